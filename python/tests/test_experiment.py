@@ -289,7 +289,7 @@ def test_a_notebook_links_to_the_portal_with_a_ticket_and_no_token(tmp_path):
         with urllib.request.urlopen(login, timeout=10) as answer:
             assert answer.headers["Set-Cookie"] and b"Logged in" in answer.read()
         with urllib.request.urlopen(login, timeout=10) as answer:
-            assert b"has been used, or is too old" in answer.read()
+            assert b"has been used or has expired" in answer.read()
         assert experiment.login_url() != login
     assert experiment.login_url() is None and "log in" not in experiment._repr_html_()
 

@@ -1,5 +1,5 @@
-//! The home of a data directory: all its experiments in one list, each with its own pages below `/e/ID`. An experiment is
-//! read from its store and never written; a change goes to the manager that runs it.
+//! The home of a data directory: all its experiments in one list, each with its own pages below `/e/ID`. The home
+//! only reads an experiment's store. It forwards a change to the manager that runs the experiment.
 
 mod catalog;
 mod compare;
@@ -40,25 +40,25 @@ use crate::util::layout::{ExperimentDir, HomeDir};
 use crate::view::Board;
 use catalog::Catalog;
 
-/// Experiments that are open at a time; a further one closes the one that was used longest ago.
+/// The maximum number of open experiments. A further one closes the least recently used one.
 const OPEN_EXPERIMENTS: usize = 64;
 
-/// An experiment whose store is open to read.
+/// An experiment whose store is open for reading.
 pub struct OpenExperiment {
-    /// Its pages and its API.
+    /// The experiment's pages and API.
     pub router: Router,
-    /// Its store.
+    /// The experiment's store.
     pub store: Store,
-    /// The view of its trials.
+    /// The view of the experiment's trials.
     pub board: Board,
 }
 
-/// The way to experiments and to their managers.
+/// The source of experiments and of clients for their managers.
 #[async_trait::async_trait]
 pub trait ExperimentSource: Send + Sync {
-    /// Opens an experiment to read, for those whom `gate` lets in. An error says why it cannot be read.
+    /// Opens an experiment for reading, for users whom `gate` admits. On failure, returns the reason.
     async fn open(&self, id: &ExperimentId, gate: &Gate) -> Result<OpenExperiment, String>;
-    /// Returns a client of the manager that runs an experiment, if one does.
+    /// Returns a client of the manager that runs the experiment, if there is one.
     async fn manager(&self, id: &ExperimentId) -> Option<Client>;
 }
 
@@ -75,7 +75,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
 }
 
-/// An open experiment, the inode of its database, and when it was last used.
+/// An open experiment, the inode of its database, and the time of its last use.
 struct Kept {
     experiment: Arc<OpenExperiment>,
     inode: u64,
@@ -89,7 +89,7 @@ impl FromRef<Home> for LogIn {
 }
 
 impl Home {
-    /// The home of `data_dir`, open to those whom `gate` lets in.
+    /// Creates the home of `data_dir`, for users whom `gate` admits.
     pub fn new(
         data_dir: PathBuf,
         gate: Gate,
@@ -102,15 +102,15 @@ impl Home {
         Self(Arc::new(Inner { data_dir, log_in, source, catalog, open, clock }))
     }
 
-    /// Reads the experiments that have changed since they were last read, so that the first page need not wait.
+    /// Reads the experiments that have changed since the last reading, so that the first page need not wait.
     pub async fn refresh(&self) {
         self.0.catalog.refresh(self).await;
     }
 
-    /// An experiment, opened once.
+    /// Returns an experiment, and opens it at the first request.
     async fn experiment(&self, id: &ExperimentId) -> Result<Arc<OpenExperiment>, Error> {
         let database = ExperimentDir::new(&self.0.data_dir, id).database();
-        // Another experiment may have its name by now.
+        // A changed inode means that another experiment now has this id.
         let inode = std::fs::metadata(&database).map(|file| file.ino()).map_err(|_| {
             Error::UnknownExperiment(format!("there is no experiment {id} in this home"))
         })?;
@@ -130,13 +130,13 @@ impl Home {
         Ok(experiment)
     }
 
-    /// An experiment that is open already.
+    /// Returns an experiment that is already open.
     async fn if_open(&self, id: &ExperimentId) -> Option<Arc<OpenExperiment>> {
         self.0.open.lock().await.get(id).map(|kept| Arc::clone(&kept.experiment))
     }
 }
 
-/// A home's part of the API, each route described by its handler.
+/// Returns a home's routes of the API. Each handler describes its own route.
 pub(super) fn routes() -> OpenApiRouter<Home> {
     OpenApiRouter::new()
         .routes(routes!(list::experiments))
@@ -144,7 +144,7 @@ pub(super) fn routes() -> OpenApiRouter<Home> {
         .routes(routes!(document::json))
 }
 
-/// Everything that a home serves.
+/// Returns the router with all routes of a home.
 pub fn router(home: Home) -> Router {
     Router::new()
         .route("/", get(list::page))
@@ -165,12 +165,12 @@ pub fn router(home: Home) -> Router {
         .with_state(home)
 }
 
-/// `GET /healthz`: tells nothing that would need a token.
+/// `GET /healthz`. The route needs no token, so it reveals nothing that would require one.
 async fn health() -> Json<Value> {
     Json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// Answers for an experiment's own pages and API.
+/// Responds to requests for an experiment's own pages and API.
 async fn below(State(home): State<Home>, request: Request) -> Response {
     let Some(rest) = request.uri().path().strip_prefix("/e/").map(str::to_owned) else {
         return portal::not_found(request).await;
@@ -189,7 +189,7 @@ async fn below(State(home): State<Home>, request: Request) -> Response {
     }
 }
 
-/// Answers for the experiment `id`; of an error also whether it is for a program.
+/// Responds for the experiment `id`. The flag of an error is `true` if the response is for a program.
 async fn answer(
     home: &Home,
     id: &str,
@@ -201,7 +201,7 @@ async fn answer(
     let gate = &home.0.log_in.gate;
     let (method, headers): (&Method, &HeaderMap) = (request.method(), request.headers());
     if path == "/login" {
-        // One log-in is for the whole home.
+        // One log-in is valid for the whole home.
         return Err(refused(Error::Unauthorized("log in to the home".to_owned())));
     }
     gate.admit(method, headers).map_err(refused)?;

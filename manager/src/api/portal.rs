@@ -1,6 +1,6 @@
-//! The portal: pages for a person, whole without JavaScript, kept up to date by it where it runs. Everything
-//! comes from this program; no page asks another host for anything. What a page shows is
-//! [`view`](crate::view)'s, what a button does is an API route's.
+//! The portal: pages for users. They are complete without JavaScript, and a script keeps them up to date. Everything
+//! is part of this program; no page contacts another host. [`view`](crate::view) determines the content of a page,
+//! and an API route the effect of a button.
 
 mod actions;
 mod api_page;
@@ -29,7 +29,7 @@ use super::{Error, Shared};
 pub(super) use actions::form;
 pub(super) use page::{PageRefusal, Viewer, page, refusal, refused_as_page, time};
 
-/// The portal's routes.
+/// Returns the portal's routes.
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/", get(overview::overview))
@@ -51,7 +51,7 @@ pub(super) fn routes() -> Router<Shared> {
         .merge(asset_routes())
 }
 
-/// The routes by which users come and go, and the API's description as a page.
+/// Returns the routes for logging in and out, and for the API's description as a page.
 pub(super) fn log_in_routes<S: Clone + Send + Sync + 'static>() -> Router<S>
 where
     LogIn: FromRef<S>,
@@ -62,12 +62,12 @@ where
         .route("/api", get(api_page::page))
 }
 
-/// The routes of style and script.
+/// Returns the routes of the style and the scripts.
 pub(super) fn asset_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new().route("/assets/{name}", get(assets::asset))
 }
 
-/// Answers a request for an unknown address: a page to a browser that looks for one.
+/// Responds to a request for an unknown address. A browser that requests a page gets a page.
 pub(super) async fn not_found(request: Request) -> Response {
     let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let wants_page = accept.is_some_and(|kinds| kinds.contains("text/html"));

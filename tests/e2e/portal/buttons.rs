@@ -79,7 +79,7 @@ fn a_search_is_steered_from_its_pages() {
         "{}",
         get_json("/api/v1/experiment")
     );
-    let shown = "const text = document.querySelector('.tiles').textContent; return text.includes('of 3 at a time') && text.includes('of 2 h')";
+    let shown = "const text = document.querySelector('.tiles').textContent; return text.includes('of at most 3') && text.includes('of 2 h')";
     browser.wait("the new limits on the page", BOUND, shown);
     let placeholder =
         "return document.querySelector('[name=max_trial_number]').placeholder === '4'";
@@ -91,7 +91,7 @@ fn a_search_is_steered_from_its_pages() {
     browser.wait(
         "the refusal",
         BOUND,
-        "return document.querySelector('main').textContent.includes('Time in all:')",
+        "return document.querySelector('main').textContent.includes('Total time:')",
     );
     assert_eq!(get_json("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
 

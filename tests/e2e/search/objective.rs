@@ -132,8 +132,8 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let get = |path: &str| trialkeeper_tests::get(&address, path).map(|(_, page)| page);
     wait_for("the hint on the overview", BOUND, || {
         let page = get("/")?;
-        let hint = "names no objective; <code>accuracy</code> is chosen";
-        (page.contains(hint) && page.contains("State <code>objective</code>")).then_some(())
+        let hint = "names no objective, so <code>accuracy</code> was chosen";
+        (page.contains(hint) && page.contains("Set <code>objective</code>")).then_some(())
     });
     let trials: serde_json::Value = serde_json::from_str(&get("/api/v1/trials").unwrap()).unwrap();
     let trials = trials["trials"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! The experiments of a data directory with their summaries. An experiment is read again only once its files have changed,
-//! and what was read is kept for the next home.
+//! The experiments of a data directory with their summaries. An experiment is read again only if its files have
+//! changed. The summaries are stored for the next start of the home.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -21,21 +21,21 @@ use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 use crate::view::{self, Board, ExperimentSummary};
 
-/// Experiments that are read at the same time.
+/// The maximum number of experiments that are read at the same time.
 const READ_AT_A_TIME: usize = 8;
-/// The least time between two writings of the summaries.
+/// The minimum time between two writes of the summaries.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
-/// The longest note, in bytes.
+/// The maximum length of a note, in bytes.
 pub(super) const LONGEST_NOTE: usize = 12 << 10;
 
-/// The size and time of a file. Another one means that the file was written.
+/// The size and time of a file. A change of either means that the file was written.
 type FileStamp = (u64, i64, i64);
 
 /// The state of an experiment's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct ExperimentStamp {
     database: FileStamp,
-    /// The write-ahead log. `None`: there is none, or nothing in it.
+    /// The write-ahead log. `None` if it is missing or empty.
     log: Option<FileStamp>,
 }
 
@@ -45,37 +45,37 @@ struct CachedSummary {
     summary: ExperimentSummary,
 }
 
-/// The notes of people about an experiment.
+/// A user's notes about an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Annotation {
-    /// Not in the usual list.
+    /// `true` if the normal list omits the experiment.
     #[serde(default)]
     pub(super) archived: bool,
-    /// Markdown.
+    /// The text, in Markdown.
     #[serde(default)]
     pub(super) notes: String,
-    /// In the place of the recorded tags. `None`: those count.
+    /// The tags that replace the recorded ones. `None` if the recorded tags count.
     #[serde(default)]
     pub(super) tags: Option<Vec<String>>,
 }
 
-/// An experiment as it is listed.
+/// An experiment in the list.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) summary: ExperimentSummary,
-    /// `true` if a manager runs it.
+    /// `true` if a manager runs the experiment.
     pub(super) runs: bool,
     pub(super) annotation: Annotation,
 }
 
 impl Entry {
-    /// The words to find it by.
+    /// Returns the tags with which users find the experiment.
     pub(super) fn tags(&self) -> &[String] {
         self.annotation.tags.as_deref().unwrap_or(&self.summary.tags)
     }
 }
 
-/// The experiments and what is noted about them.
+/// The experiments and the notes about them.
 pub(super) struct Catalog {
     data_dir: PathBuf,
     dir: HomeDir,
@@ -84,7 +84,8 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog of a data directory, with what an earlier home has kept. What cannot be read is made anew.
+    /// Creates the catalog of a data directory from the stored summaries and notes. Unreadable summaries are made
+    /// again.
     pub(super) fn new(data_dir: &Path, dir: &HomeDir) -> Self {
         let kept = std::fs::read(dir.summaries()).ok();
         let known = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -100,12 +101,12 @@ impl Catalog {
         Self { data_dir, dir, known: Mutex::new((known, None)), annotations }
     }
 
-    /// The note about an experiment.
+    /// Returns the notes about an experiment.
     pub(super) async fn annotation(&self, id: &ExperimentId) -> Annotation {
         self.annotations.read().await.get(id.as_str()).cloned().unwrap_or_default()
     }
 
-    /// Notes something about an experiment, which its own folder knows nothing of.
+    /// Stores notes about an experiment. The experiment's own folder does not contain them.
     pub(super) async fn annotate(
         &self,
         id: &ExperimentId,
@@ -120,7 +121,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// All experiments as of now.
+    /// Returns all experiments in their present state.
     pub(super) async fn refresh(&self, home: &Home) -> Vec<Entry> {
         let mut guard = self.known.lock().await;
         let (known, saved) = &mut *guard;
@@ -144,10 +145,10 @@ impl Catalog {
         }
         if changed && saved.is_none_or(|at| at.elapsed() >= SAVE_INTERVAL) {
             *saved = Some(Instant::now());
-            // It is a copy: without it the next home reads everything again.
+            // The file is only a cache. Without it, the next home reads every experiment again.
             let text = serde_json::to_string(known).unwrap_or_default();
             if let Err(error) = write_file(&self.dir.summaries(), 0o600, &text) {
-                tracing::debug!("the summaries are not kept: {error}");
+                tracing::debug!("cannot store the summaries: {error}");
             }
         }
         let annotations = self.annotations.read().await;
@@ -163,10 +164,12 @@ impl Catalog {
         looked.unwrap_or_default()
     }
 
-    /// Reads an experiment. One that goes on stays open, for it is read again soon.
+    /// Reads an experiment. If a manager runs it, its store stays open, because it will soon be read again.
     async fn read(&self, home: &Home, id: &str) -> ExperimentSummary {
         let unreadable = |problem: String| ExperimentSummary::unreadable(id, problem);
-        let Ok(id) = ExperimentId::new(id) else { return unreadable("it has no id".to_owned()) };
+        let Ok(id) = ExperimentId::new(id) else {
+            return unreadable("its folder's name is not an id".to_owned());
+        };
         let now_ms = home.0.clock.now_ms();
         let read = async {
             if let Some(open) = home.if_open(&id).await {
@@ -175,7 +178,7 @@ impl Catalog {
             let database = ExperimentDir::new(&self.data_dir, &id).database();
             let store = Store::open_to_read(&database).map_err(|error| chain(&error))?;
             let row = store.experiment().await.map_err(|error| chain(&error))?;
-            let row = row.ok_or("it holds nothing yet")?;
+            let row = row.ok_or("the experiment is not stored yet")?;
             let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
             let lives = row.ended_at_ms.is_none() && store.has_writer() == Some(true);
             if lives && let Ok(open) = home.experiment(&id).await {
@@ -190,17 +193,17 @@ impl Catalog {
 
 async fn summary(store: &Store, board: &Board, now_ms: i64) -> Result<ExperimentSummary, String> {
     let row = store.experiment().await.map_err(|error| chain(&error))?;
-    let row = row.ok_or("it holds nothing yet")?;
+    let row = row.ok_or("the experiment is not stored yet")?;
     let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
     let snapshot = board.refresh().await.map_err(|error| chain(&error))?;
     let shown = view::experiment(&row, &spec, &snapshot, &[], row.elapsed_ms, now_ms);
     Ok(ExperimentSummary::new(&row, &shown))
 }
 
-/// The experiments of a folder, each with the state of its files.
+/// Returns the experiments of a folder, each with the state of its files.
 fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
     let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
-    // NNI's client has a link `_latest` there.
+    // A folder of NNI's client contains a link `_latest`.
     let folders = folders.filter(|folder| folder.file_type().is_ok_and(|kind| kind.is_dir()));
     let found = folders.filter_map(|folder| {
         let id = ExperimentId::new(folder.file_name().to_str()?).ok()?;
@@ -216,7 +219,7 @@ fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
     found.collect()
 }
 
-/// Looks which experiments a manager runs, of those that have not ended.
+/// Determines which of the experiments that have not ended have a running manager.
 fn with_runs(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
     for entry in entries.iter_mut().filter(|entry| entry.summary.ended_at_ms.is_none()) {
         let Ok(id) = ExperimentId::new(entry.summary.id.clone()) else { continue };

@@ -1,4 +1,4 @@
-//! Experiments side by side: the best result over trials and over time, and the settings in which they differ.
+//! The comparison of experiments: the best result over trials and over time, and the settings that differ.
 
 use std::collections::BTreeMap;
 
@@ -18,20 +18,20 @@ use crate::search::tuner::OptimizeMode;
 use crate::view::curve::improvements;
 use crate::view::{self, Snapshot};
 
-/// Experiments that are compared at once.
+/// The maximum number of experiments in a comparison.
 const COMPARED: usize = 8;
 
-/// An experiment to compare.
+/// An experiment of the comparison.
 struct ComparedExperiment {
     entry: Entry,
-    /// Its name; with its id, where another one has the same.
+    /// The experiment's name. If another experiment has the same name, the id is added.
     name: String,
     over_trials: Steps,
     over_time: Steps,
     settings: BTreeMap<String, String>,
 }
 
-/// `GET /compare?experiment=a&experiment=b`.
+/// `GET /compare?experiment=a&experiment=b`: shows the comparison of experiments.
 pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
@@ -46,18 +46,18 @@ pub(super) async fn page(
         let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
         match column(&home, &entries, &id).await {
             Ok(column) => columns.push(column),
-            // It may have been removed since it was chosen.
+            // The experiment may have been removed since its selection.
             Err(error) => unreadable.push(format!("{id}: {}", error.parts().2)),
         }
     }
     tell_apart(&mut columns);
     let content = html! {
-        h1 { "Experiments side by side" }
+        h1 { "Compare experiments" }
         @for problem in &unreadable { p.trouble { (words::tame(problem)) } }
         @if columns.is_empty() {
-            p { "Choose up to " (COMPARED) " experiments in " a href=(url("/")) { "the list" } " first." }
+            p { "First select up to " (COMPARED) " experiments in " a href=(url("/")) { "the list" } "." }
         } @else {
-            @if ids.len() > COMPARED { p.hint { "Of the " (ids.len()) " chosen experiments the first " (COMPARED) " are shown." } }
+            @if ids.len() > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (ids.len()) " selected experiments." } }
             (warning(&columns))
             (comparison(&columns))
         }
@@ -85,7 +85,7 @@ async fn column(
     Ok(ComparedExperiment { entry, name, over_trials, over_time, settings })
 }
 
-/// Adds their ids to the names that several experiments have.
+/// Adds the id to each name that several experiments have.
 fn tell_apart(columns: &mut [ComparedExperiment]) {
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     for column in columns {
@@ -99,7 +99,7 @@ fn number(value: &impl ToString) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
 
-/// The best result over trials, by their position, and over hours since the experiment began, by their ends.
+/// Returns the best result over trials, by their position, and over the hours since the start of the experiment.
 fn curves(snapshot: &Snapshot, mode: OptimizeMode, begun_ms: i64, until_ms: i64) -> (Steps, Steps) {
     let hours = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0)) / 3_600_000.0;
     let competing = view::competing(snapshot).into_iter();
@@ -120,10 +120,10 @@ fn curves(snapshot: &Snapshot, mode: OptimizeMode, begun_ms: i64, until_ms: i64)
     (over_trials, over_time)
 }
 
-/// The members of a configuration by their paths.
+/// Collects the members of a configuration by their paths.
 fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     match value {
-        // A range of the space is one setting.
+        // A range of the search space is a single setting.
         Value::Object(members) if !members.contains_key("_type") && !members.is_empty() => {
             for (name, value) in members {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -154,7 +154,7 @@ fn warning(columns: &[ComparedExperiment]) -> Markup {
             p.trouble {
                 "These experiments optimise different "
                 @if metrics && directions { "metrics in different directions" } @else if metrics { "metrics" } @else { "directions" }
-                ": the curves say nothing about which is better."
+                ", so the curves do not show which one is better."
             }
         }
     }
@@ -187,14 +187,14 @@ fn comparison(columns: &[ComparedExperiment]) -> Markup {
             }
             section.broad {
                 h2 { "Best " (metric) " over time" }
-                (plot("Best so far over time", "hours since the beginning", &curves(|column| &column.over_time), words::rate))
+                (plot("Best so far over time", "hours since the start", &curves(|column| &column.over_time), words::rate))
             }
         }
         h2 { "Settings" }
         (table(columns, &different, true))
         @if !same.is_empty() {
             details {
-                summary { (same.len()) " settings are the same" }
+                summary { (same.len()) " identical settings" }
                 (table(columns, &same, false))
             }
         }
@@ -203,7 +203,7 @@ fn comparison(columns: &[ComparedExperiment]) -> Markup {
 
 fn table(columns: &[ComparedExperiment], names: &[&String], with_results: bool) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(if with_results { "Results, and settings that differ" } else { "Settings that are the same" }) {
+        div.scroll tabindex="0" role="region" aria-label=(if with_results { "Results and different settings" } else { "Identical settings" }) {
             table.compared {
                 thead {
                     tr {
@@ -235,7 +235,7 @@ fn table(columns: &[ComparedExperiment], names: &[&String], with_results: bool) 
 fn results(columns: &[ComparedExperiment]) -> Markup {
     html! {
         tr { th scope="row" { "State" } @for column in columns { td { (list::standing(&column.entry)) } } }
-        tr { th scope="row" { "Best" } @for column in columns { td { @if let Some(best) = &column.entry.summary.best { strong { (words::number(best.value)) } " by trial " (best.sequence) } } } }
+        tr { th scope="row" { "Best" } @for column in columns { td { @if let Some(best) = &column.entry.summary.best { strong { (words::number(best.value)) } " (trial " (best.sequence) ")" } } } }
         tr { th scope="row" { "Trials" } @for column in columns { td { (column.entry.summary.ended) @if column.entry.summary.failed > 0 { ", " (column.entry.summary.failed) " failed" } } } }
         tr { th scope="row" { "Running time" } @for column in columns { td { (words::span(column.entry.summary.elapsed_ms)) } } }
     }

@@ -1,4 +1,5 @@
-//! The list of a home's experiments, as a page and as JSON: searched, filtered and sorted as the address says.
+//! The list of a home's experiments, as a page and as JSON, with the search, the filters and the order of the
+//! request.
 
 use std::cmp::Ordering;
 
@@ -18,10 +19,10 @@ use super::Home;
 use super::catalog::Entry;
 use crate::view::ExperimentSummary;
 
-/// Experiments on a page.
+/// The number of experiments per page.
 const ROWS: usize = 200;
 
-/// The states that one can choose, and their names.
+/// The states of the filter, and their names.
 const STATES: [(&str, &str); 5] = [
     ("running", "running"),
     ("interrupted", "interrupted"),
@@ -30,26 +31,26 @@ const STATES: [(&str, &str); 5] = [
     ("failed", "failed or unreadable"),
 ];
 
-/// The experiments that are wanted.
+/// The filters, the order and the page of the list.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ExperimentQuery {
     /// Only experiments whose id, name, owner, platform, tags or notes contain this text.
     q: Option<String>,
-    /// Only `running`, `interrupted`, `done`, `stopped` or `failed` ones.
+    /// Only experiments in this state: `running`, `interrupted`, `done`, `stopped` or `failed`.
     state: Option<String>,
-    /// Only this person's.
+    /// Only experiments of this owner.
     owner: Option<String>,
-    /// Only those with this tag.
+    /// Only experiments with this tag.
     tag: Option<String>,
-    /// `true`: those in the archive, which are not listed otherwise.
+    /// `true`: only archived experiments, which the list otherwise omits.
     archived: Option<bool>,
     /// `created` (default), `name`, `state`, `best`, `progress`, `owner` or `platform`.
     sort: Option<String>,
-    /// `asc` or `desc`. Without either the newest or the largest come first, and names by the alphabet.
+    /// `asc` or `desc`. By default, the newest and the largest come first, and names are in alphabetical order.
     order: Option<String>,
-    /// Which page of 200, from 1.
+    /// The number of the page, from 1. A page has 200 experiments.
     page: Option<usize>,
 }
 
@@ -60,26 +61,26 @@ pub(in crate::api) struct ListedExperiment {
     summary: ExperimentSummary,
     /// `running`, `interrupted`, `done`, `stopped` or `failed`.
     standing: &'static str,
-    /// The path of its pages, and of its API below `api/v1`.
+    /// The path of the experiment's pages. Its API is below `api/v1` of this path.
     path: String,
-    /// `true` if it is in the archive.
+    /// `true` if the experiment is archived.
     archived: bool,
-    /// The note about it, in Markdown.
+    /// The notes about the experiment, in Markdown.
     notes: String,
 }
 
 /// A page of a home's experiments.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::api) struct ExperimentPage {
-    /// The experiments on it.
+    /// The experiments on this page.
     experiments: Vec<ListedExperiment>,
-    /// Experiments on all pages together.
+    /// The number of experiments on all pages together.
     total: usize,
-    /// Pages.
+    /// The number of pages.
     pages: usize,
 }
 
-/// Where an experiment stands, in one word.
+/// Returns the state of an experiment in one word.
 pub(super) fn standing(entry: &Entry) -> &'static str {
     match entry.summary.state.as_str() {
         "DONE" => "done",
@@ -90,12 +91,12 @@ pub(super) fn standing(entry: &Entry) -> &'static str {
     }
 }
 
-/// The best result of an experiment as a number to sort by.
+/// Returns the best result of an experiment, for sorting.
 fn best(entry: &Entry) -> Option<f64> {
     entry.summary.best.as_ref().map(|best| best.value)
 }
 
-/// The part of the trials that has ended, from 0 to 1.
+/// Returns the share of the trials that have ended, from 0 to 1.
 fn progress(entry: &Entry) -> Option<f64> {
     let most = entry.summary.max_trial_number.filter(|most| *most > 0)?;
     let number = |count: u64| count.to_string().parse::<f64>().unwrap_or(0.0);
@@ -103,7 +104,7 @@ fn progress(entry: &Entry) -> Option<f64> {
     Some((number(ended) / number(most)).min(1.0))
 }
 
-/// The name that an experiment is shown by.
+/// Returns the displayed name of an experiment.
 pub(super) fn name(summary: &ExperimentSummary) -> &str {
     summary.name.as_deref().unwrap_or(&summary.id)
 }
@@ -148,7 +149,7 @@ impl ExperimentQuery {
             "platform" => a.platform.cmp(&b.platform),
             other => {
                 return Err(format!(
-                    "sort is {other:?}; created, name, state, best, progress, owner and platform are possible"
+                    "sort must be created, name, state, best, progress, owner or platform, not {other:?}"
                 ));
             }
         };
@@ -159,12 +160,12 @@ impl ExperimentQuery {
             Some("asc") if falls => natural.reverse(),
             Some("desc") if !falls => natural.reverse(),
             Some("asc" | "desc") => natural,
-            Some(other) => return Err(format!("order is {other:?}; asc or desc is possible")),
+            Some(other) => return Err(format!("order must be asc or desc, not {other:?}")),
         };
         Ok(natural.then_with(|| a.id.cmp(&b.id)))
     }
 
-    /// The entries that are wanted, in their order.
+    /// Returns the entries that match the query, in its order.
     fn chosen(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, Error> {
         let mut chosen: Vec<_> = entries.into_iter().filter(|entry| self.matches(entry)).collect();
         let mut fault = None;
@@ -180,7 +181,7 @@ impl ExperimentQuery {
         }
     }
 
-    /// The list's address with other members; the first page unless one is given.
+    /// Returns the list's address with changed parameters. Without `page`, the link leads to the first page.
     fn link(&self, other: &[(&str, &str)]) -> String {
         let archived = self.archived.map(|archived| archived.to_string());
         let own = [
@@ -202,9 +203,9 @@ impl ExperimentQuery {
     }
 }
 
-/// The experiments of a data directory, searched, filtered and sorted, a page at a time
+/// Returns the experiments of a data directory, searched, filtered and sorted, one page at a time
 ///
-/// Only a home answers this: `trial-manager serve` without an id. The API of an experiment is below its `path`.
+/// Only a home has this route: `trial-manager serve` without an id. The API of an experiment is below its `path`.
 #[utoipa::path(
     get, path = "/api/v1/experiments", tag = "home", params(ExperimentQuery),
     responses((status = 200, body = ExperimentPage)),
@@ -227,7 +228,7 @@ pub(in crate::api) async fn experiments(
     Ok(Json(ExperimentPage { experiments: listed.collect(), total, pages }))
 }
 
-/// `GET /`.
+/// `GET /`: shows the list of experiments.
 pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
@@ -252,7 +253,7 @@ pub(super) async fn page(
             button.second { "Compare" }
             @if viewer.may_change {
                 button.second formmethod="post" formaction=(url("/archive")) name="archived" value=(if in_archive { "false" } else { "true" }) {
-                    @if in_archive { "Take out of the archive" } @else { "Archive" }
+                    @if in_archive { "Remove from archive" } @else { "Archive" }
                 }
             }
             span.hint.away role="status" {}
@@ -260,11 +261,11 @@ pub(super) async fn page(
         div #list data-live {
             p.hint {
                 (total) @if total == 1 { " experiment" } @else { " experiments" }
-                @if query.is_filtered() { ", " a href=(url("/")) { "clear the filter" } }
-                @if !in_archive && archive > 0 { ", and " a href=(url("/?archived=true")) { (archive) " in the archive" } }
+                @if query.is_filtered() { ", " a href=(url("/")) { "clear filters" } }
+                @if !in_archive && archive > 0 { ", " a href=(url("/?archived=true")) { (archive) " archived" } }
             }
             @if known == 0 {
-                p { "There is no experiment yet. " code { "trial-manager run FILE" } " begins one, and it is listed here." }
+                p { "No experiments yet. To start one, run " code { "trial-manager run FILE" } "." }
             } @else if rows.is_empty() {
                 p { "No experiments match." }
             } @else {
@@ -320,7 +321,7 @@ fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
             @if query.archived == Some(true) { input type="hidden" name="archived" value="true"; }
             @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
             @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
-            button { "Show" }
+            button { "Apply" }
         }
     }
 }
@@ -349,11 +350,11 @@ fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) 
             table.experiments {
                 thead {
                     tr {
-                        th scope="col" { span.hidden { "Chosen" } }
+                        th scope="col" { span.hidden { "Selected" } }
                         (heading("name", "Experiment", None)) (heading("state", "State", None))
                         (heading("best", "Best", Some("number"))) (heading("progress", "Trials", None))
                         (heading("owner", "Owner", None)) (heading("platform", "Platform", None))
-                        (heading("created", "Begun", None)) th scope="col" { "Notes" }
+                        (heading("created", "Started", None)) th scope="col" { "Notes" }
                     }
                 }
                 tbody {
@@ -381,7 +382,7 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
     let first: String =
         first.unwrap_or_default().trim_start_matches('#').trim().chars().take(60).collect();
     html! {
-        td { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "choose experiment " (id) }; }
+        td { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "select experiment " (id) }; }
         th scope="row" {
             a href=(url(&format!("/e/{id}/"))) { (words::tame(name(summary))) }
             @if summary.name.is_some() { " " code.quiet { (id) } }

@@ -1,5 +1,5 @@
-//! PURE: the notes of people about an experiment, in a part of Markdown, as HTML that can do nothing but be read: paragraphs,
-//! headings, lists, code, quotations, emphasis, and links to other sites by http and https. Everything else is text.
+//! PURE: renders notes, written in a part of Markdown, as passive HTML: paragraphs, headings, lists, code,
+//! quotations, emphasis, and links to other sites by http and https. Everything else stays text.
 
 use maud::{Markup, html};
 
@@ -17,7 +17,7 @@ pub(super) fn rendered(note: &str) -> Markup {
             blocks.push(html! { pre { code { (code.join("\n")) } } });
             rest = end.map_or(&[], |end| &after[end + 1..]);
         } else if let Some((level, text)) = heading(first) {
-            // The page has the first levels itself.
+            // The page itself uses the first levels.
             blocks.push(match level {
                 1 => html! { h3 { (inline(text)) } },
                 2 => html! { h4 { (inline(text)) } },
@@ -43,7 +43,7 @@ pub(super) fn rendered(note: &str) -> Markup {
     html! { @for block in blocks { (block) } }
 }
 
-/// A kind of lines that stand together.
+/// A kind of adjacent lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockKind {
     Paragraph,
@@ -100,7 +100,7 @@ fn numbered(line: &str) -> Option<&str> {
     rest.strip_prefix(". ").filter(|_| (1..=9).contains(&digits))
 }
 
-/// A line's own marks: `code`, **strong**, *emphasis*, [name](address) and bare addresses.
+/// Renders the marks within a line: `code`, **strong**, *emphasis*, [name](address) and bare addresses.
 fn inline(text: &str) -> Markup {
     let mut parts: Vec<Markup> = Vec::new();
     let (mut plain, mut rest) = (String::new(), text);
@@ -120,7 +120,7 @@ fn inline(text: &str) -> Markup {
     html! { @for part in parts { (part) } (plain) }
 }
 
-/// The marked text at the beginning, and what follows it.
+/// Returns the marked text at the beginning of `text`, and the rest.
 fn marked(text: &str) -> Option<(Markup, &str)> {
     let within = |open: &str, close: &str| {
         let (inner, after) = text.strip_prefix(open)?.split_once(close)?;

@@ -1,4 +1,4 @@
-//! The notes of people about an experiment: text in Markdown, tags, the archive. It lies in the home's own folder.
+//! A user's notes about an experiment: text in Markdown, tags, the archive. The home's own folder contains them.
 
 use axum::extract::{Path, Request, State};
 use axum::response::{Redirect, Response};
@@ -11,7 +11,7 @@ use super::super::portal::{PageRefusal, Viewer, form, page as dressed, words};
 use super::catalog::{Annotation, LONGEST_NOTE};
 use super::{Home, list, markdown};
 
-/// The longest tag, in characters, and the most of them.
+/// The maximum length of a tag, in characters, and the maximum number of tags.
 const LONGEST_TAG: usize = 60;
 const MOST_TAGS: usize = 20;
 
@@ -22,7 +22,7 @@ async fn known(home: &Home, id: &str) -> Result<(ExperimentId, super::catalog::E
     Ok((ExperimentId::new(id).map_err(|_| unknown())?, entry))
 }
 
-/// `GET /about/{id}`.
+/// `GET /about/{id}`: shows the notes about an experiment.
 pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
@@ -34,35 +34,35 @@ pub(super) async fn page(
     let content = html! {
         h1 { (name) }
         p.hint {
-            a href=(url(&format!("/e/{id}/"))) { "Its pages" } ", id " code { (id) }
-            @if *archived { ", in the archive" }
+            a href=(url(&format!("/e/{id}/"))) { "Open experiment" } ", id " code { (id) }
+            @if *archived { ", archived" }
         }
         @if let Some(trouble) = &entry.summary.trouble { p.trouble { (words::tame(trouble)) } }
         @if !entry.tags().is_empty() {
             p { @for tag in entry.tags() { span.tag { (words::tame(tag)) } " " } }
         }
-        article.note { @if notes.trim().is_empty() { p.hint { "Nothing is noted yet." } } @else { (PreEscaped(markdown::rendered(notes).0)) } }
+        article.note { @if notes.trim().is_empty() { p.hint { "No notes yet." } } @else { (PreEscaped(markdown::rendered(notes).0)) } }
         @if viewer.may_change {
             h2 { "Edit" }
             form.stacked method="post" action=(url(&format!("/about/{id}"))) {
-                label { "Notes, in Markdown" textarea name="notes" rows="10" maxlength=(LONGEST_NOTE) { (notes) } }
-                label { "Tags, with commas between them" input name="tags" value=(entry.tags().join(", ")); }
-                label.check { input type="checkbox" name="archived" value="true" checked[*archived]; " In the archive" }
+                label { "Notes (Markdown)" textarea name="notes" rows="10" maxlength=(LONGEST_NOTE) { (notes) } }
+                label { "Tags (separated by commas)" input name="tags" value=(entry.tags().join(", ")); }
+                label.check { input type="checkbox" name="archived" value="true" checked[*archived]; " Archived" }
                 button { "Save" }
             }
         } @else {
-            p.hint { a href=(url(&format!("/login?next=%2Fabout%2F{id}"))) { "Log in" } " to note something." }
+            p.hint { a href=(url(&format!("/login?next=%2Fabout%2F{id}"))) { "Log in" } " to write notes." }
         }
     };
     Ok(dressed(&viewer, &name, None, &content))
 }
 
-/// The tags of a text, each once.
+/// Returns the distinct tags in a text.
 fn tags(text: &str) -> Result<Vec<String>, Error> {
     let mut tags: Vec<String> = Vec::new();
     for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
         if tag.chars().count() > LONGEST_TAG || tag.chars().any(char::is_control) {
-            let detail = format!("a tag is one line of at most {LONGEST_TAG} characters");
+            let detail = format!("a tag must be one line of at most {LONGEST_TAG} characters");
             return Err(Error::BadRequest(detail));
         }
         if !tags.iter().any(|known| known == tag) {
@@ -70,12 +70,12 @@ fn tags(text: &str) -> Result<Vec<String>, Error> {
         }
     }
     if tags.len() > MOST_TAGS {
-        return Err(Error::BadRequest(format!("at most {MOST_TAGS} tags are possible")));
+        return Err(Error::BadRequest(format!("an experiment may have at most {MOST_TAGS} tags")));
     }
     Ok(tags)
 }
 
-/// `POST /about/{id}`.
+/// `POST /about/{id}`: stores the notes about an experiment.
 pub(super) async fn save(
     State(home): State<Home>,
     Path(id): Path<String>,
@@ -90,7 +90,9 @@ pub(super) async fn save(
     let same = entry.annotation.tags.is_none() && written == entry.summary.tags;
     let notes = field("notes").unwrap_or_default().replace("\r\n", "\n");
     if notes.len() > LONGEST_NOTE {
-        return Err(Error::BadRequest(format!("a note has at most {LONGEST_NOTE} bytes")).into());
+        return Err(
+            Error::BadRequest(format!("a note may have at most {LONGEST_NOTE} bytes")).into()
+        );
     }
     let archived = field("archived") == Some("true");
     let annotation = Annotation { archived, notes, tags: (!same).then_some(written) };
@@ -98,7 +100,7 @@ pub(super) async fn save(
     Ok(Redirect::to(&url(&format!("/about/{id}"))))
 }
 
-/// `POST /archive`: puts chosen experiments into the archive, or takes them out.
+/// `POST /archive`: adds the selected experiments to the archive, or removes them from it.
 pub(super) async fn archive(
     State(home): State<Home>,
     request: Request,
@@ -116,7 +118,7 @@ pub(super) async fn archive(
 
 async fn annotate(home: &Home, id: &ExperimentId, annotation: Annotation) -> Result<(), Error> {
     let noted = home.0.catalog.annotate(id, annotation).await;
-    noted.map_err(|error| Error::Unwritable(format!("the note cannot be written: {error}")))
+    noted.map_err(|error| Error::Unwritable(format!("cannot write the notes: {error}")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The actions of the portal's buttons, and the login that allows a browser to use them. They are plain forms: they
-//! work without JavaScript, and lead back to a page.
+//! The actions of the portal's buttons, and the login that allows a browser to use them. The actions are plain forms:
+//! they work without JavaScript, and lead back to a page.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, header};
@@ -23,10 +23,11 @@ use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::search::own_point;
 use crate::search::search_space::SearchSpace;
 
-/// The largest form, in bytes: the longest note, each of whose bytes takes three in a form, and its tags.
+/// The maximum size of a form, in bytes: the longest note, each byte of which takes three bytes in a form, and its
+/// tags.
 const FORM_LIMIT: usize = 48 << 10;
 
-/// A form of a user who may change something.
+/// Reads the form of a user who may make changes.
 pub(in crate::api) async fn form<T: DeserializeOwned>(
     gate: &Gate,
     request: Request,
@@ -36,7 +37,7 @@ pub(in crate::api) async fn form<T: DeserializeOwned>(
 }
 
 async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
-    // A client that logs in is a stranger still, and keeps no connection open by sending nothing.
+    // A client at the login is not authorised yet, so it must not keep a connection open by sending nothing.
     let bytes = timeout(BODY_TIMEOUT, axum::body::to_bytes(request.into_body(), FORM_LIMIT)).await;
     let bytes = bytes
         .map_err(|_| Error::TooSlow)?
@@ -75,7 +76,7 @@ pub(super) async fn retry(
     Ok(Redirect::to(&url(&back)))
 }
 
-/// `POST /chosen/kill`.
+/// `POST /chosen/kill`: stops the selected trials.
 pub(super) async fn kill_chosen(
     State(shared): State<Shared>,
     request: Request,
@@ -83,7 +84,7 @@ pub(super) async fn kill_chosen(
     each_chosen(&shared, request, Command::StopTrial).await
 }
 
-/// `POST /chosen/retry`.
+/// `POST /chosen/retry`: runs the selected trials again.
 pub(super) async fn retry_chosen(
     State(shared): State<Shared>,
     request: Request,
@@ -91,14 +92,14 @@ pub(super) async fn retry_chosen(
     each_chosen(&shared, request, Command::Retry).await
 }
 
-/// Asks it of each trial that a form names. When one is refused, the others are still processed.
+/// Sends a command for each trial in a form. If one is refused, the others are still processed.
 async fn each_chosen(
     shared: &Shared,
     request: Request,
     command: impl Fn(TrialJobId) -> Command,
 ) -> Result<Response, PageRefusal> {
     let headers = request.headers().clone();
-    // The list as it was shown.
+    // The address of the list from which the form came.
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let list = url(&format!("/trials{query}"));
     let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
@@ -116,14 +117,15 @@ async fn each_chosen(
     let experiment = shared.state.gate.experiment().map(ToString::to_string);
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/trials") };
     let content = html! {
-        h1 { "Not of every trial" }
+        h1 { "Some changes were refused" }
         ul { @for one in &refused { li { (super::words::tame(one)) } } }
-        p { a href=(list) { "To the trials" } }
+        p { a href=(list) { "Back to the trials" } }
     };
     Ok(page(&viewer, "Refused", None, &content))
 }
 
-/// `POST /points`: a field for each parameter, its members with dotted names. An empty one is left to chance.
+/// `POST /points`: runs a trial with the user's parameters. Members of a parameter have fields with dotted names. An
+/// empty field is drawn from the search space.
 pub(super) async fn add_point(
     State(shared): State<Shared>,
     request: Request,
@@ -136,7 +138,8 @@ pub(super) async fn add_point(
     Ok(Redirect::to(&url(&format!("/trials/{trial}"))))
 }
 
-/// The point that a form's fields describe, in a space whose parameters have these names: they may have dots themselves.
+/// Returns the point that a form's fields describe. `own` contains the names of the parameters, which may contain
+/// dots themselves.
 fn point(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>, Error> {
     let mut point = Value::Object(Map::new());
     for (name, text) in fields.iter().filter(|(_, text)| !text.trim().is_empty()) {
@@ -145,7 +148,7 @@ fn point(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>
         let parts = if is_own { vec![name.as_str()] } else { name.split('.').collect() };
         for part in parts {
             let members = at.as_object_mut().ok_or_else(|| {
-                Error::BadRequest(format!("{name}: a part of it has a value of its own"))
+                Error::BadRequest(format!("{name}: another field already sets a part of this name"))
             })?;
             at = members.entry(part).or_insert_with(|| Value::Object(Map::new()));
         }
@@ -164,7 +167,7 @@ pub(super) async fn stop(
     Ok(Redirect::to(&url("/")))
 }
 
-/// An empty field leaves its limit as it is.
+/// The form that changes the limits. An empty field leaves its limit unchanged.
 #[derive(Deserialize)]
 struct LimitsForm {
     #[serde(default)]
@@ -184,11 +187,11 @@ pub(super) async fn limits(
     let duration = form.max_experiment_duration.trim();
     let duration = (!duration.is_empty()).then(|| WrittenDuration::parse(&Value::from(duration)));
     let limits = NewLimits {
-        concurrency: number("Trials at a time", &form.trial_concurrency)?,
-        trials: number("Trials in all", &form.max_trial_number)?,
+        concurrency: number("Concurrent trials", &form.trial_concurrency)?,
+        trials: number("Total trials", &form.max_trial_number)?,
         duration: duration
             .transpose()
-            .map_err(|problem| Error::BadRequest(format!("Time in all: {problem}")))?,
+            .map_err(|problem| Error::BadRequest(format!("Total time: {problem}")))?,
     };
     shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
     Ok(Redirect::to(&url("/")))
@@ -196,18 +199,18 @@ pub(super) async fn limits(
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Error> {
     let text = text.trim();
-    let bad = |_| Error::BadRequest(format!("{name}: a whole number is wanted"));
+    let bad = |_| Error::BadRequest(format!("{name}: expected a whole number"));
     (!text.is_empty()).then(|| text.parse().map_err(bad)).transpose()
 }
 
 #[derive(Deserialize)]
 pub(super) struct LoginQuery {
     ticket: Option<String>,
-    /// Where to go then.
+    /// The page to show after the login.
     next: Option<String>,
 }
 
-/// `GET /login`: the form, or a cookie in exchange for a ticket.
+/// `GET /login`: shows the form, or exchanges a ticket for a cookie.
 pub(super) async fn login_page(
     State(log_in): State<LogIn>,
     CheckedQuery(query): CheckedQuery<LoginQuery>,
@@ -216,7 +219,7 @@ pub(super) async fn login_page(
     let Some(ticket) = query.ticket else { return Ok(login_form(&log_in.gate, &next, None)) };
     if !log_in.tickets.take(&ticket).await {
         let problem =
-            "That address has been used, or is too old; `trial-manager open` gives a new one.";
+            "This address has been used or has expired; `trial-manager open` creates a new one.";
         return Ok(login_form(&log_in.gate, &next, Some(problem)));
     }
     let cookie = log_in.gate.begin_session().await?;
@@ -224,15 +227,15 @@ pub(super) async fn login_page(
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
         h1 { "Logged in" }
-        p { a href=(url("/")) { "To the first page" } }
+        p { a href=(url("/")) { "Continue" } }
     };
     let refresh = HeaderValue::try_from(format!("0; url={}", url("/")));
     let refresh = refresh.unwrap_or_else(|_| HeaderValue::from_static("0; url=/"));
     let mut response = page(&viewer, "Logged in", None, &content);
     let headers = response.headers_mut();
     headers.insert(header::SET_COOKIE, cookie);
-    // A redirection would still count as the step from the address before. A browser shows a strict cookie on steps
-    // between the portal's pages only.
+    // With a redirection, the browser would still count this as a step from the previous address. A browser sends a
+    // strict cookie only on steps between the portal's pages.
     headers.insert(header::REFRESH, refresh);
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)
@@ -245,8 +248,8 @@ fn login_form(gate: &Gate, next: &str, problem: Option<&str>) -> Response {
     let content = html! {
         h1 { "Log in" }
         p {
-            "The token is in the file " code { (file) } " in the " (folder) ", which "
-            code { @if is_home { "trial-manager serve" } @else { "trial-manager run" } } " names when it starts."
+            "The token is in the file " code { (file) } " in the " (folder) ". "
+            code { @if is_home { "trial-manager serve" } @else { "trial-manager run" } } " prints the folder's path when it starts."
         }
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
         form.inline method="post" action=(url("/login")) {
@@ -254,7 +257,7 @@ fn login_form(gate: &Gate, next: &str, problem: Option<&str>) -> Response {
             @if local(next) != "/" { input type="hidden" name="next" value=(local(next)); }
             button { "Log in" }
         }
-        @if !is_home { p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." } }
+        @if !is_home { p.hint { "To log in without the token, run " code { "trial-manager open" } ". To get an address that logs you in, run " code { "trial-manager open --print" } "." } }
     };
     page(&viewer, "Log in", None, &content)
 }
@@ -266,7 +269,7 @@ struct LoginForm {
     next: String,
 }
 
-/// `POST /login`: a cookie in exchange for the token.
+/// `POST /login`: exchanges the token for a cookie.
 pub(super) async fn login(
     State(log_in): State<LogIn>,
     request: Request,
@@ -277,7 +280,7 @@ pub(super) async fn login(
     log_in.throttle.wait(peer).await;
     let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
     let Ok(value) = value else {
-        return Ok(login_form(&log_in.gate, &form.next, Some("That is not a token.")));
+        return Ok(login_form(&log_in.gate, &form.next, Some("This is not a token.")));
     };
     headers.insert(header::AUTHORIZATION, value);
     match log_in.gate.admit(&Method::POST, &headers) {
@@ -289,12 +292,12 @@ pub(super) async fn login(
         Err(Error::Forbidden(detail)) => Ok(login_form(&log_in.gate, &form.next, Some(&detail))),
         Err(_) => {
             log_in.throttle.count(peer, form.token.trim());
-            Ok(login_form(&log_in.gate, &form.next, Some("That token opens nothing here.")))
+            Ok(login_form(&log_in.gate, &form.next, Some("This token is not valid here.")))
         }
     }
 }
 
-/// `POST /logout`.
+/// `POST /logout`: ends the session.
 pub(super) async fn logout(
     State(log_in): State<LogIn>,
     request: Request,

@@ -1,4 +1,4 @@
-//! The API's description as a page: the same document that programs read.
+//! The API's description as a page, generated from the document that programs read.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -9,7 +9,7 @@ use super::base::url;
 use super::page::{Viewer, page as dressed};
 use super::words;
 
-/// `GET /api`.
+/// `GET /api`: shows the description of the API.
 pub(super) async fn page(viewer: Viewer) -> Response {
     let document = document::document();
     let paths = document.get("paths").and_then(Value::as_object);
@@ -25,11 +25,11 @@ pub(super) async fn page(viewer: Viewer) -> Response {
     let content = html! {
         h1 { "API" }
         p { (marked(&document["info"], "description")) }
-        p { a href=(url("/api/v1/openapi.json")) { "The whole description for programs (OpenAPI 3.1)" } }
+        p { a href=(url("/api/v1/openapi.json")) { "The complete description for programs (OpenAPI 3.1)" } }
         @for (path, method, operation) in &operations {
             section { (described(path, method, operation)) }
         }
-        h2 { "What is asked and answered" }
+        h2 { "Schemas" }
         @for (name, schema) in schemas.into_iter().flatten() { (members(name, schema)) }
     };
     dressed(&viewer, "API", None, &content)
@@ -63,7 +63,7 @@ fn described(path: &str, method: &str, operation: &Value) -> Markup {
             }
         }
         p.hint {
-            "Answers: "
+            "Responses: "
             @for (at, (status, answer)) in answers.into_iter().flatten().enumerate() {
                 @if at > 0 { "; " }
                 @let content = answer.get("content").and_then(Value::as_object).and_then(|content| content.iter().next());
@@ -81,7 +81,7 @@ fn described(path: &str, method: &str, operation: &Value) -> Markup {
     }
 }
 
-/// The members of a named schema, or its words.
+/// Renders the members of a named schema, or the words of an enumeration.
 fn members(name: &str, schema: &Value) -> Markup {
     let parts = schema.get("allOf").and_then(Value::as_array);
     let parts = parts.map_or_else(|| vec![schema], |parts| parts.iter().collect());
@@ -93,7 +93,7 @@ fn members(name: &str, schema: &Value) -> Markup {
                 (marked(schema, "description"))
                 @for word in words.into_iter().flatten() { " " code { (words::value(word)) } }
             }
-            @for other in parts.iter().filter(|part| part.get("$ref").is_some()) { p { "All of " (kind(other)) ", and:" } }
+            @for other in parts.iter().filter(|part| part.get("$ref").is_some()) { p { "All members of " (kind(other)) ", and:" } }
             div.scroll tabindex="0" role="region" aria-label={ "Members of " (name) } hidden[words.is_some()] {
                 table {
                     tbody {
@@ -107,7 +107,7 @@ fn members(name: &str, schema: &Value) -> Markup {
     }
 }
 
-/// Returns the kind of value that a schema describes, in a word; a named one leads to its members.
+/// Returns the type of the values that a schema describes, in a word. The name of a schema links to its members.
 fn kind(schema: &Value) -> Markup {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let name = name.rsplit('/').next().unwrap_or(name);
@@ -133,7 +133,7 @@ fn text(value: &Value, name: &str) -> String {
     value.get(name).and_then(Value::as_str).map(words::tame).unwrap_or_default()
 }
 
-/// A text of the description, what stands between backticks as code.
+/// Renders a text of the description. Text between backticks becomes code.
 fn marked(value: &Value, name: &str) -> Markup {
     let text = text(value, name);
     html! {

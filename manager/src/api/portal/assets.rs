@@ -1,4 +1,5 @@
-//! Style, script and pictures: parts of this program, each known by its digest so that a browser keeps it.
+//! The style, the scripts and the pictures. They are parts of this program, each with a digest, so that browsers can
+//! cache them.
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -8,7 +9,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use super::super::Error;
 
-/// Name, kind, content.
+/// The name, the media type and the content of each file.
 const ASSETS: [(&str, &str, &str); 20] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
@@ -32,7 +33,7 @@ const ASSETS: [(&str, &str, &str); 20] = [
     ("icon.svg", "image/svg+xml", include_str!("../../../portal/icon.svg")),
 ];
 
-/// `GET /assets/{name}`. They tell nothing of the experiment and need no token.
+/// `GET /assets/{name}`: sends a file. The files reveal nothing about the experiment, so they need no token.
 pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Error> {
     let found = ASSETS.iter().find(|(known, ..)| *known == name);
     let (_, kind, text) = found.ok_or(Error::NotFound)?;

@@ -1,26 +1,26 @@
-//! The path below which the portal's pages stand: empty at a manager's own address, `/e/ID` in the home of a data
-//! directory, or what a reverse proxy says with `X-Forwarded-Prefix`.
+//! The path below which the portal's pages are: empty at a manager's own address, `/e/ID` in the home of a data
+//! directory, or the path that a reverse proxy sends in `X-Forwarded-Prefix`.
 
 use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// The header with which the party in front of a manager names the prefix that it has taken off the path.
+/// The header with the prefix that a proxy or home in front of a manager has removed from the path.
 pub(in crate::api) const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-/// The longest prefix, in bytes.
+/// The maximum length of a prefix, in bytes.
 const LONGEST_PREFIX: usize = 200;
 
-/// The pages that a page stands among.
+/// The site to which a page belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::api) enum Site {
-    /// One experiment's, at its manager's own address.
+    /// The pages of one experiment, at its manager's own address.
     #[default]
     Manager,
-    /// One experiment's, in a home at this address.
+    /// The pages of one experiment within a home. The text is the home's address.
     Within(String),
-    /// Those of the home of a data directory.
+    /// The pages of the home of a data directory.
     Home,
 }
 
@@ -38,18 +38,18 @@ fn base() -> Base {
     BASE.try_with(Base::clone).unwrap_or_default()
 }
 
-/// Returns the address of one of the portal's pages, from the path that its route has. Every link, form and redirection
-/// is made with it.
+/// Returns the address of one of the portal's pages from the path of its route. Every link, form and redirection uses
+/// this function.
 pub(in crate::api) fn url(path: &str) -> String {
     format!("{}{path}", base().prefix)
 }
 
-/// Returns the pages that this answer stands among.
+/// Returns the site to which the present response belongs.
 pub(in crate::api) fn site() -> Site {
     base().site
 }
 
-/// Has every address of an answer's page begin with the prefix that the request names.
+/// Makes every address on a page begin with the prefix in the request.
 pub(in crate::api) async fn prefixed(request: Request, next: Next) -> Response {
     let Some(prefix) = named(&request) else { return next.run(request).await };
     BASE.scope(Base { prefix, ..base() }, next.run(request)).await
@@ -61,7 +61,7 @@ pub(in crate::api) async fn at_home(request: Request, next: Next) -> Response {
     BASE.scope(base, next.run(request)).await
 }
 
-/// Has the pages of an experiment stand below `path` of a home.
+/// Puts the pages of an experiment below `path` of a home.
 pub(in crate::api) async fn within_home<F: Future>(path: &str, answer: F) -> F::Output {
     let base = Base { prefix: url(path), site: Site::Within(url("/")) };
     BASE.scope(base, answer).await
@@ -72,7 +72,7 @@ fn named(request: &Request) -> Option<String> {
     named.and_then(prefix)
 }
 
-/// Returns a prefix without its last slash. `None`: it is none that an address of this host can begin with.
+/// Returns a prefix without its last slash. `None` if no address of this host can begin with it.
 fn prefix(named: &str) -> Option<String> {
     let named = named.trim_end_matches('/');
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%".contains(&byte);

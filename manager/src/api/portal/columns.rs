@@ -1,4 +1,5 @@
-//! PURE: the columns of the table of trials: those of every trial, its parameters and the members of its results.
+//! PURE: the columns of the table of trials: columns that every trial has, its parameters and the members of its
+//! results.
 
 use serde_json::{Map, Value};
 use trial_protocol::OBJECTIVE;
@@ -6,9 +7,9 @@ use trial_protocol::OBJECTIVE;
 use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
 
-/// The number of parameters that have a column unless the request names columns.
+/// The number of parameters with a column if the request names no columns.
 const USUAL_PARAMETERS: usize = 12;
-/// Columns that can be chosen from.
+/// The maximum number of columns to choose from.
 const MOST: usize = 200;
 /// The key of the column of machines.
 pub(super) const MACHINE: &str = "machine";
@@ -33,19 +34,19 @@ pub(super) enum ColumnContent {
         is_objective: bool,
     },
     Parameter(String),
-    /// Why the trial stands where it does.
+    /// The reason for the trial's state.
     Why,
 }
 
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Column {
-    /// Its name in an address.
+    /// The column's name in an address.
     pub(super) key: String,
-    /// Its heading.
+    /// The column's heading.
     pub(super) name: String,
     pub(super) kind: ColumnContent,
-    /// True if all of its values are numbers, which are set to the right.
+    /// `true` if all values are numbers, which are aligned to the right.
     pub(super) numeric: bool,
 }
 
@@ -54,12 +55,12 @@ impl Column {
         Self { key: key.to_owned(), name: name.to_owned(), kind, numeric }
     }
 
-    /// The column of the trials' numbers, which is always the first.
+    /// Returns the column of the trials' numbers, which is always the first.
     pub(super) fn sequence() -> Self {
         Self::new("sequence", "Trial", ColumnContent::Sequence, true)
     }
 
-    /// Returns whether the list can be sorted by it.
+    /// Returns whether the list can be sorted by this column.
     pub(super) fn is_sortable(&self) -> bool {
         view::table::Column::parse(&self.key).is_some()
     }
@@ -76,28 +77,28 @@ impl Column {
     }
 }
 
-/// A member of a trial's result, the final one first.
+/// Returns a member of a trial's result, preferably of the final one.
 pub(super) fn member<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
     results(trial).find_map(|members| members.get(name))
 }
 
-/// A trial's results that are objects, the final one first.
+/// Returns a trial's results that are objects, the final one first.
 fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
     let all = [&trial.reported_final, &trial.last, &trial.reported_latest, &trial.latest];
     all.into_iter().flatten().filter_map(Value::as_object)
 }
 
-/// All columns that these trials can have, in the order in which they stand. Of several objectives, the first is the result, and
-/// each other one has a column.
+/// Returns all columns that the trials can have, in their order. Of several objectives, the first is the result, and
+/// each other one has its own column.
 pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     let mut columns = vec![
         Column::new("id", "Id", ColumnContent::Id, false),
         Column::new("state", "State", ColumnContent::State, false),
         Column::new("final", &result_name(trials), ColumnContent::Final, true),
         Column::new("latest", "Latest", ColumnContent::Latest, true),
-        Column::new("duration", "Time", ColumnContent::Duration, true),
+        Column::new("duration", "Duration", ColumnContent::Duration, true),
         Column::new("created", "Created", ColumnContent::Created, false),
-        Column::new("started", "Begun", ColumnContent::Started, false),
+        Column::new("started", "Started", ColumnContent::Started, false),
         Column::new("ended", "Ended", ColumnContent::Ended, false),
         Column::new(MACHINE, "Machine", ColumnContent::Machine, false),
         Column::new("attempt", "Attempt", ColumnContent::Attempt, false),
@@ -105,11 +106,11 @@ pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     columns.extend(metrics(trials, goals));
     columns.extend(parameters(trials));
     columns.truncate(MOST);
-    columns.push(Column::new("why", "Why", ColumnContent::Why, false));
+    columns.push(Column::new("why", "Reason", ColumnContent::Why, false));
     columns
 }
 
-/// The columns that the request names, or the usual ones.
+/// Returns the columns in the request, or the default ones.
 pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
     if let Some(asked) = asked {
         return all.iter().filter(|column| asked.contains(&column.key)).cloned().collect();
@@ -124,13 +125,13 @@ pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
     usual.cloned().collect()
 }
 
-/// The number of parameters without a column among the usual ones.
+/// Returns the number of parameters without a column among the default ones.
 pub(super) fn beyond(all: &[Column]) -> usize {
     let parameters = all.iter().filter(|column| matches!(column.kind, ColumnContent::Parameter(_)));
     parameters.count().saturating_sub(USUAL_PARAMETERS)
 }
 
-/// The name of the results: the metric's own, where trials report one by name.
+/// Returns the name of the results: the metric's own name, if trials report one by name.
 fn result_name(trials: &[&TrialSummary]) -> String {
     let mut metrics = trials.iter().filter_map(|trial| trial.metric.as_deref());
     metrics.find(|name| *name != OBJECTIVE).unwrap_or("Result").to_owned()

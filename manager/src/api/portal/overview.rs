@@ -1,4 +1,4 @@
-//! The first page: the state of the search, its best results, its failures with their causes, and its configuration.
+//! The overview: the state of the search, its best results, its failures with their causes, and its controls.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -16,10 +16,10 @@ use crate::view::curve::Improvement;
 use crate::view::importance::{Importance, METHOD};
 use crate::view::{self, ExperimentView, TrialSummary};
 
-/// Trials in the list of the newest.
+/// The number of trials in the list of the newest.
 const NEWEST: usize = 10;
 
-/// `GET /`.
+/// `GET /`: shows the overview.
 pub(super) async fn overview(
     viewer: Viewer,
     State(shared): State<Shared>,
@@ -56,8 +56,8 @@ pub(super) async fn overview(
                 h2 #parallel-title { "Parameters and results" }
                 figure.chart.parallel data-chart="parallel" role="img" aria-labelledby="parallel-title" {}
                 p.hint #parallel-keys {
-                    "Each line is a trial. Drag along an axis to choose a range, click the axis to forget it. By keyboard, each axis "
-                    "has two ends: arrow keys move one, Page Up and Page Down further, Home and End all the way, Escape forgets the range."
+                    "Each line is a trial. Drag along an axis to select a range; click the axis to clear it. By keyboard, each axis "
+                    "has two ends: arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
                 }
             }
             section {
@@ -107,7 +107,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             (words::tame(title)) " "
             span.state data-state=(shown.state) { (words::experiment_state(&shown.state)) }
         }
-        p.hint { "Begun " (exact_time(shown.created_at_ms)) " " (zone())
+        p.hint { "Started " (exact_time(shown.created_at_ms)) " " (zone())
             @if let Some(at) = shown.ended_at_ms { ", ended " (exact_time(at)) " " (zone()) }
         }
         @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::tame(trouble)) } }
@@ -119,22 +119,22 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                     (shown.trials)
                     @if let Some(most) = shown.max_trial_number {
                         " " small { "of " (most) }
-                        progress value=(ended) max=(most) aria-label="trials that have ended" {}
+                        progress value=(ended) max=(most) aria-label="ended trials" {}
                     }
                 }
             }
-            (counted("Running", "RUNNING", Some(format!("of {} at a time", shown.trial_concurrency)), None))
+            (counted("Running", "RUNNING", Some(format!("of at most {}", shown.trial_concurrency)), None))
             (counted("Succeeded", "SUCCEEDED", None, None))
             @if count(&["EARLY_STOPPED"]) > 0 { (counted("Stopped early", "EARLY_STOPPED", None, None)) }
             (counted("Failed", "FAILED", None, failed))
             @if count(&["USER_CANCELED", "SYS_CANCELED", "LOST"]) > 0 { (counted("Cancelled or lost", super::trials::AWAY, None, None)) }
             div {
-                dt { "Time" }
+                dt { "Run time" }
                 dd {
                     (words::span(shown.elapsed_ms))
                     @if let Some(limit) = limit {
                         " " small { "of " (words::span(limit)) }
-                        progress value=(shown.elapsed_ms) max=(limit) aria-label="time that is used" {}
+                        progress value=(shown.elapsed_ms) max=(limit) aria-label="used time" {}
                     }
                 }
             }
@@ -146,7 +146,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
     }
 }
 
-/// The best trial, or the one that may become it.
+/// Renders the best trial or, before one has succeeded, the current leader.
 fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
     let wanted = if shown.optimize_mode == "minimize" { "smallest" } else { "largest" };
     let name = result_name(shown);
@@ -160,8 +160,8 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
             }
             @if let Some(metric) = &shown.chosen_objective {
                 p.hint {
-                    "The experiment file names no objective; " code { (words::tame(metric)) }
-                    " is chosen from what the trials print. State " code { "objective" } " to choose another."
+                    "The experiment file names no objective, so " code { (words::tame(metric)) }
+                    " was chosen from the trials' output. Set " code { "objective" } " to choose another metric."
                 }
             }
             @for warning in [&shown.direction_warning, &shown.untold_direction].into_iter().flatten() {
@@ -169,16 +169,16 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
             }
             @if let Some(best) = &shown.best {
                 p {
-                    "Best " (name) ", the " (wanted) ": "
+                    "Best " (name) " (" (wanted) "): "
                     strong { (words::competing(best)) }
-                    " by " a href={ (url("/trials/")) (best.id) } { "trial " (best.sequence) }
+                    ", " a href={ (url("/trials/")) (best.id) } { "trial " (best.sequence) }
                 }
                 (super::trial::parameters(&best.parameters))
             } @else {
                 p {
-                    "No trial has succeeded with a number yet."
+                    "No trial has succeeded with a numeric result yet."
                     @if let Some(trial) = leading {
-                        " Of those that run, "
+                        " Among the running trials, "
                         a href={ (url("/trials/")) (trial.id) } { "trial " (trial.sequence) }
                         " leads with " strong { (trial.latest.as_ref().map(words::result).unwrap_or_default()) }
                         @if let Some(step) = trial.latest_step { " at step " (step) }
@@ -192,7 +192,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
 
 pub(super) fn improvement_table(improvements: &[Improvement]) -> Markup {
     html! {
-        summary { (improvements.len()) @if improvements.len() == 1 { " improvement" } @else { " improvements" } ", as a table" }
+        summary { (improvements.len()) @if improvements.len() == 1 { " improvement" } @else { " improvements" } " as a table" }
         table {
             thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } } }
             tbody {
@@ -207,9 +207,9 @@ pub(super) fn improvement_table(improvements: &[Improvement]) -> Markup {
 pub(super) fn importance_table(importance: &[Importance]) -> Markup {
     html! {
         @if importance.is_empty() {
-            p.hint { "Known once eight trials have different results." }
+            p.hint { "Shown as soon as eight trials have different results." }
         } @else {
-            p.hint { "Share of what decides whether a trial is among the best tenth. By " (METHOD) "; together 100 %." }
+            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
             table {
                 tbody {
                     @for one in importance {
@@ -230,7 +230,7 @@ pub(super) fn causes(shown: &ExperimentView) -> Markup {
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     html! {
         @if causes.is_empty() {
-            p.hint { "Nothing has failed." }
+            p.hint { "No trial has failed." }
         } @else {
             table {
                 tbody {
@@ -246,7 +246,7 @@ pub(super) fn causes(shown: &ExperimentView) -> Markup {
     }
 }
 
-/// The training services, where there are several.
+/// Renders the training services, if there are several.
 fn training_services(viewer: &Viewer, shown: &ExperimentView) -> Markup {
     let services = viewer.has.part(service_table(shown));
     html! {
@@ -261,7 +261,7 @@ fn training_services(viewer: &Viewer, shown: &ExperimentView) -> Markup {
 
 fn service_table(shown: &ExperimentView) -> Markup {
     const NUMBERS: [&str; 6] =
-        ["Running", "Waiting", "Free room", "Succeeded", "Failed", "Mean duration"];
+        ["Running", "Waiting", "Free places", "Succeeded", "Failed", "Mean duration"];
     let unknown = || "–".to_owned();
     html! {
         table {
@@ -274,7 +274,7 @@ fn service_table(shown: &ExperimentView) -> Markup {
                     tr {
                         th scope="row" {
                             (part.index) " " (words::tame(&part.platform))
-                            @if let Some(why) = &part.trouble { " " span.hint { "not reached: " (words::tame(why)) } }
+                            @if let Some(why) = &part.trouble { " " span.hint { "unreachable: " (words::tame(why)) } }
                         }
                         td.number { (part.running) @if let Some(limit) = part.limit { " " small { "of " (limit) } } }
                         td.number { (part.waiting) }
@@ -300,11 +300,11 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
             } @else if shown.ended_at_ms.is_some() {
                 p.hint { "The experiment is not running." }
             } @else {
-                // An empty field stays as it is by then, also if another changes it meanwhile.
+                // An empty field leaves its limit unchanged, even if another user changes that limit meanwhile.
                 form.inline method="post" action=(url("/limits")) {
-                    label { "Trials at a time " input name="trial_concurrency" type="number" min="1" placeholder=(shown.trial_concurrency); }
-                    label { "Trials in all " input name="max_trial_number" type="number" min="1" placeholder=[shown.max_trial_number]; }
-                    label { "Time in all " input name="max_experiment_duration" size="12" placeholder=(allowed); }
+                    label { "Concurrent trials " input name="trial_concurrency" type="number" min="1" placeholder=(shown.trial_concurrency); }
+                    label { "Total trials " input name="max_trial_number" type="number" min="1" placeholder=[shown.max_trial_number]; }
+                    label { "Total time " input name="max_experiment_duration" size="12" placeholder=(allowed); }
                     button { "Change limits" }
                 }
                 form.inline method="post" action=(url("/stop")) data-confirm="Stop all trials? The experiment can be resumed." {
@@ -315,7 +315,7 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
     }
 }
 
-/// `GET /configuration`.
+/// `GET /configuration`: shows the configuration.
 pub(super) async fn configuration(
     viewer: Viewer,
     State(shared): State<Shared>,
@@ -326,7 +326,7 @@ pub(super) async fn configuration(
     let text = serde_json::to_string_pretty(&safe).unwrap_or_default();
     let space = safe.get("searchSpace").and_then(|space| space.as_object());
     let space = space.filter(|space| !space.is_empty());
-    // In a space for a tuner of the user's own, anything may stand.
+    // The search space of a user's own tuner may have any form.
     let values = |entry: &Value| {
         words::value(if entry.get("_type").is_some() { &entry["_value"] } else { entry })
     };
@@ -349,7 +349,7 @@ pub(super) async fn configuration(
                 }
             }
         }
-        h2 { "As it was checked" }
+        h2 { "Checked configuration" }
         pre.file tabindex="0" { (words::tame(&text)) }
     };
     Ok(page(&viewer, "Configuration", None, &content))

@@ -1,5 +1,5 @@
-//! The parts that all pages share: the reader, the frame around the content, and headers that let a page do nothing but
-//! show itself.
+//! The parts that all pages share: the viewer, the frame around the content, and the headers that restrict a page to
+//! showing itself.
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
@@ -12,14 +12,14 @@ use super::super::{Error, percent};
 use super::base::{Site, site, url};
 use super::parts::Has;
 
-/// Allows only the portal's own style, script and data. No frame may hold a page, and no form leads elsewhere.
+/// Allows only the portal's own style, scripts and data. No frame may contain a page, and no form leads elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// The longest address that one comes back to, in bytes.
+/// The maximum length of an address to which the login returns, in bytes.
 const LONGEST_WAY_BACK: usize = 2000;
 
-/// The pages of an experiment: paths and names.
+/// The paths and names of an experiment's pages.
 const EXPERIMENT_PAGES: &[(&str, &str)] = &[
     ("/", "Overview"),
     ("/trials", "Trials"),
@@ -28,23 +28,23 @@ const EXPERIMENT_PAGES: &[(&str, &str)] = &[
     ("/api", "API"),
 ];
 
-/// A user who may look at a page.
+/// A user who may see a page.
 #[derive(Debug, Clone)]
 pub(in crate::api) struct Viewer {
-    /// The experiment whose pages they are. Absence means that they may not know.
+    /// The experiment to which the pages belong. `None` in a home, or if the viewer may not see it.
     pub(in crate::api) experiment: Option<String>,
-    /// `true` if they may change something, too.
+    /// `true` if the viewer may also make changes.
     pub(in crate::api) may_change: bool,
-    /// The page they asked for.
+    /// The path of the requested page.
     pub(super) path: String,
-    /// The path with its query, where the reader may want to come back to it.
+    /// The path with its query, if the viewer may want to return to it after the login.
     pub(super) way_back: Option<String>,
-    /// The parts of the page that the browser has.
+    /// The parts of the page that the browser already has.
     pub(in crate::api) has: Has,
 }
 
 impl Viewer {
-    /// A visitor of whom nothing is known, on this page.
+    /// Creates an unknown viewer of this page.
     pub(super) fn unknown(path: &str) -> Self {
         let (path, has) = (path.to_owned(), Has::default());
         Self { experiment: None, may_change: false, path, way_back: None, has }
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// The page to log in at, which leads back to one of the portal's pages.
+/// Returns the address of the login page, which returns to one of the portal's pages.
 fn login_path(way_back: Option<&str>) -> String {
     match way_back.map(local).filter(|page| *page != "/") {
         Some(page) => url(&format!("/login?next={}", percent::encoded(page))),
@@ -83,8 +83,8 @@ fn login_path(way_back: Option<&str>) -> String {
     }
 }
 
-/// One of the portal's pages, from a browser's request; for any other address the first. A browser drops control
-/// characters, takes a backslash for a slash, and finds another host behind two of them.
+/// Returns `page` if it is the path of one of the portal's pages, otherwise the first page. Browsers drop control
+/// characters and read a backslash as a slash. Two slashes would lead to another host.
 pub(super) fn local(page: &str) -> &str {
     let ours = page.starts_with('/')
         && !page.starts_with("//")
@@ -93,7 +93,7 @@ pub(super) fn local(page: &str) -> &str {
     if ours { page } else { "/" }
 }
 
-/// A page of the given title.
+/// Renders a page with the given title.
 pub(in crate::api) fn page(
     viewer: &Viewer,
     title: &str,
@@ -107,7 +107,7 @@ pub(in crate::api) fn page(
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // Before anything is painted, so that no page flashes in the other theme.
+                // This script runs before the first paint, so that no page flashes in the other theme.
                 script src=(url("/assets/theme.js")) {}
                 title {
                     (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
@@ -123,7 +123,7 @@ pub(in crate::api) fn page(
                 }
             }
             body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] {
-                a.skip href="#content" { "Skip to the content" }
+                a.skip href="#content" { "Skip to content" }
                 (page_header(viewer))
                 main #content tabindex="-1" { (content) }
             }
@@ -132,7 +132,7 @@ pub(in crate::api) fn page(
     dressed(StatusCode::OK, page)
 }
 
-/// The head of every page: its links, the choice of a theme and the way in or out.
+/// Renders the header of every page: its links, the choice of a theme, and the link to log in or out.
 fn page_header(viewer: &Viewer) -> Markup {
     let place = |path: &str, name: &str| {
         let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
@@ -172,33 +172,34 @@ fn page_header(viewer: &Viewer) -> Markup {
     }
 }
 
-/// Returns a moment as people speak of it, with the time itself, which the script writes in the reader's own zone.
+/// Renders a time as an age, with the exact time in the tooltip. The script shows the exact time in the user's own
+/// time zone.
 pub(in crate::api) fn time(at_ms: i64, now_ms: i64) -> Markup {
     let exact = super::words::moment(at_ms);
     let machine = exact.replace(' ', "T") + "Z";
     html! { time datetime=(machine) title={ (exact) " UTC" } { (super::words::ago(at_ms, now_ms)) } }
 }
 
-/// Returns a moment to the second, in universal time. The script writes it in the reader's own zone.
+/// Renders a time to the second, in UTC. The script shows it in the user's own time zone.
 pub(in crate::api) fn exact_time(at_ms: i64) -> Markup {
     let exact = super::words::moment(at_ms);
     let machine = exact.replace(' ', "T") + "Z";
     html! { time.exact datetime=(machine) { (exact) } }
 }
 
-/// Returns the name of the zone in which moments are written: the script names the reader's own.
+/// Renders the name of the time zone. The script replaces it with the user's own.
 pub(in crate::api) fn zone() -> Markup {
     html! { span.zone { "UTC" } }
 }
 
-/// A refusal as a page.
+/// Renders a refusal as a page.
 pub(in crate::api) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
     refused(status, &detail)
 }
 
-/// Returns the refusal of a part that is not the portal's own, as a page: what an address or a form holds that cannot
-/// be read.
+/// Converts a refusal in JSON to a page: the refusal of an address or a form that a part outside the portal could not
+/// parse.
 pub(in crate::api) async fn refused_as_page(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/problem+json") {
@@ -216,7 +217,7 @@ fn refused(status: StatusCode, detail: &str) -> Response {
     let content = html! {
         h1 { (title) }
         p { (super::words::sentence(&super::words::tame(detail))) }
-        p { a href=(url("/")) { @if site() == Site::Home { "To the experiments" } @else { "To the overview" } } }
+        p { a href=(url("/")) { @if site() == Site::Home { "Go to the experiments" } @else { "Go to the overview" } } }
     };
     let mut response = page(&viewer, title, None, &content);
     *response.status_mut() = status;

@@ -7,20 +7,19 @@ use super::words;
 use crate::view::ExperimentView;
 use crate::view::pareto::value_of;
 
-/// The trials of a front that are shown.
+/// The maximum number of trials in the table.
 const SHOWN: usize = 50;
 
-/// The trials that no other one dominates, from the best of the first objective to its worst.
+/// Renders the trials that no other trial dominates, from the best to the worst of the first objective.
 pub(super) fn front(shown: &ExperimentView) -> Markup {
     html! {
         div.best {
             @if shown.pareto.is_empty() {
-                p { "No trial has succeeded with a number for each objective yet." }
+                p { "No trial has succeeded with a numeric result for each objective yet." }
             } @else {
                 p {
                     "Best trials: " strong { (shown.pareto.len()) }
-                    @if shown.pareto.len() == 1 { " that no other" } @else { " that no others" }
-                    " dominate. None of them is better than another in every objective."
+                        ". No other trial dominates " @if shown.pareto.len() == 1 { "it." } @else { "them. None of them is better than another in every objective." }
                 }
                 div.scroll tabindex="0" role="region" aria-label="Best trials" {
                     table {
@@ -53,14 +52,14 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                     }
                 }
                 @if shown.pareto.len() > SHOWN {
-                    p.hint { "The first " (SHOWN) "; the API and " code { "experiment show --output json" } " have all." }
+                    p.hint { "Showing the first " (SHOWN) ". The API and " code { "experiment show --output json" } " return all." }
                 }
             }
         }
     }
 }
 
-/// The parameters in one line.
+/// Returns the parameters in one line.
 fn parameters(parameters: &serde_json::Value) -> String {
     let flat = crate::view::flat(parameters);
     let pairs: Vec<_> = flat

@@ -1,6 +1,6 @@
-//! PURE: the parts of a page that change, each named by a digest of its content. A page that keeps itself up to date
-//! says which parts it has, and the server sends those empty. So only new parts are sent, and the server alone decides
-//! the order, whatever was sorted, filtered or renamed meanwhile.
+//! PURE: the parts of a page that change, each named by a digest of its content. A page that updates itself names the
+//! parts that it has, and the server sends those empty. So only new parts are sent. The server alone decides the
+//! order, whatever was sorted, filtered or renamed meanwhile.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,36 +10,37 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use maud::{Markup, html};
 
-/// The header with the parts that a page has, as words: it is there to see what changed of it.
+/// The header with the digests of the parts that a page has. Its presence marks the update of a page.
 const HEADER: &str = "trial-manager-has";
-/// Bytes of a digest: 48 bits do not happen to be the same, and a thousand rows' fit into a header.
+/// The number of bytes of a digest. With 48 bits, a collision is unlikely, and the digests of a thousand rows fit
+/// into a header.
 const DIGEST: usize = 6;
 
-/// The parts that the browser has of the page that it asks for.
+/// The parts that the browser has of the requested page.
 #[derive(Debug, Clone, Default)]
 pub(in crate::api) struct Has(Option<HashSet<String>>);
 
-/// A part, and the digest that it is known by.
+/// A part and its digest.
 pub(in crate::api) struct PagePart {
     /// The digest, for the attribute `data-part`.
     pub(in crate::api) mark: String,
-    /// The content; empty where the browser has it.
+    /// The content. Empty if the browser already has it.
     pub(in crate::api) content: Markup,
 }
 
 impl Has {
-    /// As the request says.
+    /// Reads the digests from a request.
     pub(in crate::api) fn read(headers: &HeaderMap) -> Self {
         let words = headers.get(HEADER).and_then(|value| value.to_str().ok());
         Self(words.map(|words| words.split_ascii_whitespace().map(str::to_owned).collect()))
     }
 
-    /// Returns whether the page is there, so that what never changes of it need not be made.
+    /// Returns whether the browser already shows the page, so that its constant content need not be rendered.
     pub(in crate::api) fn page(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A part that holds this.
+    /// Creates a part with this content.
     pub(in crate::api) fn part(&self, content: Markup) -> PagePart {
         let mut hasher = DefaultHasher::new();
         content.0.hash(&mut hasher);

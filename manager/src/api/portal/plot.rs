@@ -1,5 +1,5 @@
-//! PURE: a plot of step curves as inline SVG, for pages that are whole without JavaScript. Places are percentages, so that
-//! a plot is as wide as its page and its writing as large as the page's.
+//! PURE: a plot of step curves as inline SVG, for pages that are complete without JavaScript. Horizontal positions
+//! are percentages, so a plot is as wide as its page, and its text as large as the page's.
 
 use maud::{Markup, html};
 
@@ -9,22 +9,22 @@ use super::words;
 pub(in crate::api) struct Steps {
     /// The name in the legend.
     pub(in crate::api) name: String,
-    /// Places and values, by place.
+    /// The positions and values, by position.
     pub(in crate::api) points: Vec<(f64, f64)>,
-    /// The place up to which the last value holds.
+    /// The position up to which the last value holds.
     pub(in crate::api) until: f64,
 }
 
-/// The height of a plot, and where its curves begin and end, in pixels.
+/// The height of a plot, and the top and the bottom of its curves, in pixels.
 const HEIGHT: f64 = 280.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 250.0;
-/// The units of the curves' own picture, which is stretched.
+/// The size of the curves' own picture, which is stretched, in its own units.
 const UNITS: f64 = 1000.0;
-/// Marks on an axis, about.
+/// The approximate number of marks on an axis.
 const MARKS: f64 = 5.0;
 
-/// Returns marks between two numbers: multiples of 1, 2 or 5 of a power of ten.
+/// Returns marks between two numbers: multiples of 1, 2 or 5 times a power of ten.
 fn marks(low: f64, high: f64) -> Vec<f64> {
     let span = high - low;
     if !(span.is_finite() && span > 0.0) {
@@ -38,11 +38,11 @@ fn marks(low: f64, high: f64) -> Vec<f64> {
     numbers.map(|at| at * step).take_while(|mark| *mark <= high + step * 1e-9).take(20).collect()
 }
 
-/// The largest number that a plot draws; a larger one stands there.
+/// The largest number that a plot draws. A larger number is drawn at this value.
 const MOST: f64 = f64::MAX / 8.0;
 
 fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    // Beyond these a difference of two numbers is no number any more.
+    // Beyond this value, the difference of two numbers may not be finite.
     let finite =
         numbers.filter(|number| number.is_finite()).map(|number| number.clamp(-MOST, MOST));
     finite.fold(None, |range: Option<(f64, f64)>, number| {
@@ -51,7 +51,7 @@ fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// The corners of a curve, in the units of its picture.
+/// Returns the corners of a curve, in the units of its picture.
 fn line(curve: &Steps, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> String {
     let mut corners = Vec::new();
     let mut last: Option<f64> = None;
@@ -65,7 +65,7 @@ fn line(curve: &Steps, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> 
     corners.join(" ")
 }
 
-/// Returns a plot with its legend. `told` writes a place on the axis below.
+/// Renders a plot with its legend. `told` formats a position on the horizontal axis.
 pub(in crate::api) fn plot(
     title: &str,
     below: &str,
@@ -75,7 +75,7 @@ pub(in crate::api) fn plot(
     let values =
         range(curves.iter().flat_map(|curve| curve.points.iter().map(|(_, value)| *value)));
     let Some((low, high)) = values else {
-        return html! { p.hint { "Nothing to show yet: no trial has succeeded with a number." } };
+        return html! { p.hint { "Nothing to show yet: no trial has succeeded with a numeric result." } };
     };
     let pad = if high > low { (high - low) * 0.06 } else { low.abs().max(1.0) * 0.1 };
     let (low, high) = (low - pad, high + pad);

@@ -1,5 +1,5 @@
-//! The page of plots. A script (`manager/portal/plots*.js`) draws them. This module writes what can be read without it:
-//! the improvements, the importance of the parameters, and the failures by cause.
+//! The page of plots. A script (`manager/portal/plots*.js`) draws them. This module renders the content that needs no
+//! script: the improvements, the importance of the parameters, and the failures by cause.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,7 +12,7 @@ use super::overview::{causes, importance_table, improvement_table, result_name};
 use super::page::{PageRefusal, Viewer, page};
 use crate::view::ExperimentView;
 
-/// The scripts that the page needs, to be fetched at once.
+/// The scripts that the page needs, which browsers load in advance.
 const SCRIPTS: [&str; 9] = [
     "points",
     "plots",
@@ -25,7 +25,7 @@ const SCRIPTS: [&str; 9] = [
     "plots-timeline",
 ];
 
-/// `GET /plots`.
+/// `GET /plots`: shows the plots.
 pub(super) async fn plots(
     viewer: Viewer,
     State(shared): State<Shared>,
@@ -42,8 +42,8 @@ pub(super) async fn plots(
         @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
         h1 { "Plots" }
         p.hint #plot-keys {
-            "Point at a mark to see its trial, click to open it, drag to zoom. By keyboard: arrow keys go from mark to mark, Up and Down "
-            "from panel to panel, Enter opens the trial, + and − zoom, Escape shows everything again."
+            "Point at a mark to see its trial, click it to open the trial, drag to zoom. By keyboard: arrow keys go from mark to mark, Up and Down "
+            "from panel to panel, Enter opens the trial, + and − zoom, Escape resets the view."
         }
         div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) {
             (plot("history", "Optimisation history", "broad", &html! {
@@ -56,8 +56,8 @@ pub(super) async fn plots(
             }
             (plot("parallel", "Parameters and results", "broad", &html! {
                 p.hint #parallel-keys {
-                    "Each line is a trial. Drag along an axis to choose a range, click the axis to forget it. By keyboard, each axis "
-                    "has two ends: arrow keys move one, Page Up and Page Down further, Home and End all the way, Escape forgets the range."
+                    "Each line is a trial. Drag along an axis to select a range; click the axis to clear it. By keyboard, each axis "
+                    "has two ends: arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
                 }
             }))
             section.half {
@@ -78,13 +78,13 @@ pub(super) async fn plots(
     Ok(page(&viewer, "Plots", Some("plots"), &content))
 }
 
-/// The positions of the trials on the Pareto front, as the script reads them.
+/// Returns the positions of the trials on the Pareto front, in the form that the script reads.
 fn front(shown: &ExperimentView) -> String {
     let front: Vec<_> = shown.pareto.iter().map(|trial| trial.sequence.to_string()).collect();
     front.join(" ")
 }
 
-/// A plot's place on the page, with the markup below it.
+/// Renders the place of a plot on the page, with the markup below it.
 fn plot(name: &str, title: &str, width: &str, below: &Markup) -> Markup {
     html! {
         section.(width) {

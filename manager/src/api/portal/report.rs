@@ -1,5 +1,5 @@
-//! The whole search as one page that opens without the manager: its style is within it, its plot is a picture of its
-//! own.
+//! The report: the whole search as one page that needs no manager. The page contains its style, and its plot as a
+//! picture.
 
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
@@ -14,12 +14,12 @@ use super::words;
 use crate::search::tuner::OptimizeMode;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
-/// The best trials that are listed.
+/// The maximum number of the best trials in the report.
 const LISTED: usize = 25;
-/// Nothing but the style within the page.
+/// Allows only the style within the page.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `GET /report.html`.
+/// `GET /report.html`: sends the report.
 pub(super) async fn report(
     _: Viewer,
     State(shared): State<Shared>,
@@ -38,7 +38,7 @@ pub(super) async fn report(
     Ok(response)
 }
 
-/// The trials that compete for the best, the best first.
+/// Returns the trials that compete for the best, the best first.
 fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
     let mut ranked = view::competing(snapshot);
     ranked.sort_by(|(_, a), (_, b)| if maximize { b.total_cmp(a) } else { a.total_cmp(b) });
@@ -68,14 +68,14 @@ fn document(view: &ExperimentView, snapshot: &Snapshot, configuration: &str, mad
             }
             body {
                 h1 { (title) }
-                p.hint { "Experiment " code { (view.id) } ", " (words::experiment_state(&view.state)) ". Written " (made) " UTC." }
+                p.hint { "Experiment " code { (view.id) } ", " (words::experiment_state(&view.state)) ". Created " (made) " UTC." }
                 (facts(view))
                 h2 { "Best so far" }
                 (plot("Best so far", "trial", &[curve], words::number))
                 h2 { "Best trials" }
                 (best(&ranked))
                 h2 { "Failures by cause" }
-                @if causes.is_empty() { p { "Nothing has failed." } } @else {
+                @if causes.is_empty() { p { "No trial has failed." } } @else {
                     table { tbody { @for (cause, count) in causes { tr { th scope="row" { (words::cause(cause)) } td.number { (count) } } } } }
                 }
                 h2 { "Configuration" }
@@ -90,13 +90,13 @@ fn facts(view: &ExperimentView) -> Markup {
     html! {
         dl {
             @if let Some(best) = &view.best {
-                div { dt { "Best, the " @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } } dd { (words::competing(best)) } }
+                div { dt { "Best (" @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } ")" } dd { (words::competing(best)) } }
             }
             div { dt { "Trials" } dd { (view.trials) } }
             div { dt { "Succeeded" } dd { (count("SUCCEEDED")) } }
             div { dt { "Failed" } dd { (count("FAILED")) } }
-            div { dt { "Running time" } dd { (words::span(view.elapsed_ms)) } }
-            div { dt { "Begun" } dd { (words::moment(view.created_at_ms)) " UTC" } }
+            div { dt { "Run time" } dd { (words::span(view.elapsed_ms)) } }
+            div { dt { "Started" } dd { (words::moment(view.created_at_ms)) " UTC" } }
         }
         @if let Some(trouble) = &view.trouble { p { (words::tame(trouble)) } }
     }
@@ -110,7 +110,7 @@ fn best(ranked: &[&TrialSummary]) -> Markup {
         names.extend(new.filter(|name| !names.contains(name)).collect::<Vec<_>>());
     }
     html! {
-        @if shown.is_empty() { p { "No trial has succeeded with a number." } } @else {
+        @if shown.is_empty() { p { "No trial has succeeded with a numeric result." } } @else {
             div.scroll {
                 table {
                     thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } @for name in &names { th scope="col" { (words::tame(name)) } } } }
@@ -126,7 +126,7 @@ fn best(ranked: &[&TrialSummary]) -> Markup {
                     }
                 }
             }
-            @if ranked.len() > LISTED { p.hint { "The best " (LISTED) " of " (ranked.len()) "." } }
+            @if ranked.len() > LISTED { p.hint { "Showing the best " (LISTED) " of " (ranked.len()) "." } }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A trial's own page: its parameters, its curves, its end and the reasons, and its output.
+//! A trial's own page: its parameters, its curves, its end with the reasons, and its output.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -19,22 +19,18 @@ use crate::search::goals::Goals;
 use crate::search::own_point;
 use crate::view::{self, TrialDetail};
 
-/// Bytes of each stream that the page begins with.
+/// The number of bytes of each stream that the page shows at first.
 const TAIL: u32 = 64 << 10;
-/// Numbers that have a tile beside the result that they came with.
+/// The maximum number of members of a result that have a tile of their own.
 const MEMBERS: usize = 8;
-/// Values in the table of metrics.
+/// The maximum number of values in the table of metrics.
 const VALUES: u32 = 50;
 
-/// Charts of the machine, by the script's name for them.
-const MACHINE: [(&str, &str); 4] = [
-    ("memory", "memory"),
-    ("load", "use"),
-    ("gpu-memory", "memory of the GPUs"),
-    ("power", "power of the GPUs"),
-];
+/// The charts of the machine, by the script's name for them.
+const MACHINE: [(&str, &str); 4] =
+    [("memory", "memory"), ("load", "use"), ("gpu-memory", "GPU memory"), ("power", "GPU power")];
 
-/// `GET /trials/{trial}`.
+/// `GET /trials/{trial}`: shows a trial.
 pub(super) async fn trial(
     viewer: Viewer,
     State(shared): State<Shared>,
@@ -53,7 +49,7 @@ pub(super) async fn trial(
         (actions(&viewer, &detail))
     };
     let top = viewer.has.part(top);
-    // A page that is there hears the rest from the stream of events.
+    // A page that is already shown gets the rest from the event stream.
     let rest =
         if viewer.has.page() { Rest::default() } else { rest(&shared, &id, &detail).await? };
     let story = [timeline(&detail), command(&detail), files(&shared, &id).await, attempts(&detail)];
@@ -72,12 +68,12 @@ pub(super) async fn trial(
     Ok(page(&viewer, &title, Some("trial"), &content))
 }
 
-/// The parts of a page that are not asked for again: results, output and machine.
+/// The parts of a page that are sent only once: results, output and machine.
 #[derive(Default)]
 struct Rest {
     content: Markup,
-    /// The place at which the stream of events goes on: events that the page's curves fetch by themselves are sent once
-    /// more. `None`: the current attempt has sent nothing.
+    /// The position at which the event stream continues. It repeats events that the page's curves also fetch
+    /// themselves. `None` if the current attempt has sent nothing.
     after: Option<String>,
 }
 
@@ -100,7 +96,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
             (goal_charts(shared.state.board.goals()))
             figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
             p.hint {
-                "A name below the chart shows or hides its curve. " span #curves-left {} " As a file: "
+                "Click a name below the chart to show or hide its curve. " span #curves-left {} " Download: "
                 a href={ (url("/api/v1/experiment/export?format=csv&trial=")) (summary.id) } download { "CSV" } ", "
                 a href={ (url("/api/v1/experiment/export?format=json&trial=")) (summary.id) } download { "JSON" }
             }
@@ -136,13 +132,13 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
                     figure.chart data-chart=(name) aria-label={ (title) " over time" } {}
                 }
             }
-            p.hint { "In numbers the samples are at " a href={ (url("/api/v1/trials/")) (summary.id) "/samples" } { "the API" } "." }
+            p.hint { "The samples are also available as numbers from " a href={ (url("/api/v1/trials/")) (summary.id) "/samples" } { "the API" } "." }
         }
     };
     Ok(Rest { content, after })
 }
 
-/// The places of the curves of several metrics that count. The script shows those that it has a curve for.
+/// Renders the places for the curves of several counting metrics. The script shows those that have a curve.
 fn goal_charts(goals: &Goals) -> Markup {
     let names = goals.metrics();
     html! {
@@ -156,10 +152,10 @@ fn goal_charts(goals: &Goals) -> Markup {
     }
 }
 
-/// Position and id of the trial before and of the one after.
+/// The position and id of the previous and of the next trial.
 type Neighbours = [Option<(u64, String)>; 2];
 
-/// Returns the names of the metrics that count, where there are several, as the script reads them.
+/// Returns the names of the counting metrics, if there are several, in the form that the script reads.
 fn goals_word(goals: &Goals) -> Option<String> {
     let names = goals.metrics();
     (names.len() > 1).then(|| Value::from(names).to_string())
@@ -174,14 +170,14 @@ fn head(
     let trial = &detail.summary;
     let bad = matches!(trial.state, JobState::Failed | JobState::Lost);
     let kind = if bad { "best bad" } else { "best" };
-    // The verdict says the same with its reasons.
+    // The verdict contains the same message with its reasons.
     let told = detail.verdict.as_ref().map(|verdict| &verdict.message);
     let is_exit_told = detail.verdict.as_ref().is_some_and(|verdict| verdict.exit.is_some());
     let is_duration_told =
         detail.verdict.as_ref().is_some_and(|verdict| verdict.duration_ms.is_some());
     let message = trial.message.as_ref().filter(|message| told != Some(message));
     html! {
-        nav.neighbours aria-label="Trials beside this one" {
+        nav.neighbours aria-label="Adjacent trials" {
             @for (at, (word, neighbour)) in [("prev", &neighbours[0]), ("next", &neighbours[1])].iter().enumerate() {
                 @if let Some((sequence, id)) = neighbour {
                     a rel=(word) href={ (url("/trials/")) (id) } { @if at == 0 { "← " } "trial " (sequence) @if at == 1 { " →" } }
@@ -192,7 +188,7 @@ fn head(
         p.hint {
             "id " code { (trial.id) } ", attempt " code { (trial.attempt) }
             @if let Some(host) = &detail.host { ", on " (words::tame(host)) }
-            @if let Some(part) = &detail.training_service { ", at training service " (part.index) " (" (words::tame(&part.platform)) ")" }
+            @if let Some(part) = &detail.training_service { ", training service " (part.index) " (" (words::tame(&part.platform)) ")" }
             @if let Some(image) = &detail.image { ", image " code { (words::tame(image)) } }
             @if let Some(code) = &detail.code { ", code " code { (words::tame(&view::code::brief(code))) } }
         }
@@ -206,15 +202,15 @@ fn head(
         }
         @if let Some(message) = message { p class=(kind) { (words::tame(message)) } }
         @if let Some(lost) = &trial.lost { p.trouble { (words::tame(lost)) } }
-        @if let Some(reason) = &trial.stopping { p.best { "It is being stopped: " (reason) } }
+        @if let Some(reason) = &trial.stopping { p.best { "Being stopped: " (reason) } }
         @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
         h2 { "Parameters" }
         (parameters(&trial.parameters))
     }
 }
 
-/// Returns the tiles of a trial's results: one for each metric that counts, with the limit that it breaks; else the result and the
-/// other numbers that came with it.
+/// Renders the tiles of a trial's results. With several counting metrics, each has a tile with the limit that it
+/// breaks. Otherwise the tiles are the result and the other numbers of the same report.
 fn results(
     last: Option<&Value>,
     (metric, latest, step): (Option<&str>, Option<&Value>, Option<u64>),
@@ -247,7 +243,7 @@ fn results(
     }
 }
 
-/// Returns the parameters of a trial.
+/// Renders the parameters of a trial.
 pub(super) fn parameters(parameters: &Value) -> Markup {
     html! {
         dl.parameters {
@@ -263,7 +259,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
     html! {
         @if viewer.may_change {
             @if trial.state.is_final() {
-                form.inline method="post" action={ (url("/trials/")) (trial.id) "/retry" } { button { "Run it once more" } }
+                form.inline method="post" action={ (url("/trials/")) (trial.id) "/retry" } { button { "Run again" } }
             } @else {
                 form.inline method="post" action={ (url("/trials/")) (trial.id) "/kill" } data-confirm="Stop this trial?" {
                     button.danger { "Stop this trial" }
@@ -277,13 +273,13 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
                     }
                     button { "Run this point" }
                 }
-                p.hint { "A new trial before the tuner's next ones. An empty field is drawn from the search space." }
+                p.hint { "The new trial runs before the tuner's next ones. The value of an empty field is drawn from the search space." }
             }
         }
     }
 }
 
-/// Returns a parameter as a form has it: a text that would be read as something else stands in quotes.
+/// Returns a parameter in the form of an input field. A text that would be read as another type is in quotes.
 fn own_text(value: &Value) -> String {
     match value {
         Value::String(text) if own_point::written(text) == *value => text.clone(),
@@ -312,7 +308,7 @@ fn output(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
     }
 }
 
-/// The mark that shows the time of a line.
+/// Renders the mark with the time of a line.
 fn mark(time: &LineTimeView) -> Markup {
     let exact = words::moment(time.observed_at_ms);
     let (day, clock) = exact.split_once(' ').unwrap_or_default();
@@ -321,8 +317,8 @@ fn mark(time: &LineTimeView) -> Markup {
     }
 }
 
-/// The text of a part of the output, with the times of its lines. They are no part of the text: neither a search nor a copy finds
-/// them.
+/// Renders a part of the output with the times of its lines. The times are not part of the text: searching and
+/// copying ignore them.
 fn timed(part: &LogView) -> Markup {
     let mut lines = part.text.split_inclusive('\n');
     let mut at = 0;
@@ -345,7 +341,7 @@ fn timed(part: &LogView) -> Markup {
     }
 }
 
-/// The code that the trial ran: the commit, and what was changed since.
+/// Renders the changes of the code since the commit that the trial ran.
 fn code(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
     let files = changes.lines().filter(|line| line.starts_with("diff --git ")).count();
     let commit = detail.code.as_ref().and_then(|code| code.git.as_ref()).map(|git| &git.commit);
@@ -353,9 +349,9 @@ fn code(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
         section {
             h2 { "Code" }
             details {
-                summary { "Changes of " (files) @if files == 1 { " file" } @else { " files" } @if let Some(commit) = commit { " since commit " code { (words::tame(commit).chars().take(12).collect::<String>()) } } }
+                summary { (files) @if files == 1 { " changed file" } @else { " changed files" } @if let Some(commit) = commit { " since commit " code { (words::tame(commit).chars().take(12).collect::<String>()) } } }
                 p.hint { a href={ (url("/api/v1/trials/")) (id) "/diff" } download={ (id) ".diff" } { "Download" } ". Apply it with " code { "git apply" } "." }
-                pre.log.file tabindex="0" aria-label="Changes of the code" { (words::tame(changes)) }
+                pre.log.file tabindex="0" aria-label="Code changes" { (words::tame(changes)) }
             }
         }
     }
@@ -366,7 +362,7 @@ fn timeline(detail: &TrialDetail) -> Markup {
         h2 { "Timeline" }
         div.scroll tabindex="0" role="region" aria-label="Timeline" {
             table {
-                thead { tr { th scope="col" { "Time (" (zone()) ")" } th scope="col" { "By" } th scope="col" { "What" } th scope="col" { "Why" } th scope="col" { "Attempt" } } }
+                thead { tr { th scope="col" { "Time (" (zone()) ")" } th scope="col" { "Source" } th scope="col" { "Event" } th scope="col" { "Reason" } th scope="col" { "Attempt" } } }
                 tbody {
                     @for entry in &detail.timeline {
                         tr {
@@ -388,14 +384,14 @@ fn command(detail: &TrialDetail) -> Markup {
         h2 { "Command" }
         @if let Some(command) = &detail.command {
             pre.file tabindex="0" { (words::tame(&view::command_line(command))) }
-            @if let Some(version) = &detail.agent_version { p.hint { "started by trialkeeper " (words::tame(version)) } }
+            @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (words::tame(version)) } }
         } @else {
-            p.hint { "It has not been started." }
+            p.hint { "The command has not been started." }
         }
     }
 }
 
-/// Lists the files that a trial left on the manager's machine, if it left any there.
+/// Renders the files that a trial left on the manager's machine, if any.
 async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
     let Some(found) = trial_files(shared, id).await.ok().filter(|found| !found.files.is_empty())
     else {
@@ -405,7 +401,7 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
         |name: &str| url(&format!("/api/v1/trials/{id}/file?name={}", percent::encoded(name)));
     html! {
         h2 { "Files" }
-        p.hint { "In " code { (words::tame(&found.folder)) } @if found.cut { ", and more than these" } }
+        p.hint { "In " code { (words::tame(&found.folder)) } @if found.cut { "; the list is incomplete" } }
         div.scroll tabindex="0" role="region" aria-label="Files" {
             table {
                 thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (zone()) ")" } } }
@@ -428,7 +424,7 @@ fn attempts(detail: &TrialDetail) -> Markup {
         h2 { "Attempts" }
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
         table {
-            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (" (zone()) ")" } th scope="col" { "Ended" } } }
+            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last report (" (zone()) ")" } th scope="col" { "Ended" } } }
             tbody {
                 @for attempt in &detail.attempts {
                     tr {
@@ -464,7 +460,7 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
             dl.parameters {
                 div { dt { "Cause" } dd { (words::cause(&word(serde_json::to_value(verdict.cause)))) } }
                 @if verdict.class != Class::None {
-                    div { dt { "A retry would" } dd { (words::class(&word(serde_json::to_value(verdict.class)))) } }
+                    div { dt { "A retry" } dd { (words::class(&word(serde_json::to_value(verdict.class)))) } }
                 }
                 div { dt { "Certainty" } dd { (word(serde_json::to_value(verdict.confidence))) } }
                 @if let Some(exit) = verdict.exit {
@@ -472,17 +468,17 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                 } @else if let Some(status) = wait_status {
                     div { dt { "Wait status" } dd { (status) } }
                 }
-                @if let Some(stop) = verdict.stop { div { dt { "Asked for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
+                @if let Some(stop) = verdict.stop { div { dt { "Requested by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
-                @if let Some(said) = &verdict.evidence.platform { div { dt { "The platform says" } dd { (words::tame(said)) } } }
-                @if let Some(ms) = verdict.duration_ms { div { dt { "Ran for" } dd { (words::span(ms)) } } }
-                @if let Some(bytes) = memory_peak_bytes { div { dt { "Highest memory" } dd { (amount(*bytes)) } } }
-                @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Highest memory of the control group" } dd { (amount(*bytes)) } } }
+                @if let Some(said) = &verdict.evidence.platform { div { dt { "Platform's reason" } dd { (words::tame(said)) } } }
+                @if let Some(ms) = verdict.duration_ms { div { dt { "Duration" } dd { (words::span(ms)) } } }
+                @if let Some(bytes) = memory_peak_bytes { div { dt { "Peak memory" } dd { (amount(*bytes)) } } }
+                @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Peak memory of the control group" } dd { (amount(*bytes)) } } }
                 @for gpu in gpus { div { dt { "GPU " (gpu.index) " at the end" } dd { (last_reading(gpu)) } } }
                 @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (amount(*bytes)) } } }
-                @if let Some(kills) = oom_kills { div { dt { "Killed for memory" } dd { (kills) } } }
+                @if let Some(kills) = oom_kills { div { dt { "Out-of-memory kills" } dd { (kills) } } }
                 @if !verdict.evidence.leftovers.is_empty() {
-                    div { dt { "Left over" } dd { (words::tame(&verdict.evidence.leftovers.join(", "))) } }
+                    div { dt { "Remaining processes" } dd { (words::tame(&verdict.evidence.leftovers.join(", "))) } }
                 }
             }
             @if !verdict.evidence.stderr_tail.is_empty() {
@@ -495,7 +491,7 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
     }
 }
 
-/// Returns the last known reading of a GPU.
+/// Returns the last known reading of a GPU, as text.
 fn last_reading(gpu: &GpuSample) -> String {
     let memory = gpu.memory_used_bytes.map(|used| match gpu.memory_total_bytes {
         Some(total) => format!("{} of {}", amount(used), amount(total)),
@@ -585,10 +581,10 @@ mod tests {
         let page = verdict_section(&verdict, "best").into_string();
         for part in [
             "<dd>signal 15</dd>",
-            "<dt>Asked for by</dt><dd>user</dd>",
+            "<dt>Requested by</dt><dd>user</dd>",
             "<dd>&lt;b&gt;, process 7 of user 0</dd>",
-            "<dt>The platform says</dt><dd>Preempting: &lt;u&gt;</dd>",
-            "<dt>Ran for</dt><dd>1 min 5 s</dd>",
+            "<dt>Platform's reason</dt><dd>Preempting: &lt;u&gt;</dd>",
+            "<dt>Duration</dt><dd>1 min 5 s</dd>",
             "<dd>3.0 MB</dd>",
             "<dt>GPU 1 at the end</dt><dd>H200, 2.0 GB of 4.0 GB</dd>",
         ] {

@@ -1,4 +1,4 @@
-//! The table of trials, a page of it at a time, and chosen trials' curves side by side.
+//! The table of trials, one page at a time, and the comparison of selected trials' curves.
 
 use std::collections::HashMap;
 
@@ -19,15 +19,15 @@ use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
 
-/// The member of the query that names a column; it stands there once for each.
+/// The parameter of the query that names a column. It may occur several times.
 const COLUMN: &str = "column";
-/// Characters of a reason that the table shows at most.
+/// The maximum length of a reason in the table, in characters.
 const WHY: usize = 160;
-/// Trials that are compared at once.
+/// The maximum number of trials in a comparison.
 const COMPARED: usize = 20;
-/// States of trials that ended, or fell silent, for reasons outside of them.
+/// The states of trials that ended or became silent for external reasons.
 pub(super) const AWAY: &str = "USER_CANCELED,SYS_CANCELED,LOST";
-/// States that one can ask for, and what they are called.
+/// The states of the filter, and their names.
 const STATES: [(&str, &str); 9] = [
     ("WAITING", "waiting"),
     ("RUNNING", "running"),
@@ -37,18 +37,18 @@ const STATES: [(&str, &str); 9] = [
     ("USER_CANCELED", "cancelled"),
     ("SYS_CANCELED", "interrupted"),
     ("LOST", "lost"),
-    (AWAY, "any of the last three"),
+    (AWAY, "cancelled, interrupted or lost"),
 ];
 
-/// A request for the table: which trials, and which columns of them.
+/// A request for the table: the selection of trials, and the columns.
 struct TableRequest {
     query: ListQuery,
-    /// The keys of the columns. `None`: the usual ones.
+    /// The keys of the columns. `None` means the default ones.
     columns: Option<Vec<String>>,
 }
 
 impl TableRequest {
-    /// Reads a page's query: that of the API's list, and `column` once for each column.
+    /// Reads a page's query: the query of the API's list, and `column` once for each column.
     fn read(query: &str) -> Result<Self, Error> {
         let CheckedQuery(pairs) = CheckedQuery::<Vec<(String, String)>>::of_text(query)?;
         let (columns, others): (Vec<_>, Vec<_>) =
@@ -64,10 +64,10 @@ impl TableRequest {
     }
 }
 
-/// A list that can be sorted and chosen from, and where a column's heading leads: the same list, sorted otherwise.
+/// A list that can be sorted and selected from. The heading of a column links to the same list in another order.
 pub(super) struct Sorting<'a> {
     request: &'a TableRequest,
-    /// The machines of trials by the trial's position, where they are shown.
+    /// The machines of the trials, by the trial's position, if they are shown.
     hosts: HashMap<u64, String>,
 }
 
@@ -87,7 +87,7 @@ impl Sorting<'_> {
     }
 }
 
-/// The list with other members of its query; without a cursor unless one is given.
+/// Returns the list's address with changed parameters. Without `cursor`, the link leads to the first page.
 fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
     let limit = request.query.limit.map(|limit| limit.to_string());
     let own = choice(&request.query).chain(limit.as_deref().map(|limit| ("limit", limit)));
@@ -102,14 +102,14 @@ fn encoded<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// The address of all trials that a list shows on its pages, as a file.
+/// Returns the address of a file with all trials of a list, on all its pages.
 fn file_link(query: &ListQuery, format: &str) -> String {
     let own = choice(query).filter(|(_, value)| !value.is_empty());
     let pairs = std::iter::once(("format", format)).chain(own);
     url(&format!("/api/v1/experiment/export?{}", encoded(pairs)))
 }
 
-/// The members of a query that choose and sort trials.
+/// Returns the parameters of a query that filter and sort trials.
 fn choice(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
     let own = [
         ("state", query.state.as_deref()),
@@ -122,7 +122,7 @@ fn choice(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
     own.into_iter().filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
+/// Renders a table of trials. Each row is a part. With `sorting`, the table can be sorted and selected from.
 pub(super) fn table(
     has: &Has,
     (trials, goals): (&[&TrialSummary], &Goals),
@@ -148,7 +148,7 @@ pub(super) fn table(
             table.trials {
                 thead {
                     tr {
-                        @if sorting.is_some() { th scope="col" { span.hidden { "Chosen" } input type="checkbox" data-all="trial" aria-label="choose all trials on this page" hidden; } }
+                        @if sorting.is_some() { th scope="col" { span.hidden { "Selected" } input type="checkbox" data-all="trial" aria-label="select all trials on this page" hidden; } }
                         (heading(&sequence))
                         @for column in &shown { (heading(column)) }
                     }
@@ -162,11 +162,11 @@ pub(super) fn table(
                 }
             }
         }
-        @if more > 0 { p.hint { (more) " more parameters are on each trial's own page, or can be chosen as columns." } }
+        @if more > 0 { p.hint { (more) " more parameters are not shown. Select them under Columns, or open a trial." } }
     }
 }
 
-/// A trial's cells: its number, and one for each column.
+/// Renders a trial's cells: its number, and one for each column.
 fn row(
     trial: &TrialSummary,
     host: Option<&str>,
@@ -178,14 +178,14 @@ fn row(
     html! {
         @if choosable {
             td { input type="checkbox" name="trial" value=(trial.id) form="compare"
-                aria-label={ "choose trial " (trial.sequence) }; }
+                aria-label={ "select trial " (trial.sequence) }; }
         }
         td.number { a href={ (url("/trials/")) (trial.id) } { (trial.sequence) } }
         @for column in shown { (cell(trial, host, column, &parameters, now_ms)) }
     }
 }
 
-/// The cell of a column.
+/// Renders the cell of a column.
 fn cell(
     trial: &TrialSummary,
     host: Option<&str>,
@@ -204,7 +204,7 @@ fn cell(
             }
         },
         ColumnContent::Final => {
-            // The value that counts is infinite where a limit is broken; the objective's own number says more.
+            // If a limit is broken, the counting value is infinite. The objective's own number is more useful.
             let own = |last: &Value| words::brief_result(last.get(&column.name).unwrap_or(last));
             html! { td.number { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
@@ -238,27 +238,27 @@ fn cell(
     }
 }
 
-/// Returns the class of cells that hold numbers.
+/// Returns the class of cells that contain numbers.
 fn number(numeric: bool) -> Option<&'static str> {
     numeric.then_some("number")
 }
 
-/// The cause of a failure in a few words.
+/// Returns the cause of a failure in a few words.
 fn cause(trial: &TrialSummary) -> Option<&str> {
     let failed = trial.state == JobState::Failed;
     trial.cause.as_deref().filter(|_| failed).map(words::cause)
 }
 
-/// Why a trial stands where it does: a line that is cut to its room, and whole where one points.
+/// Renders the reason for a trial's state: one shortened line, with the whole text as the tooltip.
 fn why(trial: &TrialSummary) -> Markup {
-    let stopping = trial.stopping.as_ref().map(|reason| format!("to be stopped: {reason}"));
+    let stopping = trial.stopping.as_ref().map(|reason| format!("being stopped: {reason}"));
     let said: Vec<_> = [stopping, trial.message.clone()].into_iter().flatten().collect();
     let said = words::tame(&said.join(": ")).replace('\n', " ");
     let line: String = said.chars().take(WHY).collect();
     html! { td.why title=[(!said.is_empty()).then_some(&said)] { span { (line) } } }
 }
 
-/// `GET /trials`.
+/// `GET /trials`: shows the table of trials.
 pub(super) async fn list(
     viewer: Viewer,
     State(shared): State<Shared>,
@@ -266,10 +266,10 @@ pub(super) async fn list(
 ) -> Result<Response, PageRefusal> {
     let request = TableRequest::read(query.as_deref().unwrap_or_default())?;
     let query = &request.query;
-    // Before the rows are read: a change that comes between is told once more, rather than never.
+    // Read before the rows: a change in between is then sent twice rather than never.
     let change = shared.state.board.refresh().await?.through;
     let (found, fault) = match trial_page(&shared, query).await {
-        // What is wrong with an expression is said where it was written.
+        // A fault in an expression is shown beside the expression.
         Err(Error::BadRequest(detail)) if detail.starts_with("filter: ") => {
             (TrialPage::default(), Some(detail))
         }
@@ -290,8 +290,8 @@ pub(super) async fn list(
         div #list data-live data-change=(change) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
-                @if is_filtered(query) { ", " a href=(link(&request, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
-                ". As a file: " a href=(file_link(query, "csv")) download { "CSV" }
+                @if is_filtered(query) { ", " a href=(link(&request, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear filters" } }
+                ". Download: " a href=(file_link(query, "csv")) download { "CSV" }
                 ", " a href=(file_link(query, "json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
             }
@@ -310,7 +310,7 @@ pub(super) async fn list(
     Ok(page(&viewer, "Trials", Some("list"), &content))
 }
 
-/// The form that chooses the columns of the table.
+/// Renders the form that selects the columns of the table.
 fn chooser(request: &TableRequest, all: &[Column]) -> Markup {
     let shown = columns::shown(all, request.columns.as_deref());
     let is_shown = |column: &Column| shown.iter().any(|one| one.key == column.key);
@@ -322,14 +322,14 @@ fn chooser(request: &TableRequest, all: &[Column]) -> Markup {
                 @for column in all {
                     label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::tame(&column.name)) }
                 }
-                button.second { "Show these" }
-                a data-usual href=(link(&TableRequest { query: request.query.clone(), columns: None }, &[])) { "The usual columns" }
+                button.second { "Apply" }
+                a data-usual href=(link(&TableRequest { query: request.query.clone(), columns: None }, &[])) { "Default columns" }
             }
         }
     }
 }
 
-/// Hidden members of a form: those of the query that its own fields leave alone.
+/// Renders hidden fields with the parameters of the query that the form itself does not set.
 fn kept(request: &TableRequest, names: &[&str]) -> Markup {
     let query = &request.query;
     let all = [
@@ -349,7 +349,7 @@ fn kept(request: &TableRequest, names: &[&str]) -> Markup {
     }
 }
 
-/// The form that chooses trials.
+/// Renders the form that filters trials.
 fn filters(request: &TableRequest) -> Markup {
     let query = &request.query;
     let state = query.state.as_deref().unwrap_or_default();
@@ -371,12 +371,12 @@ fn filters(request: &TableRequest) -> Markup {
             }
             (kept(request, &["sort", "order"]))
             @for key in request.columns.iter().flatten() { input type="hidden" name=(COLUMN) value=(key); }
-            button { "Show" }
+            button { "Apply" }
         }
     }
 }
 
-/// The actions on the trials that are chosen in the list at `here`. A change leads back there.
+/// Renders the actions on the selected trials. A change leads back to the list at `here`.
 fn chosen_actions(viewer: &Viewer, here: &str) -> Markup {
     let query = here.split_once('?').map_or("", |(_, query)| query);
     let change = |what: &str| url(&format!("/chosen/{what}?{query}"));
@@ -387,7 +387,7 @@ fn chosen_actions(viewer: &Viewer, here: &str) -> Markup {
             button.second formaction=(url("/api/v1/experiment/export")) name="format" value="json" { "JSON" }
             @if viewer.may_change {
                 button.second formmethod="post" formaction=(change("retry")) { "Run again" }
-                button.danger formmethod="post" formaction=(change("kill")) data-confirm="Stop the chosen trials?" { "Stop" }
+                button.danger formmethod="post" formaction=(change("kill")) data-confirm="Stop the selected trials?" { "Stop" }
             }
             span.hint.away role="status" {}
         }
@@ -399,7 +399,7 @@ fn is_filtered(query: &ListQuery) -> bool {
     filters.into_iter().flatten().any(|text| !text.trim().is_empty())
 }
 
-/// `GET /compare?trial=a&trial=b`.
+/// `GET /compare?trial=a&trial=b`: shows the comparison of trials.
 pub(super) async fn compare(
     viewer: Viewer,
     State(shared): State<Shared>,
@@ -415,15 +415,15 @@ pub(super) async fn compare(
         rows.push(snapshot.find(id).ok_or(Error::UnknownTrial(named))?);
     }
     let content = html! {
-        h1 { "Trials side by side" }
+        h1 { "Compare trials" }
         @if rows.is_empty() {
-            p { "Choose up to " (COMPARED) " trials in " a href=(url("/trials")) { "the list" } " first." }
+            p { "First select up to " (COMPARED) " trials in " a href=(url("/trials")) { "the list" } "." }
         } @else {
             h2 #curves-title { "Intermediate results" }
-            @if chosen > COMPARED { p.hint { "Of the " (chosen) " chosen trials the first " (COMPARED) " are shown." } }
+            @if chosen > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (chosen) " selected trials." } }
             p hidden { label { "Metric " select #metric {} } }
             figure.chart data-chart="compare" aria-labelledby="curves-title" {}
-            p.hint { "A name below the chart shows or hides its curve." }
+            p.hint { "Click a name below the chart to show or hide its curve." }
             div #compared data-change=(snapshot.through) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }

@@ -1,4 +1,4 @@
-//! PURE: numbers, times and foreign text as a person reads them.
+//! PURE: numbers, times and foreign text in a readable form.
 
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
@@ -8,11 +8,11 @@ pub(in crate::api) use crate::view::span;
 pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state as state};
 use crate::view::{TrialSummary, turns_writing};
 
-/// Characters of a value that a table shows.
+/// The maximum length of a value in a table, in characters.
 const BRIEF: usize = 40;
 
-/// Foreign text made harmless to look at: escape sequences of terminals are left out, control characters
-/// and marks that turn the direction of writing around are shown as symbols.
+/// Makes foreign text harmless to display. Escape sequences of terminals are removed. Control characters and marks
+/// that change the direction of writing are replaced by symbols.
 pub(in crate::api) fn tame(text: &str) -> String {
     let mut tamed = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
@@ -37,7 +37,7 @@ pub(in crate::api) fn tame(text: &str) -> String {
     tamed
 }
 
-/// A fragment as a sentence: it begins large and has an end.
+/// Converts a fragment to a sentence, with a capital letter and a full stop.
 pub(in crate::api) fn sentence(fragment: &str) -> String {
     let mut letters = fragment.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
@@ -45,7 +45,7 @@ pub(in crate::api) fn sentence(fragment: &str) -> String {
     first.chain(letters.by_ref()).chain(end.chars()).collect()
 }
 
-/// A value on one line.
+/// Formats a value on one line.
 pub(in crate::api) fn value(value: &Value) -> String {
     match value {
         Value::String(text) => tame(text).replace('\n', " "),
@@ -58,8 +58,8 @@ pub(in crate::api) fn value(value: &Value) -> String {
     }
 }
 
-/// Returns a result as one value: of an object with the value that counts, that value; of another object, each member by
-/// its name.
+/// Formats a result as one value. Of an object with a counting value, the result is that value. Any other object
+/// shows each member with its name.
 pub(in crate::api) fn result(result: &Value) -> String {
     let Some(members) = result.as_object() else { return value(result) };
     match members.get(OBJECTIVE) {
@@ -72,7 +72,8 @@ pub(in crate::api) fn result(result: &Value) -> String {
     }
 }
 
-/// The result with which a trial competes for the best, or the mean of its point where points are repeated.
+/// Formats the result with which a trial competes for the best. If points are repeated, this is the mean of its
+/// point.
 pub(in crate::api) fn competing(trial: &TrialSummary) -> String {
     match &trial.estimate {
         Some(mean) => estimate(mean),
@@ -80,7 +81,7 @@ pub(in crate::api) fn competing(trial: &TrialSummary) -> String {
     }
 }
 
-/// A mean, and how far it can be trusted.
+/// Formats a mean with its confidence.
 pub(in crate::api) fn estimate(estimate: &Estimate) -> String {
     let within = estimate.half_width.map(|half_width| format!(" ± {}", rate(half_width)));
     let (mean, within) = (number(estimate.mean), within.unwrap_or_default());
@@ -88,17 +89,17 @@ pub(in crate::api) fn estimate(estimate: &Estimate) -> String {
     format!("{mean}{within}, the mean of {results} of {wanted} trials")
 }
 
-/// A value for a column.
+/// Formats a value for a column.
 pub(in crate::api) fn brief(value: &Value) -> String {
     cut(self::value(value))
 }
 
-/// A result for a column.
+/// Formats a result for a column.
 pub(in crate::api) fn brief_result(result: &Value) -> String {
     cut(self::result(result))
 }
 
-/// Returns as much of a text as a column has room for.
+/// Shortens a text to the width of a column.
 fn cut(text: String) -> String {
     if text.chars().count() <= BRIEF {
         return text;
@@ -106,7 +107,7 @@ fn cut(text: String) -> String {
     text.chars().take(BRIEF - 1).chain(['…']).collect()
 }
 
-/// A number to five significant digits.
+/// Formats a number with five significant digits.
 pub(in crate::api) fn number(number: f64) -> String {
     let rounded: f64 = format!("{number:.4e}").parse().unwrap_or(number);
     if rounded == 0.0 || (1e-4..1e7).contains(&rounded.abs()) {
@@ -116,7 +117,7 @@ pub(in crate::api) fn number(number: f64) -> String {
     }
 }
 
-/// A number of which three digits say enough.
+/// Formats a number with three significant digits, or without decimals from 100 on.
 pub(in crate::api) fn rate(number: f64) -> String {
     match number.abs() {
         size if size >= 100.0 => format!("{number:.0}"),
@@ -127,12 +128,12 @@ pub(in crate::api) fn rate(number: f64) -> String {
     }
 }
 
-/// A span of time that may be unknown.
+/// Formats a span of time that may be unknown.
 pub(in crate::api) fn span_if_any(ms: Option<i64>) -> String {
     ms.and_then(|ms| u64::try_from(ms).ok()).map_or_else(String::new, span)
 }
 
-/// A moment, in universal time.
+/// Formats a time, in UTC.
 pub(in crate::api) fn moment(ms: i64) -> String {
     match jiff::Timestamp::from_millisecond(ms) {
         Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -140,7 +141,7 @@ pub(in crate::api) fn moment(ms: i64) -> String {
     }
 }
 
-/// The time since a moment, in the largest unit that it fills; of the future, that it is near.
+/// Formats the time since a moment in its largest full unit. A time in the future is `just now`.
 pub(in crate::api) fn ago(at_ms: i64, now_ms: i64) -> String {
     let seconds = now_ms.saturating_sub(at_ms) / 1000;
     let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
@@ -150,7 +151,7 @@ pub(in crate::api) fn ago(at_ms: i64, now_ms: i64) -> String {
     }
 }
 
-/// An amount of memory.
+/// Formats an amount of memory.
 pub(in crate::api) fn bytes(bytes: f64) -> String {
     let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.into_iter().find(|(size, _)| bytes >= *size) {
@@ -159,35 +160,35 @@ pub(in crate::api) fn bytes(bytes: f64) -> String {
     }
 }
 
-/// A verdict's cause in plain words; one that this build does not know as it stands.
+/// Returns a verdict's cause in plain words. A cause that this build does not support is returned unchanged.
 pub(in crate::api) fn cause(cause: &str) -> &str {
     match cause {
         "exit" => "the command failed",
         "signal" => "killed by a signal",
-        "oom-kernel" => "memory was full",
-        "oom-cuda" => "the GPU's memory was full",
+        "oom-kernel" => "out of memory",
+        "oom-cuda" => "out of GPU memory",
         "stopped" => "stopped",
         "early-stopped" => "stopped early",
-        "preempted" => "the machine was taken back",
-        "deadline" => "ran too long",
+        "preempted" => "preempted by the platform",
+        "deadline" => "the time limit was reached",
         "stalled" => "no progress",
-        "gpu-lost" => "a GPU vanished",
+        "gpu-lost" => "a GPU was lost",
         "disk-full" => "a disk was full",
         "not-executable" => "the command cannot be executed",
-        "not-found" => "there is no such command",
-        "keeper-error" => "the keeper failed",
-        "unknown" => "nobody lived to tell",
+        "not-found" => "the command was not found",
+        "keeper-error" => "the agent failed",
+        "unknown" => "the agent reported no cause",
         _ => cause,
     }
 }
 
-/// Returns the prospect of a retry, by the verdict's class.
+/// Returns the prospect of a retry, from the verdict's class.
 pub(in crate::api) fn class(class: &str) -> &str {
     match class {
         "none" => "nothing failed",
-        "user-error" => "fail the same way",
-        "transient" => "maybe succeed",
-        "permanent" => "fail until the machine is mended",
+        "user-error" => "would fail in the same way",
+        "transient" => "may succeed",
+        "permanent" => "would fail until the machine is repaired",
         _ => class,
     }
 }

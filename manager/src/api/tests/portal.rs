@@ -1,4 +1,4 @@
-//! The pages, called without a socket.
+//! Tests of the pages, called without a socket.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Bed {
         (Response::from_parts(parts, ()), String::from_utf8(bytes.to_vec()).unwrap())
     }
 
-    /// The page for a browser that has these parts of it.
+    /// Returns the page for a browser that already has these parts.
     async fn news(&self, path: &str, parts: &[String]) -> String {
         let request = Request::get(path).header(header::HOST, "localhost");
         let request = request.header("trial-manager-has", parts.join(" "));
@@ -50,7 +50,7 @@ async fn pages_are_whole_and_ask_no_other_host() {
         assert_eq!(response.status(), StatusCode::OK, "{path}: {page}");
         assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "{path}");
         for elsewhere in ["http://", "https://", "src=\"//", " style=", "onclick", "<script>"] {
-            assert!(!page.contains(elsewhere), "{path} says {elsewhere:?}");
+            assert!(!page.contains(elsewhere), "{path} contains {elsewhere:?}");
         }
         let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
@@ -69,7 +69,7 @@ async fn a_search_space_is_shown_for_every_tuner() {
     }
 }
 
-/// The rows of a page's tables: the name of each, and what it holds.
+/// Returns the rows of a page's tables: the digest and the content of each.
 fn rows(page: &str) -> Vec<(String, String)> {
     let rows = page.split("<tr data-part=\"").skip(1);
     rows.map(|row| {
@@ -101,7 +101,7 @@ async fn of_a_page_that_is_there_only_what_changed_is_sent() {
     let expected: Vec<_> = had.iter().map(|mark| (mark.clone(), String::new())).collect();
     assert_eq!(rows(&same), expected, "in the same order, and empty");
 
-    // One trial changes, and another comes that stands first.
+    // One trial changes, and a new trial appears in the first row.
     bed.end("t50", 1).await;
     let new = NewTrial {
         id: TrialJobId::new("new").unwrap(),
@@ -119,11 +119,11 @@ async fn of_a_page_that_is_there_only_what_changed_is_sent() {
     assert!(full[0].1.1.contains("/trials/new") && full[1].1.1.contains("SUCCEEDED"), "{news}");
     assert_eq!(now[1].0, had[0]);
     assert!(news.len() < same.len() + 2000 && same.len() < whole.len() / 5, "{}", news.len());
-    // Who filters gets the same rows under the same names.
+    // A filtered list has the same rows with the same digests.
     let filtered = bed.news("/trials?state=SUCCEEDED&sort=parameters.lr&order=desc", &had).await;
     assert_eq!(rows(&filtered)[0], *full[1].1);
 
-    // Of a trial's page neither output nor results come again.
+    // An update of a trial's page contains neither the output nor the results.
     let (_, whole) = bed.page("/trials/t", "localhost", None).await;
     let parts = whole.split("data-part=\"").skip(1);
     let had: Vec<_> = parts.map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
@@ -151,7 +151,7 @@ async fn errors_are_shown_on_a_page() {
     let table = [
         ("/trials/nobody",      404, "There is no trial nobody."),
         ("/compare?trial=nobody", 404, "There is no trial nobody."),
-        ("/trials?limit=0",     400, "Limit is 0; from 1 to 1000 is possible"),
+        ("/trials?limit=0",     400, "Limit must be from 1 to 1000, not 0"),
         ("/trials?limit=many",  400, "The query cannot be read: limit: invalid digit found in string"),
         ("/trials?colour=red",  400, "The query cannot be read: colour: unknown field `colour`"),
         ("/trials/no.id",       400, "&quot;no.id&quot; is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
@@ -162,7 +162,7 @@ async fn errors_are_shown_on_a_page() {
         assert_eq!(response.status().as_u16(), status, "{path}");
         assert!(page.contains(detail) && page.contains("</html>"), "{path}: {page}");
     }
-    // An address where there is nothing: a page to a browser, to others what the API says.
+    // For an unknown address, a browser gets a page, and other clients get the response of the API.
     for (path, accept, is_page) in [
         ("/nowhere", "text/html,*/*", true),
         ("/nowhere", "*/*", false),
@@ -174,7 +174,7 @@ async fn errors_are_shown_on_a_page() {
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         assert_eq!(body.starts_with(b"<!DOCTYPE html>"), is_page, "{path}, {accept}");
     }
-    // Under a name that is not this machine's a page asks for the token, and shows nothing.
+    // Under a host name that is not this machine's, a page asks for the token and shows nothing.
     for path in PAGES.into_iter().filter(|path| *path != "/login") {
         let (response, page) = bed.page(path, "evil.example", None).await;
         assert_eq!(response.status(), StatusCode::SEE_OTHER, "{path}");
@@ -199,7 +199,7 @@ async fn a_user_with_the_token_may_press_buttons() {
 
     let wrong = bed.post_form("/login", None, "token=tku1.wrong").await;
     assert_eq!((wrong.status(), wrong.headers().get(header::SET_COOKIE)), (StatusCode::OK, None));
-    // Login leads back to the page that it was reached from, if that is one of the portal's.
+    // The login returns to the page before it, if that is one of the portal's pages.
     let (_, page) = bed.page("/trials?q=a%26b", "localhost", None).await;
     assert!(page.contains("/login?next=%2Ftrials%3Fq%3Da%2526b"), "{page}");
     let (_, page) = bed.page("/login?next=%2Ftrials%3Fq%3Da%2526b", "localhost", None).await;
@@ -225,7 +225,7 @@ async fn a_user_with_the_token_may_press_buttons() {
     let cookie = cookie.split(';').next().unwrap().to_owned();
     let (_, page) = bed.page("/trials/u", "localhost", Some(&cookie)).await;
     assert!(page.contains("Stop this trial") && page.contains("Log out"), "{page}");
-    // This experiment has no manager: a page says so.
+    // This experiment has no manager, and the page reports this.
     let stopped = bed.post_form("/stop", Some(&cookie), "").await;
     assert_eq!(stopped.status(), StatusCode::CONFLICT);
     let odd = bed.post_form("/limits", Some(&cookie), "max_trial_number=many").await;
@@ -253,7 +253,11 @@ async fn answers_are_squeezed_and_assets_are_kept() {
     assert_eq!(plain.headers().get(header::CONTENT_ENCODING), None);
     let least = bed.send(request("/assets/uplot.js", header::ACCEPT_ENCODING, "gzip;q=0.0")).await;
     assert_eq!(least.headers().get(header::CONTENT_ENCODING), None);
-    assert_eq!(plain.headers()[header::VARY], "accept-encoding", "a cache tells them apart");
+    assert_eq!(
+        plain.headers()[header::VARY],
+        "accept-encoding",
+        "a cache distinguishes the responses"
+    );
     let stream = bed.send(request("/api/v1/events", header::ACCEPT_ENCODING, "gzip")).await;
     assert_eq!(stream.headers().get(header::CONTENT_ENCODING), None);
     let nothing = bed.send(request("/assets/..%2fsecret", header::ACCEPT, "*/*")).await;
@@ -283,7 +287,7 @@ async fn a_ticket_lets_one_browser_in() {
     let (_, page) = bed.page("/", "127.0.0.1:8080", Some(cookie)).await;
     assert!(page.contains("Log out"), "{page}");
     let (response, page) = bed.page(path, "127.0.0.1:8080", None).await;
-    assert!(response.headers().get(header::SET_COOKIE).is_none(), "once");
+    assert!(response.headers().get(header::SET_COOKIE).is_none(), "a ticket is valid once");
     assert!(page.contains("has been used"), "{page}");
 }
 
@@ -318,9 +322,9 @@ async fn a_session_ends_on_the_server_when_its_browser_logs_out() {
     let cleared = left.headers()[header::SET_COOKIE].to_str().unwrap();
     assert!(left.status() == StatusCode::SEE_OTHER && cleared.contains("Max-Age=0"), "{cleared}");
     let refused = bed.post_form("/stop", Some(&mine), "").await;
-    assert_eq!(refused.headers()[header::LOCATION], "/login", "a copied cookie is of no use");
+    assert_eq!(refused.headers()[header::LOCATION], "/login", "a copied cookie is no longer valid");
     let admitted = bed.post_form("/stop", Some(&other), "").await;
-    assert_eq!(admitted.status(), StatusCode::CONFLICT, "another browser's is not touched");
+    assert_eq!(admitted.status(), StatusCode::CONFLICT, "another browser's session continues");
     assert_eq!(delete(&other).await, StatusCode::NO_CONTENT);
     assert_eq!(delete(&other).await, StatusCode::UNAUTHORIZED);
     assert_eq!(bed.state.store.sessions().await.unwrap(), []);
@@ -350,7 +354,10 @@ async fn wrong_tokens_are_looked_at_ever_later_and_the_right_one_is_let_in() {
     };
     let second = Duration::from_secs(1);
     for guess in 0..6 {
-        assert!(form(Some(peer(1)), &format!("guess{guess}")).await.1 < second, "mistyped");
+        assert!(
+            form(Some(peer(1)), &format!("guess{guess}")).await.1 < second,
+            "the first failures have no pause"
+        );
         assert!(bearer(peer(2), &format!("guess{guess}")).await.1 < second);
     }
     for guess in 6..12 {
@@ -368,5 +375,5 @@ async fn wrong_tokens_are_looked_at_ever_later_and_the_right_one_is_let_in() {
     let (status, waited) = form(Some(peer(3)), &token).await;
     assert!(status == StatusCode::SEE_OTHER && waited < second, "another address: {waited:?}");
     let (status, waited) = form(None, "guess").await;
-    assert!(status == StatusCode::OK && waited < second, "the folder's owner: {waited:?}");
+    assert!(status == StatusCode::OK && waited < second, "over the Unix socket: {waited:?}");
 }

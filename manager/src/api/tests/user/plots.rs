@@ -1,4 +1,4 @@
-//! The data of the plots: columns of trials, curves of many trials, the timeline.
+//! Tests of the plots' data: columns of trials, curves of many trials, the timeline.
 
 use super::*;
 
@@ -18,14 +18,14 @@ async fn columns_are_given_when_they_are_asked_for() {
     assert_eq!(points["host"], json!(["h", null]));
     assert_eq!(points["attempts"], json!([1, 1]));
     assert_eq!(points["created"].as_array().unwrap().len(), 2);
-    // The space is in a form of the tuner's own.
+    // The search space has a form of the tuner's own.
     assert_eq!(points["space"], json!([]));
-    assert_eq!(points["objectives"], json!([]), "there is one");
+    assert_eq!(points["objectives"], json!([]), "there is only one objective");
     let (status, problem) = bed.look("/api/v1/experiment/points?columns=colour").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(
         problem["detail"],
-        "columns: there is no column \"colour\"; there are created, started, ended, cause, latest, host, attempts, space, objectives"
+        "columns: unknown column \"colour\"; the columns are created, started, ended, cause, latest, host, attempts, space, objectives"
     );
 }
 
@@ -70,7 +70,7 @@ async fn the_page_of_plots_can_be_read_without_a_script() {
     assert_eq!(response.status(), StatusCode::OK);
     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let text = String::from_utf8_lossy(&bytes);
-    for part in ["Optimisation history", "1 improvement", "Nothing has failed.", "TrialKeeper"] {
+    for part in ["Optimisation history", "1 improvement", "No trial has failed.", "TrialKeeper"] {
         assert!(text.contains(part), "{part} is missing");
     }
 }
