@@ -1,6 +1,6 @@
-//! HTTP: the table of routes, one line each. The modules below have the handlers.
+//! HTTP: the table of routes, one line each. The modules below contain the handlers.
 //!
-//! The only place that knows status codes and headers. It must not touch SQL or decide about trials.
+//! Only this module uses status codes and headers. It must not touch SQL or decide about trials.
 
 mod agent;
 mod answers;
@@ -57,46 +57,46 @@ pub use serve::{serve, serve_local, serve_tls};
 /// The state of the handlers; cheap to clone.
 #[derive(Clone)]
 pub struct State {
-    /// Takes in the agents' reports.
+    /// The intake of the agents' reports.
     pub intake: Intake,
-    /// Knows how the database is.
+    /// The store.
     pub store: Store,
-    /// Checks tokens.
+    /// The secret with which the trials' tokens are made and checked.
     pub secret: Arc<Secret>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// Lets the user in.
+    /// The authorisation of users.
     pub gate: auth::Gate,
-    /// Cancelled when the manager stops: requests that only wait are answered then.
+    /// Cancelled when the manager stops. Requests that only wait are then answered.
     pub closing: CancellationToken,
-    /// Cancelled when no client is served any more; after `closing`, or with it.
+    /// Cancelled when the manager no longer serves clients; after `closing`, or together with it.
     pub closed: CancellationToken,
-    /// The streams of events that are open.
+    /// The open event streams.
     pub streams: TaskTracker,
-    /// Serves pods that share no disk with the manager.
+    /// The code and the rendezvous for pods that share no disk with the manager.
     pub pods: Pods,
     /// The view of the trials.
     pub board: Board,
-    /// Talks to the experiment.
+    /// The handle of the experiment's task.
     pub handle: Handle,
-    /// The training service, once it runs. It knows the output of a trial whose agent is silent.
+    /// The training service, once it runs. It provides the output of a trial whose agent is silent.
     pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
-    /// Where all this is.
+    /// The manager's port and folder.
     pub place: ServerInfo,
 }
 
-/// The place of a manager: its port and its folder.
+/// The port and the folder of a manager.
 #[derive(Debug, Clone)]
 pub struct ServerInfo {
-    /// The port that it listens on. `None`: there is no listener.
+    /// The port on which the manager listens. `None` without a listener.
     pub port: Option<u16>,
     /// The experiment's folder.
     pub folder: PathBuf,
-    /// True if the files of trials lie in it.
+    /// `true` if the folder contains the trials' files.
     pub has_trial_files: bool,
 }
 
-/// [`State`], and what the routes share beside it.
+/// [`State`], and the values that only the routes share.
 #[derive(Clone)]
 struct Shared {
     state: State,
@@ -108,7 +108,7 @@ struct Shared {
     steps: nni::Steps,
 }
 
-/// Everything the manager serves.
+/// Returns the router with all routes of the manager.
 pub fn router(state: State) -> Router {
     let shared = Shared {
         state,
@@ -141,9 +141,9 @@ pub fn router(state: State) -> Router {
         .with_state(shared)
 }
 
-/// Returns routes that are found below `prefix`, too, whose pages then link below it.
+/// Returns a router that serves the routes also below `prefix`. Pages that are requested there link below `prefix`.
 pub fn also_below(prefix: &str, router: Router) -> Router {
-    // It is checked where it is read.
+    // The prefix was checked when it was read.
     let Ok(named) = HeaderValue::from_str(prefix) else { return router };
     let name = move |mut request: Request| {
         request.headers_mut().insert(portal::base::PREFIX_HEADER, named.clone());
@@ -153,7 +153,7 @@ pub fn also_below(prefix: &str, router: Router) -> Router {
     Router::new().nest_service(prefix, inner).fallback_service(router)
 }
 
-/// Has browsers believe an answer's content type, whatever its first bytes look like.
+/// Makes browsers trust the content type of a response, regardless of its first bytes.
 async fn nosniff(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

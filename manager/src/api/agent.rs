@@ -1,4 +1,4 @@
-//! The route by which agents deliver their reports.
+//! The route to which agents deliver their reports.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use crate::ingest;
 use crate::store;
 use crate::token::{Holder, TokenRefusal};
 
-/// The time after its trial's end in which a token is as good as it was while the trial ran, in milliseconds: a day. An agent may
-/// have something to deliver yet, whose manager was away, or took the time for another.
+/// The time after a trial's end in which the manager accepts and renews its expired token, in milliseconds: a day.
+/// The agent may still have reports to deliver if its manager was away or had a wrong clock.
 const AFTERWARDS_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// `POST /api/v1/agent/reports`: a batch of one lane of one attempt.
+/// `POST /api/v1/agent/reports`: receives a batch of one lane of one attempt.
 pub(super) async fn reports(
     State(Shared { state, memory, quota, .. }): State<Shared>,
     request: Request,
 ) -> Result<Json<ReportAck>, Error> {
-    // First of all: a stranger's body is not even read.
+    // Checked first: the manager does not read the body of a client without a valid token.
     let holder = holder(&state, request.headers()).await?;
     let seat = quota.seat(&holder.trial)?;
     let waits = waiting(request.headers());
     let mut incoming = memory.open(request, Some(Arc::clone(&seat.bytes)))?;
-    // An agent that has nothing to say keeps a request open until it has, or a heartbeat is due. It is
-    // answered early to make it speak: what it is ordered then is on the ack to what it says.
+    // An agent without reports keeps a request open until it has some, or a heartbeat is due. The manager responds
+    // early to make the agent send a batch: the ack of that batch contains the new directives.
     tokio::select! {
         biased;
         begun = incoming.begun() => begun?,
@@ -38,17 +38,17 @@ pub(super) async fn reports(
     let body = incoming.rest().await?;
     let arrival = ingest::read(&body.bytes)?;
     holder.may_speak_for(&arrival.batch.experiment, &arrival.batch.trial)?;
-    // The body's share of the memory stands for the batch until that is stored.
+    // The body stays alive until the batch is stored, because its share of the memory also counts for the batch.
     let mut ack = state.intake.accept(arrival).await?;
     if let Some(token) = state.secret.renewal(&holder, state.secret.now_ms()) {
-        // What was stored is acknowledged in any case; the token can be renewed with the next ack.
+        // Stored reports are acknowledged in any case. The token can be renewed with the next ack.
         let is_of_use = has_a_say(&state, &holder).await.unwrap_or(false);
         ack.token = is_of_use.then_some(BearerToken(token));
     }
     Ok(Json(ack))
 }
 
-/// Says which attempt's agent keeps the request open, and may be answered early.
+/// The header with the attempt of an agent that keeps the request open and may be answered early.
 const ATTEMPT: &str = "trialkeeper-attempt";
 
 fn waiting(headers: &HeaderMap) -> Option<AttemptId> {
@@ -62,9 +62,9 @@ async fn call(state: &ApiState, trial: &TrialJobId, waits: Option<AttemptId>) ->
     }
 }
 
-/// Whose token the request shows. One that has expired is good while its trial runs, and shortly after: until then its
-/// owner can have it renewed, so that to refuse it would guard nothing; and it would lose what an agent has kept
-/// through a long absence of its manager's, or through a wrong clock of it.
+/// Returns the holder of the request's token. An expired token is accepted while its trial runs and shortly after.
+/// Until then the holder can have it renewed, so a refusal would protect nothing. It would lose the reports that an
+/// agent kept while its manager was away, or had a wrong clock.
 pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
     match state.secret.identify(shown(headers)?, state.secret.now_ms()) {
         Err(TokenRefusal::Expired(holder)) if has_a_say(state, &holder).await? => Ok(holder),
@@ -72,7 +72,7 @@ pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Hold
     }
 }
 
-/// Returns whether the holder's trial runs, or has ended not long ago.
+/// Returns whether the holder's trial runs, or ended less than [`AFTERWARDS_MS`] ago.
 async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
     if holder.experiment != *state.intake.experiment() {
         return Ok(false);
@@ -81,8 +81,8 @@ async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Err
         None => Ok(false),
         Some(row) if !row.state.is_final() => Ok(true),
         Some(_) => {
-            // The time at which the manager learnt of the end: the agent may have told of it long after, and by another
-            // clock. Later events are in the record, too.
+            // The time at which the manager recorded the end. The agent may have reported it much later, with the
+            // time of another clock. The record may also contain later events.
             let events = state.store.events(&holder.trial).await?;
             let ended = events.iter().rev().take_while(|event| event.state.is_final()).last();
             let learnt = ended.map(|event| event.at_ms);
@@ -92,7 +92,7 @@ async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Err
     }
 }
 
-/// The token of the request.
+/// Returns the token of the request.
 pub(super) fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     bearer(headers)
         .ok_or_else(|| Error::Unauthorized("send the trial's token as a bearer token".to_owned()))

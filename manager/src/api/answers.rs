@@ -1,6 +1,6 @@
-//! The memory of answers that wait for their clients to take them: bounded for each address and in all, so that clients
-//! that do not read cannot fill the manager's memory. A share is held by the bytes themselves, and is free once they were
-//! sent or the connection has ended.
+//! The memory of responses that wait until their clients have read them. It is bounded for each address and in total,
+//! so clients that do not read cannot fill the manager's memory. The bytes of a response hold their share until they
+//! are sent or the connection ends.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,34 +16,35 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Error;
 use super::throttle::Peer;
 
-/// Bytes of all answers together.
+/// The maximum size of all responses together, in bytes.
 const IN_ALL: usize = 256 << 20;
-/// Bytes of the answers to one address. The Unix socket counts as one.
+/// The maximum size of all responses to one address, in bytes. The Unix socket counts as one address.
 const OF_ADDRESS: usize = 64 << 20;
-/// Smaller answers need no share, in bytes: an agent's ack is never refused for others' answers.
+/// The size up to which a response needs no share, in bytes. An agent's ack is thus never refused because of other
+/// responses.
 const SMALL: usize = 16 << 10;
-/// Bytes of one permit.
+/// The number of bytes per permit.
 const PERMIT: usize = 1 << 10;
-/// Long lists that are made at a time. Rows take several times the room of the bytes that are made of them.
+/// The turns for generating long lists. The rows take several times the memory of the bytes generated from them.
 static LIST_TURNS: Semaphore = Semaphore::const_new(4);
-/// Addresses that are kept until those without an answer are forgotten.
+/// The number of addresses at which those without a response are removed.
 const ADDRESSES: usize = 1_024;
 
-/// The memory that all answers share; cheap to clone.
+/// The memory that all responses share; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Answers {
     all: Arc<Semaphore>,
     of: Arc<Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>>,
 }
 
-/// An address's part of that memory, as an extension of its requests.
+/// The part of this memory that belongs to one address, as an extension of its requests.
 #[derive(Debug, Clone)]
 pub(super) struct Allowance {
     own: Arc<Semaphore>,
     all: Arc<Semaphore>,
 }
 
-/// Bytes and their share.
+/// Bytes together with their share of the memory.
 struct HeldBytes {
     bytes: Bytes,
     _share: [OwnedSemaphorePermit; 2],
@@ -72,7 +73,7 @@ impl Answers {
 }
 
 impl Allowance {
-    /// Gives bytes their share, or refuses if there is none just now.
+    /// Reserves a share for `bytes`. If too little memory is free, returns an error.
     fn try_hold(&self, bytes: Bytes) -> Result<Bytes, Error> {
         let permits = permits(bytes.len());
         let take = |from: &Arc<Semaphore>| {
@@ -82,45 +83,47 @@ impl Allowance {
         Ok(Bytes::from_owner(HeldBytes { bytes, _share: share }))
     }
 
-    /// Gives a piece of a stream its share, once there is one. A small piece needs none.
+    /// Reserves a share for a piece of a stream, and waits until one is free. A small piece needs none.
     pub(super) async fn hold(&self, bytes: Vec<u8>) -> Bytes {
         if bytes.len() <= SMALL { bytes.into() } else { self.wait(bytes.len()).await.hold(bytes) }
     }
 
-    /// Waits for a share of `size` bytes, to be given to the bytes that are read then.
+    /// Waits for a share of `size` bytes. The caller reads the bytes afterwards.
     pub(super) async fn wait(&self, size: usize) -> Share {
         let take = async |from: &Arc<Semaphore>| {
             let permits = Arc::clone(from).acquire_many_owned(permits(size)).await;
-            permits.expect("it is never closed")
+            permits.expect("the semaphore is never closed")
         };
         Share([take(&self.own).await, take(&self.all).await])
     }
 }
 
-/// A share of the memory that waits for its bytes.
+/// A reserved share that has no bytes yet.
 #[derive(Debug)]
 pub(super) struct Share([OwnedSemaphorePermit; 2]);
 
 impl Share {
-    /// Binds the share to the bytes.
+    /// Attaches the share to `bytes`.
     pub(super) fn hold(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(HeldBytes { bytes: bytes.into(), _share: self.0 })
     }
 }
 
-/// PURE: the permits for so many bytes; never more than an address may have.
+/// PURE: returns the number of permits for `size` bytes, at most as many as one address may have.
 fn permits(size: usize) -> u32 {
     let permits = size.min(OF_ADDRESS).div_ceil(PERMIT);
     u32::try_from(permits).unwrap_or(u32::MAX)
 }
 
-/// Makes a long list once fewer are being made. Its client is not waited for: the answer is whole when the turn ends.
+/// Waits for a free turn, then runs a request for a long list. The turn ends when the response is complete in memory,
+/// so a slow client does not prolong it.
 pub(super) async fn make_in_turn(request: Request, next: Next) -> Response {
-    let _turn = LIST_TURNS.acquire().await.expect("it is never closed");
+    let _turn = LIST_TURNS.acquire().await.expect("the semaphore is never closed");
     next.run(request).await
 }
 
-/// Gives each whole answer its share of the memory. One for which there is none is refused with 503: the client comes again.
+/// Reserves a share of the memory for each complete response. If too little memory is free, the client gets 503 and
+/// retries.
 pub(super) async fn bound(
     State(answers): State<Answers>,
     mut request: Request,
@@ -162,13 +165,13 @@ mod tests {
             held.extend([other.try_hold(half()).unwrap(), other.try_hold(half()).unwrap()]);
         }
         let last = answers.allowance(None);
-        assert_eq!(last.try_hold(half()).unwrap_err().code(), "overloaded", "in all");
+        assert_eq!(last.try_hold(half()).unwrap_err().code(), "overloaded", "the total is bounded");
         let part = held[0].slice(..10);
         held.clear();
         assert!(last.try_hold(half()).is_ok());
         assert!(
             one.try_hold(Bytes::from(vec![b'x'; OF_ADDRESS])).is_err(),
-            "a part is still there"
+            "a slice still holds the share"
         );
         drop(part);
         let larger = one.try_hold(Bytes::from(vec![b'x'; OF_ADDRESS + 1])).unwrap();
@@ -182,11 +185,11 @@ mod tests {
             async move { one.hold(vec![b'z'; SMALL + 1]).await.len() }
         });
         tokio::task::yield_now().await;
-        assert!(!piece.is_finished(), "a larger one does");
+        assert!(!piece.is_finished(), "a larger piece waits");
         drop(larger);
         assert_eq!(waiting.await.unwrap(), "y");
         assert_eq!(piece.await.unwrap(), SMALL + 1);
-        assert_eq!(answers.all.available_permits(), IN_ALL / PERMIT, "all came back");
+        assert_eq!(answers.all.available_permits(), IN_ALL / PERMIT, "every permit is free again");
     }
 
     #[test]

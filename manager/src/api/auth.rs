@@ -1,23 +1,24 @@
-//! Authorisation: trials show their own token, users the experiment's.
+//! Authorisation: trials send their own token, users send the experiment's token.
 //!
-//! | the manager listens on | asked to read           | asked to change something |
-//! | ---------------------- | ----------------------- | ------------------------- |
-//! | the loopback interface | anybody on this machine | the user                  |
-//! | another one            | the user                | the user                  |
+//! | the manager listens on | reading requires | changing requires |
+//! | ---------------------- | ---------------- | ----------------- |
+//! | the loopback interface | no token         | the user's token  |
+//! | another interface      | the user's token | the user's token  |
 //!
-//! A user shows the token as a bearer token or, in a browser that was given one by [`begin_session`], as a cookie. A
-//! program that knows nothing of TrialKeeper, such as NNI's client, finds it in its `.netrc` and shows it as the
-//! password of the scheme `Basic`. No browser may do that, and none is ever asked to: it would remember the password
-//! and show it for other sites.
+//! A user sends the token as a bearer token. A browser with a session from [`begin_session`] sends a cookie instead.
+//! A program that does not support TrialKeeper's token, such as NNI's client, finds it in its `.netrc` and sends it
+//! as the password of the scheme `Basic`. A browser must not send it so, and the manager never requests it: the
+//! browser would store the password and send it for other sites' pages too.
 //!
-//! NNI's client asks without a token where no `.netrc` helps it. NNI's routes let a program of the manager's own user
-//! change things without a token, if only this machine reaches the manager ([`local_user`](super::local_user)).
+//! Without a `.netrc`, NNI's client sends no token. NNI's routes accept changes without a token from a program of the
+//! manager's own user, if only this machine reaches the manager ([`local_user`](super::local_user)).
 //!
-//! A browser also carries what others make it say, so two more things are checked:
+//! A browser also sends requests on behalf of other sites' pages, so the manager checks two more things:
 //!
-//! * what is open without a token is open under this machine's own names only: a stranger's page whose name
-//!   was made to mean 127.0.0.1 asks for the stranger's name;
-//! * a change that a browser says comes from another site's page is refused, whatever it carries.
+//! * It answers requests without a token only under this machine's own names. The page of another site may have a
+//!   host name that resolves to 127.0.0.1, but its requests contain that name.
+//! * It refuses a change if the browser reports that another site's page requested it, whatever token the request
+//!   carries.
 
 use std::sync::Arc;
 
@@ -41,36 +42,38 @@ use trial_protocol::ExperimentId;
 pub enum Reach {
     /// This machine only: the loopback interface, without encryption.
     Machine,
-    /// Others too, with encryption.
+    /// Other machines too, with encryption.
     Network,
 }
 
-/// The user's token and its limits; cheap to clone.
+/// The check of the user's token, for an experiment or a home; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     user: UserToken,
-    /// `None`: no trial has a token of it.
+    /// The secret that recognises trials' tokens. `None` for a home, which has no trials.
     secret: Option<Secret>,
     sessions: Sessions,
     reach: Reach,
-    /// `None`: a home of several.
+    /// The experiment. `None` for the home of several experiments.
     experiment: Option<ExperimentId>,
-    /// `true` if the token is that of a home.
+    /// `true` if the token belongs to a home.
     of_home: bool,
-    /// Cookies are shared by all ports of a host, so each experiment's has a name of its own.
+    /// The name of the session's cookie. All ports of a host share their cookies, so each experiment uses a different
+    /// name.
     cookie: String,
 }
 
-/// A user who may do what the request asks: in a handler's arguments, for every route that is the user's. Reading
-/// (`GET`, `HEAD`) and changing (anything else) are told apart by the method.
+/// A user who is authorised for the request. The handler of every route for users has it as an argument. The method
+/// determines whether the request reads (`GET`, `HEAD`) or changes something (all others).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User(());
 
 impl Gate {
-    /// Opens an experiment to the owner of `user`; `secret` tells a trial's token from an invented one.
+    /// Creates the gate of an experiment for the owner of `user`. `secret` distinguishes trials' tokens from invented
+    /// ones.
     pub fn new(
         experiment: &ExperimentId,
         user: UserToken,
@@ -84,15 +87,15 @@ impl Gate {
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home, cookie }))
     }
 
-    /// Opens the home of a data directory, and all experiments in it, to the owner of `user`.
+    /// Creates the gate of a data directory's home, and of all experiments in it, for the owner of `user`.
     pub fn of_home(user: UserToken, sessions: Sessions, reach: Reach) -> Self {
-        // No experiment's id has a dot.
+        // An experiment's id never contains a dot, so the names differ.
         let cookie = "trialkeeper.home".to_owned();
         let (secret, experiment) = (None, None);
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home: true, cookie }))
     }
 
-    /// Returns the gate for the pages of one experiment of a home.
+    /// Returns the gate for the pages of one experiment in a home.
     #[must_use]
     pub fn of_experiment(&self, experiment: &ExperimentId, secret: Secret) -> Self {
         self.with_parts(self.0.reach, Some(experiment.clone()), Some(secret))
@@ -110,23 +113,23 @@ impl Gate {
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home, cookie }))
     }
 
-    /// The same for a listener that only this machine reaches.
+    /// Returns the same gate for a listener that only this machine reaches.
     #[must_use]
     pub fn of_machine(&self) -> Self {
         self.with_parts(Reach::Machine, self.0.experiment.clone(), self.0.secret.clone())
     }
 
-    /// The experiment that it opens. `None`: the home of several.
+    /// Returns the experiment of the gate. `None` for the home of several experiments.
     pub(super) fn experiment(&self) -> Option<&ExperimentId> {
         self.0.experiment.as_ref()
     }
 
-    /// Returns whether it opens a home.
+    /// Returns whether the gate belongs to a home.
     pub(super) fn is_of_home(&self) -> bool {
         self.0.of_home
     }
 
-    /// The name of the token's file, and the folder where it is, for the user.
+    /// Returns the name of the token's file and a description of its folder, for messages to the user.
     pub(super) fn token_file(&self) -> (String, &'static str) {
         let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
         let folder = if self.0.of_home {
@@ -137,22 +140,24 @@ impl Gate {
         (file.into_owned(), folder)
     }
 
-    /// Admits a request whose token may do what the request asks.
+    /// Admits a request that its token or its origin authorises.
     pub(super) fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<User, Error> {
         let reads = matches!(*method, Method::GET | Method::HEAD);
         if !reads && !is_from_portal(headers) {
-            let detail = "a page of another site asks for a change; that is not done";
+            let detail =
+                "a page of another site requested this change; only the portal's own pages may";
             return Err(Error::Forbidden(detail.to_owned()));
         }
         if let Some(password) = basic(headers) {
             if of_a_browser(headers) {
-                let detail = "browsers log in on the page /login; the scheme Basic is for programs";
+                let detail = "the scheme Basic is only for programs; in a browser, log in on the page /login";
                 return Err(Error::Forbidden(detail.to_owned()));
             }
             if self.0.user.is(&password) {
                 return Ok(User(()));
             }
-            // It may be another experiment's, or another server's of this machine: a program shows it everywhere.
+            // The password may belong to another experiment, or to another server on this machine. A program sends it
+            // to all of them.
             if !(reads && self.0.reach == Reach::Machine) {
                 return self.shown(&password);
             }
@@ -166,7 +171,7 @@ impl Gate {
         match self.0.reach {
             Reach::Machine if reads && names_this_machine(headers) => Ok(User(())),
             Reach::Machine if reads => Err(Error::Unauthorized(
-                "without a token only requests to localhost are answered".to_owned(),
+                "without a token, the manager answers only requests to localhost".to_owned(),
             )),
             Reach::Machine | Reach::Network => Err(self.wanted()),
         }
@@ -180,14 +185,16 @@ impl Gate {
             self.0.secret.as_ref().and_then(|secret| secret.identify(token, i64::MIN).ok());
         Err(match holder {
             Some(holder) => Error::Forbidden(format!(
-                "the token is trial {}'s; this needs the user's",
+                "the token belongs to trial {}; this request needs the user's token",
                 holder.trial
             )),
             None if self.0.user.reveal().is_err() => self.wanted(),
             None if self.0.of_home => {
-                Error::Unauthorized("the token is not this home's".to_owned())
+                Error::Unauthorized("the token does not belong to this home".to_owned())
             }
-            None => Error::Unauthorized("the token is not this experiment's user token".to_owned()),
+            None => {
+                Error::Unauthorized("the token is not the user token of this experiment".to_owned())
+            }
         })
     }
 
@@ -199,16 +206,16 @@ impl Gate {
                 "send the home's token as a bearer token; it is in the file {file} in the {folder}"
             ),
             (false, true) => format!(
-                "no user can sign in: the file {file} in the {folder} is gone or cannot be read; put it back, or start \
-                 `trial-manager serve` again, which makes a new one"
+                "no user can log in: the file {file} in the {folder} is missing or cannot be read; restore it, or restart \
+                 `trial-manager serve`, which creates a new one"
             ),
             (false, false) => format!(
-                "no user can sign in: the file {file} in the {folder} is gone or cannot be read; put it back, or \
-                 stop the experiment, and `trial-manager resume` makes a new one"
+                "no user can log in: the file {file} in the {folder} is missing or cannot be read; restore it, or stop the \
+                 experiment and start it with `trial-manager resume`, which creates a new one"
             ),
             (true, false) => format!(
-                "send the user's token as a bearer token; it is in the file {file} in the {folder} (a program that \
-                 cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"
+                "send the user's token as a bearer token; it is in the file {file} in the {folder} (if a program cannot, \
+                 such as NNI's client, start it with NETRC set to the path of the file netrc in the same folder)"
             ),
         })
     }
@@ -221,13 +228,13 @@ impl Gate {
         named.find(|(name, _)| *name == self.0.cookie).map(|(_, session)| session)
     }
 
-    /// Begins a session for a browser that has shown the token, and returns its cookie.
+    /// Begins a session for a browser that sent the token, and returns its cookie.
     pub(super) async fn begin_session(&self) -> Result<HeaderValue, Error> {
         let id = self.0.sessions.begin(&self.0.user).await?;
         self.cookie_of(&id, LIFETIME.as_secs())
     }
 
-    /// Ends the session whose cookie a browser shows, if it shows one, and returns the cookie that replaces it.
+    /// Ends the session whose cookie the browser sent, if any, and returns an empty cookie that replaces it.
     pub(super) async fn end_session(&self, headers: &HeaderMap) -> Result<HeaderValue, Error> {
         if let Some(id) = self.cookie(headers) {
             self.0.sessions.end(&self.0.user, id).await?;
@@ -235,7 +242,7 @@ impl Gate {
         self.cookie_of("", 0)
     }
 
-    /// Returns the token that a request shows and that opens nothing: neither the user's nor a trial's.
+    /// Returns the request's token if it is neither the user's nor a trial's.
     pub(super) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
         let shown = basic(headers).or_else(|| bearer(headers).map(str::to_owned))?;
         let of_trial = |secret: &Secret| secret.identify(&shown, i64::MIN).is_ok();
@@ -276,10 +283,10 @@ where
     }
 }
 
-/// Gives a browser that shows the user's token a cookie to show instead
+/// Begins a session for a browser that sends the user's token, and returns its cookie
 #[utoipa::path(
     post, path = "/api/v1/session", tag = "session",
-    responses((status = 204, description = "the cookie is in `Set-Cookie`")),
+    responses((status = 204, description = "`Set-Cookie` contains the cookie")),
     security(("token" = [])),
 )]
 pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Result<Response, Error> {
@@ -287,7 +294,7 @@ pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Resul
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-/// Ends the session whose cookie is shown, and has the browser forget it
+/// Ends the session of the request's cookie, and makes the browser delete the cookie
 #[utoipa::path(
     delete, path = "/api/v1/session", tag = "session",
     responses((status = 204, description = "ended")), security(("token" = [])),
@@ -346,7 +353,8 @@ mod tests {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
 
-    /// A name, the clients that reach the manager, the request, and the admitted user or the refusal's code.
+    /// A case: the name, the clients that reach the manager, the request, and the admitted user or the refusal's
+    /// code.
     type Row<'a> =
         (&'a str, Reach, &'a Method, &'a [(&'static str, &'a str)], Result<(), &'static str>);
 
@@ -388,47 +396,47 @@ mod tests {
         let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
         #[rustfmt::skip]
         let table: &[Row<'_>] = &[
-            ("anybody here may read",            Machine, &get,    &[local],                   Ok(())),
-            ("but not change",                   Machine, &post,   &[local],                   Err("unauthorized")),
-            ("nor delete",                       Machine, &delete, &[local],                   Err("unauthorized")),
-            ("nobody elsewhere may read",        Network, &get,    &[local],                   Err("unauthorized")),
-            ("nor change",                       Network, &post,   &[local],                   Err("unauthorized")),
-            ("the user may read",                Network, &get,    &[local, user],             Ok(())),
-            ("and change",                       Network, &post,   &[local, user],             Ok(())),
-            ("here too",                         Machine, &post,   &[local, user],             Ok(())),
-            ("under any name",                   Machine, &post,   &[evil, user],              Ok(())),
-            ("the browser may",                  Network, &post,   &[local, cookie],           Ok(())),
-            ("on the portal's page",             Machine, &post,   &[local, cookie, ours],     Ok(())),
-            ("behind a proxy",                   Machine, &post,   &[evil, cookie, ours, own], Ok(())),
-            ("not on another port's",            Machine, &post,   &[local, cookie, neighbour],     Err("forbidden")),
-            ("nor so with a newer browser",      Machine, &post,   &[local, cookie, same],     Err("forbidden")),
-            ("nor on another site's",            Machine, &post,   &[local, cookie, cross],    Err("forbidden")),
-            ("whatever it carries",              Machine, &post,   &[local, user, evil_page],  Err("forbidden")),
+            ("reading on this machine",          Machine, &get,    &[local],                   Ok(())),
+            ("changing without a token",         Machine, &post,   &[local],                   Err("unauthorized")),
+            ("deleting without a token",         Machine, &delete, &[local],                   Err("unauthorized")),
+            ("reading on the network",           Network, &get,    &[local],                   Err("unauthorized")),
+            ("changing on the network",          Network, &post,   &[local],                   Err("unauthorized")),
+            ("the user reads on the network",    Network, &get,    &[local, user],             Ok(())),
+            ("the user changes on the network",  Network, &post,   &[local, user],             Ok(())),
+            ("the user changes on this machine", Machine, &post,   &[local, user],             Ok(())),
+            ("a token under any host name",      Machine, &post,   &[evil, user],              Ok(())),
+            ("a cookie",                         Network, &post,   &[local, cookie],           Ok(())),
+            ("a cookie from the portal's page",  Machine, &post,   &[local, cookie, ours],     Ok(())),
+            ("a cookie behind a proxy",          Machine, &post,   &[evil, cookie, ours, own], Ok(())),
+            ("a page on another port",           Machine, &post,   &[local, cookie, neighbour],     Err("forbidden")),
+            ("the same, in a newer browser",     Machine, &post,   &[local, cookie, same],     Err("forbidden")),
+            ("a page of another site",           Machine, &post,   &[local, cookie, cross],    Err("forbidden")),
+            ("the same with a bearer token",     Machine, &post,   &[local, user, evil_page],  Err("forbidden")),
             ("a frame without an origin",        Machine, &post,   &[local, cookie, ("origin", "null")], Err("forbidden")),
             ("another experiment's cookie",      Network, &get,    &[local, other],            Err("unauthorized")),
-            ("the token is no cookie",           Network, &get,    &[local, raw],              Err("unauthorized")),
-            ("a stale cookie is none",           Machine, &get,    &[local, stale],            Ok(())),
-            ("and opens nothing",                Machine, &post,   &[local, stale],            Err("unauthorized")),
-            ("a wrong token is refused",         Machine, &get,    &[local, wrong],            Err("unauthorized")),
-            ("also beside a cookie",             Machine, &get,    &[local, wrong, cookie],    Err("unauthorized")),
+            ("the token as a cookie",            Network, &get,    &[local, raw],              Err("unauthorized")),
+            ("a stale cookie when reading",      Machine, &get,    &[local, stale],            Ok(())),
+            ("a stale cookie when changing",     Machine, &post,   &[local, stale],            Err("unauthorized")),
+            ("a wrong token",                    Machine, &get,    &[local, wrong],            Err("unauthorized")),
+            ("a wrong token beside a cookie",    Machine, &get,    &[local, wrong, cookie],    Err("unauthorized")),
             ("a program's password",             Machine, &post,   &[local, basic],            Ok(())),
-            ("elsewhere too",                    Network, &get,    &[local, basic],            Ok(())),
-            ("whatever the name",                Machine, &delete, &[local, anyone],           Ok(())),
-            ("a password is no browser's",       Machine, &post,   &[local, basic, ours],      Err("forbidden")),
-            ("nor one's that reads",             Machine, &get,    &[local, basic, fetched],   Err("forbidden")),
-            ("nor an older one's",               Machine, &get,    &[local, basic, linked],    Err("forbidden")),
-            ("nor beside a cookie",              Machine, &post,   &[local, basic, cookie],    Err("forbidden")),
-            ("another's password reads",         Machine, &get,    &[local, stale_basic],      Ok(())),
-            ("under the manager's name only",    Machine, &get,    &[evil, stale_basic],       Err("unauthorized")),
-            ("but changes nothing",              Machine, &post,   &[local, stale_basic],      Err("unauthorized")),
-            ("and reads nothing elsewhere",      Network, &get,    &[local, stale_basic],      Err("unauthorized")),
-            ("a trial is no user so either",     Machine, &post,   &[local, trial_basic],      Err("forbidden")),
-            ("no password at all",               Network, &get,    &[local, no_basic],         Err("unauthorized")),
-            ("nor here",                         Machine, &get,    &[local, no_basic],         Err("unauthorized")),
-            ("a trial is no user",               Machine, &get,    &[local, trial],            Err("forbidden")),
-            ("nor elsewhere",                    Network, &post,   &[local, trial],            Err("forbidden")),
+            ("a password on the network",        Network, &get,    &[local, basic],            Ok(())),
+            ("a password with another user name", Machine, &delete, &[local, anyone],           Ok(())),
+            ("a browser's password",             Machine, &post,   &[local, basic, ours],      Err("forbidden")),
+            ("a browser that reads",             Machine, &get,    &[local, basic, fetched],   Err("forbidden")),
+            ("an older browser that reads",      Machine, &get,    &[local, basic, linked],    Err("forbidden")),
+            ("a password beside a cookie",       Machine, &post,   &[local, basic, cookie],    Err("forbidden")),
+            ("a wrong password when reading",    Machine, &get,    &[local, stale_basic],      Ok(())),
+            ("the same under another host name", Machine, &get,    &[evil, stale_basic],       Err("unauthorized")),
+            ("a wrong password when changing",   Machine, &post,   &[local, stale_basic],      Err("unauthorized")),
+            ("the same on the network",          Network, &get,    &[local, stale_basic],      Err("unauthorized")),
+            ("a trial's token as a password",    Machine, &post,   &[local, trial_basic],      Err("forbidden")),
+            ("a malformed password",             Network, &get,    &[local, no_basic],         Err("unauthorized")),
+            ("the same on this machine",         Machine, &get,    &[local, no_basic],         Err("unauthorized")),
+            ("a trial's token",                  Machine, &get,    &[local, trial],            Err("forbidden")),
+            ("the same on the network",          Network, &post,   &[local, trial],            Err("forbidden")),
             ("a rebound host name",              Machine, &get,    &[evil],                    Err("unauthorized")),
-            ("no name",                          Machine, &get,    &[],                        Err("unauthorized")),
+            ("no host name",                     Machine, &get,    &[],                        Err("unauthorized")),
         ];
         for (says, reach, method, pairs, expected) in table {
             let found = bed.gate(*reach).admit(method, &headers(pairs));
@@ -448,7 +456,7 @@ mod tests {
             let (status, _, detail) = refused.parts();
             assert_eq!(status, StatusCode::UNAUTHORIZED);
             assert!(
-                detail.contains("the file user.token") && detail.contains("is gone"),
+                detail.contains("the file user.token") && detail.contains("is missing"),
                 "{detail}"
             );
         }

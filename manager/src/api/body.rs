@@ -1,4 +1,4 @@
-//! Request bodies: bounded in size, in time and, all together, in memory.
+//! Request bodies: their size, their time and the memory of all together are bounded.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Error;
 
-/// The largest body that is taken, in bytes, compressed or not.
+/// The maximum size of a body, compressed or not, in bytes.
 pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 
-/// Bytes of all bodies that may be in memory at once; beyond them clients are asked to come again.
+/// The memory for all bodies together, in bytes. If it is used up, the manager asks clients to retry later.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// The time that a client may take to send its body, once it has begun, beyond what a slow line needs for it.
+/// The time in which a client must send its body after the first bytes. Each [`SLOWEST`] bytes extend it by a second.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The slowest line that is waited for, in bytes a second.
+/// The lowest rate at which a client may send a long body, in bytes per second.
 const SLOWEST: usize = 16 << 10;
 
-/// The time that it may keep a request open before it begins: longer than an agent's heartbeat.
+/// The time that a client may keep a request open before it sends the body; longer than an agent's heartbeat.
 const OPEN: Duration = Duration::from_mins(2);
 
 /// The memory that all bodies share; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Memory(Arc<Semaphore>);
 
-/// A body, and its share of the memory until it is dropped.
+/// A body, which holds its share of the memory until it is dropped.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) bytes: Vec<u8>,
     share: Option<OwnedSemaphorePermit>,
-    /// The part of its trial's share.
+    /// The body's part of its trial's share.
     own_share: Option<OwnedSemaphorePermit>,
 }
 
-/// A body that is on its way, or not yet.
+/// A body that the client is still sending, or has not begun to send.
 #[derive(Debug)]
 pub(super) struct Incoming {
     memory: Memory,
@@ -53,16 +53,18 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Waits for the first of it, or its end if it is empty. Nothing is lost if this is dropped.
+    /// Waits for the first bytes of the body, or for its end if it is empty. If the future is dropped, no bytes are
+    /// lost.
     pub(super) async fn begun(&mut self) -> Result<(), Error> {
         timeout(OPEN, self.more()).await.map_err(|_| Error::TooSlow)?.map(drop)
     }
 
-    /// Reads the rest: the whole body, decompressed if it is compressed.
+    /// Reads the rest and returns the whole body, decompressed if it is compressed.
     pub(super) async fn rest(mut self) -> Result<Read, Error> {
         let began = Instant::now();
         loop {
-            let seconds = u32::try_from(self.read.bytes.len() / SLOWEST).expect("it has a limit");
+            let seconds =
+                u32::try_from(self.read.bytes.len() / SLOWEST).expect("the body is limited");
             let until = began + BODY_TIMEOUT + Duration::from_secs(1) * seconds;
             let more = timeout_at(until, self.more());
             if !more.await.map_err(|_| Error::TooSlow)?? {
@@ -76,7 +78,7 @@ impl Incoming {
         }
     }
 
-    /// Reads a piece; `false` at the end.
+    /// Reads a piece. Returns `false` at the end of the body.
     async fn more(&mut self) -> Result<bool, Error> {
         let Some(frame) = self.body.frame().await else { return Ok(false) };
         let frame = frame
@@ -96,15 +98,14 @@ impl Memory {
         Self(Arc::new(Semaphore::new(MEMORY_BYTES)))
     }
 
-    /// Reads the request's body, decompressed if it is compressed.
+    /// Reads the body of a request, and decompresses it if it is compressed.
     pub(super) async fn read(&self, request: Request) -> Result<Read, Error> {
         let mut incoming = self.open(request, None)?;
         incoming.begun().await?;
         incoming.rest().await
     }
 
-    /// Looks at what the request says of its body, and does not read that yet. `own`: what its trial may
-    /// have of the memory.
+    /// Checks the headers of a request without reading its body. `own` is the memory that its trial may use.
     pub(super) fn open(
         &self,
         request: Request,
@@ -134,7 +135,7 @@ impl Memory {
         Ok(read)
     }
 
-    /// Gives the body a larger share, if there is one.
+    /// Enlarges the body's share by `by` bytes. If too little memory is free, returns an error.
     fn enlarge(
         &self,
         read: &mut Read,
@@ -159,7 +160,7 @@ fn merge(share: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
     }
 }
 
-/// Returns whether the body is compressed with gzip; nothing else is understood.
+/// Returns whether the body is compressed with gzip. Any other compression is an error.
 fn is_gzip(headers: &HeaderMap) -> Result<bool, Error> {
     let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(false) };
     match encoding.as_bytes().to_ascii_lowercase().as_slice() {
@@ -197,7 +198,7 @@ mod tests {
         request.body(Body::from(bytes)).unwrap()
     }
 
-    /// A name, the encoding, the body, and the bytes read or the code of the refusal.
+    /// A case: the name, the encoding, the body, and the bytes read or the refusal's code.
     type Row<'a> = (&'a str, Option<&'a str>, Vec<u8>, Result<&'a [u8], &'a str>);
 
     #[tokio::test]
@@ -210,16 +211,16 @@ mod tests {
         #[rustfmt::skip]
         let table: [Row<'_>; 11] = [
             ("plain",               None,              b"text".to_vec(), Ok(b"text")),
-            ("plain, said so",      Some("identity"),  b"text".to_vec(), Ok(b"text")),
+            ("plain, declared",     Some("identity"),  b"text".to_vec(), Ok(b"text")),
             ("empty",               None,              Vec::new(),       Ok(b"")),
             ("compressed",          Some("GZIP"),      gzip(b"text"),    Ok(b"text")),
             ("in two parts",        Some("gzip"),      twice,            Ok(b"one two")),
-            ("as large as may be",  Some("gzip"),      gzip(&full),      Ok(&full)),
+            ("as large as allowed", Some("gzip"),      gzip(&full),      Ok(&full)),
             ("a bomb",              Some("gzip"),      gzip(&over),      Err("too-large")),
             ("too large",           None,              over,             Err("too-large")),
             ("torn",                Some("gzip"),      torn,             Err("bad-request")),
             ("not compressed",      Some("gzip"),      b"text".to_vec(), Err("bad-request")),
-            ("otherwise compressed", Some("zstd"),     b"text".to_vec(), Err("unsupported-encoding")),
+            ("another compression", Some("zstd"),      b"text".to_vec(), Err("unsupported-encoding")),
         ];
         for (says, encoding, bytes, expected) in table {
             let memory = Memory::new();
@@ -237,7 +238,11 @@ mod tests {
                 (read, _) => panic!("{says}: {read:?}"),
             }
             drop(read);
-            assert_eq!(memory.0.available_permits(), MEMORY_BYTES, "{says}: all is given back");
+            assert_eq!(
+                memory.0.available_permits(),
+                MEMORY_BYTES,
+                "{says}: all memory is free again"
+            );
         }
     }
 
@@ -263,7 +268,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_line_may_be_slow_but_not_as_slow_as_one_likes() {
-        // Pieces of so many bytes, so many, one every three seconds; whether they are waited for.
+        // The size of a piece, the number of pieces (one every three seconds), and whether the body is read
+        // completely.
         for (bytes, pieces, waited) in
             [(64 << 10, 64, true), (48 << 10, 100, true), (4 << 10, 20, false)]
         {
@@ -282,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A body that arrives in pieces, as they are sent.
+    /// A body that arrives piece by piece, as the test sends it.
     struct Slow(tokio::sync::mpsc::Receiver<Vec<u8>>);
 
     impl axum::body::HttpBody for Slow {

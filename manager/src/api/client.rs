@@ -1,5 +1,5 @@
-//! Asks the API, as a program: over a connection to a running manager, or the routes themselves over a store without
-//! one. Either way the answers are the same.
+//! A client of the API for programs. It sends requests to a running manager, or calls the routes over a store without
+//! a manager. The responses are the same.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,56 +20,56 @@ use super::portal::base::PREFIX_HEADER;
 use super::tls;
 use crate::util::local_socket;
 
-/// The time in which a manager must begin its answer.
+/// The time in which a manager must begin its response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no answer.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no listener, or the connection broke.
     #[error("the manager at {url} cannot be reached: {problem}")]
     Unreachable {
-        /// Where.
+        /// The manager's URL.
         url: String,
-        /// The failure.
+        /// The cause.
         problem: String,
     },
-    /// It wants the user's token, and none was shown.
-    #[error("the manager wants the user's token")]
+    /// The manager requires the user's token, and the client sent none.
+    #[error("the manager requires the user's token")]
     TokenWanted,
-    /// The manager says no.
+    /// The manager refused the request.
     #[error("{detail}")]
     Refused {
-        /// HTTP status.
+        /// The HTTP status.
         status: u16,
-        /// Why, for a person.
+        /// The reason, for a person.
         detail: String,
     },
-    /// The answer is none that this build can read.
-    #[error("the manager's answer cannot be read: {0}")]
+    /// This build cannot parse the response.
+    #[error("cannot read the manager's response: {0}")]
     Unreadable(String),
 }
 
-/// Someone who answers.
+/// The recipient of requests.
 #[derive(Debug, Clone)]
 pub enum Client {
     /// A running manager.
     Far {
-        /// Its base URL.
+        /// The manager's base URL.
         url: String,
-        /// The user's token, where it is known.
+        /// The user's token, if known.
         token: Option<String>,
-        /// The manager's own authority, PEM, where it encrypts. Absence means the public ones.
+        /// The manager's own authority in PEM form, if the manager encrypts. `None` means the public authorities.
         ca_pem: Option<String>,
-        /// The manager's Unix socket, where it runs on this machine: then requests go there and nowhere else. Absence
+        /// The manager's Unix socket, if the manager runs on this machine. Requests are then sent only there. `None`
         /// means TCP.
         socket: Option<PathBuf>,
     },
-    /// The routes over a store.
+    /// The routes over a store, in this process.
     Near(Router),
 }
 
-/// An answer that is read as it comes.
+/// A response that is read line by line while it arrives.
 #[derive(Debug)]
 pub struct Lines {
     body: Body,
@@ -77,7 +77,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// The next line, without its end. `None` at the end of the answer.
+    /// Returns the next line without its line end, or `None` at the end of the response.
     pub async fn next(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -91,7 +91,7 @@ impl Lines {
 }
 
 impl Client {
-    /// Asks for JSON; `body` is sent as JSON.
+    /// Sends a request and parses the response as JSON. `body` is sent as JSON.
     pub async fn ask(
         &self,
         method: &str,
@@ -102,7 +102,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| Error::Unreadable(error.to_string()))
     }
 
-    /// Asks for bytes.
+    /// Sends a request and returns the bytes of the response.
     pub async fn bytes(
         &self,
         method: &str,
@@ -114,7 +114,7 @@ impl Client {
         Ok(read.map_err(|error| self.unreachable(&error))?.to_bytes())
     }
 
-    /// Asks for a stream.
+    /// Sends a `GET` request and returns the response as a stream of lines.
     pub async fn lines(&self, path: &str) -> Result<Lines, Error> {
         Ok(Lines { body: self.send("GET", path, None).await?.into_body(), rest: Vec::new() })
     }
@@ -135,7 +135,8 @@ impl Client {
         let body = body.map(|body| Body::from(body.to_string())).unwrap_or_default();
         let request = request.body(body).map_err(|error| Error::Unreadable(error.to_string()))?;
         let answered = timeout(ANSWER_TIMEOUT, self.exchange(request)).await;
-        let response = answered.unwrap_or_else(|_| Err(self.unreachable(&"it is silent")))?;
+        let response =
+            answered.unwrap_or_else(|_| Err(self.unreachable(&"it did not respond in time")))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -150,8 +151,8 @@ impl Client {
         Err(Error::Refused { status: status.as_u16(), detail })
     }
 
-    /// Hands a request on as the user's, and returns the answer, whatever it is. The manager answers for a page below
-    /// `prefix`.
+    /// Forwards a request with the user's token and returns the response, whatever its status. The manager's pages
+    /// then link below `prefix`.
     pub(super) async fn forward(
         &self,
         request: Request<Body>,
@@ -172,7 +173,7 @@ impl Client {
         }
         let request = forwarded.body(body).map_err(|error| Error::Unreadable(error.to_string()))?;
         let answered = timeout(ANSWER_TIMEOUT, self.exchange(request)).await;
-        answered.unwrap_or_else(|_| Err(self.unreachable(&"it is silent")))
+        answered.unwrap_or_else(|_| Err(self.unreachable(&"it did not respond in time")))
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
@@ -210,13 +211,13 @@ impl Client {
     ) -> Result<Response<Body>, Error> {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.unreachable(&error))?;
-        // It ends with the answer.
+        // The task ends with the response.
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
         Ok(response.map_err(|error| self.unreachable(&error))?.map(Body::new))
     }
 
-    /// Host and port as a URL names them.
+    /// Returns the host and the port, in the form of a URL.
     fn host(&self) -> String {
         match self {
             Self::Near(_) | Self::Far { socket: Some(_), .. } => "localhost".to_owned(),
@@ -244,7 +245,7 @@ fn is_encrypted(url: &str) -> bool {
     url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
 }
 
-/// Answers over a store, in this process.
+/// Returns a client that calls the routes over a store, in this process.
 pub fn near(state: super::State) -> Client {
     Client::Near(super::router(state))
 }
@@ -270,7 +271,7 @@ mod tests {
         };
         let asking = far.ask("GET", "/api/v1/experiment", None);
         let (answer, heard) = tokio::join!(asking, listening);
-        // A handshake of TLS (RFC 8446, section 5.1), which gets no answer.
+        // A handshake record of TLS (RFC 8446, section 5.1). The test does not answer it.
         assert_eq!(heard.first(), Some(&22), "{heard:?}");
         assert!(matches!(answer, Err(Error::Unreachable { .. })), "{answer:?}");
     }

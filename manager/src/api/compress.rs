@@ -1,4 +1,4 @@
-//! Compression of answers: whole texts only, never a stream.
+//! Compression of responses: only complete texts, never streams.
 
 use axum::body::HttpBody;
 use axum::http::{Response, header};
@@ -6,10 +6,10 @@ use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::Predicate;
 
-/// Size from which an answer is compressed, in bytes: a smaller one fits a packet anyway.
+/// The size from which a response is compressed, in bytes. A smaller one fits into one packet anyway.
 const MIN_SIZE: u64 = 1024;
 
-/// Chooses the answers that are worth compressing: texts whose size is known, so that a stream arrives line by line.
+/// Selects the responses to compress: texts of known size. A stream must arrive line by line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WholeText;
 

@@ -1,4 +1,4 @@
-//! Refusals as the client sees them: `application/problem+json` (RFC 9457) with a stable `code`.
+//! The refusals that the client gets: `application/problem+json` (RFC 9457) with a stable `code`.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -11,19 +11,20 @@ use crate::ingest;
 use crate::store;
 use crate::token;
 
-/// Seconds until a client whose batch found the queue full should come again.
+/// The time after which a client retries while the manager has too many requests, in seconds.
 const RETRY_BUSY_S: u32 = 1;
-/// The time to wait while the database cannot be written, or the manager is going away, in seconds.
+/// The time after which a client retries while the database cannot be written, or the manager is stopping, in
+/// seconds.
 const RETRY_ILL_S: u32 = 5;
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Debug)]
 pub enum Error {
-    /// 400: the request is not what this route takes.
+    /// 400: the route does not accept this request.
     BadRequest(String),
-    /// 401: no token, or none that the manager gave out.
+    /// 401: no token, or a token that the manager did not issue.
     Unauthorized(String),
-    /// 403: a good token for something else.
+    /// 403: a valid token that does not allow this request.
     Forbidden(String),
     /// 404: no such trial.
     UnknownTrial(TrialJobId),
@@ -33,37 +34,37 @@ pub enum Error {
     NotFound,
     /// 405: the route has no such method.
     MethodNotAllowed,
-    /// 409: not as things stand.
+    /// 409: the present state does not allow this request.
     Conflict(String),
-    /// 409: too old or too new.
+    /// 409: the client's protocol version is too old or too new.
     NoCommonVersion {
         /// The manager's offer.
         offer: Offer,
         /// The mismatch.
         detail: String,
     },
-    /// 413: more than `limit_bytes`.
+    /// 413: the body has more than `limit_bytes`.
     TooLarge {
         /// The manager's limit.
         limit_bytes: usize,
     },
-    /// 408: the body did not come in time.
+    /// 408: the body did not arrive in time.
     TooSlow,
-    /// 415: compressed in a way that the manager does not know.
+    /// 415: the manager does not support the compression.
     UnknownEncoding,
-    /// 404: a trial has no such file, or its folder is on another machine.
+    /// 404: the trial has no such file, or its folder is on another machine.
     NoFile,
-    /// 500: the code directory cannot be packed, or read any more.
+    /// 500: the code directory cannot be packed, or the archive can no longer be read.
     NoCode(String),
-    /// 429: this trial asks too much at once.
+    /// 429: this trial has too many requests or too much data in progress.
     TooMany,
-    /// 503: too much at once, of all.
+    /// 503: all clients together have too much in progress.
     Overloaded,
     /// 503: the database cannot be written.
     Unwritable(String),
-    /// 503: a file that is to be handed out cannot be read.
+    /// 503: a file to be sent cannot be read.
     Unreadable(String),
-    /// 503: going away.
+    /// 503: the manager is stopping.
     Stopping,
 }
 
@@ -89,7 +90,7 @@ impl Error {
             Self::MethodNotAllowed => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method-not-allowed",
-                owned("this address does not take that method"),
+                owned("this address does not support that method"),
             ),
             Self::Conflict(detail) => (StatusCode::CONFLICT, "conflict", detail.clone()),
             Self::NoCommonVersion { detail, .. } => {
@@ -98,7 +99,9 @@ impl Error {
             Self::TooLarge { limit_bytes } => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too-large",
-                format!("a request may hold {limit_bytes} bytes; send fewer reports at once"),
+                format!(
+                    "a request's body may have at most {limit_bytes} bytes; send fewer reports at once"
+                ),
             ),
             Self::TooSlow => (
                 StatusCode::REQUEST_TIMEOUT,
@@ -108,25 +111,25 @@ impl Error {
             Self::UnknownEncoding => (
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported-encoding",
-                owned("a body may be compressed with gzip and nothing else"),
+                owned("a body may be compressed only with gzip"),
             ),
             Self::NoFile => (
                 StatusCode::NOT_FOUND,
                 "unknown-file",
                 owned(
-                    "the trial has no such file here; the files of a trial that ran elsewhere are there",
+                    "the trial has no such file on this machine; files of a trial on another machine are there",
                 ),
             ),
             Self::NoCode(detail) => (StatusCode::INTERNAL_SERVER_ERROR, "no-code", detail.clone()),
             Self::TooMany => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "too-many-requests",
-                owned("this trial has too much under way at once; the same will do a little later"),
+                owned("this trial has too many requests in progress; send this one again later"),
             ),
             Self::Overloaded => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
-                owned("too many requests at once; the same one will do a little later"),
+                owned("too many requests at once; send this one again later"),
             ),
             Self::Unwritable(detail) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unwritable", detail.clone())
@@ -142,7 +145,7 @@ impl Error {
         }
     }
 
-    /// The stable word for this refusal.
+    /// Returns the stable code of this refusal.
     #[cfg(test)]
     pub(super) fn code(&self) -> &'static str {
         self.parts().1
@@ -272,12 +275,12 @@ impl From<Refused> for Error {
     }
 }
 
-/// Answers any address that is not in the table.
+/// Responds to any address that is not in the table.
 pub(super) async fn not_found() -> Error {
     Error::NotFound
 }
 
-/// Answers any method that is not in the table.
+/// Responds to any method that is not in the table.
 pub(super) async fn method_not_allowed() -> Error {
     Error::MethodNotAllowed
 }

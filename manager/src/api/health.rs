@@ -1,4 +1,4 @@
-//! The health of the manager, for probes and people.
+//! The health of the manager, for probes and users.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Shared;
 
-/// `GET /healthz`: 200 when all is well, 503 with the reason while the database cannot be written. Needs
-/// no token and tells nothing that would need one.
+/// `GET /healthz`: responds with 200, or with 503 and the reason while the database cannot be written. The route
+/// needs no token, so it reveals nothing that would require one.
 pub(super) async fn healthz(
     State(Shared { state, .. }): State<Shared>,
 ) -> (StatusCode, Json<Value>) {

@@ -1,11 +1,10 @@
-//! The place of NNI's cluster server, for images that still carry the Python keeper: three routes, no
-//! more, on a listener of their own (NNI's convention is the portal's port + 1). Source: NNI 3.0,
-//! `ts/nni_manager/training_service/common/clusterJobRestServer.ts`, recorded in
-//! `samples/nni/trial_keeper`.
+//! The replacement for NNI's cluster server, for images that still contain the Python keeper. It has only three
+//! routes, on its own listener (NNI's convention is the portal's port + 1). Source: NNI 3.0,
+//! `ts/nni_manager/training_service/common/clusterJobRestServer.ts`, recorded in `samples/nni/trial_keeper`.
 //!
-//! The old keeper knows no token, so anyone who reaches this listener can report for a known trial: it is
-//! served only where a person asks for it. What such a stranger cannot do: write a file, name a path,
-//! end an experiment, or fill the memory.
+//! The old keeper has no token, so every client that reaches this listener can report for a known trial. The manager
+//! opens the listener only if the user requests it. Such a client cannot write a file, name a path, end an
+//! experiment, or fill the memory.
 
 mod line;
 #[cfg(test)]
@@ -29,10 +28,11 @@ use super::body::{Memory, Read};
 use super::{auth, error, nosniff};
 use crate::ingest::{Intake, Unnumbered};
 
-/// From this size on a post is a large one, in bytes. A metric of brackets takes sixteen times its text in memory.
+/// The size from which a post is large, in bytes. A metric that consists of brackets takes sixteen times its text in
+/// memory.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Large posts that are worked on at once; more wait.
+/// The maximum number of large posts that are processed at once; more wait.
 const LARGE_AT_ONCE: usize = 2;
 
 /// The state of the handlers.
@@ -44,13 +44,13 @@ struct LegacyState {
     large: Arc<Semaphore>,
 }
 
-/// The state that a post holds until its lines are stored.
+/// The resources that a post holds until its lines are stored.
 struct PendingPost {
     _share: Read,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-/// Everything the old server served.
+/// Returns the router with all routes of the old server.
 pub fn router(intake: &Intake) -> Router {
     let shared = LegacyState {
         experiment: intake.experiment().clone(),
@@ -69,12 +69,12 @@ pub fn router(intake: &Intake) -> Router {
         .with_state(shared)
 }
 
-/// The old server's answer to everything that is right: nothing, called JSON.
+/// The old server's response to every valid request: no body, with the content type of JSON.
 type Empty = [(HeaderName, HeaderValue); 1];
 
 const EMPTY: Empty = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
 
-/// The comparison of the keeper's and the manager's versions, in the keeper's eyes.
+/// The keeper's comparison of its own version with the manager's.
 #[derive(Debug, Deserialize)]
 struct Version {
     tag: String,
@@ -85,7 +85,7 @@ struct Version {
 /// One line of output.
 #[derive(Debug, Deserialize)]
 struct Stdout {
-    /// `trial` for the trial's own output; the keeper's log bears another.
+    /// `trial` for the trial's own output. The keeper's own log has another tag.
     #[serde(default)]
     tag: String,
     #[serde(default, rename = "stdOutputType")]
@@ -93,13 +93,13 @@ struct Stdout {
     msg: Text,
 }
 
-/// Metrics without output around them.
+/// Metrics without surrounding output.
 #[derive(Debug, Deserialize)]
 struct Metrics {
     metrics: Vec<Text>,
 }
 
-/// `POST …/version/EXPERIMENT/TRIAL`. In NNI a mismatch ends the experiment; here it is noted.
+/// `POST …/version/EXPERIMENT/TRIAL`: records a mismatch of versions as a note. In NNI, it ends the experiment.
 async fn version(
     State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
@@ -119,7 +119,7 @@ async fn version(
     Ok(EMPTY)
 }
 
-/// `POST …/stdout/EXPERIMENT/TRIAL`: a line, which may be a metric.
+/// `POST …/stdout/EXPERIMENT/TRIAL`: receives a line, which may be a metric.
 async fn stdout(
     State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
@@ -142,7 +142,8 @@ async fn stdout(
     Ok(EMPTY)
 }
 
-/// `POST …/update-metrics/EXPERIMENT/TRIAL`. NNI believes the body's `jobId`; here the path counts.
+/// `POST …/update-metrics/EXPERIMENT/TRIAL`: receives metrics. NNI uses the body's `jobId`; TrialKeeper uses the
+/// path.
 async fn update_metrics(
     State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
@@ -156,7 +157,7 @@ async fn update_metrics(
 }
 
 impl LegacyState {
-    /// The trial that the address names. Whether there is such a trial, the store knows.
+    /// Returns the trial in the path. The store checks whether this trial exists.
     fn trial(&self, (experiment, trial): &(String, String)) -> Result<TrialJobId, Error> {
         if experiment != self.experiment.as_str() {
             return Err(Error::NotFound);
@@ -164,18 +165,20 @@ impl LegacyState {
         TrialJobId::new(trial.as_str()).map_err(|_| Error::NotFound)
     }
 
-    /// The body, whatever its content type says, and its share of the memory: that stands for what was said until it is
-    /// stored.
+    /// Parses the body, whatever its content type. The second value is the body's share of the memory, which the
+    /// caller holds until the content is stored.
     async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, PendingPost), Error> {
         let mut body = self.memory.read(request).await?;
         let turn = if body.bytes.len() < LARGE_BYTES {
             None
         } else {
             let large = Arc::clone(&self.large);
-            Some(large.acquire_owned().await.expect("it is never closed"))
+            Some(large.acquire_owned().await.expect("the semaphore is never closed"))
         };
         let said = serde_json::from_slice(&body.bytes).map_err(|error| {
-            Error::BadRequest(format!("the body is not what is sent here: {error}"))
+            Error::BadRequest(format!(
+                "the body does not have the form that this route takes: {error}"
+            ))
         })?;
         body.bytes = Vec::new();
         Ok((said, PendingPost { _share: body, _turn: turn }))

@@ -1,6 +1,6 @@
-//! The user whose process is at the other end of a connection over the loopback interface. NNI's client shows no token.
-//! A request of the manager's own user over this machine's loopback interface counts as the user's: that user's
-//! processes could read the token's file as well.
+//! The user whose process is at the other end of a connection over the loopback interface. NNI's client sends no
+//! token. A request of the manager's own user over this machine's loopback interface counts as the user's, because
+//! that user's processes could also read the token's file.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,12 +20,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Returns whether a process of the manager's own user holds the client's end. What cannot be found out is not.
+    /// Returns whether a process of the manager's own user holds the client's end. If this cannot be determined,
+    /// returns `false`.
     pub(super) async fn is_of_own_user(self) -> bool {
         if !self.client.ip().to_canonical().is_loopback() {
             return false;
         }
-        // A socket of IPv6 that talks IPv4 stands in the second table.
+        // The second table contains IPv6 sockets that carry IPv4.
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
             let Ok(text) = tokio::fs::read_to_string(table).await else { continue };
             if let Some(uid) = owner_in(&text, self) {
@@ -36,7 +37,8 @@ impl Connection {
     }
 }
 
-/// Returns whether a program of the manager's own user asks, by itself: neither for a browser nor for a client of a proxy.
+/// Returns whether a program of the manager's own user sent the request directly: neither for a browser nor for the
+/// client of a proxy.
 pub(super) async fn is_of_own_user(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let shows_nothing = !headers.contains_key(header::AUTHORIZATION);
@@ -51,10 +53,10 @@ pub(super) async fn is_of_own_user(parts: &Parts) -> bool {
     }
 }
 
-/// PURE: the user id of the client's socket in the text of `/proc/net/tcp` or `/proc/net/tcp6`.
+/// PURE: returns the user id of the client's socket from the text of `/proc/net/tcp` or `/proc/net/tcp6`.
 ///
-/// Source: `proc_pid_net(5)`: the columns are the number, both addresses, the state, four of queues and timers, the uid.
-/// A socket that is closed already, and waits, belongs to uid 0: only those in the state 01 (established) count.
+/// Source: `proc_pid_net(5)`: the columns are the number, both addresses, the state, four of queues and timers, the
+/// uid. A closed socket that still waits belongs to uid 0, so only the state 01 (established) counts.
 fn owner_in(table: &str, connection: Connection) -> Option<u32> {
     let wanted = (canonical(connection.client), canonical(connection.server));
     table.lines().skip(1).find_map(|line| {
@@ -72,7 +74,8 @@ fn canonical(address: SocketAddr) -> (IpAddr, u16) {
     (address.ip().to_canonical(), address.port())
 }
 
-/// PURE: an address as the kernel prints it: words of 32 bits in the machine's own byte order, in hexadecimal digits.
+/// PURE: parses an address as the kernel prints it: words of 32 bits in the machine's own byte order, in hexadecimal
+/// digits.
 fn address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As a kernel of a little-endian machine prints it.
+    /// The table as a kernel of a little-endian machine prints it.
     const TABLE: &str = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 26813 1 0000000000000000 100 0 0 10 0

@@ -1,4 +1,5 @@
-//! Logging in: the state that it needs of an experiment's manager or of a home, and the pause after wrong tokens.
+//! The log-in of users: the state that it needs, of an experiment's manager or of a home, and the pause after wrong
+//! tokens.
 
 use axum::extract::{FromRef, Request, State};
 use axum::http::header;
@@ -10,7 +11,7 @@ use super::auth::Gate;
 use super::throttle::{Peer, Throttle};
 use super::ticket::Tickets;
 
-/// The state of the handlers that let users in.
+/// The state of the handlers for the log-in.
 #[derive(Clone)]
 pub(super) struct LogIn {
     pub(super) gate: Gate,
@@ -25,8 +26,8 @@ impl FromRef<Shared> for LogIn {
     }
 }
 
-/// Has a request that shows a token of the user's wait, once wrong ones were shown. The agents' routes take trials' tokens,
-/// which no guess finds.
+/// Delays a request with a user's token after wrong tokens were sent. The agents' routes take trials' tokens, which
+/// cannot be guessed.
 pub(super) async fn throttle(
     State(log_in): State<LogIn>,
     request: Request,

@@ -1,6 +1,6 @@
 //! NNI's REST API (nni 3.0, `ts/nni_manager/rest_server/restHandler.ts`), as far as its Python client
-//! (`nni/experiment/experiment.py`) and its web pages ask for it. Its shapes, not its faults: a change
-//! needs the user's token, an unknown trial is a 404, and no secret is shown.
+//! (`nni/experiment/experiment.py`) and its web pages use it. The routes copy NNI's forms, but not its faults: a
+//! change needs the user's token, an unknown trial is a 404, and no secret is shown.
 
 mod shapes;
 
@@ -31,13 +31,13 @@ use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::experiment::result::speaks_of;
 use crate::view::{self, TrialSummary};
 
-/// The release whose API this is.
+/// The NNI release with this API.
 const NNI_VERSION: &str = "3.0.0";
 
-/// Metrics that are read from the store at a time.
+/// The number of metrics that are read from the store at once.
 const CHUNK: u32 = 10_000;
 
-/// NNI's routes.
+/// Returns NNI's routes.
 pub(super) fn routes() -> Router<Shared> {
     let path = |rest: &str| format!("/api/v1/nni{rest}");
     Router::new()
@@ -64,7 +64,7 @@ pub(super) fn routes() -> Router<Shared> {
         .layer(axum::middleware::map_response(as_nni_refuses))
 }
 
-/// A refusal that no handler made as NNI writes them: its pages show what they find under `error`.
+/// Converts a refusal that no handler made to NNI's form. NNI's pages show the text under `error`.
 async fn as_nni_refuses(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/problem+json") {
@@ -78,7 +78,8 @@ async fn as_nni_refuses(response: Response) -> Response {
     Response::from_parts(parts, json!({"error": problem["detail"]}).to_string().into())
 }
 
-/// The number of intermediate results of trials, as of which revision: what has ended is counted once; cheap to clone.
+/// The number of intermediate results of each trial, and the trial's revision at the count. An ended trial is counted
+/// once; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Steps(Arc<Mutex<HashMap<String, (u64, u64)>>>);
 
@@ -99,7 +100,7 @@ impl Steps {
         Ok(steps)
     }
 
-    /// Keeps a count that need not be made again.
+    /// Keeps a count for later requests.
     fn keep(&self, trial: &TrialSummary, steps: u64) {
         self.lock().insert(trial.id.clone(), (trial.revision, steps));
     }
@@ -109,7 +110,7 @@ impl Steps {
     }
 }
 
-/// A refusal as NNI writes it.
+/// A refusal in NNI's form.
 struct NniRefusal(Error);
 
 impl<E: Into<Error>> From<E> for NniRefusal {
@@ -134,7 +135,7 @@ async fn nothing(_: User) -> Json<Value> {
     Json(json!([]))
 }
 
-/// Runs a trial with the parameters that are posted, as NNI's "customized trial" does.
+/// Runs a trial with the posted parameters, like NNI's "customized trial".
 async fn add_job(
     _: User,
     State(shared): State<Shared>,
@@ -150,9 +151,9 @@ async fn add_job(
     Ok(Json(json!({"sequenceId": sequence})))
 }
 
-/// Answers requests that NNI's manager serves and this one serves otherwise or not.
+/// Responds to requests that NNI's manager serves, but TrialKeeper does not, or serves by another route.
 async fn not_here(_: User) -> Response {
-    let detail = "this manager does not do that over NNI's API; see docs/rest-api.md";
+    let detail = "this manager does not support this route of NNI's API; see docs/rest-api.md";
     (StatusCode::NOT_IMPLEMENTED, Json(json!({"error": detail}))).into_response()
 }
 
@@ -176,7 +177,7 @@ async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, N
         "logDir": state.place.folder.to_string_lossy(),
         "startTime": row.created_at_ms,
         "nextSequenceId": snapshot.trials.len(),
-        // NNI counts the times it stored its profile; the newest change serves as well.
+        // NNI counts how often it has stored its profile. The number of the newest change serves as well.
         "revision": snapshot.through,
     });
     if let Some(ended) = row.ended_at_ms {
@@ -206,7 +207,7 @@ async fn update(
     let whole = |name: &str| {
         let value = field(name)?;
         let number = value.as_u64();
-        number.ok_or_else(|| bad(format!("params.{name} is {value}, no whole number")))
+        number.ok_or_else(|| bad(format!("params.{name} is {value}, not a whole number")))
     };
     let mut limits = NewLimits::default();
     match query.update_type.as_deref().unwrap_or_default() {
@@ -225,7 +226,7 @@ async fn update(
         }
         other => {
             return Err(bad(format!(
-                "update_type is {other:?}; SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM and MAX_EXEC_DURATION are possible"
+                "update_type must be SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM or MAX_EXEC_DURATION, not {other:?}"
             )));
         }
     }
@@ -242,7 +243,7 @@ async fn import(
     Ok(shared.changes.make(&shared, &headers, Command::Import(list)).await?)
 }
 
-/// Returns the imported results: NNI gives a text for each time, and here there is one for all.
+/// Returns the imported results. NNI returns a text for each import, TrialKeeper one text for all.
 async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let rows = shared.state.store.imported().await?.into_iter();
     let list: Vec<Value> =
@@ -312,7 +313,7 @@ async fn jobs(
     Ok(Json(jobs.map(|trial| trial_job(trial, logs.as_deref())).collect()))
 }
 
-/// Returns the folder where trials' files lie, if that is on this machine.
+/// Returns the folder with the trials' files, if it is on this machine.
 fn logs(shared: &Shared) -> Option<PathBuf> {
     let place = &shared.state.place;
     place.has_trial_files.then(|| place.folder.clone())
@@ -375,7 +376,9 @@ async fn range_metrics(
     let number = |text: &str| {
         let number = text.parse::<u64>();
         number.map_err(|_| {
-            Error::BadRequest(format!("{text:?} is no position of a trial; they count from 0"))
+            Error::BadRequest(format!(
+                "{text:?} is not the position of a trial; positions begin at 0"
+            ))
         })
     };
     let (min, max) = (number(&min)?, number(&max)?);
@@ -386,7 +389,8 @@ async fn range_metrics(
     Ok(records(shared, trials, query.r#type, allowance))
 }
 
-/// All metric records of these trials, read as the client takes them: there may be millions.
+/// Returns all metric records of the trials. They are read while the client receives them, because there may be
+/// millions.
 fn records(
     shared: Shared,
     trials: Vec<TrialSummary>,
@@ -394,7 +398,7 @@ fn records(
     allowance: Allowance,
 ) -> Response {
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
-    // It ends with the client, with the last trial, or when the store fails.
+    // The task ends when the client disconnects, after the last trial, or when the store fails.
     tokio::spawn(async move {
         let mut text = String::from("[");
         for trial in trials {
@@ -408,7 +412,7 @@ fn records(
                 let Some(last) = rows.last() else { break };
                 after = i64::try_from(last.seq).unwrap_or(i64::MAX);
                 for row in rows {
-                    // NNI knows one metric.
+                    // NNI has only one metric.
                     let is_final = row.metric.kind == MetricKind::Final;
                     let counts = match (&trial.steps_name, &trial.metric) {
                         (Some(name), _) if !is_final => *name == row.metric.name,
@@ -431,7 +435,7 @@ fn records(
                     }
                 }
             }
-            // NNI's pages read all metrics once, and ask for the latest from then on.
+            // NNI's pages read all metrics once. Later they request only the latest ones.
             shared.steps.keep(&trial, steps);
         }
         text.push(']');
@@ -479,8 +483,11 @@ async fn file(
         }
         "trial.log" => {
             attempt(&shared, &id, None).await?;
-            Ok("trial.log is not kept apart here; see stdout and stderr.".into_response())
+            Ok("TrialKeeper has no separate trial.log; see stdout and stderr.".into_response())
         }
-        _ => Err(Error::BadRequest("stdout, stderr and trial.log can be shown".to_owned()).into()),
+        _ => {
+            Err(Error::BadRequest("only stdout, stderr and trial.log can be shown".to_owned())
+                .into())
+        }
     }
 }

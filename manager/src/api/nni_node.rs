@@ -1,7 +1,7 @@
-//! The web server that NNI's client talks to from the moment it has started "node" (`trial-manager nni-node`): before
-//! there is an experiment, while its manager runs, and when it could not be started.
+//! The web server for NNI's client after it has started "node" (`trial-manager nni-node`): before there is an
+//! experiment, while its manager runs, and when the manager could not be started.
 //!
-//! It listens on this machine's loopback interface only, without encryption, as NNI's client expects.
+//! The server listens only on this machine's loopback interface, without encryption, as NNI's client expects.
 //! Source: nni 3.0, `nni/experiment/launcher.py` and `ts/nni_manager/rest_server`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,46 +19,46 @@ use super::Error;
 use super::local_user::is_of_own_user;
 use super::user::large_json_body;
 
-/// Where NNI's routes begin.
+/// The prefix of NNI's routes.
 const NNI_ROUTES: &str = "/api/v1/nni";
 
-/// An experiment's configuration in NNI's canonical form, as NNI's client posted it.
+/// An experiment's configuration in NNI's canonical form, posted by NNI's client.
 #[derive(Debug)]
 pub struct PostedExperiment {
     /// The configuration.
     pub configuration: Value,
-    /// Takes the body of the answer, or what is wrong with the experiment.
+    /// Receives the body of the response, or the problem with the experiment.
     pub reply: oneshot::Sender<Result<Value, String>>,
 }
 
-/// The party that answers requests.
+/// The phase of the server, which determines the responses.
 #[derive(Debug, Clone)]
 enum NodePhase {
-    /// No manager yet; the client posts an experiment.
+    /// There is no manager yet. The client posts an experiment.
     Initialized,
-    /// An experiment was posted, and its manager is being started.
+    /// An experiment was posted, and its manager is starting.
     Starting,
-    /// The manager that runs an experiment.
+    /// A manager runs an experiment.
     Running(Router),
-    /// A manager that only shows an experiment, and NNI's word for that.
+    /// A manager only shows an experiment. The text is NNI's name for this status.
     Stored(Router, &'static str),
-    /// No manager could be started: why.
+    /// No manager could be started. The text is the reason.
     Failed(String),
 }
 
-/// Answers NNI's client; cheap to clone.
+/// The server for NNI's client; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NniNode {
     phase: Arc<Mutex<NodePhase>>,
     posted: mpsc::Sender<PostedExperiment>,
     stop: CancellationToken,
-    /// With a slash at its head and none at its end. `None`: paths have no prefix.
+    /// The prefix of all paths, with a slash at its beginning and none at its end. `None` if paths have no prefix.
     prefix: Option<String>,
 }
 
 impl NniNode {
-    /// A server without an experiment. Posted ones arrive in the channel; the token is cancelled when the client ends
-    /// an experiment that no manager runs. Routes are also found below `prefix`.
+    /// Creates a server without an experiment. The channel receives posted experiments. The token is cancelled when
+    /// the client ends an experiment that no manager runs. Routes are also available below `prefix`.
     pub fn new(
         prefix: Option<&str>,
         stop: CancellationToken,
@@ -71,22 +71,22 @@ impl NniNode {
         (Self { phase, posted, stop, prefix }, arriving)
     }
 
-    /// Has the manager of a running experiment answer from now on.
+    /// Lets the manager of a running experiment respond from now on.
     pub fn run(&self, manager: Router) {
         self.enter(NodePhase::Running(manager));
     }
 
-    /// Has a manager answer from now on that only shows an experiment, under this status of NNI's.
+    /// Lets a manager that only shows an experiment respond from now on, with this status of NNI's.
     pub fn show(&self, manager: Router, status: &'static str) {
         self.enter(NodePhase::Stored(manager, status));
     }
 
-    /// Says from now on that the experiment failed, and why.
+    /// Reports from now on that the experiment failed, with the reason.
     pub fn fail(&self, why: String) {
         self.enter(NodePhase::Failed(why));
     }
 
-    /// All routes.
+    /// Returns the router with all routes.
     pub fn router(&self) -> Router {
         Router::new().fallback(answer).with_state(self.clone())
     }
@@ -99,14 +99,14 @@ impl NniNode {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands a posted experiment on and waits for what becomes of it.
+    /// Passes a posted experiment on, and waits for the result.
     async fn take(&self, request: Request) -> Response {
         let (parts, body) = request.into_parts();
-        // It names a command that is run as this user.
+        // The experiment contains a command that runs as this user.
         if !is_of_own_user(&parts).await {
             return refusal(
                 StatusCode::UNAUTHORIZED,
-                "an experiment is taken from a program of the manager's own user on this machine only",
+                "only a program of the manager's own user on this machine may post an experiment",
             );
         }
         let configuration = match large_json_body(Request::from_parts(parts, body)).await {
@@ -116,24 +116,24 @@ impl NniNode {
         self.enter(NodePhase::Starting);
         let (reply, answer) = oneshot::channel();
         if self.posted.send(PostedExperiment { configuration, reply }).await.is_err() {
-            return refusal(StatusCode::SERVICE_UNAVAILABLE, "the manager is ending");
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, "the manager is stopping");
         }
         match answer.await {
-            // The answer to a resumed experiment is empty.
+            // The response for a resumed experiment has no body.
             Ok(Ok(Value::Null)) => StatusCode::OK.into_response(),
             Ok(Ok(body)) => Json(body).into_response(),
             Ok(Err(problem)) => refusal(StatusCode::BAD_REQUEST, &problem),
-            Err(_) => refusal(StatusCode::SERVICE_UNAVAILABLE, "the manager is ending"),
+            Err(_) => refusal(StatusCode::SERVICE_UNAVAILABLE, "the manager is stopping"),
         }
     }
 
-    /// Ends what has no experiment that runs.
+    /// Ends a server whose experiment does not run.
     async fn end(&self, request: Request) -> Response {
         let (parts, _) = request.into_parts();
         if !is_of_own_user(&parts).await {
             return refusal(
                 StatusCode::UNAUTHORIZED,
-                "only a program of the manager's own user on this machine may end it",
+                "only a program of the manager's own user on this machine may end the experiment",
             );
         }
         self.stop.cancel();
@@ -152,7 +152,7 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
     let asks = |method: Method, wanted: &str| asked == method && path == wanted;
     let (status, errors) = match node.phase() {
         NodePhase::Running(_) | NodePhase::Stored(..) if asks(Method::POST, "/experiment") => {
-            return refusal(StatusCode::CONFLICT, "this manager has an experiment already");
+            return refusal(StatusCode::CONFLICT, "this manager already has an experiment");
         }
         NodePhase::Running(manager) => return hand_over(manager, request).await,
         NodePhase::Stored(_, status) if asks(Method::GET, "/check-status") => (status, Vec::new()),
@@ -172,8 +172,10 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
     if asks(Method::DELETE, "/experiment") {
         return node.end(request).await;
     }
-    let why =
-        errors.into_iter().next().unwrap_or_else(|| "the experiment has not begun yet".to_owned());
+    let why = errors
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| "the experiment has not started yet".to_owned());
     refusal(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
@@ -184,7 +186,7 @@ async fn hand_over(manager: Router, request: Request) -> Response {
     }
 }
 
-/// A refusal as NNI writes it: its client prints the body.
+/// Returns a refusal in NNI's form. NNI's client prints the body.
 fn refusal(status: StatusCode, why: &str) -> Response {
     (status, Json(json!({"error": why}))).into_response()
 }
@@ -194,7 +196,7 @@ fn of_error(error: &Error) -> Response {
     refusal(status, &detail)
 }
 
-/// PURE: a request's target below the prefix. `None`: it is not below it.
+/// PURE: returns a request's target below the prefix. `None` if the target is not below it.
 fn without_prefix(uri: &Uri, prefix: &str) -> Option<Uri> {
     let rest = uri.path_and_query()?.as_str().strip_prefix(prefix)?;
     match rest.chars().next() {
@@ -248,7 +250,7 @@ mod tests {
         let (code, _) = ask(&node, Method::GET, experiment).await;
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
         let (code, _) = ask(&node, Method::DELETE, experiment).await;
-        assert_eq!(code, StatusCode::UNAUTHORIZED, "nothing is known of the client's process");
+        assert_eq!(code, StatusCode::UNAUTHORIZED, "the client's process is unknown");
         let (code, _) = ask(&node, Method::POST, experiment).await;
         assert_eq!(code, StatusCode::UNAUTHORIZED);
         node.run(manager());

@@ -1,5 +1,5 @@
-//! The requests of an agent before it starts its trial, where it shares no disk with the manager: the code, the
-//! parameters, and the addresses of the trial's other pods. Each with the trial's own token.
+//! The requests of an agent that shares no disk with the manager, before it starts its trial: the code, the
+//! parameters, and the addresses of the trial's other pods. Each request carries the trial's own token.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::code_archive::CodeArchive;
 use crate::store::TrialRow;
 use crate::training_service::parameter_record;
 
-/// The longest time that a pod waits for the others before the manager answers which ones are missing.
+/// The longest time that a pod waits for the others. The manager then responds with the missing pods.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Bytes of the archive that are read at a time.
+/// The size of the pieces in which the archive is read, in bytes.
 const PORTION: usize = 64 << 10;
 
 /// The state of the routes for pods; cheap to clone.
@@ -37,18 +37,18 @@ pub struct Pods {
 #[derive(Debug)]
 struct Meeting {
     table: Mutex<Rendezvous>,
-    /// Told whenever the pods of some attempt are complete.
+    /// Notified when all pods of an attempt have reported their addresses.
     complete: watch::Sender<()>,
 }
 
 impl Pods {
-    /// Serves this code.
+    /// Creates the state of the routes, which serve `code`.
     pub fn new(code: CodeArchive) -> Self {
         let meeting = Meeting { table: Mutex::default(), complete: watch::Sender::new(()) };
         Self { code, meeting: Arc::new(meeting) }
     }
 
-    /// The code that it serves.
+    /// Returns the code archive that the routes serve.
     pub fn code(&self) -> &CodeArchive {
         &self.code
     }
@@ -60,7 +60,7 @@ impl Meeting {
     }
 }
 
-/// The trial that the request's token is for.
+/// Returns the trial to which the request's token belongs.
 async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
     let holder = holder(state, headers).await?;
     holder.may_speak_for(state.intake.experiment(), &holder.trial)?;
@@ -68,7 +68,7 @@ async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error>
     row.ok_or(Error::UnknownTrial(holder.trial))
 }
 
-/// `GET /api/v1/agent/code`: the code directory as a compressed tar archive; its SHA-256 is the entity tag.
+/// `GET /api/v1/agent/code`: sends the code directory as a compressed tar archive. Its SHA-256 is the entity tag.
 pub(super) async fn code(
     State(Shared { state, .. }): State<Shared>,
     headers: HeaderMap,
@@ -76,7 +76,7 @@ pub(super) async fn code(
     trial(&state, &headers).await?;
     let archive = state.pods.code.get().await.map_err(|error| {
         let detail = crate::util::errors::chain(&error);
-        tracing::error!("there is no code for trials: {detail}");
+        tracing::error!("no code can be sent to trials: {detail}");
         Error::NoCode(detail)
     })?;
     let file = tokio::fs::File::open(&archive.file).await.map_err(|error| {
@@ -90,7 +90,7 @@ pub(super) async fn code(
     Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, PORTION))))
 }
 
-/// `GET /api/v1/agent/parameters`: the trial's parameter record.
+/// `GET /api/v1/agent/parameters`: sends the trial's parameter record.
 pub(super) async fn parameters(
     State(Shared { state, .. }): State<Shared>,
     headers: HeaderMap,
@@ -99,21 +99,22 @@ pub(super) async fn parameters(
     Ok(Json(parameter_record(row.parameter_id, &row.parameters)))
 }
 
-/// `POST /api/v1/agent/rendezvous`: says where a pod is. Answers when all have, or when the pod's patience or the
-/// manager's is over.
+/// `POST /api/v1/agent/rendezvous`: records the address of a pod. Responds when all pods have reported their
+/// addresses, or when the time in the request or [`PEERS_TIMEOUT`] is over.
 pub(super) async fn rendezvous(
     State(Shared { state, memory, .. }): State<Shared>,
     request: Request,
 ) -> Result<Json<RendezvousReply>, Error> {
     let trial = trial(&state, request.headers()).await?.id;
     let body = memory.read(request).await?;
-    let request: RendezvousRequest = serde_json::from_slice(&body.bytes)
-        .map_err(|error| Error::BadRequest(format!("not a pod's report: {error}")))?;
+    let request: RendezvousRequest = serde_json::from_slice(&body.bytes).map_err(|error| {
+        Error::BadRequest(format!("the body is not a rendezvous request: {error}"))
+    })?;
     drop(body);
     let patience = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(PEERS_TIMEOUT);
     let until = Instant::now() + patience;
     let meeting = &state.pods.meeting;
-    // Before the look, or a completion in between would not be heard of.
+    // Subscribed before the lookup. Otherwise the loop would miss a completion between the two.
     let mut complete = meeting.complete.subscribe();
     let departed = |pod: &str| state.handle.departed().has(&trial, pod);
     let entered = meeting.table().enter(&trial, &request, departed);

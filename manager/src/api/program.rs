@@ -1,4 +1,4 @@
-//! The agent program, for pods whose image has none: every trial of the experiment may fetch it.
+//! The agent program, for pods whose image has none. Every trial of the experiment may fetch it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio_util::io::ReaderStream;
 use super::agent::holder;
 use super::{Error, State as ApiState};
 
-/// Which program, and who knows who may have it.
+/// The path of the program, and the state that checks tokens.
 #[derive(Clone)]
 struct ProgramAccess {
     path: Arc<PathBuf>,
     state: ApiState,
 }
 
-/// `GET /api/v1/agent/program`.
+/// Returns the router with `GET /api/v1/agent/program`.
 pub fn router(path: PathBuf, state: ApiState) -> Router {
     Router::new()
         .route("/api/v1/agent/program", get(program))
@@ -43,7 +43,7 @@ async fn program(
     let (file, length) = open
         .await
         .map_err(|error| Error::Unreadable(format!("the agent program cannot be read: {error}")))?;
-    // Piece by piece: two hundred pods may ask at a time.
+    // Sent piece by piece, because two hundred pods may fetch it at the same time.
     let body = Body::from_stream(ReaderStream::with_capacity(file, 64 << 10));
     let mut response = body.into_response();
     let headers = response.headers_mut();

@@ -1,5 +1,5 @@
-//! The quota of requests of one trial. TrialKeeper's agent stays far below; a client that does not must not take the
-//! place of all others.
+//! The request quota of each trial. TrialKeeper's agent stays far below it. A client that does not must not use up
+//! the capacity for all others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use trial_protocol::TrialJobId;
 
 use super::Error;
 
-/// Requests of one trial at the same time, those included that only wait: two of each of its pods.
+/// The maximum number of concurrent requests of one trial, including those that only wait: two for each of its pods.
 const REQUESTS: usize = 256;
 
-/// Bytes of bodies of one trial that may be in memory at once: two of the largest.
+/// The maximum number of bytes of one trial's bodies in memory: two bodies of the largest size.
 const BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
 
-/// The trials that ask just now; cheap to clone.
+/// The trials with open requests; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Quota(Arc<Mutex<HashMap<TrialJobId, Use>>>);
 
@@ -25,7 +25,7 @@ struct Use {
     bytes: Arc<Semaphore>,
 }
 
-/// A trial's request, for as long as it lasts.
+/// An open request of a trial. Dropping it ends its use of the quota.
 #[derive(Debug)]
 pub(super) struct Seat {
     quota: Quota,
@@ -35,7 +35,7 @@ pub(super) struct Seat {
 }
 
 impl Quota {
-    /// Lets another request of the trial in, or asks it to come again.
+    /// Admits another request of the trial. If the quota is used up, returns an error that asks the client to retry.
     pub(super) fn seat(&self, trial: &TrialJobId) -> Result<Seat, Error> {
         let mut trials = self.lock();
         let new = || Use { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
@@ -79,6 +79,6 @@ mod tests {
         seats.push(quota.seat(&t).unwrap());
         assert!(Arc::ptr_eq(&seats[0].bytes, &seats[1].bytes), "the memory is shared");
         drop(seats);
-        assert!(quota.lock().is_empty(), "nothing is kept of those who are gone");
+        assert!(quota.lock().is_empty(), "trials without requests are removed");
     }
 }

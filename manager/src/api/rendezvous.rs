@@ -1,28 +1,29 @@
-//! PURE: the addresses of the pods of each trial, until all of them know.
+//! PURE: the addresses of the pods of each trial, until every pod has received them.
 //!
 //! # Invariants
 //!
-//! 1. An answer is complete when every index of every role has reported for the attempt, and holds the newest
-//!    address of each: a pod that was started again has another one.
-//! 2. A pod that has left its trial is nowhere: its address is that of a dead pod, and another takes its place.
-//! 3. Nothing is kept for good. Agents report again after a restart of the manager, and what was not asked for
-//!    longest makes room.
+//! 1. A reply is complete when every index of every role has reported for the attempt. It contains the newest address
+//!    of each: a restarted pod has a new one.
+//! 2. A pod that has left its trial is not a member: its address belongs to a dead pod, and another pod takes its
+//!    place.
+//! 3. Nothing is kept permanently. Agents report again after a restart of the manager, and the least recently used
+//!    attempt makes room.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap};
 
 use trial_protocol::{AttemptId, Member, RendezvousReply, RendezvousRequest, RoleSize, TrialJobId};
 
-/// Attempts that are remembered at a time.
+/// The maximum number of attempts that are remembered.
 const GROUPS: usize = 10_000;
 
-/// Pods of one trial.
+/// The maximum number of pods of one trial.
 const MEMBERS: u64 = 10_000;
 
-/// Missing pods that an answer names.
+/// The maximum number of missing pods that a reply names.
 const NAMED: usize = 10;
 
-/// The attempts whose pods are meeting.
+/// The attempts whose pods exchange their addresses.
 #[derive(Debug, Default)]
 pub struct Rendezvous {
     groups: HashMap<(TrialJobId, AttemptId), Group>,
@@ -32,7 +33,7 @@ pub struct Rendezvous {
 #[derive(Debug)]
 struct Group {
     roles: Vec<RoleSize>,
-    /// By position of the role, and index.
+    /// The known pods, by position of the role, and index.
     members: BTreeMap<(usize, u32), PodAddress>,
     touched: u64,
 }
@@ -42,41 +43,42 @@ struct Group {
 struct PodAddress {
     address: IpAddr,
     port: u16,
-    /// The pod's own id, where it has told.
+    /// The pod's own id, if the pod reported it.
     incarnation: Option<String>,
 }
 
-/// Why a pod is not let in: it will not be, however often it asks.
+/// The reason why a pod is refused. Repeating the request does not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RendezvousRefusal {
-    /// There are no such pods.
-    #[error("{role}:{index} is none of the trial's pods ({roles})")]
+    /// The trial has no such pod.
+    #[error("{role}:{index} is not a pod of the trial ({roles})")]
     Stranger {
-        /// The role it gave.
+        /// The role that the pod reported.
         role: String,
-        /// The index it gave.
+        /// The index that the pod reported.
         index: u32,
-        /// The roles it gave.
+        /// The roles that the pod reported.
         roles: String,
     },
-    /// Another pod of the same attempt was told something else.
-    #[error("another pod of this attempt speaks of the roles {theirs}, this one of {ours}")]
+    /// Another pod of the same attempt reported other roles.
+    #[error("another pod of this attempt reported the roles {theirs}, but this one {ours}")]
     OtherRoles {
-        /// The earlier value.
+        /// The roles that the other pod reported.
         theirs: String,
-        /// The present value.
+        /// The roles that this pod reported.
         ours: String,
     },
-    /// No trial has that many.
-    #[error("a trial may have {MEMBERS} pods, and this one says that it has {found}")]
+    /// The number of pods is above the maximum.
+    #[error("a trial may have at most {MEMBERS} pods, but this one has {found}")]
     TooMany {
-        /// The number that it gives.
+        /// The number that the pod reported.
         found: u64,
     },
 }
 
 impl Rendezvous {
-    /// Enters where a pod is. `true` if its attempt's pods are complete now. `departed` says which pods have left.
+    /// Records the address of a pod, and returns `true` if all pods of its attempt are known. `departed` returns
+    /// whether a pod has left.
     pub fn enter(
         &mut self,
         trial: &TrialJobId,
@@ -118,7 +120,7 @@ impl Rendezvous {
         Ok(group.missing().next().is_none())
     }
 
-    /// Returns the known pods of an attempt.
+    /// Returns the pods of an attempt if all are known, otherwise the missing ones.
     pub fn look(&self, trial: &TrialJobId, attempt: &AttemptId) -> RendezvousReply {
         let Some(group) = self.groups.get(&(trial.clone(), attempt.clone())) else {
             return RendezvousReply::default();
@@ -216,7 +218,7 @@ mod tests {
         let all = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000", "ps:0 10.0.0.1:4000"]);
         assert_eq!(steps("worker", 0, 4), (all, vec![]));
         let all = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000", "ps:0 10.0.0.9:4000"]);
-        assert_eq!(steps("ps", 0, 9), (all, vec![]), "after the others have gone on");
+        assert_eq!(steps("ps", 0, 9), (all, vec![]), "after the others have continued");
         assert_eq!(table.look(&trial("u"), &attempt), RendezvousReply::default());
     }
 
@@ -236,10 +238,10 @@ mod tests {
         enter(0, 1, "a", &[]);
         let whole = own(&["worker:0 10.0.0.1:4000", "worker:1 10.0.0.2:4000"]);
         assert_eq!(enter(1, 2, "b", &[]), (whole, vec![]));
-        // Its queue takes the trial back and lets it run again: the first new pod waits for the second.
+        // The queue preempts the trial and runs it again: the first new pod waits for the second.
         let gone = ["a", "b"];
         assert_eq!(enter(1, 3, "d", &gone), (vec![], own(&["worker:0"])));
-        // A word of a dead pod that was long on its way.
+        // A delayed request of a dead pod.
         assert_eq!(enter(0, 1, "a", &gone), (vec![], own(&["worker:0"])));
         let whole = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000"]);
         assert_eq!(enter(0, 4, "c", &gone), (whole, vec![]));
@@ -252,11 +254,11 @@ mod tests {
         table.enter(&trial("t"), &request(&roles, "worker", 0, 1), nobody).unwrap();
         #[rustfmt::skip]
         let table_of = [
-            ("an index too many",   request(&roles, "worker", 2, 1),         "worker:2 is none of the trial's pods (worker:2)"),
-            ("another role",        request(&roles, "ps", 0, 1),             "ps:0 is none of the trial's pods (worker:2)"),
-            ("no roles",            request(&[], "worker", 0, 1),            "worker:0 is none of the trial's pods ()"),
-            ("another opinion",     request(&[("worker", 3)], "worker", 2, 1), "another pod of this attempt speaks of the roles worker:2, this one of worker:3"),
-            ("far too many",        request(&[("worker", u32::MAX), ("ps", 9)], "ps", 0, 1), "a trial may have 10000 pods, and this one says that it has 4294967304"),
+            ("an index too high",   request(&roles, "worker", 2, 1),         "worker:2 is not a pod of the trial (worker:2)"),
+            ("another role",        request(&roles, "ps", 0, 1),             "ps:0 is not a pod of the trial (worker:2)"),
+            ("no roles",            request(&[], "worker", 0, 1),            "worker:0 is not a pod of the trial ()"),
+            ("other roles",         request(&[("worker", 3)], "worker", 2, 1), "another pod of this attempt reported the roles worker:2, but this one worker:3"),
+            ("too many pods",       request(&[("worker", u32::MAX), ("ps", 9)], "ps", 0, 1), "a trial may have at most 10000 pods, but this one has 4294967304"),
         ];
         for (says, request, refusal) in table_of {
             let refused = table.enter(&trial("t"), &request, nobody).unwrap_err().to_string();
@@ -270,7 +272,7 @@ mod tests {
         let pod = request(&[("worker", 2)], "worker", 0, 1);
         for number in 0..=GROUPS {
             table.enter(&trial(&format!("t{number}")), &pod, nobody).unwrap();
-            // The second is asked for again and again.
+            // The second group is used again and again.
             table.enter(&trial("t1"), &pod, nobody).unwrap();
         }
         let attempt = AttemptId::new("t-1").unwrap();

@@ -1,5 +1,5 @@
-//! The origin of a request as its headers tell it: the token that it shows, a browser or a program, the portal's page
-//! or another site's.
+//! The origin of a request according to its headers: its token, a browser or a program, the portal's page or another
+//! site's.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::Error;
 
-/// The bearer token of a request.
+/// Returns the bearer token of a request.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The password of a request with the scheme `Basic`, whatever the user's name.
+/// Returns the password of a request with the scheme `Basic`, whatever the user name.
 pub(super) fn basic(headers: &HeaderMap) -> Option<String> {
     let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
@@ -26,24 +26,25 @@ pub(super) fn basic(headers: &HeaderMap) -> Option<String> {
     pair.split_once(':').map(|(_, password)| password.to_owned())
 }
 
-/// Returns whether a request bears a mark of browsers, which no page can take off.
+/// Returns whether a request has a header that browsers send and that no page can remove.
 pub(super) fn of_a_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
 }
 
-/// Refuses what a browser sends, on listeners that are for programs alone: any page may have it send a simple request there.
+/// Refuses requests of browsers, on listeners that only serve programs. Any page can make a browser send a simple
+/// request there.
 pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
     if of_a_browser(request.headers()) {
-        let detail = "this port is for NNI's keeper; what a browser sends is not taken";
+        let detail = "this port is only for NNI's keeper; requests of browsers are refused";
         return Error::Forbidden(detail.to_owned()).into_response();
     }
     next.run(request).await
 }
 
-/// Returns whether a request was not made by another site's page. A browser says where a change comes from and
-/// lets no page say it; programs say nothing.
+/// Returns whether a request was not made by another site's page. A browser reports the origin of a change, and no
+/// page can forge it. Programs report none.
 pub(super) fn is_from_portal(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
@@ -54,7 +55,7 @@ pub(super) fn is_from_portal(headers: &HeaderMap) -> bool {
     origin.is_some_and(|origin| host.is_some_and(|host| origin.eq_ignore_ascii_case(host)))
 }
 
-/// Returns whether the request asks for this machine by a name that no other machine can have.
+/// Returns whether the request's host is a name that no other machine can have.
 pub(super) fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
         return false;

@@ -1,5 +1,5 @@
-//! Connections: accepted, bounded in number and in idleness, encrypted where asked for, and let end in
-//! peace, for a while, when the manager stops.
+//! Connections: the manager accepts them, bounds their number and their idle time, and encrypts them if configured.
+//! When the manager stops, open requests get a short time to end.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,36 +26,36 @@ use super::local_user::Connection;
 use super::throttle::Peer;
 use super::tls::Tls;
 
-/// Connections at the same time; more wait to be accepted. Each of 10,000 agents keeps two at most.
+/// The maximum number of connections; more wait to be accepted. Each of 10,000 agents keeps at most two.
 const CONNECTIONS: usize = 25_000;
 
-/// Those of one address, which may be a proxy's or a node's with many agents behind it. The Unix socket has no such bound:
-/// only the folder's owner reaches it.
+/// The maximum number of connections from one address, which may be a proxy's, or a node's with many agents. The Unix
+/// socket has no such limit: only the folder's owner reaches it.
 const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 5;
 
-/// Bytes of an answer that a connection holds beyond the piece that is being sent, and the largest head of a request.
+/// The number of bytes of a response that a connection buffers, and the maximum size of a request's head.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
-/// Descriptors beside those of connections: files, the database, the agents' pipes.
+/// The number of descriptors for other purposes than connections: files, the database, the agents' pipes.
 const OTHER_DESCRIPTORS: u64 = 1_000;
 
-/// The time that a client may take for a request's head, and how long a connection may rest between two
-/// requests: longer than an agent's heartbeat.
+/// The time in which a client must send a request's head, and the longest pause of a connection between two requests.
+/// It is longer than an agent's heartbeat.
 const IDLE: Duration = Duration::from_secs(75);
 
-/// The time that a client may take to agree on keys.
+/// The time in which a client must complete the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The time that what was sent may stay untaken, because the client does not read it or is gone without a word.
+/// The time that sent data may stay unacknowledged, because the client does not read or has vanished.
 const UNTAKEN: Duration = Duration::from_mins(1);
 
-/// The time that requests in progress may go on when the manager stops.
+/// The time in which open requests may end when the manager stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The time to wait when the system has no more descriptors or the like.
+/// The pause before the next attempt to accept, for example if the system has no more descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves without encryption until `shutdown`, then lets the requests in progress end, for 5 s at most.
+/// Serves without encryption until `shutdown`, then waits at most 5 s until open requests have ended.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -65,7 +65,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Serves as [`serve`] does, with encryption and nothing else.
+/// Serves like [`serve`], but only with encryption.
 pub async fn serve_tls(
     listener: TcpListener,
     tls: &Tls,
@@ -86,13 +86,13 @@ pub async fn serve_local(
     Ok(())
 }
 
-/// A socket that connections come from.
+/// A socket that accepts connections.
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// A connection, and the address at its other end.
+/// An accepted connection. With TCP, the address at its other end.
 enum Accepted {
     Tcp(TcpStream, Peer),
     Unix(UnixStream),
@@ -112,7 +112,7 @@ async fn run(
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let (accepted, place) = tokio::select! {
-            biased; // A stop outranks newcomers.
+            biased; // A stop takes precedence over new connections.
             () = &mut shutdown => break,
             Some(_) = connections.join_next() => continue,
             accepted = accept(&listener, &places) => accepted,
@@ -126,7 +126,7 @@ async fn run(
                 });
             }
             Accepted::Tcp(stream, peer) => {
-                // One address must not take the places of all others.
+                // One address must not use up the places of all others.
                 let Some(seat) = addresses.seat(peer) else { continue };
                 connections.spawn(async move {
                     encrypted(stream, peer, tls, router, watcher).await;
@@ -137,12 +137,12 @@ async fn run(
     }
     drop(listener);
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests were cut off that did not end within {DRAIN:?}");
+        tracing::warn!("requests that did not end within {DRAIN:?} were cut off");
     }
     connections.shutdown().await;
 }
 
-/// Agrees on keys where the connection is encrypted, and answers requests.
+/// Completes the TLS handshake if the connection is encrypted, then answers its requests.
 async fn encrypted(
     stream: TcpStream,
     peer: Peer,
@@ -157,7 +157,7 @@ async fn encrypted(
             converse(stream, Origin { peer: Some(peer), connection }, router, watcher).await;
         }
         Some(tls) => {
-            // TLS itself tells a client that cannot agree with the manager; no other client cares.
+            // TLS itself reports a failed handshake to the client. No other client is affected.
             if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
                 let origin = Origin { peer: Some(peer), connection: None };
                 converse(stream, origin, router, watcher).await;
@@ -170,7 +170,7 @@ async fn encrypted(
 #[derive(Debug, Clone, Default)]
 struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// One of an address's connections, for as long as it lasts.
+/// An open connection of an address.
 #[derive(Debug)]
 struct ConnectionSeat {
     addresses: Addresses,
@@ -178,7 +178,7 @@ struct ConnectionSeat {
 }
 
 impl Addresses {
-    /// Counts another connection of the address. `None`: it has as many as it may have.
+    /// Counts another connection of the address. Returns `None` if the address has the maximum number.
     fn seat(&self, peer: Peer) -> Option<ConnectionSeat> {
         let address = peer.network();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,8 +203,8 @@ impl Drop for ConnectionSeat {
     }
 }
 
-/// Lets this process have a descriptor for each connection, as far as the system allows: the usual limit of 1,024 is
-/// meant for programs that use `select`. Processes that the manager starts inherit the limit.
+/// Raises this process's limit of descriptors to one for each connection, as far as the system allows. The usual
+/// limit of 1,024 is meant for programs that use `select`. Processes that the manager starts inherit the limit.
 fn allow_descriptors() {
     let own = getrlimit(Resource::Nofile);
     let connections = u64::try_from(CONNECTIONS).unwrap_or(u64::MAX);
@@ -215,13 +215,13 @@ fn allow_descriptors() {
     }
     let raised = Rlimit { current: Some(allowed), maximum: own.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the number of connections stays limited");
+        tracing::warn!(%error, "cannot raise the limit of descriptors; the number of connections stays limited");
     }
 }
 
-/// The next connection, once there is a place for it.
+/// Waits for a free place, then for the next connection.
 async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, OwnedSemaphorePermit) {
-    let place = Arc::clone(places).acquire_owned().await.expect("it is never closed");
+    let place = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
     loop {
         let accepted = match listener {
             Listener::Unix(listener) => {
@@ -229,17 +229,17 @@ async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, Owne
             }
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, address)| {
                 if let Err(error) = prepare(&stream) {
-                    tracing::debug!(%error, "a connection was gone before it began");
+                    tracing::debug!(%error, "a connection closed before it began");
                 }
                 Accepted::Tcp(stream, Peer(address.ip()))
             }),
         };
         match accepted {
             Ok(accepted) => return (accepted, place),
-            // Of one connection only: the next may be right behind it.
+            // The error affects only this connection. The next may follow at once.
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "connections cannot be accepted; trying again");
+                tracing::error!(%error, "cannot accept connections; trying again");
                 sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
@@ -247,10 +247,10 @@ async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, Owne
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // Answers are small and awaited: they must not wait to be joined by others.
+    // Responses are small and clients wait for them, so they must not be delayed to be combined.
     stream.set_nodelay(true)?;
-    // Source: tcp(7), TCP_USER_TIMEOUT: it ends a connection whose window stays closed, too.
-    let untaken = u32::try_from(UNTAKEN.as_millis()).expect("it is a minute");
+    // Source: tcp(7), TCP_USER_TIMEOUT. The option also ends a connection whose window stays closed.
+    let untaken = u32::try_from(UNTAKEN.as_millis()).expect("a minute fits");
     Ok(set_tcp_user_timeout(stream, untaken)?)
 }
 
@@ -259,16 +259,16 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Where a connection's requests come from: extensions of each.
+/// The origin of a connection's requests, which each request gets as extensions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Origin {
-    /// `None`: the Unix socket.
+    /// The client's address. `None` on the Unix socket.
     peer: Option<Peer>,
-    /// `None`: the Unix socket, or a connection with encryption.
+    /// The connection's ends. `None` on the Unix socket and with encryption.
     connection: Option<Connection>,
 }
 
-/// Answers one connection's requests, one after the other.
+/// Answers the requests of one connection, one after the other.
 async fn converse<S>(stream: S, origin: Origin, router: Router, watcher: Watcher)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -339,7 +339,7 @@ mod tests {
         busy.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         seen.await.unwrap();
         stop.send(()).unwrap();
-        assert_eq!(resting.read(&mut [0; 1]).await.unwrap(), 0, "closed, for it was idle");
+        assert_eq!(resting.read(&mut [0; 1]).await.unwrap(), 0, "an idle connection is closed");
         release.send(()).unwrap();
         let mut answer = String::new();
         busy.read_to_string(&mut answer).await.unwrap();
@@ -366,7 +366,7 @@ mod tests {
         let mut silent = TcpStream::connect(address).await.unwrap();
         silent.write_all(b"GET / HTTP/1.1\r\nhost").await.unwrap();
         tokio::time::pause();
-        // Whatever is said at the end, it is the end.
+        // The test accepts any last response. It needs only the end of the connection.
         silent.read_to_end(&mut Vec::new()).await.unwrap();
         server.abort();
     }
@@ -394,9 +394,12 @@ mod tests {
         assert!(addresses.seat(peer(1)).is_none());
         assert!(addresses.seat(peer(2)).is_some());
         seats.pop();
-        assert!(addresses.seat(peer(1)).is_some(), "a place came back");
+        assert!(addresses.seat(peer(1)).is_some(), "the place is free again");
         drop(seats);
-        assert!(addresses.0.lock().unwrap().is_empty(), "none is kept of those who are gone");
+        assert!(
+            addresses.0.lock().unwrap().is_empty(),
+            "addresses without connections are removed"
+        );
     }
 
     #[tokio::test]
@@ -447,7 +450,7 @@ mod tests {
         let other = Tls::load_or_create(other.path(), &names).unwrap();
         assert!(connect(other.ca_pem().unwrap(), "localhost").await.is_err());
 
-        // A client that speaks plainly is not answered, and does no harm.
+        // A client without TLS gets no response, and does no harm.
         let mut plain = TcpStream::connect(address).await.unwrap();
         plain.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();

@@ -1,5 +1,5 @@
-//! The sessions of browsers. Each has an id of its own, ends on the server, and is kept in the store, so a manager that
-//! starts again still knows it. Only digests are kept: a reader of the store can use none.
+//! The sessions of browsers. Each has its own id and ends on the server. The store keeps the sessions, so they
+//! survive a restart of the manager. It contains only digests, which give a reader no access.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use crate::token::UserToken;
 use crate::util::clock::Clock;
 use crate::util::ids;
 
-/// The time that a session lasts after its log-in.
+/// The lifetime of a session after the log-in.
 pub(super) const LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// Sessions at a time; a further one ends the session that would expire first.
+/// The maximum number of sessions. A further one ends the session that would expire first.
 const SESSIONS: usize = 1_000;
 
 /// The sessions that have not ended; cheap to clone.
@@ -23,9 +23,9 @@ const SESSIONS: usize = 1_000;
 pub struct Sessions(Arc<Inner>);
 
 struct Inner {
-    /// The end of each, in milliseconds since the Unix epoch, by its digest.
+    /// The end of each session, in milliseconds since the Unix epoch, by its digest.
     ends: Mutex<HashMap<String, i64>>,
-    /// `None`: they end with this process.
+    /// `None` if the sessions end with this process.
     store: Option<Store>,
     clock: Arc<dyn Clock>,
 }
@@ -39,7 +39,7 @@ impl Sessions {
         Ok(Self(Arc::new(Inner { ends: Mutex::new(ends), store: Some(store), clock })))
     }
 
-    /// Sessions that end with this process, for a store that is only read.
+    /// Creates sessions that end with this process, for a store that is only read.
     pub fn in_memory(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner { ends: Mutex::default(), store: None, clock }))
     }
@@ -57,15 +57,15 @@ impl Sessions {
             if let Some(first) = pushed_out {
                 store.end_session(first).await?;
             }
-            // On a full disk the user has to be let in all the more.
+            // Especially on a full disk, the user must be able to log in.
             if let Err(error) = store.begin_session(digest, end_ms, now_ms).await {
-                tracing::warn!("a session was not stored, and ends with this manager: {error}");
+                tracing::warn!("cannot store a session, so it ends with this manager: {error}");
             }
         }
         Ok(id)
     }
 
-    /// Adds a session, and returns the one that had to end for it.
+    /// Adds a session, and returns the session that this one displaced.
     fn insert(&self, digest: String, end_ms: i64, now_ms: i64) -> Option<String> {
         let mut ends = self.lock();
         ends.retain(|_, end| *end > now_ms);
@@ -76,7 +76,7 @@ impl Sessions {
         pushed_out
     }
 
-    /// Ends a session. One that is not known is no error.
+    /// Ends a session. An unknown id is not an error.
     pub(super) async fn end(&self, user: &UserToken, id: &str) -> Result<(), Error> {
         let Some(digest) = user.digest_of(id) else { return Ok(()) };
         let was_live = self.lock().remove(&digest).is_some();
@@ -86,9 +86,9 @@ impl Sessions {
         }
     }
 
-    /// Returns whether `id` is a session that was begun with the present token and has not ended.
+    /// Returns whether `id` is a session that began with the present token and has not ended.
     pub(super) fn is_live(&self, user: &UserToken, id: &str) -> bool {
-        // How long the look takes tells nothing: digests cannot be chosen without the token.
+        // The duration of the lookup reveals nothing: a client without the token cannot choose digests.
         let digest = user.digest_of(id);
         let end = digest.and_then(|digest| self.lock().get(&digest).copied());
         end.is_some_and(|end| end > self.0.clock.now_ms())
@@ -130,13 +130,16 @@ mod tests {
         let sessions = Sessions::load(store.clone(), clock.clone()).await.unwrap();
         let (one, two) =
             (sessions.begin(&user).await.unwrap(), sessions.begin(&user).await.unwrap());
-        assert_ne!(one, two, "each browser has its own");
+        assert_ne!(one, two, "each browser has its own session");
         sessions.end(&user, &one).await.unwrap();
         sessions.end(&user, "unknown").await.unwrap();
         let live = |sessions: &Sessions| [&one, &two].map(|id| sessions.is_live(&user, id));
         assert_eq!(live(&sessions), [false, true]);
         for (digest, _) in store.sessions().await.unwrap() {
-            assert!(!digest.contains(&two) && !sessions.is_live(&user, &digest), "of no use");
+            assert!(
+                !digest.contains(&two) && !sessions.is_live(&user, &digest),
+                "a digest gives no access"
+            );
         }
         drop(sessions);
         store.close().await;
@@ -154,7 +157,7 @@ mod tests {
         clock.0.store(end, Ordering::SeqCst);
         assert_eq!(live(&again), [false, false]);
         again.begin(&user).await.unwrap();
-        assert_eq!(store.sessions().await.unwrap().len(), 1, "none is kept after its end");
+        assert_eq!(store.sessions().await.unwrap().len(), 1, "expired sessions are removed");
         assert!(again.begin(&user).await.is_ok());
         store.close().await;
     }

@@ -1,4 +1,4 @@
-//! The routes, called without a socket.
+//! Tests of the routes, called without a socket.
 
 mod doors;
 mod follow;
@@ -49,7 +49,7 @@ impl Bed {
         Self::of(None).await
     }
 
-    /// Returns the bed of an experiment whose configuration names the metric that counts.
+    /// Creates the bed of an experiment whose configuration names the metric that counts.
     async fn of(objective: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
@@ -108,7 +108,7 @@ impl Bed {
         format!("Bearer {token}")
     }
 
-    /// The trial has ended, as was noted at this time.
+    /// Ends the trial, with the end recorded at this time.
     async fn end(&self, trial: &str, at_ms: i64) {
         let change = TrialChange {
             state: JobState::Succeeded,
@@ -178,7 +178,7 @@ async fn a_batch_is_stored_and_acknowledged() {
     let metrics = bed.state.store.metrics(&t).await.unwrap();
     assert_eq!(metrics[0].metric.value.as_json(), &json!({"default": "NaN", "who": "it's"}));
     let stored = bed.state.store.reports(&t, trial_protocol::Lane::Facts).await.unwrap();
-    assert_eq!(stored[0].body["unit"], "of a later version", "what this build cannot read is kept");
+    assert_eq!(stored[0].body["unit"], "of a later version", "fields of a later version are kept");
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ async fn requests_that_are_not_right_are_refused_by_the_table() {
         ("a newer agent",       Some(own.as_str()),     with("/offer", json!({"oldest": 2, "newest": 9})), conflict),
         ("an ancient agent",    Some(own.as_str()),     with("/offer", json!({"oldest": 0, "newest": 0})), serde_json::from_str(&ancient).unwrap()),
         ("an impossible seq",   Some(own.as_str()),     with("/reports/0/seq", json!(u64::MAX)), problem(400, "Bad Request", "bad-request", "seq is 18446744073709551615, more than 2^63 - 1")),
-        ("too large",           Some(own.as_str()),     " ".repeat(BODY_LIMIT_BYTES + 1), problem(413, "Payload Too Large", "too-large", "a request may hold 8388608 bytes; send fewer reports at once")),
+        ("too large",           Some(own.as_str()),     " ".repeat(BODY_LIMIT_BYTES + 1), problem(413, "Payload Too Large", "too-large", "a request's body may have at most 8388608 bytes; send fewer reports at once")),
     ];
     for (says, authorization, body, expected) in table {
         let (status, answer) = bed.post(authorization, body).await;
@@ -250,11 +250,7 @@ async fn requests_that_are_not_right_are_refused_by_the_table() {
     }
     for trial in ["t", "u"] {
         let trial = TrialJobId::new(trial).unwrap();
-        assert_eq!(
-            bed.state.store.metrics(&trial).await.unwrap(),
-            [],
-            "nothing of all that is stored"
-        );
+        assert_eq!(bed.state.store.metrics(&trial).await.unwrap(), [], "nothing is stored");
     }
 }
 
@@ -298,7 +294,7 @@ async fn a_browser_that_shows_the_token_is_given_a_cookie() {
     assert_eq!(status, StatusCode::NO_CONTENT);
     let (pair, attributes) = cookie.split_once("; ").unwrap();
     assert_eq!(attributes, "Path=/; Max-Age=2592000; HttpOnly; SameSite=Strict");
-    assert!(!pair.contains(token.trim()), "the cookie does not tell the token");
+    assert!(!pair.contains(token.trim()), "the cookie does not contain the token");
     let (status, cookie) = session("DELETE", header::COOKIE, pair).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     assert!(cookie.starts_with("trialkeeper-e=; Path=/; Max-Age=0;"), "{cookie}");
@@ -316,7 +312,7 @@ async fn other_addresses_and_methods_are_problems_too() {
         405,
         "Method Not Allowed",
         "method-not-allowed",
-        "this address does not take that method",
+        "this address does not support that method",
     );
     assert_eq!(read(response).await, (StatusCode::METHOD_NOT_ALLOWED, expected));
     let request = Request::get("/nowhere").body(Body::empty()).unwrap();
@@ -334,7 +330,7 @@ async fn health_needs_no_token() {
     let well = json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")});
     assert_eq!(health().await, (StatusCode::OK, well.clone()));
 
-    // A stranger who drops a table the probe needs stands in for a disk that fails.
+    // Renaming a table that the probe needs simulates a failing disk.
     let stranger = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
     stranger.execute_batch("ALTER TABLE probe RENAME TO gone").unwrap();
     bed.state.store.probe().await.unwrap_err();
@@ -345,7 +341,7 @@ async fn health_needs_no_token() {
     });
     assert_eq!(health().await, (StatusCode::SERVICE_UNAVAILABLE, ill));
     stranger.execute_batch("ALTER TABLE gone RENAME TO probe").unwrap();
-    // A stranger who asks has nothing written; the manager tries it now and then.
+    // A request for the health writes nothing. The manager probes the disk from time to time.
     assert_eq!(health().await.0, StatusCode::SERVICE_UNAVAILABLE);
     bed.state.store.probe().await.unwrap();
     assert_eq!(health().await, (StatusCode::OK, well));

@@ -1,8 +1,9 @@
-//! The pause before a token is looked at, which grows with the wrong tokens that were shown. It is bounded, and no user
-//! is refused for another's guesses: the right token is always let in. It is the same for right and wrong tokens, or
-//! its absence would tell which it was.
+//! The pause before a token is checked, which grows with the number of wrong tokens. The pause is bounded, and no
+//! user is refused because of another user's guesses: the right token is always accepted. The pause is the same for
+//! right and wrong tokens. Otherwise its absence would reveal the right one.
 //!
-//! The Unix socket in the experiment's folder has no pause: only the folder's owner reaches it, who can read the token.
+//! The Unix socket in the experiment's folder has no pause: only the folder's owner reaches it, and can also read the
+//! token.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,7 +18,7 @@ use tokio::time::{Instant, sleep};
 pub(super) struct Peer(pub(super) IpAddr);
 
 impl Peer {
-    /// The address as its owner's. Of IPv6 one owner has 2^64 at least.
+    /// Returns the part of the address that one owner holds. With IPv6, an owner has at least 2^64 addresses.
     pub(super) fn network(self) -> IpAddr {
         match self.0.to_canonical() {
             IpAddr::V6(address) => {
@@ -29,30 +30,30 @@ impl Peer {
     }
 }
 
-/// The growth of the pause with the failures that are not forgotten.
+/// The growth of the pause with the number of failures.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
-    /// Failures without a pause: a person mistypes.
+    /// The number of failures without a pause, because people mistype.
     free: u32,
-    /// Further failures that double it.
+    /// The number of further failures that doubles the pause.
     doubled_by: u32,
     longest: Duration,
 }
 
-/// The pause after the first failure that has one.
+/// The first pause, after the failures without one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The growth for one address.
 const OF_ADDRESS: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
 /// The growth for all addresses together.
 const OVERALL: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
-/// One failure is forgotten in this time.
+/// The time after which one failure is forgotten.
 const FORGET: Duration = Duration::from_secs(10);
-/// Failures that are counted, so that a pause ends within minutes of the last guess.
+/// The maximum number of counted failures, so that the pauses end within minutes of the last guess.
 const COUNTED: u32 = 100;
-/// Addresses that are counted one by one; those beyond count in all only.
+/// The maximum number of addresses with a count of their own. Others count only in the total.
 const ADDRESSES: usize = 10_000;
 
-/// The failures of late; cheap to clone.
+/// The recent failures; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Throttle(Arc<Mutex<Failures>>);
 
@@ -67,7 +68,7 @@ struct Failures {
 struct Tally {
     failures: u32,
     last: Option<Instant>,
-    /// The wrong token shown last: a program that shows a stale one again and again guesses nothing.
+    /// The hash of the last wrong token. A program that repeats a stale token is not guessing.
     shown: u64,
 }
 
@@ -88,7 +89,7 @@ impl Tally {
 }
 
 impl Growth {
-    /// PURE: the pause after so many failures.
+    /// PURE: returns the pause after so many failures.
     fn pause(self, failures: u32) -> Duration {
         let Some(beyond) = failures.checked_sub(self.free + 1) else { return Duration::ZERO };
         let factor = 1_u32.checked_shl(beyond / self.doubled_by).unwrap_or(u32::MAX);
@@ -97,7 +98,7 @@ impl Growth {
 }
 
 impl Throttle {
-    /// Waits for as long as the failures of late ask for. `None`: the request came over the Unix socket.
+    /// Waits for the pause that the recent failures require. `None` for a request over the Unix socket.
     pub(super) async fn wait(&self, peer: Option<Peer>) {
         if let Some(peer) = peer {
             sleep(self.pause(peer, Instant::now())).await;
@@ -157,16 +158,16 @@ mod tests {
             throttle.count(guesser, &guess.to_string());
         }
         assert_eq!(pause(guesser), OF_ADDRESS.longest);
-        assert_eq!(pause(peer("::ffff:192.0.2.1")), OF_ADDRESS.longest, "it is the same");
+        assert_eq!(pause(peer("::ffff:192.0.2.1")), OF_ADDRESS.longest, "the same address");
         assert_eq!(pause(user), Duration::ZERO);
         for guess in 0..1000 {
             let many = format!("10.0.{}.{}", guess / 250, guess % 250);
             throttle.count(peer(&many), &format!("guess {guess}"));
         }
-        assert_eq!(pause(user), OVERALL.longest, "many addresses are one guesser");
+        assert_eq!(pause(user), OVERALL.longest, "guesses of many addresses count together");
         let began = Instant::now();
         throttle.wait(None).await;
-        assert_eq!(began.elapsed(), Duration::ZERO, "the folder's owner");
+        assert_eq!(began.elapsed(), Duration::ZERO, "the Unix socket");
         throttle.wait(user).await;
         assert!(began.elapsed() >= OVERALL.longest);
         tokio::time::advance(FORGET * COUNTED).await;
@@ -185,7 +186,7 @@ mod tests {
             throttle.count(peer(&format!("2001:db8::{guess}")), &guess.to_string());
         }
         let pause = throttle.pause(poller.unwrap(), Instant::now());
-        assert_eq!(pause, OF_ADDRESS.longest, "one network");
+        assert_eq!(pause, OF_ADDRESS.longest, "addresses of one network count together");
     }
 
     #[test]

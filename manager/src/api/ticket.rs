@@ -1,5 +1,5 @@
-//! Tickets: a ticket lets a browser in once, soon after a user who knows the token has asked for it. A ticket may stand
-//! in an address, where a token must not: it is of no use to a later reader.
+//! Tickets: a ticket logs in one browser, soon after a user with the token has requested it. A ticket may be part of
+//! an address, unlike a token: a later reader cannot use it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::auth::User;
 use super::log_in::LogIn;
 use crate::util::ids;
 
-/// The time that a ticket is good.
+/// The lifetime of a ticket.
 const GOOD_FOR: Duration = Duration::from_mins(5);
-/// Tickets that are good at a time; more push the oldest out.
+/// The maximum number of valid tickets; a further one displaces the oldest.
 const MOST: usize = 16;
 
-/// The tickets that have not been used; cheap to clone.
+/// The unused tickets; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tickets(Arc<Mutex<Vec<(String, Instant)>>>);
 
@@ -34,8 +34,8 @@ impl Tickets {
         ticket
     }
 
-    /// Uses a ticket up; whether it was good. (What is compared is random and soon gone: how long that takes reveals
-    /// nothing.)
+    /// Uses up a ticket, and returns whether it was valid. The duration of the comparison reveals nothing: tickets
+    /// are random and short-lived.
     pub(super) async fn take(&self, shown: &str) -> bool {
         let mut tickets = self.0.lock().await;
         tickets.retain(|(_, issued)| issued.elapsed() < GOOD_FOR);
@@ -44,10 +44,10 @@ impl Tickets {
     }
 }
 
-/// An address that lets one browser in, once and soon
+/// Returns an address that logs in one browser, once and only for a short time
 #[utoipa::path(
     post, path = "/api/v1/session/ticket", tag = "session",
-    responses((status = 200, body = Object, description = "`path`, and for how many `seconds` it is good")),
+    responses((status = 200, body = Object, description = "`path`, and its lifetime in `seconds`")),
     security(("token" = [])),
 )]
 pub(super) async fn issue(_: User, State(log_in): State<LogIn>) -> Json<Value> {
@@ -67,11 +67,11 @@ mod tests {
         assert!(tickets.take(&one).await);
         assert!(!tickets.take(&one).await, "once");
         tokio::time::advance(GOOD_FOR).await;
-        assert!(!tickets.take(&late).await, "not for long");
+        assert!(!tickets.take(&late).await, "a ticket expires");
         let first = tickets.issue().await;
         for _ in 0..MOST {
             tickets.issue().await;
         }
-        assert!(!tickets.take(&first).await, "a bounded number");
+        assert!(!tickets.take(&first).await, "the number is bounded");
     }
 }

@@ -1,9 +1,9 @@
-//! The manager's certificate: the user's own, or one made on the first start.
+//! The manager's certificate: the user's own, or one that the manager makes on its first start.
 //!
-//! Without a certificate of the user's, the manager has an authority of its own in its folder, `ca.pem` and
-//! `ca-key.pem`. At each start it signs a certificate for its present names. Agents are given `ca.pem` and trust
-//! nothing else, so the names may change while they live. The certificates do not expire: they are trusted because they
-//! were handed over, and a trial's machine may have a wrong clock.
+//! Without a certificate of the user, the manager has its own authority in its folder, `ca.pem` and `ca-key.pem`. At
+//! each start, it signs a certificate for its present names. Agents receive `ca.pem` and trust nothing else, so the
+//! names may change during their lifetime. The certificates do not expire: agents trust them because the manager
+//! delivered them, and a trial's machine may have a wrong clock.
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
 
-/// The time that a certificate of the user's is used before its files are looked at again.
+/// The time after which the manager checks the files of the user's certificate again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The manager's side of every encrypted connection; cheap to clone.
@@ -35,51 +35,51 @@ pub struct Tls {
     ca_pem: Option<Arc<str>>,
 }
 
-/// Why there is no certificate.
+/// The reason why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read or written.
     #[error("cannot {action} {}", .path.display())]
     File {
-        /// The action that was tried.
+        /// The failed action.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A file does not hold what it should.
-    #[error("{} holds no {what} in PEM form", .path.display())]
+    /// A file does not contain the expected item.
+    #[error("{} contains no {what} in PEM form", .path.display())]
     NotPem {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The item that was looked for.
+        /// The expected item.
         what: &'static str,
     },
-    /// One of the names is none.
-    #[error("a certificate cannot be made for {names}")]
+    /// A name is not valid in a certificate.
+    #[error("cannot make a certificate for {names}")]
     Names {
-        /// The names asked for.
+        /// The requested names.
         names: String,
-        /// The problem.
+        /// The cause.
         #[source]
         source: rcgen::Error,
     },
-    /// Certificate and key do not work.
+    /// The certificate and the key cannot be used together.
     #[error("the certificate and its key cannot be used together")]
     Unusable(#[source] rustls::Error),
 }
 
 impl Tls {
-    /// Uses the user's certificate (with the chain behind it) and its key, both in PEM form. They are read again when
-    /// the files change, so that the certificate can be replaced while the manager runs.
+    /// Uses the user's certificate (followed by its chain) and its key, both in PEM form. The manager reads the files
+    /// again when they change, so the certificate can be replaced while the manager runs.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let files = Files::read(certificate, key)?;
         Ok(Self { acceptor: acceptor(Arc::new(files))?, ca_pem: None })
     }
 
-    /// Uses the authority in `folder`, made on the first start, and signs a certificate for `names`: host
+    /// Uses the authority in `folder`, which is made on the first start. Signs a certificate for `names`: the host
     /// names and addresses under which agents reach the manager.
     pub fn load_or_create(folder: &Path, names: &[String]) -> Result<Self, Error> {
         let refused = |source| Error::Names { names: names.join(", "), source };
@@ -98,8 +98,8 @@ impl Tls {
         Ok(Self { acceptor, ca_pem: Some(ca_pem.into()) })
     }
 
-    /// The authority that agents are to trust, in PEM form. `None` for a certificate of the user's, which
-    /// the user's own authority vouches for.
+    /// Returns the authority that agents must trust, in PEM form. `None` with a certificate of the user, which the
+    /// user's own authority has signed.
     pub fn ca_pem(&self) -> Option<&str> {
         self.ca_pem.as_deref()
     }
@@ -109,7 +109,7 @@ impl Tls {
     }
 }
 
-/// A certificate of the user's, as it is in its files.
+/// The user's certificate, read from its files.
 #[derive(Debug)]
 struct Files {
     certificate: PathBuf,
@@ -120,12 +120,12 @@ struct Files {
 #[derive(Debug)]
 struct Present {
     certified: Arc<CertifiedKey>,
-    /// The stamp that tells these files from others that take their place.
+    /// The stamp that distinguishes these files from later ones.
     stamp: CertificateStamp,
     looked_at: Instant,
 }
 
-/// When each of the two was changed, and which file it is.
+/// The time of the last change and the inode of each of the two files.
 type CertificateStamp = [Option<(i64, i64, u64)>; 2];
 
 impl Files {
@@ -140,8 +140,8 @@ impl Files {
         })
     }
 
-    /// The certificate, read again if its files have changed. What cannot be used changes nothing: perhaps
-    /// only one of the two is there yet.
+    /// Returns the certificate, read again if its files have changed. If the new files cannot be used, the old
+    /// certificate stays: perhaps only one of the two files was replaced so far.
     fn present(&self, now: Instant) -> Arc<CertifiedKey> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         if now.saturating_duration_since(present.looked_at) >= LOOK_AGAIN {
@@ -157,7 +157,7 @@ impl Files {
                     Err(error) => {
                         let error = crate::util::errors::chain(&error);
                         tracing::error!(
-                            "the new certificate cannot be used, the old one is: {error}"
+                            "cannot use the new certificate, so the old one stays in use: {error}"
                         );
                     }
                 }
@@ -208,14 +208,14 @@ fn acceptor(certificates: Arc<dyn ResolvesServerCert>) -> Result<TlsAcceptor, Er
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The authority's certificate and key, made where they are missing.
+/// Returns the authority's certificate and key, and makes them if they are missing.
 fn authority(folder: &Path) -> Result<(String, KeyPair), Error> {
     let (certificate, key) = (folder.join("ca.pem"), folder.join("ca-key.pem"));
     if !certificate.exists() {
         let broken = |source| Error::Names { names: "the authority".to_owned(), source };
         let new_key = KeyPair::generate().map_err(broken)?;
         let new = authority_params().self_signed(&new_key).map_err(broken)?;
-        // The certificate last: a reader of it finds its key beside it.
+        // The certificate is written last, so a reader that finds it also finds its key.
         write(&key, &new_key.serialize_pem())?;
         write(&certificate, &new.pem())?;
     }
@@ -224,11 +224,12 @@ fn authority(folder: &Path) -> Result<(String, KeyPair), Error> {
     Ok((text(&certificate)?, pair))
 }
 
-/// The same at every start: what it issues names it as the issuer.
+/// Returns the parameters of the authority. They are the same at every start, because its certificates name it as the
+/// issuer.
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named("TrialKeeper manager's own authority");
-    // It vouches for this manager's certificate, never for another authority.
+    // The authority signs this manager's certificate, never another authority.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params
@@ -244,7 +245,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })
 }
 
-/// Writes aside and renames; readable by the owner only, as temporary files are.
+/// Writes a temporary file and renames it. Only the owner can read the file, as usual for temporary files.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     let failed = |source| Error::File { action: "write", path: path.to_owned(), source };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -258,7 +259,7 @@ fn not_pem(path: &Path, what: &'static str) -> Error {
     Error::NotPem { path: path.to_owned(), what }
 }
 
-/// A client that trusts one authority and no other, or, without one, the public ones.
+/// Returns a client that trusts only the given authority or, without one, the public authorities.
 pub(super) fn connector(ca_pem: Option<&str>) -> Result<tokio_rustls::TlsConnector, String> {
     let mut roots = rustls::RootCertStore::empty();
     if let Some(ca_pem) = ca_pem {
@@ -305,7 +306,7 @@ mod tests {
             let pair = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
             (pair.cert.pem(), pair.signing_key.serialize_pem(), pair.cert.der().clone())
         };
-        // Moved into place, as the rotation of certificates does.
+        // Renamed into place, as in the rotation of certificates.
         let put = |path: &Path, text: &str| {
             let aside = folder.path().join("aside");
             fs::write(&aside, text).unwrap();
@@ -322,18 +323,14 @@ mod tests {
         };
         assert_eq!(used(), first.2);
         put(&certificate, &second.0);
-        assert_eq!(used(), first.2, "half of it is there");
+        assert_eq!(used(), first.2, "only one file is replaced");
         put(&key, &second.1);
         assert_eq!(used(), second.2);
         fs::remove_file(&key).unwrap();
-        assert_eq!(used(), second.2, "the last that could be used");
+        assert_eq!(used(), second.2, "the last usable certificate");
         put(&certificate, &first.0);
         put(&key, &first.1);
-        assert_eq!(
-            files.present(now.get()).cert[0],
-            second.2,
-            "not looked at for every connection"
-        );
+        assert_eq!(files.present(now.get()).cert[0], second.2, "not checked for every connection");
         assert_eq!(used(), first.2);
     }
 

@@ -1,5 +1,5 @@
 //! The routes of users, below `/api/v1`: the experiment, its trials, their curves and output, and changes to them.
-//! [`view`](crate::view) has the shapes of the answers.
+//! [`view`](crate::view) defines the responses.
 
 mod act;
 mod curves;
@@ -32,7 +32,7 @@ pub(super) use trials::{
     ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
 };
 
-/// The users' routes, each described by its handler.
+/// Returns the users' routes. Each handler describes its own route.
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let in_turn = || from_fn(make_in_turn);
     OpenApiRouter::new()

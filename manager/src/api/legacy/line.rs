@@ -1,4 +1,4 @@
-//! PURE: a line of a trial's output as the Python keeper sends it -> reports. Source: NNI 3.0,
+//! PURE: converts a line of a trial's output, as the Python keeper sends it, into reports. Source: NNI 3.0,
 //! `nni/runtime/trial_command_channel` and `nni/trial.py`.
 
 use serde::Deserialize;
@@ -7,10 +7,10 @@ use trial_protocol::{
     LogChunk, LogText, Metric, MetricKind, MetricValue, OBJECTIVE, ReportBody, Stream, TrialJobId,
 };
 
-/// The mark before a metric's JSON; an apostrophe ends it.
+/// The mark before a metric's JSON. An apostrophe follows the JSON.
 const MARKER: &str = "NNISDK_MEb'";
 
-/// The length of a bad text that is shown to the user, in characters.
+/// The maximum length of a malformed text in a message to the user, in characters.
 const SHOWN: usize = 200;
 
 /// The content of a line, by lane.
@@ -27,23 +27,23 @@ struct NniMetric {
     r#type: String,
     #[serde(default)]
     sequence: u64,
-    /// The value as JSON in a text; a bare value is taken, too.
+    /// The value as JSON in a text. A bare value is also accepted.
     #[serde(default)]
     value: Option<Value>,
 }
 
 impl LineContent {
-    /// Output and nothing else.
+    /// Creates the content of a line that is only output.
     pub(super) fn log(stream: Stream, mut line: String) -> Self {
         line.push('\n');
-        // The place within the stream is found when the report is numbered.
+        // The offset within the stream is determined when the report is numbered.
         let chunk = LogChunk { stream, offset_bytes: 0, text: LogText::Text(line) };
         Self { facts: Vec::new(), bulk: vec![ReportBody::Log(chunk)] }
     }
 }
 
-/// Reads a line of the trial's own output. What stands beside metrics is output; a metric that cannot
-/// be read is noted, and kept as output.
+/// Reads a line of the trial's own output. Text beside metrics is output. A metric that cannot be read becomes a
+/// note, and stays in the output.
 pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineContent {
     if let Some(rest) = line.strip_prefix(MARKER)
         && let Some(fact) = usual(trial, rest)
@@ -52,10 +52,10 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineConten
     }
     let (mut facts, mut beside) = (Vec::new(), String::new());
     let mut rest = line;
-    // Several processes of a trial may write on one line.
+    // Several processes of a trial may write to one line.
     while let Some(at) = rest.find(MARKER) {
         let text = &rest[at + MARKER.len()..];
-        // The JSON is read to its own end: an apostrophe may stand in it.
+        // The JSON parser determines the end of the JSON, which may contain apostrophes.
         let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let value = values.next();
         let after = text.get(values.byte_offset()..).and_then(|rest| rest.strip_prefix('\''));
@@ -75,14 +75,14 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineConten
     LineContent { facts, bulk }
 }
 
-/// Reads what nearly all lines with a metric are: that and nothing else. `None`: it is something else, or it
-/// cannot be read, and deserves a closer look.
+/// Reads the most frequent line with a metric: only the metric. Returns `None` for any other line, and for a metric
+/// that cannot be read. The caller then reads the line in full.
 fn usual(trial: &TrialJobId, rest: &str) -> Option<ReportBody> {
     let metric = serde_json::from_str(rest.trim_end().strip_suffix('\'')?).ok()?;
     understood(trial, metric).ok().map(ReportBody::Metric)
 }
 
-/// Reads a metric that came without output around it.
+/// Reads a metric that arrived without surrounding output.
 pub(super) fn metric(trial: &TrialJobId, text: &str) -> ReportBody {
     match serde_json::from_str(text) {
         Ok(value) => report(trial, value),
@@ -131,7 +131,7 @@ fn unreadable(problem: &str, text: &str) -> ReportBody {
     }
 }
 
-/// As much of a stranger's text as a person wants to see.
+/// Shortens a text from a client to a length for messages.
 pub(super) fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(SHOWN).collect();
     if short.len() < text.len() {
@@ -191,8 +191,8 @@ mod tests {
         let table = [
             ("one after the other",      format!("{}{}", of(0), of(1)),             vec![Some(0), Some(1)],       String::new()),
             ("with output between",      format!("a{}b{}c", of(0), of(1)),          vec![Some(0), Some(1)],       "abc".to_owned()),
-            ("behind one that is none",  format!("{none}{}", of(1)),                vec![None, Some(1)],          none.clone()),
-            ("behind another trial's",   format!("{}{stranger}{}", of(0), of(2)),   vec![Some(0), None, Some(2)], stranger.clone()),
+            ("after a malformed one",    format!("{none}{}", of(1)),                vec![None, Some(1)],          none.clone()),
+            ("after another trial's",    format!("{}{stranger}{}", of(0), of(2)),   vec![Some(0), None, Some(2)], stranger.clone()),
         ];
         for (says, line, sequences, beside) in table {
             let said = read(&t(), Stream::Stdout, &line);
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(code, "metric-unreadable");
             let expected = format!("a metric cannot be read: {problem}: ");
             assert!(message.starts_with(&expected), "{message}");
-            assert_eq!(said.bulk, bulk(&line), "nothing is lost");
+            assert_eq!(said.bulk, bulk(&line), "the output is complete");
         }
         assert_eq!(read(&t(), Stream::Stdout, "plain").facts, []);
         assert_eq!(read(&t(), Stream::Stdout, "").bulk, bulk(""));

@@ -1,4 +1,4 @@
-//! The old routes without a socket, and with NNI's own keeper at the other end of one.
+//! Tests of the old routes, without a socket, and with NNI's own keeper over a socket.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -53,7 +53,7 @@ impl Bed {
         Self { store, router: router(&intake), events, folder }
     }
 
-    /// The manager was stopped and started again.
+    /// Stops the manager and starts it again.
     async fn restarted(self) -> Self {
         let Self { store, router, folder, .. } = self;
         drop(router);
@@ -78,7 +78,7 @@ impl Bed {
         assert_eq!(self.post("stdout/exp/abcde", body).await, (StatusCode::OK, String::new()));
     }
 
-    /// Sequence and value of each stored metric, in order.
+    /// Returns the sequence and the value of each stored metric, in order.
     async fn metrics(&self) -> Vec<(u64, Value)> {
         let rows = self.store.metrics(&abcde()).await.unwrap();
         rows.into_iter()
@@ -86,7 +86,7 @@ impl Bed {
             .collect()
     }
 
-    /// All output, and that each piece begins where the last one ended.
+    /// Returns all output, and checks that each piece begins at the end of the previous one.
     async fn log(&self) -> String {
         let mut log = Vec::new();
         for chunk in self.store.log(&abcde(), Stream::Stdout).await.unwrap() {
@@ -140,7 +140,7 @@ async fn requests_of_browsers_are_refused_whatever_their_origin() {
     assert_eq!(
         bed.post(path, routes[0].1.to_string()).await.0,
         StatusCode::OK,
-        "a keeper's is taken"
+        "a keeper's request is accepted"
     );
 }
 
@@ -180,7 +180,7 @@ async fn a_trial_s_reports_are_stored_and_passed_on_once_across_a_restart() {
     assert_eq!(posted, (StatusCode::OK, String::new()));
     bed.line("trial", "good bye").await;
 
-    assert_eq!(bed.told(), 4, "what is said again is not told again");
+    assert_eq!(bed.told(), 4, "repeated reports are not passed on again");
     let expected = [
         (0, json!(0.5)),
         (0, json!(0.6)),
@@ -344,7 +344,7 @@ async fn a_line_that_could_not_be_stored_is_stored_when_it_comes_again() {
     assert_eq!(
         facts.iter().map(|row| row.seq).collect::<Vec<_>>(),
         [0, 1],
-        "no number is left out"
+        "the numbers have no gap"
     );
 }
 
@@ -373,14 +373,14 @@ async fn bodies_that_wait_for_the_disk_count_as_memory() {
     stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
     let large = json!({"tag": "trial", "msg": "x".repeat((8 << 20) - 100)}).to_string();
     let mut waiting = Vec::new();
-    // Until all the memory that bodies may have is taken.
+    // Until the bodies use all of their memory.
     let (status, problem) = loop {
         let mut post = Box::pin(bed.post("stdout/exp/abcde", large.clone()));
         match futures_util::poll!(post.as_mut()) {
             std::task::Poll::Ready(answer) => break answer,
             std::task::Poll::Pending => waiting.push(post),
         }
-        assert!(waiting.len() < 20, "there is no end to it");
+        assert!(waiting.len() < 20, "the memory is not bounded");
     };
     assert_eq!((waiting.len(), status), (8, StatusCode::SERVICE_UNAVAILABLE), "{problem}");
     assert!(problem.contains("overloaded"), "{problem}");
@@ -393,7 +393,8 @@ async fn bodies_that_wait_for_the_disk_count_as_memory() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs TRIALKEEPER_TEST_NNI_PYTHON, a Python with NNI 3.0"]
 async fn nni_s_own_keeper_is_served() {
-    let python = std::env::var("TRIALKEEPER_TEST_NNI_PYTHON").expect("it names a Python");
+    let python = std::env::var("TRIALKEEPER_TEST_NNI_PYTHON")
+        .expect("the variable contains the path of a Python");
     let bed = Bed::new().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -448,7 +449,7 @@ fn keeper_environment(output: &Path) -> [(&'static str, String); 7] {
 async fn large_posts_wait_for_one_another_and_are_all_stored() {
     let bed = Bed::new().await;
     let posts = (0..6).map(|sequence| {
-        // As JSON it is sixteen times as large in memory.
+        // The parsed JSON takes sixteen times the memory of its text.
         let value = format!("[{}[]]", "[],".repeat(200_000));
         let metric = json!({"parameter_id": 0, "trial_job_id": "abcde", "type": "PERIODICAL", "sequence": sequence, "value": value});
         let line = format!("NNISDK_MEb'{metric}'");

@@ -1,18 +1,19 @@
-//! PURE: a text in a post's JSON, whatever it holds. A Python keeper escapes a byte of the output that it could not
-//! decode as half of a pair of surrogates. Rust cannot hold that in a text. The line is worth more than that character.
+//! PURE: a text in a post's JSON, whatever its content. The Python keeper escapes an undecodable byte of the output
+//! as half of a pair of surrogates. A Rust string cannot contain that, so the character is replaced and the line
+//! kept.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// A text. What is no character stands as U+FFFD.
+/// A text. U+FFFD replaces each invalid character.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Text(pub(super) String);
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // As bytes `serde_json` gives what it refuses to give as a text: half a pair is then three bytes, as if it
-        // were a character.
+        // `serde_json` returns as bytes the texts that it refuses as strings. Half a pair of surrogates is then three
+        // bytes, as if it were a character.
         deserializer.deserialize_byte_buf(Bytes)
     }
 }
@@ -38,7 +39,7 @@ impl Visitor<'_> for Bytes {
 fn mended(mut bytes: Vec<u8>) -> String {
     for at in 0..bytes.len().saturating_sub(2) {
         if let [0xED, 0xA0..=0xBF, 0x80..=0xBF] = bytes[at..at + 3] {
-            // One for the three, which has three bytes, too.
+            // U+FFFD also has three bytes, so it replaces them in place.
             bytes[at..at + 3].copy_from_slice("\u{FFFD}".as_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! PURE: NNI's JSON shapes (nni 3.0, `nni/experiment/data.py` reads them).
+//! PURE: NNI's JSON forms (nni 3.0, `nni/experiment/data.py` reads them).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::job_state::JobState;
 use crate::store::MetricRow;
 use crate::view::TrialSummary;
 
-/// NNI's words for kinds of metric.
+/// NNI's names for the kinds of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum MetricKindWord {
@@ -30,7 +30,7 @@ impl MetricKindWord {
     }
 }
 
-/// NNI's word for a state; it has none for a lost trial.
+/// Returns NNI's name for a state. NNI has none for a lost trial.
 pub(super) fn status(state: JobState) -> &'static str {
     match state {
         JobState::Lost | JobState::Unknown => "UNKNOWN",
@@ -44,7 +44,7 @@ pub(super) fn status(state: JobState) -> &'static str {
     }
 }
 
-/// A value as Python's `json.dumps` writes it, with the bare words for what JSON lacks.
+/// Returns a value as Python's `json.dumps` writes it, with bare words for values that JSON lacks.
 pub(super) fn python(value: &Value) -> String {
     match value {
         Value::String(word) if matches!(word.as_str(), "NaN" | "Infinity" | "-Infinity") => {
@@ -67,8 +67,8 @@ fn parameter_id(trial: &TrialSummary) -> String {
     trial.parameter_id.unwrap_or(trial.sequence).to_string()
 }
 
-/// A result as the trial reported it, an object with all its members. NNI's clients judge an object by its `default`:
-/// where it has none, the member that counts here is added under that name.
+/// Returns a result as the trial reported it, an object with all its members. NNI's clients use the member `default`
+/// of an object. If it is missing, the member that counts for TrialKeeper is added under that name.
 fn with_default(value: &Value, counts: Option<&str>) -> Value {
     let mut value = value.clone();
     if let (Some(members), Some(name)) = (value.as_object_mut(), counts)
@@ -88,14 +88,14 @@ fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Va
         "parameterId": parameter_id(trial),
         "type": kind,
         "sequence": sequence,
-        // JSON in JSON: clients decode twice.
+        // JSON within JSON: clients decode it twice.
         "data": Value::from(python(&value)).to_string(),
     })
 }
 
-/// A stored metric as a `MetricDataRecord`: the trial's intermediate result number `step`, counted from 0. NNI's pages
-/// put each result at that place of a list. They fail at a hole in it, such as a trial leaves that numbers its steps
-/// itself.
+/// Converts a stored metric to a `MetricDataRecord`: the trial's intermediate result number `step`, counted from 0.
+/// NNI's pages put each result at this position of a list. They fail at a gap, which arises if a trial numbers its
+/// own steps.
 pub(super) fn record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value {
     let (kind, sequence) = match row.metric.kind {
         MetricKind::Intermediate => ("PERIODICAL", step),
@@ -109,7 +109,8 @@ fn final_record(trial: &TrialSummary) -> Option<Value> {
     Some(shape(trial, at_ms, "FINAL", 0, trial.reported_final.as_ref()?))
 }
 
-/// All final results, then each trial's latest intermediate one; `steps` says how many that trial has.
+/// Returns all final results, then each trial's latest intermediate result. `steps` contains the number of
+/// intermediate results of each trial.
 pub(super) fn latest_records(trials: &[Arc<TrialSummary>], steps: &[u64]) -> Value {
     let finals = trials.iter().filter_map(|trial| final_record(trial));
     let latest = trials.iter().zip(steps).filter_map(|(trial, steps)| {
@@ -120,7 +121,7 @@ pub(super) fn latest_records(trials: &[Arc<TrialSummary>], steps: &[u64]) -> Val
     finals.chain(latest).collect()
 }
 
-/// A trial as `TrialJobInfo`; `logs` is the folder of the experiment where its trials' files lie on this machine.
+/// Converts a trial to `TrialJobInfo`. `logs` is the experiment's folder if the trials' files are on this machine.
 pub(super) fn trial_job(trial: &TrialSummary, logs: Option<&Path>) -> Value {
     let log = |name: &str| match logs {
         Some(folder) => folder.join(&trial.id).join(name).to_string_lossy().into_owned(),
@@ -157,7 +158,7 @@ pub(super) fn trial_job(trial: &TrialSummary, logs: Option<&Path>) -> Value {
     job
 }
 
-/// A succeeded trial as `export-data` has it.
+/// Converts a succeeded trial to an entry of `export-data`.
 pub(super) fn exported(trial: &TrialSummary) -> Option<Value> {
     let last = trial.reported_final.as_ref().filter(|_| trial.state == JobState::Succeeded)?;
     let last = with_default(last, trial.metric.as_deref());

@@ -1,12 +1,13 @@
-//! Every route refuses clients that may not pass. The routes are read from the routers' own tables, so that none is
-//! forgotten, nor a whole table.
+//! Tests that every route refuses unauthorised clients. The routes are read from the routers' own tables, so that no
+//! route and no table is missed.
 
 use super::*;
 
-/// Routes that anybody may ask: they tell nothing of a search.
+/// The routes without a token: they reveal nothing about a search.
 const OPEN: [&str; 5] = ["/healthz", "/api/v1/nni/version", "/login", "/logout", "/assets/t"];
 
-/// The files that hold the routers' tables, and what stands before their paths. The old server's is another listener's.
+/// The files with the routers' tables, and the prefixes of their paths. The old server's table belongs to another
+/// listener.
 const TABLES: [(&str, &str, &str); 4] = [
     ("api.rs", "", include_str!("../../api.rs")),
     ("api/nni.rs", "/api/v1/nni", include_str!("../nni.rs")),
@@ -16,7 +17,7 @@ const TABLES: [(&str, &str, &str); 4] = [
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-/// The paths of the routers' tables and of the described routes, with something for each variable part.
+/// Returns the paths of the routers' tables and of the described routes, with a value for each variable part.
 fn paths() -> Vec<String> {
     let described = crate::api::user::routes().into_openapi().paths.paths;
     let quoted = TABLES.iter().flat_map(|(_, before, text)| {
@@ -30,7 +31,7 @@ fn paths() -> Vec<String> {
     };
     let all = quoted.chain(described.into_keys());
     let paths: Vec<_> = all.map(|path| filled(&path)).collect();
-    assert!(paths.len() >= 60, "the tables are read: {paths:?}");
+    assert!(paths.len() >= 60, "the tables contain all paths: {paths:?}");
     paths
 }
 
@@ -56,7 +57,7 @@ fn no_table_of_routes_is_forgotten() {
     found.sort();
     let mut known: Vec<_> = TABLES.iter().map(|(file, ..)| *file).collect();
     known.extend(["api/legacy.rs", "api/user.rs"]);
-    // The home has a gate and a token of its own; `tests/e2e/portal/home.rs` tries them.
+    // The home has its own gate and token, which `tests/e2e/portal/home.rs` tests.
     known.push("api/home.rs");
     known.sort_unstable();
     let known: Vec<_> = known.iter().map(|file| source.join(file).display().to_string()).collect();
@@ -73,7 +74,7 @@ async fn every_route_refuses_clients_without_the_right() {
         (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap())
     };
     let (e, t) = ids("e", "t");
-    // Whose trial still ran would be let in.
+    // A running trial's expired token would be accepted.
     bed.end("u", 0).await;
     let expired = bed.state.secret.trial_token(&e, &TrialJobId::new("u").unwrap(), 0);
     let expired = format!("Bearer {expired}");
@@ -81,7 +82,7 @@ async fn every_route_refuses_clients_without_the_right() {
     let foreign = format!("Bearer {}", foreign.trial_token(&e, &t, SystemClock.now_ms()));
     let own = bed.token("e", "t");
     let elsewhere = bed.token("f", "t");
-    // The clients that a trial's and a user's routes refuse, and how: 401, or 403 where the client is known.
+    // The clients that a trial's and a user's routes refuse, with the status: 401, or 403 if the client is known.
     #[rustfmt::skip]
     let strangers = [
         ("no token",                 None,                     401, 401),
@@ -116,7 +117,7 @@ async fn every_route_refuses_clients_without_the_right() {
                 if let Some(authorization) = authorization {
                     request = request.header(header::AUTHORIZATION, authorization);
                 }
-                // A body that would do, if it were looked at, for another trial.
+                // A body that would be valid for another trial, if it were read.
                 let body = Body::from(batch("e", "u").to_string());
                 let answer = router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
                 if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
@@ -126,17 +127,17 @@ async fn every_route_refuses_clients_without_the_right() {
                 let status = answer.status().as_u16();
                 let sniffing = answer.headers().get(header::X_CONTENT_TYPE_OPTIONS);
                 assert_eq!(sniffing.unwrap(), "nosniff", "{says}: {method} {path}");
-                // A page says so with the way to the form where its reader may log in.
+                // A page redirects to the form where its viewer may log in.
                 let way = answer.headers().get(header::LOCATION);
                 let way = way.and_then(|way| way.to_str().ok());
                 let led = status == 303 && way.is_some_and(|way| way.starts_with("/login"));
                 let shown = if led { 401 } else { status };
                 assert_eq!(shown, expected, "{says}: {method} {path}");
             }
-            assert!(asked > 0, "{path} takes no method that is known here");
+            assert!(asked > 0, "{path} supports none of the methods");
         }
     }
-    // What is told of a trial's reports by its body: another trial's token.
+    // A refusal that depends on the body of the request: a report with another trial's token.
     let (status, _) = bed.post(Some(&own), batch("e", "u").to_string()).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
 }
@@ -153,22 +154,23 @@ async fn a_token_that_expires_before_long_is_renewed_on_the_ack() {
     let holder = bed.state.secret.identify(renewed, now_ms + 2 * month).unwrap();
     assert_eq!((holder.experiment, holder.trial), (e, t));
     let (_, ack) = bed.post(Some(&format!("Bearer {renewed}")), batch("e", "t").to_string()).await;
-    assert_eq!(ack.get("token"), None, "once");
+    assert_eq!(ack.get("token"), None, "a token is renewed once");
 }
 
 #[tokio::test]
 async fn an_expired_token_is_good_while_its_trial_runs_and_shortly_after() {
     let day = 24 * 60 * 60 * 1000;
     let now_ms = SystemClock.now_ms();
-    // The trial, when it ended, the token's experiment, how old the token is in days; then the status and whether it is renewed.
+    // The trial, the time of its end, the token's experiment and the token's age in days, then the status and whether
+    // the token is renewed.
     #[rustfmt::skip]
     let table = [
-        ("it runs, after a year",           "t", None,                 "e", 365, 200, true),
-        ("it has just ended",               "t", Some(now_ms),         "e", 365, 200, true),
-        ("it ended two days ago",           "t", Some(now_ms - 2 * day), "e", 365, 401, false),
-        ("a good one, of such a trial",     "t", Some(now_ms - 2 * day), "e", 89,  200, false),
-        ("it never was",                    "x", None,                 "e", 365, 401, false),
-        ("another experiment's, of a name", "t", None,                 "f", 365, 401, false),
+        ("a year-old token of a running trial", "t", None,                 "e", 365, 200, true),
+        ("a trial that has just ended",     "t", Some(now_ms),         "e", 365, 200, true),
+        ("a trial that ended two days ago", "t", Some(now_ms - 2 * day), "e", 365, 401, false),
+        ("a valid token of such a trial",   "t", Some(now_ms - 2 * day), "e", 89,  200, false),
+        ("an unknown trial",                "x", None,                 "e", 365, 401, false),
+        ("another experiment's trial",      "t", None,                 "f", 365, 401, false),
     ];
     for (says, trial, ended_at_ms, experiment, days, expected, is_renewed) in table {
         let bed = Bed::new().await;
@@ -183,7 +185,7 @@ async fn an_expired_token_is_good_while_its_trial_runs_and_shortly_after() {
         let stored = bed.state.store.metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
         assert_eq!(stored.len(), usize::from(expected == 200), "{says}");
     }
-    // What comes late does not put off the end.
+    // A late report does not postpone the end.
     let bed = Bed::new().await;
     bed.end("t", now_ms - 2 * day).await;
     let (status, _) = bed.post(Some(&bed.token("e", "t")), batch("e", "t").to_string()).await;
@@ -212,8 +214,8 @@ async fn a_trial_that_asks_too_much_at_once_is_asked_to_come_again() {
     }
     assert_eq!(waiting.len(), 256);
     let (status, _) = bed.post(Some(&bed.token("e", "u")), batch("e", "u").to_string()).await;
-    assert_eq!(status, StatusCode::OK, "others are served");
+    assert_eq!(status, StatusCode::OK, "other trials are served");
     waiting.pop();
     let (status, _) = bed.post(Some(&bed.token("e", "t")), batch("e", "t").to_string()).await;
-    assert_eq!(status, StatusCode::OK, "and so is it, when it has room again");
+    assert_eq!(status, StatusCode::OK, "the trial is served again when a request has ended");
 }

@@ -1,4 +1,4 @@
-//! Streams of events, called without a socket.
+//! Tests of event streams, called without a socket.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -8,7 +8,7 @@ use trial_protocol::{Lane, LogChunk, LogText, ReportBody, Stream};
 use super::user::log;
 use super::*;
 
-/// The next event of a stream that is not a sign of life: its kind, its id and its data.
+/// Returns the next event of a stream: its kind, its id and its data. Keep-alive messages are skipped.
 pub(super) async fn next_event(body: &mut Body) -> Option<(String, String, Value)> {
     loop {
         let frame = body.frame().await?.unwrap().into_data().unwrap();
@@ -54,7 +54,7 @@ async fn a_stream_tells_what_changes_and_resumes_without_a_gap() {
     assert_eq!((event.as_str(), id.as_str(), &trial["state"]), ("trial", "5", &json!("FAILED")));
     let (event, _, told) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), &told["counts"]["FAILED"]), ("experiment", &json!(1)));
-    // The manager goes: what came last is told, and that it was the last.
+    // When the manager stops, the stream sends the last change, and then its end.
     bed.state.store.set_experiment_state("DONE", 9, 9).await.unwrap();
     bed.state.closing.cancel();
     let (event, _, told) = next_event(&mut resumed).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_character_cut_between_two_pieces_of_output_is_sent_whole() {
     bed.say(Lane::Bulk, 3, vec![piece(14, &[&euro[1..], b"b", &euro[..2]].concat())]).await;
     let (_, id, data) = next_event(&mut stream).await.unwrap();
     assert_eq!((id.as_str(), &data["text"]), ("1.3.1.17.0", &json!("€b")));
-    // What never comes whole is told once nothing more can come.
+    // An incomplete character is sent once nothing more can follow.
     bed.change("t", JobState::Succeeded).await;
     let (_, _, data) = next_event(&mut stream).await.unwrap();
     assert_eq!(data["text"], "\u{fffd}");
@@ -126,7 +126,7 @@ async fn a_stream_that_was_cut_between_two_trials_goes_on_with_the_second() {
     for (trial, state) in [("u", JobState::Failed), ("t", JobState::Failed)] {
         bed.change(trial, state).await;
     }
-    // Both at once: the last that was seen before is change 3.
+    // Both changes happened together. The last event before them is change 3.
     for (after, told) in
         [("3", vec![("u", "4"), ("t", "5")]), ("4", vec![("t", "5")]), ("5", vec![])]
     {

@@ -1,11 +1,12 @@
-//! NNI's API, called without a socket: the shapes that `samples/nni/manager/rest` recorded of NNI 3.0, member by member.
+//! Tests of NNI's API, called without a socket: the forms that `samples/nni/manager/rest` recorded of NNI 3.0, field
+//! by field.
 
 use axum::http::Method;
 use trial_protocol::{Lane, Metric, MetricKind, ReportBody};
 
 use super::*;
 
-/// The members of an object in their order, with the kind of each.
+/// Returns the fields of an object in their order, with the type of each.
 fn shape(value: &Value) -> Vec<(String, &'static str)> {
     let kind = |value: &Value| match value {
         Value::Null => "null",
@@ -93,7 +94,7 @@ async fn answers_have_the_members_of_nni_s() {
         ("finalMetricData", "array"),
     ];
     let mut trial = shape(&jobs[0]);
-    // Beside what it says of its own, a reason.
+    // In addition to NNI's fields, a trial has a reason.
     trial.retain(|(name, _)| name != "message");
     assert_eq!(trial, members(&expected));
     assert_eq!(bed.got("/trial-jobs/t").await, jobs[0]);
@@ -145,7 +146,7 @@ async fn nni_reads_whole_objects_and_judges_them_by_the_member_that_counts() {
         let one = |one: &Value| json!([one["type"], one["sequence"], one["data"]]);
         records.map(one).collect::<Vec<_>>()
     };
-    // NNI's clients judge an object by its member `default`.
+    // NNI's clients use the member `default` of an object.
     let data = |acc: f64| {
         let text = format!(r#"{{"acc": {acc}, "loss": 9, "note": "x", "default": {acc}}}"#);
         Value::from(text).to_string()
@@ -207,14 +208,14 @@ async fn refusals_are_nni_s_and_its_faults_are_not() {
     let table = [
         (&get,    "/trial-jobs/nobody",                    false, 404, "there is no trial nobody"),
         (&get,    "/metric-data/nobody",                   false, 404, "there is no trial nobody"),
-        (&get,    "/metric-data-range/a/9",                false, 400, "\"a\" is no position of a trial; they count from 0"),
+        (&get,    "/metric-data-range/a/9",                false, 400, "\"a\" is not the position of a trial; positions begin at 0"),
         (&get,    "/metric-data?type=BEST",                false, 400, "the query cannot be read: type: unknown variant `BEST`, expected `PERIODICAL` or `FINAL`"),
-        (&get,    "/trial-file/t/..%2f..%2fdb",            false, 400, "stdout, stderr and trial.log can be shown"),
-        (&put,    "/experiment?update_type=MAX_TRIAL_NUM", false, 401, "send the user's token as a bearer token; it is in the file user.token in the experiment's folder (a program that cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"),
-        (&put,    "/experiment?update_type=TRIAL_NUMBER",  true,  400, "update_type is \"TRIAL_NUMBER\"; SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM and MAX_EXEC_DURATION are possible"),
+        (&get,    "/trial-file/t/..%2f..%2fdb",            false, 400, "only stdout, stderr and trial.log can be shown"),
+        (&put,    "/experiment?update_type=MAX_TRIAL_NUM", false, 401, "send the user's token as a bearer token; it is in the file user.token in the experiment's folder (if a program cannot, such as NNI's client, start it with NETRC set to the path of the file netrc in the same folder)"),
+        (&put,    "/experiment?update_type=TRIAL_NUMBER",  true,  400, "update_type must be SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM or MAX_EXEC_DURATION, not \"TRIAL_NUMBER\""),
         (&put,    "/experiment?update_type=MAX_TRIAL_NUM", true,  400, "params.maxTrialNumber is missing"),
         (&delete, "/trial-jobs/no.id",                     true,  400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
-        (&get,    "/tensorboard/x",                        false, 501, "this manager does not do that over NNI's API; see docs/rest-api.md"),
+        (&get,    "/tensorboard/x",                        false, 501, "this manager does not support this route of NNI's API; see docs/rest-api.md"),
     ];
     for (method, path, token, status, error) in table {
         let (found, body) = bed.nni(method.clone(), path, token).await;

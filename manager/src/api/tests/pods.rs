@@ -1,4 +1,4 @@
-//! What pods ask for.
+//! Tests of the routes for pods.
 
 use std::fs;
 use std::io::Read as _;
@@ -109,14 +109,14 @@ async fn pods_wait_for_one_another() {
     let bed = Bed::new().await;
     let waiting = (StatusCode::OK, json!({"missing": ["worker:0", "worker:1"]}));
     assert_eq!(bed.meet("t", &pod("ps", 0, 0)).await, waiting);
-    // Another trial's pods are others.
+    // Another trial has its own pods.
     let others = (StatusCode::OK, json!({"missing": ["worker:1", "ps:0"]}));
     assert_eq!(bed.meet("u", &pod("worker", 0, 0)).await, others);
 
     let began = tokio::time::Instant::now();
     let (_, late) = bed.meet("t", &pod("worker", 0, 90_000)).await;
     assert_eq!(late, json!({"missing": ["worker:1"]}));
-    assert_eq!(began.elapsed().as_secs(), 25, "nobody is kept waiting for ever");
+    assert_eq!(began.elapsed().as_secs(), 25, "the wait is bounded");
 
     let (ps, first) = (pod("ps", 0, 20_000), pod("worker", 0, 20_000));
     let all = json!({"members": [
@@ -130,7 +130,7 @@ async fn pods_wait_for_one_another() {
     };
     let began = tokio::time::Instant::now();
     let (one, two, three) = tokio::join!(bed.meet("t", &ps), bed.meet("t", &first), last);
-    assert_eq!(began.elapsed().as_secs(), 5, "the last one lets all go on");
+    assert_eq!(began.elapsed().as_secs(), 5, "the last pod completes all");
     for answer in [one, two, three] {
         assert_eq!(answer, (StatusCode::OK, all.clone()));
     }
@@ -140,7 +140,7 @@ async fn pods_wait_for_one_another() {
 async fn a_pod_that_is_none_of_the_trial_s_is_refused() {
     let bed = Bed::new().await;
     for (says, pod) in [
-        ("an index too many", pod("worker", 2, 0)),
+        ("an index too high", pod("worker", 2, 0)),
         ("no address", json!({"attempt": "t-1"})),
         ("not an object", json!(7)),
     ] {

@@ -1,4 +1,4 @@
-//! Routes below a path of the user's choice.
+//! Tests of the routes below a prefix that the user chose.
 
 use super::*;
 use crate::api::also_below;

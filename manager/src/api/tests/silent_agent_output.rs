@@ -1,4 +1,4 @@
-//! Trials whose agents are not heard: what is shown of them comes from where they run.
+//! Tests of trials whose agents are silent: the training service provides the output.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::*;
 use crate::job_state::JobState;
 use crate::training_service::{Adopted, Output, SubmitError, TrainingService, TrialJobSpec};
 
-/// A service whose jobs print what is said here, each time that it is asked; and since when it was asked.
+/// A service whose jobs print `says` at every request. `asked` contains the time range of each request.
 struct Service {
     says: Result<Vec<&'static [u8]>, String>,
     asked: Mutex<Vec<Option<Duration>>>,
@@ -40,7 +40,7 @@ impl TrainingService for Service {
     ) -> Option<Result<Output, String>> {
         self.asked.lock().unwrap().push(ago);
         let pieces = self.says.clone().map(|pieces| pieces.into_iter().map(<[u8]>::to_vec));
-        // It goes on for ever.
+        // The stream never ends.
         Some(pieces.map(|pieces| {
             stream::iter(pieces.collect::<Vec<_>>()).chain(stream::pending()).boxed()
         }))
@@ -53,7 +53,7 @@ impl Bed {
     fn runs(&self, says: Result<Vec<&'static [u8]>, String>) -> Arc<Service> {
         let service = Arc::new(Service { says, asked: Mutex::default() });
         let runs: Arc<dyn TrainingService> = service.clone();
-        assert!(self.state.service.set(runs).is_ok(), "it was not set before");
+        assert!(self.state.service.set(runs).is_ok(), "the service was already set");
         service
     }
 }
@@ -69,7 +69,7 @@ async fn the_pods_output_is_sent_until_its_agent_is_heard() {
     assert_eq!(event, "trial");
     let (event, id, said) = next_event(&mut stream).await.unwrap();
     assert_eq!((event.as_str(), id.as_str()), ("unheard", "-1.-1.-1.0.0"));
-    assert_eq!(said, json!({"text": "a€b"}), "what is cut is waited for");
+    assert_eq!(said, json!({"text": "a€b"}), "an incomplete character waits for its rest");
     assert_eq!(*service.asked.lock().unwrap(), [None]);
     bed.change("t", JobState::Running).await;
     bed.say(Lane::Bulk, 0, vec![log(0, "a€b")]).await;
@@ -78,7 +78,7 @@ async fn the_pods_output_is_sent_until_its_agent_is_heard() {
         told.push(next_event(&mut stream).await.unwrap().0);
     }
     assert_eq!(told.iter().filter(|event| *event == "attempt").count(), 1, "{told:?}");
-    // Of one that was heard before, what it has printed since.
+    // For an agent that reported before, the service returns only the output since then.
     bed.change("t", JobState::Lost).await;
     loop {
         let (event, _, said) = next_event(&mut stream).await.unwrap();
@@ -92,7 +92,7 @@ async fn the_pods_output_is_sent_until_its_agent_is_heard() {
     bed.say(Lane::Bulk, 1, vec![log(5, "c")]).await;
     loop {
         let (event, _, said) = next_event(&mut stream).await.unwrap();
-        assert_ne!(event, "attempt", "what was told is not told again");
+        assert_ne!(event, "attempt", "earlier output is not sent again");
         if event == "log" {
             assert_eq!(said["text"], "c");
             break;

@@ -1,4 +1,4 @@
-//! Requests that are kept open until there is something to say.
+//! Tests of requests that agents keep open until they have reports.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use trial_protocol::DirectiveBody;
 
 use super::*;
 
-/// A body that comes when it is sent.
+/// A body that arrives when the test sends it.
 struct Later(oneshot::Receiver<String>);
 
 impl http_body::Body for Later {
@@ -50,11 +50,11 @@ async fn an_order_wakes_its_agent_alone_and_is_on_the_next_ack() {
     let (to_u, u) = open(&bed, "u");
     let (t, u) = (bed.send(t), bed.send(u));
     tokio::pin!(t, u);
-    // Asks once how far it is.
+    // A timeout of zero polls a request once.
     let patience = Duration::ZERO;
     assert!(timeout(patience, &mut t).await.is_err() && timeout(patience, &mut u).await.is_err());
 
-    // Another attempt's agent is another's.
+    // A directive for another attempt does not wake this agent.
     bed.handle.push_directive(&id("t"), &AttemptId::new("b").unwrap(), DirectiveBody::Flush);
     assert!(timeout(patience, &mut t).await.is_err());
     bed.handle.push_directive(&id("t"), &AttemptId::new("a").unwrap(), DirectiveBody::Flush);
@@ -64,13 +64,13 @@ async fn an_order_wakes_its_agent_alone_and_is_on_the_next_ack() {
         called,
         json!({"offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip", "open"]}})
     );
-    assert!(to_t.is_closed(), "its body is not waited for");
-    assert!(timeout(patience, &mut u).await.is_err(), "the other is not woken");
+    assert!(to_t.is_closed(), "the response does not wait for the body");
+    assert!(timeout(patience, &mut u).await.is_err(), "the other agent is not woken");
 
     to_u.send(batch("e", "u").to_string()).unwrap();
     let (status, ack) = read(u.await).await;
     assert_eq!((status, &ack["through"], ack.get("directives")), (StatusCode::OK, &json!(4), None));
-    // The order is known by now: a request that is kept open is not answered for it again.
+    // The directive was already announced, so it does not wake the next open request.
     let (to_t, t) = open(&bed, "t");
     let t = bed.send(t);
     tokio::pin!(t);
