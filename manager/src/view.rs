@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_shown_as_a_shell_takes_it() {
+    fn a_command_is_quoted_for_a_shell() {
         let words = ["sh", "-c", "echo it's $X", "", "a=b"].map(str::to_owned);
         assert_eq!(command_line(&words), r"sh -c 'echo it'\''s $X' '' a=b");
     }

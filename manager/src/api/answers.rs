@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_hold_so_much_for_an_address_and_in_all_and_give_it_back() {
+    async fn responses_are_bounded_and_free_their_memory() {
         let answers = Answers::new();
         let one = answers.allowance(peer(1));
         let half = || Bytes::from(vec![b'x'; OF_ADDRESS / 2]);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_without_an_answer_are_forgotten() {
+    fn addresses_without_a_response_are_removed() {
         let answers = Answers::new();
         for n in 0..10_000_u32 {
             drop(answers.allowance(Some(Peer(IpAddr::V4(n.into())))));

@@ -360,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    async fn users_are_admitted_by_the_table() {
+    async fn users_are_admitted_by_their_token_or_origin() {
         use Reach::{Machine, Network};
         let bed = Bed::new().await;
         let local = ("host", "127.0.0.1:8080");
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_s_names_are_known() {
+    fn names_of_this_machine_are_recognised() {
         #[rustfmt::skip]
         let table = [
             ("localhost", true), ("LOCALHOST:80", true), ("127.0.0.1", true), ("127.8.9.1:8080", true),

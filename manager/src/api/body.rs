@@ -202,7 +202,7 @@ mod tests {
     type Row<'a> = (&'a str, Option<&'a str>, Vec<u8>, Result<&'a [u8], &'a str>);
 
     #[tokio::test]
-    async fn bodies_are_read_by_the_table() {
+    async fn bodies_are_decompressed_and_bounded() {
         let full = vec![b'x'; BODY_LIMIT_BYTES];
         let over = vec![b'x'; BODY_LIMIT_BYTES + 1];
         let twice = [gzip(b"one "), gzip(b"two")].concat();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_memory_is_used_up_clients_are_asked_to_come_again() {
+    async fn clients_are_asked_to_retry_when_the_memory_is_used_up() {
         let memory = Memory::new();
         let held = Arc::clone(&memory.0);
         let held = held.try_acquire_many_owned(u32::try_from(MEMORY_BYTES - 10).unwrap()).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_given_up() {
+    async fn a_body_that_never_ends_is_refused() {
         let memory = Memory::new();
         let (_sender, silent) = tokio::sync::mpsc::channel(1);
         let request = Request::post("/").body(Body::new(Slow(silent))).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_may_be_slow_but_not_as_slow_as_one_likes() {
+    async fn a_body_below_the_lowest_rate_is_refused() {
         // The size of a piece, the number of pieces (one every three seconds), and whether the body is read
         // completely.
         for (bytes, pieces, waited) in

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_token_never_goes_unencrypted_to_who_is_asked_encrypted() {
+    async fn a_token_is_never_sent_unencrypted_to_an_https_address() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("HTTPS://127.0.0.1:{}", listener.local_addr().unwrap().port());
         let far = Client::Far { url, token: Some("secret".to_owned()), ca_pem: None, socket: None };

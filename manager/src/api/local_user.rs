@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_sockets_owner_is_found_by_both_its_ends() {
+    fn a_socket_s_owner_is_found_by_both_ends() {
         #[rustfmt::skip]
         let table = [
             ("127.0.0.1:54000",        "127.0.0.1:8080", Some(1000)),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_of_ones_own_is_recognised_and_one_that_is_gone_is_not() {
+    async fn only_open_connections_of_the_own_user_are_recognised() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = tokio::net::TcpListener::bind(host).await else { continue };
             let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await;

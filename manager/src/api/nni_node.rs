@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prefix_is_taken_off_whole_words_only() {
+    fn only_a_whole_prefix_is_removed() {
         #[rustfmt::skip]
         let table = [
             ("/pre/api/v1/nni/check-status?a=b", Some("/api/v1/nni/check-status?a=b")),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_phase_has_its_status_and_strangers_start_and_end_nothing() {
+    async fn each_phase_has_its_status_and_unknown_clients_are_refused() {
         let stop = CancellationToken::new();
         let (node, _posted) = NniNode::new(Some("pre/"), stop.clone());
         let manager = || Router::new().fallback(|| async { Json(json!("the manager")) });

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_has_so_many_requests_and_no_other_s() {
+    fn the_requests_of_each_trial_are_bounded() {
         let quota = Quota::default();
         let (t, u) = (TrialJobId::new("t").unwrap(), TrialJobId::new("u").unwrap());
         let mut seats: Vec<_> = (0..REQUESTS).map(|_| quota.seat(&t).unwrap()).collect();

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_meet_and_a_pod_that_comes_again_is_where_it_is_now() {
+    fn pods_exchange_addresses_and_a_restarted_pod_has_its_new_one() {
         let roles = [("worker", 2), ("ps", 1)];
         let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
         let mut table = Rendezvous::default();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn departed_pods_are_no_members() {
+    fn departed_pods_are_not_members() {
         let roles = [("worker", 2)];
         let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
         let mut table = Rendezvous::default();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused() {
+    fn unknown_pods_are_refused() {
         let mut table = Rendezvous::default();
         let roles = [("worker", 2)];
         table.enter(&trial("t"), &request(&roles, "worker", 0, 1), nobody).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_was_used_longest_ago_makes_room() {
+    fn the_least_recently_used_group_is_removed() {
         let mut table = Rendezvous::default();
         let pod = request(&[("worker", 2)], "worker", 0, 1);
         for number in 0..=GROUPS {
@@ -283,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_whatever_order_they_come_the_last_completes(order in Just((0..6_u32).collect::<Vec<_>>()).prop_shuffle()) {
+        fn the_last_pod_completes_the_group_in_any_order(order in Just((0..6_u32).collect::<Vec<_>>()).prop_shuffle()) {
             let mut table = Rendezvous::default();
             let roles = [("a", 2), ("b", 4)];
             for (count, pod) in order.iter().enumerate() {

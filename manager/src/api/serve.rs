@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_closes_resting_connections_and_lets_requests_end() {
+    async fn a_stop_closes_idle_connections_and_lets_requests_end() {
         let (arrived, seen) = oneshot::channel::<()>();
         let (release, gate) = oneshot::channel::<()>();
         let once = Arc::new(std::sync::Mutex::new(Some((arrived, gate))));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_descriptor_for_each_connection_if_the_system_allows() {
+    fn the_limit_of_descriptors_is_raised_as_far_as_allowed() {
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         setrlimit(Resource::Nofile, Rlimit { current: Some(512), maximum: Some(most) }).unwrap();
         allow_descriptors();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_says_nothing_is_closed() {
+    async fn a_connection_without_a_request_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(serve(listener, router(), std::future::pending()));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_takes_no_answer_is_not_waited_for_for_ever() {
+    async fn a_client_that_does_not_read_is_disconnected() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let places = Arc::new(Semaphore::new(1));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_connections_and_leaves_room_for_others() {
+    fn the_connections_of_an_address_are_bounded() {
         let peer = |last| Peer([192, 0, 2, last].into());
         let addresses = Addresses::default();
         let mut seats: Vec<_> =
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn with_encryption_only_clients_that_trust_the_certificate_are_served() {
+    async fn with_tls_only_clients_that_trust_the_certificate_are_served() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let tls = Tls::load_or_create(folder.path(), &names).unwrap();

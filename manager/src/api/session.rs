@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_ends_at_log_out_or_after_its_time_also_in_the_next_manager() {
+    async fn a_session_survives_a_restart_and_ends_at_its_log_out_or_expiry() {
         let folder = tempfile::tempdir().unwrap();
         let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
         let clock = Arc::new(FakeClock::default());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_user_is_let_in_though_the_disk_is_full_and_sessions_are_bounded() {
+    async fn a_user_can_log_in_on_a_full_disk_and_sessions_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();

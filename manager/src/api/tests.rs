@@ -194,7 +194,7 @@ async fn a_heartbeat_before_the_first_report_acknowledges_nothing() {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-async fn requests_that_are_not_right_are_refused_by_the_table() {
+async fn invalid_requests_are_refused() {
     let bed = Bed::new().await;
     let own = bed.token("e", "t");
     let mut forged = own.clone();
@@ -255,7 +255,7 @@ async fn requests_that_are_not_right_are_refused_by_the_table() {
 }
 
 #[tokio::test]
-async fn refusals_carry_the_headers_that_clients_act_on() {
+async fn refusals_have_the_headers_that_clients_use() {
     let bed = Bed::new().await;
     let refused = Request::post("/api/v1/agent/reports").body(Body::empty()).unwrap();
     let response = bed.send(refused).await;
@@ -279,7 +279,7 @@ async fn refusals_carry_the_headers_that_clients_act_on() {
 }
 
 #[tokio::test]
-async fn a_browser_that_shows_the_token_is_given_a_cookie() {
+async fn a_browser_with_the_token_gets_a_cookie() {
     let bed = Bed::new().await;
     let token = std::fs::read_to_string(bed.folder.path().join("user.token")).unwrap();
     let session = async |method: &str, name, value: &str| {
@@ -303,7 +303,7 @@ async fn a_browser_that_shows_the_token_is_given_a_cookie() {
 }
 
 #[tokio::test]
-async fn other_addresses_and_methods_are_problems_too() {
+async fn unknown_addresses_and_methods_are_refused() {
     let bed = Bed::new().await;
     let request = Request::get("/api/v1/agent/reports").body(Body::empty()).unwrap();
     let response = bed.send(request).await;

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_waits_for_its_own_guesses_and_little_for_others() {
+    async fn an_address_waits_long_for_its_own_guesses_and_briefly_for_others() {
         let throttle = Throttle::default();
         let (guesser, user) = (peer("192.0.2.1"), peer("192.0.2.2"));
         let pause = |peer: Option<Peer>| throttle.pause(peer.unwrap(), Instant::now());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stale_token_shown_again_and_again_is_one_guess() {
+    async fn a_repeated_stale_token_counts_as_one_guess() {
         let throttle = Throttle::default();
         let poller = peer("2001:db8::1");
         for _ in 0..1000 {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_addresses_are_kept_than_bounded() {
+    fn the_number_of_addresses_is_bounded() {
         let throttle = Throttle::default();
         for n in 0..u32::try_from(ADDRESSES).unwrap() + 10 {
             throttle.count(Some(Peer(IpAddr::V4(n.into()))), &n.to_string());

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_ticket_is_good_once_and_not_for_long() {
+    async fn a_ticket_is_valid_once_and_for_a_short_time() {
         let tickets = Tickets::default();
         let (one, late) = (tickets.issue().await, tickets.issue().await);
         assert!(!tickets.take("").await && !tickets.take(&one[1..]).await);

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_made_once_and_its_key_is_the_owner_s() {
+    fn the_authority_is_made_once_and_only_the_owner_reads_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let first = Tls::load_or_create(folder.path(), &names()).unwrap();
         let again = Tls::load_or_create(folder.path(), &["elsewhere".to_owned()]).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_replaced_is_used_from_then_on() {
+    fn a_replaced_certificate_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
         let new = |name: &str| {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_says_which_trials_ran_other_code() {
+    fn the_trials_that_ran_other_code_are_named() {
         let table = [
             (vec![], None),
             (vec![row(&[], &[])], None),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_of_trials_is_cut() {
+    fn a_long_list_of_trials_is_shortened() {
         let every_second: Vec<_> = (0..100).map(|n| n * 2).collect();
         assert!(ranges(&every_second).ends_with("36, 38, …"));
     }

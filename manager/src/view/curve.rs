@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_long_curve_is_thinner_than_another() {
+    fn all_parts_of_a_long_curve_are_equally_dense() {
         let saw = |at: u32| if at == 123_457 { 99.0 } else { f64::from(at % 7) };
         let (thin, most) = thinned((0..1_000_000).map(saw), 1000);
         assert!((500..=1000).contains(&thin.len()), "{}", thin.len());

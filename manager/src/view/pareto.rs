@@ -72,7 +72,7 @@ mod tests {
     use crate::search::goals::{Constraint, Objective};
 
     #[test]
-    fn the_front_is_what_nothing_dominates_and_keeps_the_limits() {
+    fn the_front_contains_feasible_results_that_nothing_dominates() {
         let objective = |metric: &str, mode| Objective { metric: metric.to_owned(), mode };
         let one = Goals {
             objectives: vec![objective("loss", OptimizeMode::Minimize)],

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "one story")]
-    fn each_part_has_the_trials_of_its_attempts() {
+    fn each_service_counts_the_trials_of_its_attempts() {
         let part = |platform: &str, limit| HybridPart {
             platform: platform.to_owned(),
             spec: TrainingServiceSpec::Local(LocalSpec {

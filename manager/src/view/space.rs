@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_axis_is_what_the_space_says() {
+    fn the_space_determines_the_axes() {
         let space = json!({
             "lr": {"_type": "loguniform", "_value": [1e-4, 0.1]},
             "units": {"_type": "choice", "_value": [256, 32]},

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_of_time_has_two_units_at_most() {
+    fn a_length_of_time_has_at_most_two_units() {
         let spans = [0, 9_940, 12_345, 754_000, 7_800_000, 10_800_000, 200_000_000].map(span);
         assert_eq!(
             spans,

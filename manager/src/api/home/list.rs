@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn experiments_are_filtered_and_sorted_as_the_address_says() {
+    fn experiments_are_filtered_and_sorted_by_the_query() {
         let text = |text: &str| Some(text.to_owned());
         let all = ExperimentQuery::default;
         assert_eq!(found(&ExperimentQuery { owner: text("ann"), ..all() }), ["a", "c"]);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn links_keep_what_was_asked_for() {
+    fn links_keep_the_query() {
         let query = ExperimentQuery { q: Some("a b".to_owned()), ..ExperimentQuery::default() };
         assert_eq!(query.link(&[("sort", "name"), ("order", "")]), "/?q=a%20b&sort=name");
         assert_eq!(ExperimentQuery::default().link(&[]), "/");

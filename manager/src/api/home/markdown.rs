@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_read_as_people_write_them() {
+    fn notes_are_rendered_as_html() {
         #[rustfmt::skip]
         let table = [
             ("# Plan\ntry *less* **noise**", "<h3>Plan</h3><p>try <em>less</em> <strong>noise</strong></p>"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_note_can_act() {
+    fn notes_contain_no_active_content() {
         for note in [
             "<script>alert(1)</script>",
             "[x](javascript:alert(1))",

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_words_between_commas() {
+    fn tags_are_separated_by_commas() {
         assert_eq!(tags(" a, b c ,,a").unwrap(), ["a", "b c"]);
         assert!(tags(&"x".repeat(61)).is_err());
     }

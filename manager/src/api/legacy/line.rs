@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn several_metrics_on_a_line_all_count() {
+    fn all_metrics_on_a_line_are_read() {
         let of = |sequence: u64| {
             format!(
                 r#"{MARKER}{{"trial_job_id": "abcde", "type": "PERIODICAL", "sequence": {sequence}, "value": "1"}}'"#
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_metric_line_is_kept_as_output_and_noted() {
+    fn a_malformed_metric_becomes_output_and_a_note() {
         #[rustfmt::skip]
         let table = [
             (r#"{"trial_job_id": "other", "type": "FINAL", "value": "1"}'"#, "it is for another trial"),

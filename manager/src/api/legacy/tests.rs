@@ -193,7 +193,7 @@ async fn a_trial_s_reports_are_stored_and_passed_on_once_across_a_restart() {
 }
 
 #[tokio::test]
-async fn a_trial_that_is_tried_again_repeats_nothing() {
+async fn a_retried_trial_stores_new_reports() {
     let bed = Bed::new().await;
     let again = |value| marked(&metric("PERIODICAL", 0, value));
     bed.line("trial", &again("0.5")).await;
@@ -221,7 +221,7 @@ async fn a_trial_that_is_tried_again_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn what_would_have_ended_nni_s_experiment_is_noted() {
+async fn faults_that_end_nni_s_experiment_become_notes() {
     let bed = Bed::new().await;
     let fail =
         json!({"tag": "VCFail", "msg": "NNIManager version is 2.9, TrialKeeper version is 3.0"});
@@ -234,7 +234,7 @@ async fn what_would_have_ended_nni_s_experiment_is_noted() {
 }
 
 #[tokio::test]
-async fn a_line_is_taken_whatever_characters_the_keeper_could_not_read() {
+async fn a_line_with_undecodable_characters_is_stored() {
     let bed = Bed::new().await;
     let body = r#"{"tag": "trial", "stdOutputType": "Stdout", "msg": "50 \udcb0C"}"#;
     assert_eq!(bed.post("stdout/exp/abcde", body).await.0, StatusCode::OK);
@@ -242,7 +242,7 @@ async fn a_line_is_taken_whatever_characters_the_keeper_could_not_read() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused_by_the_table() {
+async fn invalid_posts_are_refused() {
     let bed = Bed::new().await;
     let line = r#"{"tag": "trial", "stdOutputType": "Stdout", "msg": "x"}"#;
     #[rustfmt::skip]
@@ -275,7 +275,7 @@ async fn strangers_are_refused_by_the_table() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_posts_at_once_are_stored_each_once() {
+async fn concurrent_posts_are_each_stored_once() {
     let bed = Arc::new(Bed::new().await);
     let senders: Vec<_> = (0..16_u64)
         .map(|sender| {
@@ -307,7 +307,7 @@ async fn many_posts_at_once_are_stored_each_once() {
 }
 
 #[tokio::test]
-async fn posts_that_wait_for_one_commit_cost_one_task() {
+async fn posts_that_share_a_commit_use_one_task() {
     let bed = Bed::new().await;
     bed.line("trial", "the first").await;
     let lines: Vec<String> = (0..64).map(|n| n.to_string()).collect();
@@ -320,7 +320,7 @@ async fn posts_that_wait_for_one_commit_cost_one_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_could_not_be_stored_is_stored_when_it_comes_again() {
+async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     let bed = Bed::new().await;
     bed.line("trial", "before").await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
@@ -349,7 +349,7 @@ async fn a_line_that_could_not_be_stored_is_stored_when_it_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_post_that_finds_no_room_does_not_take_others_with_it() {
+async fn a_post_that_does_not_fit_on_the_disk_affects_no_other() {
     let bed = Bed::new().await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
     bed.store.leave_room(3).await.unwrap();

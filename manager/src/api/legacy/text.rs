@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_are_no_character_cost_no_line() {
+    fn invalid_characters_are_replaced() {
         #[rustfmt::skip]
         let table: [(&[u8], Option<&str>); 10] = [
             (br#""plain""#,                    Some("plain")),
@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sound_text_is_read_as_it_is(text: String) {
+        fn a_valid_text_is_unchanged(text: String) {
             let json = serde_json::to_string(&text).unwrap();
             prop_assert_eq!(serde_json::from_str::<Text>(&json).unwrap().0, text);
         }

@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_s_fields_are_members_unless_the_parameter_has_the_dots_itself() {
+    fn dotted_fields_are_members_unless_a_parameter_has_that_name() {
         let fields = |all: &[(&str, &str)]| -> Vec<(String, String)> {
             all.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
         };

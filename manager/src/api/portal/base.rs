@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_stand_below_the_prefix() {
+    async fn addresses_are_below_the_prefix() {
         assert_eq!((url("/trials"), site()), ("/trials".to_owned(), Site::Manager));
         let inside = within_home("/e/x", async { (url("/trials"), site()) });
         assert_eq!(inside.await, ("/e/x/trials".to_owned(), Site::Within("/".to_owned())));

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_back_leads_to_a_page_of_the_portal() {
+    fn the_login_returns_only_to_pages_of_the_portal() {
         let long = format!("/{}", "x".repeat(LONGEST_WAY_BACK));
         #[rustfmt::skip]
         let table = [

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_holds_a_curve_and_says_what_it_is() {
+    fn a_plot_has_its_curve_and_its_title() {
         let curve =
             Steps { name: "<a>".to_owned(), points: vec![(0.0, 3.0), (4.0, 1.0)], until: 10.0 };
         let other = Steps { name: "b".to_owned(), points: vec![(1.0, f64::MAX)], until: 2.0 };

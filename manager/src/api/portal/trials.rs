@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_keep_what_was_asked_for() {
+    fn links_keep_the_query() {
         let text =
             "state=FAILED&q=a%26b%3Dc+d&cursor=x&column=final&column=parameters.l%20r&column=";
         let request = TableRequest::read(text).unwrap();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_of_several_metrics_is_the_one_that_counts() {
+    fn a_result_of_several_metrics_is_the_counting_one() {
         #[rustfmt::skip]
         let table = [
             (json!(0.25), "0.25"), (json!({"default": 1, "loss": 1, "latency": 9}), "1"),
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_but_lines_and_tabs_controls(text in any::<String>()) {
+        fn only_line_ends_and_tabs_remain_as_control_characters(text in any::<String>()) {
             let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
             prop_assert!(tame(&text).chars().all(harmless));
         }

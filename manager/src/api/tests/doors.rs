@@ -36,7 +36,7 @@ fn paths() -> Vec<String> {
 }
 
 #[test]
-fn no_table_of_routes_is_forgotten() {
+fn every_table_of_routes_is_tested() {
     fn search(folder: &std::path::Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -66,7 +66,7 @@ fn no_table_of_routes_is_forgotten() {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-async fn every_route_refuses_clients_without_the_right() {
+async fn every_route_refuses_unauthorised_clients() {
     let bed = Bed::new().await;
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
     let user = format!("Bearer {}", user.reveal().unwrap());
@@ -143,7 +143,7 @@ async fn every_route_refuses_clients_without_the_right() {
 }
 
 #[tokio::test]
-async fn a_token_that_expires_before_long_is_renewed_on_the_ack() {
+async fn a_token_that_expires_soon_is_renewed_on_the_ack() {
     let bed = Bed::new().await;
     let (e, t) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
     let month = 31 * 24 * 60 * 60 * 1000;
@@ -158,7 +158,7 @@ async fn a_token_that_expires_before_long_is_renewed_on_the_ack() {
 }
 
 #[tokio::test]
-async fn an_expired_token_is_good_while_its_trial_runs_and_shortly_after() {
+async fn an_expired_token_is_valid_while_its_trial_runs_and_shortly_after() {
     let day = 24 * 60 * 60 * 1000;
     let now_ms = SystemClock.now_ms();
     // The trial, the time of its end, the token's experiment and the token's age in days, then the status and whether
@@ -197,7 +197,7 @@ async fn an_expired_token_is_good_while_its_trial_runs_and_shortly_after() {
 }
 
 #[tokio::test]
-async fn a_trial_that_asks_too_much_at_once_is_asked_to_come_again() {
+async fn a_trial_with_too_many_requests_is_asked_to_retry() {
     let bed = Bed::new().await;
     let mut waiting = Vec::new();
     loop {

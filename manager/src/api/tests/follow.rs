@@ -36,7 +36,7 @@ pub(super) async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
 }
 
 #[tokio::test]
-async fn a_stream_tells_what_changes_and_resumes_without_a_gap() {
+async fn a_stream_sends_changes_and_resumes_without_a_gap() {
     let bed = Bed::searched().await;
     let mut stream = open(&bed, "/api/v1/events", None).await;
     let (event, id, _) = next_event(&mut stream).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_stream_tells_what_changes_and_resumes_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
+async fn a_trial_s_stream_sends_its_events_and_resumes_without_a_gap() {
     let bed = Bed::searched().await;
     bed.change("t", JobState::Running).await;
     let path = "/api/v1/trials/t/events";
@@ -97,7 +97,7 @@ async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_character_cut_between_two_pieces_of_output_is_sent_whole() {
+async fn a_character_split_between_two_pieces_of_output_is_sent_whole() {
     let bed = Bed::searched().await;
     bed.change("t", JobState::Running).await;
     let piece = |offset_bytes: u64, bytes: &[u8]| {
@@ -121,7 +121,7 @@ async fn a_character_cut_between_two_pieces_of_output_is_sent_whole() {
 }
 
 #[tokio::test]
-async fn a_stream_that_was_cut_between_two_trials_goes_on_with_the_second() {
+async fn a_stream_interrupted_between_two_trials_continues_with_the_second() {
     let bed = Bed::searched().await;
     for (trial, state) in [("u", JobState::Failed), ("t", JobState::Failed)] {
         bed.change(trial, state).await;

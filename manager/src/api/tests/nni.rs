@@ -41,7 +41,7 @@ impl Bed {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn answers_have_the_members_of_nni_s() {
+async fn responses_have_the_fields_of_nni_s() {
     let bed = Bed::searched().await;
     let profile = bed.got("/experiment").await;
     let members = |pairs: &[(&str, &'static str)]| {
@@ -128,7 +128,7 @@ async fn answers_have_the_members_of_nni_s() {
 }
 
 #[tokio::test]
-async fn nni_reads_whole_objects_and_judges_them_by_the_member_that_counts() {
+async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
     let bed = Bed::of(Some("acc")).await;
     bed.change("t", JobState::Running).await;
     let report = |kind, sequence, acc: f64| {
@@ -161,7 +161,7 @@ async fn nni_reads_whole_objects_and_judges_them_by_the_member_that_counts() {
 }
 
 #[tokio::test]
-async fn nni_reads_every_member_of_an_object() {
+async fn objects_are_sent_to_nni_with_every_member() {
     let bed = Bed::of(None).await;
     bed.change("t", JobState::Running).await;
     let report = |kind, sequence, value: Value| {
@@ -201,7 +201,7 @@ async fn nni_reads_every_member_of_an_object() {
 }
 
 #[tokio::test]
-async fn refusals_are_nni_s_and_its_faults_are_not() {
+async fn refusals_have_nni_s_form_without_nni_s_faults() {
     let bed = Bed::searched().await;
     let (get, put, delete) = (Method::GET, Method::PUT, Method::DELETE);
     #[rustfmt::skip]

@@ -33,7 +33,7 @@ fn pod(role: &str, index: u32, wait_ms: u64) -> Value {
 }
 
 #[tokio::test]
-async fn the_code_comes_whole_and_with_its_sum() {
+async fn the_code_is_sent_completely_with_its_digest() {
     let bed = Bed::new().await;
     let code = bed.folder.path().join("code");
     fs::create_dir(&code).unwrap();
@@ -52,7 +52,7 @@ async fn the_code_comes_whole_and_with_its_sum() {
 }
 
 #[tokio::test]
-async fn code_that_cannot_be_packed_is_a_problem_that_says_why() {
+async fn a_failure_to_pack_the_code_is_reported_with_its_cause() {
     let bed = Bed::new().await;
     let (status, problem) = read(bed.get("/api/v1/agent/code", &bed.token("e", "t")).await).await;
     assert_eq!((status, &problem["code"]), (StatusCode::INTERNAL_SERVER_ERROR, &json!("no-code")));
@@ -61,7 +61,7 @@ async fn code_that_cannot_be_packed_is_a_problem_that_says_why() {
 }
 
 #[tokio::test]
-async fn parameters_are_the_record_of_the_token_s_trial() {
+async fn the_token_selects_the_trial_whose_parameters_are_sent() {
     let bed = Bed::new().await;
     let new = NewTrial {
         id: TrialJobId::new("p").unwrap(),
@@ -137,7 +137,7 @@ async fn pods_wait_for_one_another() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_none_of_the_trial_s_is_refused() {
+async fn a_pod_of_no_trial_is_refused() {
     let bed = Bed::new().await;
     for (says, pod) in [
         ("an index too high", pod("worker", 2, 0)),

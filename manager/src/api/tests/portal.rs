@@ -43,7 +43,7 @@ const PAGES: [&str; 7] =
     ["/", "/trials", "/trials/t", "/compare?trial=t&trial=u", "/configuration", "/login", "/api"];
 
 #[tokio::test]
-async fn pages_are_whole_and_ask_no_other_host() {
+async fn pages_are_complete_and_contact_no_other_host() {
     let bed = Bed::searched().await;
     for path in PAGES {
         let (response, page) = bed.page(path, "localhost:8080", None).await;
@@ -80,7 +80,7 @@ fn rows(page: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn of_a_page_that_is_there_only_what_changed_is_sent() {
+async fn an_update_of_a_page_contains_only_the_changes() {
     let bed = Bed::searched().await;
     let more = (2..100).map(|sequence| NewTrial {
         id: TrialJobId::new(format!("t{sequence}")).unwrap(),
@@ -190,7 +190,7 @@ async fn errors_are_shown_on_a_page() {
 }
 
 #[tokio::test]
-async fn a_user_with_the_token_may_press_buttons() {
+async fn a_user_with_the_token_may_use_buttons() {
     let bed = Bed::searched().await;
     let (_, page) = bed.page("/trials/u", "localhost", None).await;
     assert!(!page.contains("Stop this trial"));
@@ -233,7 +233,7 @@ async fn a_user_with_the_token_may_press_buttons() {
 }
 
 #[tokio::test]
-async fn answers_are_squeezed_and_assets_are_kept() {
+async fn responses_are_compressed_and_assets_are_cached() {
     let bed = Bed::searched().await;
     let request = |path: &str, name: header::HeaderName, value: &str| {
         let request = Request::get(path).header(header::HOST, "localhost").header(name, value);
@@ -265,7 +265,7 @@ async fn answers_are_squeezed_and_assets_are_kept() {
 }
 
 #[tokio::test]
-async fn a_ticket_lets_one_browser_in() {
+async fn a_ticket_logs_in_one_browser() {
     let bed = Bed::searched().await;
     let ask = |token: Option<String>| {
         let mut request = Request::post("/api/v1/session/ticket");
@@ -292,7 +292,7 @@ async fn a_ticket_lets_one_browser_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stranger_who_sends_nothing_is_not_waited_for() {
+async fn a_login_without_a_body_times_out() {
     let bed = Bed::new().await;
     let (_sender, silent) = Channel::<Bytes, std::io::Error>::new(1);
     let request = Request::post("/login")
@@ -331,7 +331,7 @@ async fn a_session_ends_on_the_server_when_its_browser_logs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_tokens_are_looked_at_ever_later_and_the_right_one_is_let_in() {
+async fn wrong_tokens_are_delayed_and_the_right_one_is_accepted() {
     let bed = Bed::searched().await;
     let token = bed.user().trim_start_matches("Bearer ").to_owned();
     let peer = |last| Peer([192, 0, 2, last].into());

@@ -12,7 +12,7 @@ async fn page(router: &Router, path: &str) -> (StatusCode, String) {
 }
 
 #[tokio::test]
-async fn everything_is_found_below_the_prefix_too_and_links_there() {
+async fn all_routes_are_also_served_below_the_prefix_and_link_there() {
     let bed = Bed::new().await;
     let router = also_below("/my/search", bed.router.clone());
     for path in ["/healthz", "/api/v1/nni/version"] {

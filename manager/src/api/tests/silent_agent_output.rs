@@ -61,7 +61,7 @@ impl Bed {
 const PLACE: &str = "/api/v1/trials/t/events";
 
 #[tokio::test]
-async fn the_pods_output_is_sent_until_its_agent_is_heard() {
+async fn the_pods_output_is_sent_until_its_agent_reports() {
     let bed = Bed::new().await;
     let service = bed.runs(Ok(vec![b"a\xe2", b"\x82", b"\xacb\xe2"]));
     let mut stream = open(&bed, PLACE, None).await;

@@ -141,7 +141,7 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn the_experiment_is_answered_in_numbers() {
+async fn the_experiment_is_described_in_numbers() {
     let bed = Bed::searched().await;
     let (status, told) = bed.look("/api/v1/experiment").await;
     assert_eq!(status, StatusCode::OK);
@@ -161,7 +161,7 @@ async fn the_experiment_is_answered_in_numbers() {
 }
 
 #[tokio::test]
-async fn a_trial_is_answered_with_all_that_explains_it() {
+async fn a_trial_is_described_in_detail() {
     let bed = Bed::searched().await;
     let (_, trial) = bed.look("/api/v1/trials/t").await;
     assert_eq!(trial["command"], json!(["sh", "-c", "true"]));
@@ -193,7 +193,7 @@ async fn a_trial_is_answered_with_all_that_explains_it() {
 }
 
 #[tokio::test]
-async fn a_result_that_comes_after_the_end_is_in_the_list_too() {
+async fn a_result_after_the_end_appears_in_the_list() {
     let bed = Bed::new().await;
     let listed = async || bed.look("/api/v1/trials?state=SUCCEEDED").await.1["trials"][0].clone();
     let own = bed.token("e", "t");
@@ -238,7 +238,7 @@ async fn a_rarely_reported_metric_stays_the_latest() {
 }
 
 #[tokio::test]
-async fn trials_come_a_page_at_a_time() {
+async fn trials_are_listed_one_page_at_a_time() {
     let bed = Bed::searched().await;
     let (_, first) = bed.look("/api/v1/trials?sort=final&order=desc&limit=1").await;
     assert_eq!((&first["total"], &first["trials"][0]["id"]), (&json!(2), &json!("t")));
@@ -251,7 +251,7 @@ async fn trials_come_a_page_at_a_time() {
 }
 
 #[tokio::test]
-async fn bad_questions_are_refused_by_name() {
+async fn invalid_queries_are_refused_with_their_problem() {
     let bed = Bed::searched().await;
     #[rustfmt::skip]
     let table = [
@@ -278,7 +278,7 @@ async fn bad_questions_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn changes_need_the_user_and_are_made_once() {
+async fn changes_need_the_user_s_token_and_are_made_once() {
     let mut bed = Bed::searched().await;
     let stranger = Request::post("/api/v1/trials/u/kill").header(header::HOST, "localhost");
     let refused = bed.send(stranger.body(Body::empty()).unwrap()).await;
@@ -340,7 +340,7 @@ async fn changes_need_the_user_and_are_made_once() {
 }
 
 #[tokio::test]
-async fn a_change_whose_client_went_away_is_not_made_again_under_its_key() {
+async fn a_change_of_a_disconnected_client_is_not_repeated_with_its_key() {
     let mut bed = Bed::searched().await;
     let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
     let asked = |bed: &Bed| {

@@ -43,7 +43,7 @@ pub(super) fn open(bed: &Bed, trial: &str) -> (oneshot::Sender<String>, Request<
 }
 
 #[tokio::test]
-async fn an_order_wakes_its_agent_alone_and_is_on_the_next_ack() {
+async fn a_directive_wakes_only_its_agent_and_is_on_the_next_ack() {
     let bed = Bed::new().await;
     let id = |id: &str| TrialJobId::new(id).unwrap();
     let (to_t, t) = open(&bed, "t");
@@ -81,7 +81,7 @@ async fn an_order_wakes_its_agent_alone_and_is_on_the_next_ack() {
 }
 
 #[tokio::test]
-async fn a_manager_that_stops_lets_those_go_who_only_wait() {
+async fn a_stopping_manager_answers_requests_that_only_wait() {
     let bed = Bed::new().await;
     let (_keep, waiting) = open(&bed, "t");
     let waiting = bed.send(waiting);

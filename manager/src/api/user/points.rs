@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chart_is_given_what_can_be_seen() {
+    fn numbers_are_rounded_to_the_precision_of_a_chart() {
         let table = [
             (json!(0.123_456_789), json!(0.123_457)),
             (json!(-1.234_567_89e-9), json!(-1.234_57e-9)),

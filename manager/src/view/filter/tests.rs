@@ -50,7 +50,7 @@ fn chosen(text: &str) -> bool {
 }
 
 #[test]
-fn expressions_choose_by_parameters_results_and_fields() {
+fn expressions_select_by_parameters_results_and_fields() {
     #[rustfmt::skip]
     let table = [
         (r#"lr < 0.01 and activation == "relu""#, true), ("lr < 1e-3", false), ("lr<=5e-3", true), ("lr >= 0.0051", false),
@@ -72,7 +72,7 @@ fn expressions_choose_by_parameters_results_and_fields() {
 }
 
 #[test]
-fn a_fault_says_where_it_stands() {
+fn a_fault_has_its_position() {
     #[rustfmt::skip]
     let table = [
         ("", 1, "expected a name"), ("lr", 3, "expected a comparison"), ("lr <", 5, "expected a name"), ("lr < 1 x", 8, "expected `and`"),
@@ -89,14 +89,14 @@ fn a_fault_says_where_it_stands() {
 }
 
 #[test]
-fn the_names_of_an_expression_are_known() {
+fn the_names_of_an_expression_have_positions() {
     let filter = Filter::parse("lr < 1 and state == failed or `a b` == final").unwrap();
     assert_eq!(filter.names(), [("lr", 1), ("a b", 31)]);
 }
 
 proptest! {
     #[test]
-    fn the_fault_of_a_random_filter_lies_within_its_text(text in any::<String>()) {
+    fn the_fault_of_a_random_filter_is_within_its_text(text in any::<String>()) {
         if let Err(error) = Filter::parse(&text) {
             prop_assert!((1..=text.chars().count() + 1).contains(&error.position));
         }

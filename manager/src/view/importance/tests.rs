@@ -17,7 +17,7 @@ fn part(at: u32, of: f64) -> f64 {
 }
 
 #[test]
-fn the_numbers_are_those_of_optuna() {
+fn the_shares_equal_optuna_s() {
     let recorded = include_str!("../../../fixtures/importance/optuna_values.json");
     let recorded: Value = serde_json::from_str(recorded).unwrap();
     for case in recorded["cases"].as_array().unwrap() {
@@ -35,7 +35,7 @@ fn the_numbers_are_those_of_optuna() {
 }
 
 #[test]
-fn a_function_of_one_parameter_gives_it_everything() {
+fn the_only_parameter_with_an_effect_has_the_whole_importance() {
     // The result depends only on x, and y and z are spread evenly for every x.
     let space = json!({
         "x": {"_type": "uniform", "_value": [0, 1]},
@@ -57,7 +57,7 @@ fn a_function_of_one_parameter_gives_it_everything() {
 }
 
 #[test]
-fn few_or_equal_results_say_nothing() {
+fn few_or_equal_results_give_no_importance() {
     let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
     let trials = |count: u32, result: fn(f64) -> f64| -> Vec<(Value, f64)> {
         (0..count).map(|at| (json!({"x": part(at, 2.0)}), result(part(at, 2.0)))).collect()

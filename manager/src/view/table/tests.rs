@@ -78,7 +78,7 @@ fn a_column_or_cause_that_no_trial_has_is_refused() {
 }
 
 #[test]
-fn a_cause_is_chosen_by_its_word_alone() {
+fn a_cause_is_filtered_by_its_exact_name() {
     let mut failed = trial(0, JobState::Failed, None, json!({"x": "exit"}));
     Arc::make_mut(&mut failed).cause = Some("oom-cuda".to_owned());
     Arc::make_mut(&mut failed).message = Some("the trial exited with 1".to_owned());
@@ -91,7 +91,7 @@ fn a_cause_is_chosen_by_its_word_alone() {
 }
 
 #[test]
-fn trials_are_sorted_and_those_without_a_value_come_last() {
+fn trials_without_a_value_are_sorted_last() {
     use JobState::{Failed, Succeeded};
     let trials = [
         trial(0, Succeeded, Some(json!(0.5)), json!({"lr": 3, "act": "relu"})),
@@ -131,7 +131,7 @@ fn trials_are_sorted_and_those_without_a_value_come_last() {
 }
 
 #[test]
-fn a_row_that_comes_or_goes_hides_no_other() {
+fn a_new_or_removed_row_hides_no_other() {
     let mut trials: Vec<_> =
         (0..6).map(|at| trial(at, JobState::Running, None, json!({}))).collect();
     let newest = wanted(Column::Sequence, true);
@@ -144,7 +144,7 @@ fn a_row_that_comes_or_goes_hides_no_other() {
 }
 
 #[test]
-fn trials_that_run_on_between_two_pages_neither_repeat_nor_hide() {
+fn running_trials_neither_repeat_nor_disappear_between_pages() {
     let started = |sequence: u64, at_ms: i64| {
         let mut trial = trial(sequence, JobState::Running, None, json!({}));
         Arc::make_mut(&mut trial).started_at_ms = Some(at_ms);

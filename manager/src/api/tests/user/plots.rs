@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn columns_are_given_when_they_are_asked_for() {
+async fn additional_columns_are_sent_on_request() {
     let bed = Bed::searched().await;
     bed.change("u", JobState::Running).await;
     let (_, few) = bed.look("/api/v1/experiment/points").await;
@@ -38,7 +38,7 @@ async fn a_trial_that_has_not_succeeded_has_its_latest_result() {
 }
 
 #[tokio::test]
-async fn curves_of_many_trials_come_at_once() {
+async fn one_response_has_the_curves_of_many_trials() {
     let bed = Bed::searched().await;
     let (status, curves) = bed.look("/api/v1/experiment/curves").await;
     assert_eq!(status, StatusCode::OK, "{curves}");
@@ -50,7 +50,7 @@ async fn curves_of_many_trials_come_at_once() {
 }
 
 #[tokio::test]
-async fn the_timeline_tells_who_ran_where_and_when() {
+async fn the_timeline_has_the_machine_and_the_times_of_each_attempt() {
     let bed = Bed::searched().await;
     let (status, timeline) = bed.look("/api/v1/experiment/timeline").await;
     assert_eq!(status, StatusCode::OK, "{timeline}");
@@ -63,7 +63,7 @@ async fn the_timeline_tells_who_ran_where_and_when() {
 }
 
 #[tokio::test]
-async fn the_page_of_plots_can_be_read_without_a_script() {
+async fn the_page_of_plots_is_readable_without_a_script() {
     let bed = Bed::searched().await;
     let request = Request::get("/plots").header(header::HOST, "localhost");
     let response = bed.send(request.body(Body::empty()).unwrap()).await;
