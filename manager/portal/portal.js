@@ -180,7 +180,7 @@ const overview = async () => {
       { label: points.means ? "best mean so far" : "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), steps: true, points: { show: false }, spanGaps: true },
     ];
     const data = points.final.every((value) => value === null) ? [[]] : [points.sequence, points.final, so_far];
-    draw(chart("best"), series, data, { x: "trial", y: named(name), address: (at) => `${base}/trials/${encodeURIComponent(points.id[at])}`, empty: "Nothing to show yet: no trial has succeeded with a number." });
+    draw(chart("best"), series, data, { x: "trial", y: named(name), address: (at) => `${base}/trials/${encodeURIComponent(points.id[at])}`, empty: "Nothing to show yet: no trial has succeeded with a numeric result." });
   };
 
   const lines = () => parallel(chart("parallel"), points, ranges, { better: mode, title: byId("summary").dataset.name }, lines);
