@@ -15,7 +15,7 @@ use crate::token::{Holder, TokenRefusal};
 
 /// The time after a trial's end in which the manager accepts and renews its expired token, in milliseconds: a day.
 /// The agent may still have reports to deliver if its manager was away or had a wrong clock.
-const AFTERWARDS_MS: i64 = 24 * 60 * 60 * 1000;
+const TOKEN_GRACE_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// `POST /api/v1/agent/reports`: receives a batch of one lane of one attempt.
 pub(super) async fn reports(
@@ -25,37 +25,41 @@ pub(super) async fn reports(
     // Checked first: the manager does not read the body of a client without a valid token.
     let holder = holder(&state, request.headers()).await?;
     let seat = quota.seat(&holder.trial)?;
-    let waits = waiting(request.headers());
+    let waits = waiting_attempt(request.headers());
     let mut incoming = memory.open(request, Some(Arc::clone(&seat.bytes)))?;
     // An agent without reports keeps a request open until it has some, or a heartbeat is due. The manager responds
     // early to make the agent send a batch: the ack of that batch contains the new directives.
     tokio::select! {
         biased;
-        begun = incoming.begun() => begun?,
-        ack = call(&state, &holder.trial, waits) => return Ok(Json(ack)),
+        begun = incoming.wait_for_start() => begun?,
+        ack = wait_for_directive(&state, &holder.trial, waits) => return Ok(Json(ack)),
         () = state.closing.cancelled() => return Err(Error::Stopping),
     }
-    let body = incoming.rest().await?;
+    let body = incoming.read_rest().await?;
     let arrival = ingest::read(&body.bytes)?;
     holder.may_speak_for(&arrival.batch.experiment, &arrival.batch.trial)?;
     // The body stays alive until the batch is stored, because its share of the memory also counts for the batch.
     let mut ack = state.intake.accept(arrival).await?;
     if let Some(token) = state.secret.renewal(&holder, state.secret.now_ms()) {
         // Stored reports are acknowledged in any case. The token can be renewed with the next ack.
-        let is_of_use = has_a_say(&state, &holder).await.unwrap_or(false);
-        ack.token = is_of_use.then_some(BearerToken(token));
+        let is_renewable = may_report(&state, &holder).await.unwrap_or(false);
+        ack.token = is_renewable.then_some(BearerToken(token));
     }
     Ok(Json(ack))
 }
 
 /// The header with the attempt of an agent that keeps the request open and may be answered early.
-const ATTEMPT: &str = "trialkeeper-attempt";
+const ATTEMPT_HEADER: &str = "trialkeeper-attempt";
 
-fn waiting(headers: &HeaderMap) -> Option<AttemptId> {
-    AttemptId::new(headers.get(ATTEMPT)?.to_str().ok()?).ok()
+fn waiting_attempt(headers: &HeaderMap) -> Option<AttemptId> {
+    AttemptId::new(headers.get(ATTEMPT_HEADER)?.to_str().ok()?).ok()
 }
 
-async fn call(state: &ApiState, trial: &TrialJobId, waits: Option<AttemptId>) -> ReportAck {
+async fn wait_for_directive(
+    state: &ApiState,
+    trial: &TrialJobId,
+    waits: Option<AttemptId>,
+) -> ReportAck {
     match waits {
         Some(attempt) => state.intake.call(trial, &attempt).await,
         None => std::future::pending().await,
@@ -66,14 +70,14 @@ async fn call(state: &ApiState, trial: &TrialJobId, waits: Option<AttemptId>) ->
 /// Until then the holder can have it renewed, so a refusal would protect nothing. It would lose the reports that an
 /// agent kept while its manager was away, or had a wrong clock.
 pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
-    match state.secret.identify(shown(headers)?, state.secret.now_ms()) {
-        Err(TokenRefusal::Expired(holder)) if has_a_say(state, &holder).await? => Ok(holder),
+    match state.secret.identify(bearer_token(headers)?, state.secret.now_ms()) {
+        Err(TokenRefusal::Expired(holder)) if may_report(state, &holder).await? => Ok(holder),
         identified => Ok(identified?),
     }
 }
 
-/// Returns whether the holder's trial runs, or ended less than [`AFTERWARDS_MS`] ago.
-async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
+/// Returns whether the holder's trial runs, or ended less than [`TOKEN_GRACE_MS`] ago.
+async fn may_report(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
     if holder.experiment != *state.intake.experiment() {
         return Ok(false);
     }
@@ -86,14 +90,14 @@ async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Err
             let events = state.store.events(&holder.trial).await?;
             let ended = events.iter().rev().take_while(|event| event.state.is_final()).last();
             let learnt = ended.map(|event| event.at_ms);
-            let until = learnt.map(|at_ms| at_ms.saturating_add(AFTERWARDS_MS));
+            let until = learnt.map(|at_ms| at_ms.saturating_add(TOKEN_GRACE_MS));
             Ok(until.is_some_and(|until| state.secret.now_ms() < until))
         }
     }
 }
 
 /// Returns the token of the request.
-pub(super) fn shown(headers: &HeaderMap) -> Result<&str, Error> {
+pub(super) fn bearer_token(headers: &HeaderMap) -> Result<&str, Error> {
     bearer(headers)
         .ok_or_else(|| Error::Unauthorized("send the trial's token as a bearer token".to_owned()))
 }

@@ -17,18 +17,18 @@ use super::Error;
 use super::throttle::Peer;
 
 /// The maximum size of all responses together, in bytes.
-const IN_ALL: usize = 256 << 20;
+const TOTAL_BYTES: usize = 256 << 20;
 /// The maximum size of all responses to one address, in bytes. The Unix socket counts as one address.
-const OF_ADDRESS: usize = 64 << 20;
+const ADDRESS_BYTES: usize = 64 << 20;
 /// The size up to which a response needs no share, in bytes. An agent's ack is thus never refused because of other
 /// responses.
-const SMALL: usize = 16 << 10;
+const SMALL_BYTES: usize = 16 << 10;
 /// The number of bytes per permit.
-const PERMIT: usize = 1 << 10;
+const PERMIT_BYTES: usize = 1 << 10;
 /// The turns for generating long lists. The rows take several times the memory of the bytes generated from them.
 static LIST_TURNS: Semaphore = Semaphore::const_new(4);
 /// The number of addresses at which those without a response are removed.
-const ADDRESSES: usize = 1_024;
+const MAX_ADDRESSES: usize = 1_024;
 
 /// The memory that all responses share; cheap to clone.
 #[derive(Debug, Clone)]
@@ -58,16 +58,16 @@ impl AsRef<[u8]> for HeldBytes {
 
 impl Answers {
     pub(super) fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(IN_ALL / PERMIT)), of: Arc::default() }
+        Self { all: Arc::new(Semaphore::new(TOTAL_BYTES / PERMIT_BYTES)), of: Arc::default() }
     }
 
     fn allowance(&self, peer: Option<Peer>) -> Allowance {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        if of.len() >= ADDRESSES {
+        if of.len() >= MAX_ADDRESSES {
             of.retain(|_, own| Arc::strong_count(own) > 1);
         }
         let own = of.entry(peer.map(Peer::network));
-        let own = own.or_insert_with(|| Arc::new(Semaphore::new(OF_ADDRESS / PERMIT)));
+        let own = own.or_insert_with(|| Arc::new(Semaphore::new(ADDRESS_BYTES / PERMIT_BYTES)));
         Allowance { own: Arc::clone(own), all: Arc::clone(&self.all) }
     }
 }
@@ -85,7 +85,11 @@ impl Allowance {
 
     /// Reserves a share for a piece of a stream, and waits until one is free. A small piece needs none.
     pub(super) async fn hold(&self, bytes: Vec<u8>) -> Bytes {
-        if bytes.len() <= SMALL { bytes.into() } else { self.wait(bytes.len()).await.hold(bytes) }
+        if bytes.len() <= SMALL_BYTES {
+            bytes.into()
+        } else {
+            self.wait(bytes.len()).await.hold(bytes)
+        }
     }
 
     /// Waits for a share of `size` bytes. The caller reads the bytes afterwards.
@@ -111,7 +115,7 @@ impl Share {
 
 /// PURE: returns the number of permits for `size` bytes, at most as many as one address may have.
 fn permits(size: usize) -> u32 {
-    let permits = size.min(OF_ADDRESS).div_ceil(PERMIT);
+    let permits = size.min(ADDRESS_BYTES).div_ceil(PERMIT_BYTES);
     u32::try_from(permits).unwrap_or(u32::MAX)
 }
 
@@ -134,7 +138,7 @@ pub(super) async fn bound(
     request.extensions_mut().insert(allowance.clone());
     let response = next.run(request).await;
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
-    if size.is_none_or(|size| size <= SMALL) {
+    if size.is_none_or(|size| size <= SMALL_BYTES) {
         return response;
     }
     let (parts, body) = response.into_parts();
@@ -157,7 +161,7 @@ mod tests {
     async fn responses_are_bounded_and_free_their_memory() {
         let answers = Answers::new();
         let one = answers.allowance(peer(1));
-        let half = || Bytes::from(vec![b'x'; OF_ADDRESS / 2]);
+        let half = || Bytes::from(vec![b'x'; ADDRESS_BYTES / 2]);
         let mut held = vec![one.try_hold(half()).unwrap(), one.try_hold(half()).unwrap()];
         assert_eq!(one.try_hold(half()).unwrap_err().code(), "overloaded");
         for other in 2..5 {
@@ -170,26 +174,34 @@ mod tests {
         held.clear();
         assert!(last.try_hold(half()).is_ok());
         assert!(
-            one.try_hold(Bytes::from(vec![b'x'; OF_ADDRESS])).is_err(),
+            one.try_hold(Bytes::from(vec![b'x'; ADDRESS_BYTES])).is_err(),
             "a slice still holds the share"
         );
         drop(part);
-        let larger = one.try_hold(Bytes::from(vec![b'x'; OF_ADDRESS + 1])).unwrap();
+        let larger = one.try_hold(Bytes::from(vec![b'x'; ADDRESS_BYTES + 1])).unwrap();
         let waiting = tokio::spawn({
             let one = one.clone();
             async move { one.wait(1).await.hold(vec![b'y']) }
         });
-        assert_eq!(one.hold(vec![b'z'; SMALL]).await.len(), SMALL, "a small piece does not wait");
+        assert_eq!(
+            one.hold(vec![b'z'; SMALL_BYTES]).await.len(),
+            SMALL_BYTES,
+            "a small piece does not wait"
+        );
         let piece = tokio::spawn({
             let one = one.clone();
-            async move { one.hold(vec![b'z'; SMALL + 1]).await.len() }
+            async move { one.hold(vec![b'z'; SMALL_BYTES + 1]).await.len() }
         });
         tokio::task::yield_now().await;
         assert!(!piece.is_finished(), "a larger piece waits");
         drop(larger);
         assert_eq!(waiting.await.unwrap(), "y");
-        assert_eq!(piece.await.unwrap(), SMALL + 1);
-        assert_eq!(answers.all.available_permits(), IN_ALL / PERMIT, "every permit is free again");
+        assert_eq!(piece.await.unwrap(), SMALL_BYTES + 1);
+        assert_eq!(
+            answers.all.available_permits(),
+            TOTAL_BYTES / PERMIT_BYTES,
+            "every permit is free again"
+        );
     }
 
     #[test]
@@ -198,6 +210,6 @@ mod tests {
         for n in 0..10_000_u32 {
             drop(answers.allowance(Some(Peer(IpAddr::V4(n.into())))));
         }
-        assert!(answers.of.lock().unwrap().len() <= ADDRESSES);
+        assert!(answers.of.lock().unwrap().len() <= MAX_ADDRESSES);
     }
 }

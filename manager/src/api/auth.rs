@@ -159,11 +159,11 @@ impl Gate {
             // The password may belong to another experiment, or to another server on this machine. A program sends it
             // to all of them.
             if !(reads && self.0.reach == Reach::Machine) {
-                return self.shown(&password);
+                return self.check_token(&password);
             }
         } else if headers.contains_key(header::AUTHORIZATION) {
-            let token = bearer(headers).ok_or_else(|| self.wanted())?;
-            return self.shown(token);
+            let token = bearer(headers).ok_or_else(|| self.token_required())?;
+            return self.check_token(token);
         }
         if self.cookie(headers).is_some_and(|id| self.0.sessions.is_live(&self.0.user, id)) {
             return Ok(User(()));
@@ -173,11 +173,11 @@ impl Gate {
             Reach::Machine if reads => Err(Error::Unauthorized(
                 "without a token, the manager answers only requests to localhost".to_owned(),
             )),
-            Reach::Machine | Reach::Network => Err(self.wanted()),
+            Reach::Machine | Reach::Network => Err(self.token_required()),
         }
     }
 
-    fn shown(&self, token: &str) -> Result<User, Error> {
+    fn check_token(&self, token: &str) -> Result<User, Error> {
         if self.0.user.is(token) {
             return Ok(User(()));
         }
@@ -188,7 +188,7 @@ impl Gate {
                 "the token belongs to trial {}; this request needs the user's token",
                 holder.trial
             )),
-            None if self.0.user.reveal().is_err() => self.wanted(),
+            None if self.0.user.reveal().is_err() => self.token_required(),
             None if self.0.of_home => {
                 Error::Unauthorized("the token does not belong to this home".to_owned())
             }
@@ -198,7 +198,7 @@ impl Gate {
         })
     }
 
-    fn wanted(&self) -> Error {
+    fn token_required(&self) -> Error {
         let (file, folder) = self.token_file();
         let readable = self.0.user.reveal().is_ok();
         Error::Unauthorized(match (readable, self.0.of_home) {
@@ -275,8 +275,8 @@ where
             Ok(user) => return Ok(user),
             Err(refused) => refused,
         };
-        let is_nnis = parts.uri.path().starts_with("/api/v1/nni/");
-        if is_nnis && gate.0.reach == Reach::Machine && is_of_own_user(parts).await {
+        let is_nni_route = parts.uri.path().starts_with("/api/v1/nni/");
+        if is_nni_route && gate.0.reach == Reach::Machine && is_of_own_user(parts).await {
             return Ok(Self(()));
         }
         Err(refused)
@@ -438,10 +438,10 @@ mod tests {
             ("a rebound host name",              Machine, &get,    &[evil],                    Err("unauthorized")),
             ("no host name",                     Machine, &get,    &[],                        Err("unauthorized")),
         ];
-        for (says, reach, method, pairs, expected) in table {
+        for (case, reach, method, pairs, expected) in table {
             let found = bed.gate(*reach).admit(method, &headers(pairs));
             let found = found.map(drop).map_err(|error| error.code());
-            assert_eq!(found, *expected, "{says}");
+            assert_eq!(found, *expected, "{case}");
         }
     }
 

@@ -20,14 +20,15 @@ pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 /// The memory for all bodies together, in bytes. If it is used up, the manager asks clients to retry later.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// The time in which a client must send its body after the first bytes. Each [`SLOWEST`] bytes extend it by a second.
+/// The time in which a client must send its body after the first bytes. Each [`MIN_BYTES_PER_S`] bytes extend it by
+/// a second.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lowest rate at which a client may send a long body, in bytes per second.
-const SLOWEST: usize = 16 << 10;
+const MIN_BYTES_PER_S: usize = 16 << 10;
 
 /// The time that a client may keep a request open before it sends the body; longer than an agent's heartbeat.
-const OPEN: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The memory that all bodies share; cheap to clone.
 #[derive(Debug, Clone)]
@@ -55,18 +56,18 @@ pub(super) struct Incoming {
 impl Incoming {
     /// Waits for the first bytes of the body, or for its end if it is empty. If the future is dropped, no bytes are
     /// lost.
-    pub(super) async fn begun(&mut self) -> Result<(), Error> {
-        timeout(OPEN, self.more()).await.map_err(|_| Error::TooSlow)?.map(drop)
+    pub(super) async fn wait_for_start(&mut self) -> Result<(), Error> {
+        timeout(START_TIMEOUT, self.read_piece()).await.map_err(|_| Error::TooSlow)?.map(drop)
     }
 
     /// Reads the rest and returns the whole body, decompressed if it is compressed.
-    pub(super) async fn rest(mut self) -> Result<Read, Error> {
+    pub(super) async fn read_rest(mut self) -> Result<Read, Error> {
         let began = Instant::now();
         loop {
-            let seconds =
-                u32::try_from(self.read.bytes.len() / SLOWEST).expect("the body is limited");
+            let seconds = u32::try_from(self.read.bytes.len() / MIN_BYTES_PER_S)
+                .expect("the body is limited");
             let until = began + BODY_TIMEOUT + Duration::from_secs(1) * seconds;
-            let more = timeout_at(until, self.more());
+            let more = timeout_at(until, self.read_piece());
             if !more.await.map_err(|_| Error::TooSlow)?? {
                 break;
             }
@@ -79,7 +80,7 @@ impl Incoming {
     }
 
     /// Reads a piece. Returns `false` at the end of the body.
-    async fn more(&mut self) -> Result<bool, Error> {
+    async fn read_piece(&mut self) -> Result<bool, Error> {
         let Some(frame) = self.body.frame().await else { return Ok(false) };
         let frame = frame
             .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))?;
@@ -101,8 +102,8 @@ impl Memory {
     /// Reads the body of a request, and decompresses it if it is compressed.
     pub(super) async fn read(&self, request: Request) -> Result<Read, Error> {
         let mut incoming = self.open(request, None)?;
-        incoming.begun().await?;
-        incoming.rest().await
+        incoming.wait_for_start().await?;
+        incoming.read_rest().await
     }
 
     /// Checks the headers of a request without reading its body. `own` is the memory that its trial may use.
@@ -222,26 +223,26 @@ mod tests {
             ("not compressed",      Some("gzip"),      b"text".to_vec(), Err("bad-request")),
             ("another compression", Some("zstd"),      b"text".to_vec(), Err("unsupported-encoding")),
         ];
-        for (says, encoding, bytes, expected) in table {
+        for (case, encoding, bytes, expected) in table {
             let memory = Memory::new();
             let read = memory.read(request(encoding, bytes)).await;
             match (&read, expected) {
                 (Ok(read), Ok(expected)) => {
-                    assert!(read.bytes == expected, "{says}");
+                    assert!(read.bytes == expected, "{case}");
                     assert_eq!(
                         memory.0.available_permits(),
                         MEMORY_BYTES - expected.len(),
-                        "{says}"
+                        "{case}"
                     );
                 }
-                (Err(error), Err(code)) => assert_eq!(error.code(), code, "{says}"),
-                (read, _) => panic!("{says}: {read:?}"),
+                (Err(error), Err(code)) => assert_eq!(error.code(), code, "{case}"),
+                (read, _) => panic!("{case}: {read:?}"),
             }
             drop(read);
             assert_eq!(
                 memory.0.available_permits(),
                 MEMORY_BYTES,
-                "{says}: all memory is free again"
+                "{case}: all memory is free again"
             );
         }
     }

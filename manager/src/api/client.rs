@@ -184,14 +184,14 @@ impl Client {
             },
             Self::Far { socket: Some(socket), .. } => {
                 let stream = local_socket::connect(socket).await;
-                self.talk(stream.map_err(|error| self.unreachable(&error))?, request).await
+                self.send_over(stream.map_err(|error| self.unreachable(&error))?, request).await
             }
             Self::Far { url, ca_pem, .. } => {
                 let host = self.host();
                 let stream = TcpStream::connect(&host).await;
                 let stream = stream.map_err(|error| self.unreachable(&error))?;
                 if !is_encrypted(url) {
-                    return self.talk(stream, request).await;
+                    return self.send_over(stream, request).await;
                 }
                 let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
                 let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -199,12 +199,12 @@ impl Client {
                 let connector =
                     tls::connector(ca_pem.as_deref()).map_err(|error| self.unreachable(&error))?;
                 let stream = connector.connect(name, stream).await;
-                self.talk(stream.map_err(|error| self.unreachable(&error))?, request).await
+                self.send_over(stream.map_err(|error| self.unreachable(&error))?, request).await
             }
         }
     }
 
-    async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    async fn send_over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         stream: S,
         request: Request<Body>,
@@ -264,15 +264,15 @@ mod tests {
         let far = Client::Far { url, token: Some("secret".to_owned()), ca_pem: None, socket: None };
         let listening = async {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut heard = vec![0; 4096];
-            let length = stream.read(&mut heard).await.unwrap();
-            heard.truncate(length);
-            heard
+            let mut received = vec![0; 4096];
+            let length = stream.read(&mut received).await.unwrap();
+            received.truncate(length);
+            received
         };
         let asking = far.ask("GET", "/api/v1/experiment", None);
-        let (answer, heard) = tokio::join!(asking, listening);
+        let (answer, received) = tokio::join!(asking, listening);
         // A handshake record of TLS (RFC 8446, section 5.1). The test does not answer it.
-        assert_eq!(heard.first(), Some(&22), "{heard:?}");
+        assert_eq!(received.first(), Some(&22), "{received:?}");
         assert!(matches!(answer, Err(Error::Unreachable { .. })), "{answer:?}");
     }
 }

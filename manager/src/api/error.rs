@@ -15,7 +15,7 @@ use crate::token;
 const RETRY_BUSY_S: u32 = 1;
 /// The time after which a client retries while the database cannot be written, or the manager is stopping, in
 /// seconds.
-const RETRY_ILL_S: u32 = 5;
+const RETRY_UNAVAILABLE_S: u32 = 5;
 
 /// The reason why a request was refused.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Error {
     fn retry_after_s(&self) -> Option<u32> {
         match self {
             Self::TooMany | Self::Overloaded => Some(RETRY_BUSY_S),
-            Self::Unwritable(_) | Self::Unreadable(_) | Self::Stopping => Some(RETRY_ILL_S),
+            Self::Unwritable(_) | Self::Unreadable(_) | Self::Stopping => Some(RETRY_UNAVAILABLE_S),
             Self::BadRequest(_)
             | Self::Unauthorized(_)
             | Self::Forbidden(_)

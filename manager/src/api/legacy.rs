@@ -128,16 +128,16 @@ async fn stdout(
     let trial = shared.trial(&ids)?;
     let (Stdout { tag, stream, msg }, _held) = shared.read(request).await?;
     let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
-    let said = if tag == "trial" {
+    let content = if tag == "trial" {
         line::read(&trial, stream, &msg.0)
     } else {
         line::LineContent::log(stream, msg.0)
     };
-    if !said.facts.is_empty() {
-        shared.reports.accept(&trial, Lane::Facts, said.facts).await?;
+    if !content.facts.is_empty() {
+        shared.reports.accept(&trial, Lane::Facts, content.facts).await?;
     }
-    if !said.bulk.is_empty() {
-        shared.reports.accept(&trial, Lane::Bulk, said.bulk).await?;
+    if !content.bulk.is_empty() {
+        shared.reports.accept(&trial, Lane::Bulk, content.bulk).await?;
     }
     Ok(EMPTY)
 }
@@ -175,12 +175,12 @@ impl LegacyState {
             let large = Arc::clone(&self.large);
             Some(large.acquire_owned().await.expect("the semaphore is never closed"))
         };
-        let said = serde_json::from_slice(&body.bytes).map_err(|error| {
+        let content = serde_json::from_slice(&body.bytes).map_err(|error| {
             Error::BadRequest(format!(
                 "the body does not have the form that this route takes: {error}"
             ))
         })?;
         body.bytes = Vec::new();
-        Ok((said, PendingPost { _share: body, _turn: turn }))
+        Ok((content, PendingPost { _share: body, _turn: turn }))
     }
 }

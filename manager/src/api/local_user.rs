@@ -140,8 +140,8 @@ mod tests {
             let (served, from) = listener.accept().await.unwrap();
             let connection = Connection { client: from, server: served.local_addr().unwrap() };
             assert!(connection.is_of_own_user().await, "{host}");
-            let nobody = Connection { client: SocketAddr::new(from.ip(), 1), ..connection };
-            assert!(!nobody.is_of_own_user().await);
+            let unknown = Connection { client: SocketAddr::new(from.ip(), 1), ..connection };
+            assert!(!unknown.is_of_own_user().await);
             drop(client);
         }
     }

@@ -24,7 +24,7 @@ use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::answers::Allowance;
 use super::auth::User;
 use super::user::{
-    Change, CheckedQuery, TrialPath, add_trial, attempt, large_json_body, speaker, whole_log,
+    Change, CheckedQuery, TrialPath, add_trial, attempt, large_json_body, output_attempt, whole_log,
 };
 use super::{Error, Shared};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
@@ -43,12 +43,12 @@ pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route(&path("/version"), get(version))
         .route(&path("/check-status"), get(status))
-        .route(&path("/experiment"), get(profile).put(update).delete(stop).post(not_here))
+        .route(&path("/experiment"), get(profile).put(update).delete(stop).post(not_supported))
         .route(&path("/experiment/import-data"), post(import))
         .route(&path("/experiment/imported-data"), get(imported))
         .route(&path("/experiment-metadata"), get(metadata))
         .route(&path("/experiments-info"), get(infos))
-        .route(&path("/experiment/cluster-metadata"), axum::routing::put(not_here))
+        .route(&path("/experiment/cluster-metadata"), axum::routing::put(not_supported))
         .route(&path("/job-statistics"), get(statistics))
         .route(&path("/trial-jobs"), get(jobs).post(add_job))
         .route(&path("/trial-jobs/{trial}"), get(job).delete(kill))
@@ -58,14 +58,17 @@ pub(super) fn routes() -> Router<Shared> {
         .route(&path("/metric-data-latest"), get(latest))
         .route(&path("/export-data"), get(export))
         .route(&path("/trial-file/{trial}/{file}"), get(file))
-        .route(&path("/tensorboard"), post(not_here))
-        .route(&path("/tensorboard/{task}"), get(not_here).put(not_here).delete(not_here))
+        .route(&path("/tensorboard"), post(not_supported))
+        .route(
+            &path("/tensorboard/{task}"),
+            get(not_supported).put(not_supported).delete(not_supported),
+        )
         .route(&path("/tensorboard-tasks"), get(nothing).delete(nothing))
-        .layer(axum::middleware::map_response(as_nni_refuses))
+        .layer(axum::middleware::map_response(to_nni_refusal))
 }
 
 /// Converts a refusal that no handler made to NNI's form. NNI's pages show the text under `error`.
-async fn as_nni_refuses(response: Response) -> Response {
+async fn to_nni_refusal(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/problem+json") {
         return response;
@@ -152,7 +155,7 @@ async fn add_job(
 }
 
 /// Responds to requests that NNI's manager serves, but TrialKeeper does not, or serves by another route.
-async fn not_here(_: User) -> Response {
+async fn not_supported(_: User) -> Response {
     let detail = "this manager does not support this route of NNI's API; see docs/rest-api.md";
     (StatusCode::NOT_IMPLEMENTED, Json(json!({"error": detail}))).into_response()
 }
@@ -470,7 +473,7 @@ async fn file(
     match file.as_str() {
         "stdout" | "stderr" => {
             let stream = if file == "stdout" { Stream::Stdout } else { Stream::Stderr };
-            let empty = match speaker(&shared, &id, None).await? {
+            let empty = match output_attempt(&shared, &id, None).await? {
                 Some(attempt) => {
                     shared.state.store.log_part(attempt.key, stream, 0, 0).await?.end == 0
                 }

@@ -148,28 +148,32 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
         *request.uri_mut() = uri;
     }
     let path = request.uri().path().strip_prefix(NNI_ROUTES).unwrap_or_default().to_owned();
-    let asked = request.method().clone();
-    let asks = |method: Method, wanted: &str| asked == method && path == wanted;
+    let request_method = request.method().clone();
+    let is_request = |method: Method, wanted: &str| request_method == method && path == wanted;
     let (status, errors) = match node.phase() {
-        NodePhase::Running(_) | NodePhase::Stored(..) if asks(Method::POST, "/experiment") => {
+        NodePhase::Running(_) | NodePhase::Stored(..)
+            if is_request(Method::POST, "/experiment") =>
+        {
             return refusal(StatusCode::CONFLICT, "this manager already has an experiment");
         }
         NodePhase::Running(manager) => return hand_over(manager, request).await,
-        NodePhase::Stored(_, status) if asks(Method::GET, "/check-status") => (status, Vec::new()),
-        NodePhase::Stored(..) if asks(Method::DELETE, "/experiment") => {
+        NodePhase::Stored(_, status) if is_request(Method::GET, "/check-status") => {
+            (status, Vec::new())
+        }
+        NodePhase::Stored(..) if is_request(Method::DELETE, "/experiment") => {
             return node.end(request).await;
         }
         NodePhase::Stored(manager, _) => return hand_over(manager, request).await,
-        NodePhase::Initialized if asks(Method::POST, "/experiment") => {
+        NodePhase::Initialized if is_request(Method::POST, "/experiment") => {
             return node.take(request).await;
         }
         NodePhase::Initialized | NodePhase::Starting => ("INITIALIZED", Vec::new()),
         NodePhase::Failed(why) => ("ERROR", vec![why]),
     };
-    if asks(Method::GET, "/check-status") {
+    if is_request(Method::GET, "/check-status") {
         return Json(json!({"status": status, "errors": errors})).into_response();
     }
-    if asks(Method::DELETE, "/experiment") {
+    if is_request(Method::DELETE, "/experiment") {
         return node.end(request).await;
     }
     let why = errors

@@ -25,7 +25,7 @@ use crate::training_service::parameter_record;
 const PEERS_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The size of the pieces in which the archive is read, in bytes.
-const PORTION: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// The state of the routes for pods; cheap to clone.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ pub(super) async fn code(
         (header::CONTENT_LENGTH, archive.bytes.to_string()),
         (header::ETAG, format!("\"{}\"", archive.sha256)),
     ];
-    Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, PORTION))))
+    Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, CHUNK_BYTES))))
 }
 
 /// `GET /api/v1/agent/parameters`: sends the trial's parameter record.
@@ -111,8 +111,8 @@ pub(super) async fn rendezvous(
         Error::BadRequest(format!("the body is not a rendezvous request: {error}"))
     })?;
     drop(body);
-    let patience = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(PEERS_TIMEOUT);
-    let until = Instant::now() + patience;
+    let wait = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(PEERS_TIMEOUT);
+    let until = Instant::now() + wait;
     let meeting = &state.pods.meeting;
     // Subscribed before the lookup. Otherwise the loop would miss a completion between the two.
     let mut complete = meeting.complete.subscribe();
@@ -122,7 +122,7 @@ pub(super) async fn rendezvous(
         meeting.complete.send_replace(());
     }
     loop {
-        let reply = meeting.table().look(&trial, &request.attempt);
+        let reply = meeting.table().reply_for(&trial, &request.attempt);
         if reply.missing.is_empty() {
             return Ok(Json(reply));
         }

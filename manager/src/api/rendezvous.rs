@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, HashMap};
 use trial_protocol::{AttemptId, Member, RendezvousReply, RendezvousRequest, RoleSize, TrialJobId};
 
 /// The maximum number of attempts that are remembered.
-const GROUPS: usize = 10_000;
+const MAX_ATTEMPTS: usize = 10_000;
 
 /// The maximum number of pods of one trial.
-const MEMBERS: u64 = 10_000;
+const MAX_PODS: u64 = 10_000;
 
 /// The maximum number of missing pods that a reply names.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// The attempts whose pods exchange their addresses.
 #[derive(Debug, Default)]
@@ -61,15 +61,15 @@ pub enum RendezvousRefusal {
         roles: String,
     },
     /// Another pod of the same attempt reported other roles.
-    #[error("another pod of this attempt reported the roles {theirs}, but this one {ours}")]
+    #[error("another pod of this attempt reported the roles {earlier}, but this one {reported}")]
     OtherRoles {
         /// The roles that the other pod reported.
-        theirs: String,
+        earlier: String,
         /// The roles that this pod reported.
-        ours: String,
+        reported: String,
     },
     /// The number of pods is above the maximum.
-    #[error("a trial may have at most {MEMBERS} pods, but this one has {found}")]
+    #[error("a trial may have at most {MAX_PODS} pods, but this one has {found}")]
     TooMany {
         /// The number that the pod reported.
         found: u64,
@@ -88,7 +88,7 @@ impl Rendezvous {
         let RendezvousRequest { attempt, roles, role, index, address, port, incarnation, .. } =
             request;
         let found = roles.iter().map(|role| u64::from(role.number)).sum();
-        if found > MEMBERS {
+        if found > MAX_PODS {
             return Err(RendezvousRefusal::TooMany { found });
         }
         let place = roles.iter().position(|known| known.role == *role && *index < known.number);
@@ -108,8 +108,8 @@ impl Rendezvous {
             touched,
         });
         if group.roles != *roles {
-            let (theirs, ours) = (shown(&group.roles), shown(roles));
-            return Err(RendezvousRefusal::OtherRoles { theirs, ours });
+            let (earlier, reported) = (shown(&group.roles), shown(roles));
+            return Err(RendezvousRefusal::OtherRoles { earlier, reported });
         }
         group.touched = touched;
         if !incarnation.as_deref().is_some_and(&departed) {
@@ -121,11 +121,11 @@ impl Rendezvous {
     }
 
     /// Returns the pods of an attempt if all are known, otherwise the missing ones.
-    pub fn look(&self, trial: &TrialJobId, attempt: &AttemptId) -> RendezvousReply {
+    pub fn reply_for(&self, trial: &TrialJobId, attempt: &AttemptId) -> RendezvousReply {
         let Some(group) = self.groups.get(&(trial.clone(), attempt.clone())) else {
             return RendezvousReply::default();
         };
-        let missing: Vec<String> = group.missing().take(NAMED).collect();
+        let missing: Vec<String> = group.missing().take(MAX_NAMED).collect();
         if !missing.is_empty() {
             return RendezvousReply { members: Vec::new(), missing };
         }
@@ -139,7 +139,7 @@ impl Rendezvous {
     }
 
     fn make_room(&mut self) {
-        if self.groups.len() < GROUPS {
+        if self.groups.len() < MAX_ATTEMPTS {
             return;
         }
         let oldest = self.groups.iter().min_by_key(|(_, group)| group.touched);
@@ -160,7 +160,7 @@ impl Group {
 }
 
 fn shown(roles: &[RoleSize]) -> String {
-    let shown = roles.iter().take(NAMED).map(|role| format!("{}:{}", role.role, role.number));
+    let shown = roles.iter().take(MAX_NAMED).map(|role| format!("{}:{}", role.role, role.number));
     shown.collect::<Vec<_>>().join(",")
 }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// No pod has left.
-    fn nobody(_: &str) -> bool {
+    fn none_departed(_: &str) -> bool {
         false
     }
 
@@ -206,8 +206,9 @@ mod tests {
         let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
         let mut table = Rendezvous::default();
         let mut steps = |role, index, last| {
-            let whole = table.enter(&t, &request(&roles, role, index, last), nobody).unwrap();
-            let reply = table.look(&t, &attempt);
+            let whole =
+                table.enter(&t, &request(&roles, role, index, last), none_departed).unwrap();
+            let reply = table.reply_for(&t, &attempt);
             assert_eq!(whole, reply.missing.is_empty());
             shown(&reply)
         };
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(steps("worker", 0, 4), (all, vec![]));
         let all = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000", "ps:0 10.0.0.9:4000"]);
         assert_eq!(steps("ps", 0, 9), (all, vec![]), "after the others have continued");
-        assert_eq!(table.look(&trial("u"), &attempt), RendezvousReply::default());
+        assert_eq!(table.reply_for(&trial("u"), &attempt), RendezvousReply::default());
     }
 
     #[test]
@@ -232,7 +233,7 @@ mod tests {
             let request =
                 RendezvousRequest { incarnation, ..request(&roles, "worker", index, last) };
             table.enter(&t, &request, |pod| departed.contains(&pod)).unwrap();
-            shown(&table.look(&t, &attempt))
+            shown(&table.reply_for(&t, &attempt))
         };
         let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         enter(0, 1, "a", &[]);
@@ -251,7 +252,7 @@ mod tests {
     fn unknown_pods_are_refused() {
         let mut table = Rendezvous::default();
         let roles = [("worker", 2)];
-        table.enter(&trial("t"), &request(&roles, "worker", 0, 1), nobody).unwrap();
+        table.enter(&trial("t"), &request(&roles, "worker", 0, 1), none_departed).unwrap();
         #[rustfmt::skip]
         let table_of = [
             ("an index too high",   request(&roles, "worker", 2, 1),         "worker:2 is not a pod of the trial (worker:2)"),
@@ -260,9 +261,10 @@ mod tests {
             ("other roles",         request(&[("worker", 3)], "worker", 2, 1), "another pod of this attempt reported the roles worker:2, but this one worker:3"),
             ("too many pods",       request(&[("worker", u32::MAX), ("ps", 9)], "ps", 0, 1), "a trial may have at most 10000 pods, but this one has 4294967304"),
         ];
-        for (says, request, refusal) in table_of {
-            let refused = table.enter(&trial("t"), &request, nobody).unwrap_err().to_string();
-            assert_eq!(refused, refusal, "{says}");
+        for (case, request, refusal) in table_of {
+            let refused =
+                table.enter(&trial("t"), &request, none_departed).unwrap_err().to_string();
+            assert_eq!(refused, refusal, "{case}");
         }
     }
 
@@ -270,15 +272,15 @@ mod tests {
     fn the_least_recently_used_group_is_removed() {
         let mut table = Rendezvous::default();
         let pod = request(&[("worker", 2)], "worker", 0, 1);
-        for number in 0..=GROUPS {
-            table.enter(&trial(&format!("t{number}")), &pod, nobody).unwrap();
+        for number in 0..=MAX_ATTEMPTS {
+            table.enter(&trial(&format!("t{number}")), &pod, none_departed).unwrap();
             // The second group is used again and again.
-            table.enter(&trial("t1"), &pod, nobody).unwrap();
+            table.enter(&trial("t1"), &pod, none_departed).unwrap();
         }
         let attempt = AttemptId::new("t-1").unwrap();
-        let known = |id: &str| table.look(&trial(id), &attempt) != RendezvousReply::default();
-        assert!(!known("t0") && known("t1") && known("t3") && known(&format!("t{GROUPS}")));
-        assert_eq!(table.groups.len(), GROUPS);
+        let known = |id: &str| table.reply_for(&trial(id), &attempt) != RendezvousReply::default();
+        assert!(!known("t0") && known("t1") && known("t3") && known(&format!("t{MAX_ATTEMPTS}")));
+        assert_eq!(table.groups.len(), MAX_ATTEMPTS);
     }
 
     proptest! {
@@ -288,10 +290,10 @@ mod tests {
             let roles = [("a", 2), ("b", 4)];
             for (count, pod) in order.iter().enumerate() {
                 let (role, index) = if *pod < 2 { ("a", *pod) } else { ("b", pod - 2) };
-                let whole = table.enter(&trial("t"), &request(&roles, role, index, 1), nobody).unwrap();
+                let whole = table.enter(&trial("t"), &request(&roles, role, index, 1), none_departed).unwrap();
                 prop_assert_eq!(whole, count == 5);
             }
-            let reply = table.look(&trial("t"), &AttemptId::new("t-1").unwrap());
+            let reply = table.reply_for(&trial("t"), &AttemptId::new("t-1").unwrap());
             let names: Vec<_> = reply.members.iter().map(|m| (m.role.as_str(), m.index)).collect();
             prop_assert_eq!(names, [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("b", 3)]);
         }

@@ -27,11 +27,11 @@ use super::throttle::Peer;
 use super::tls::Tls;
 
 /// The maximum number of connections; more wait to be accepted. Each of 10,000 agents keeps at most two.
-const CONNECTIONS: usize = 25_000;
+const MAX_CONNECTIONS: usize = 25_000;
 
 /// The maximum number of connections from one address, which may be a proxy's, or a node's with many agents. The Unix
 /// socket has no such limit: only the folder's owner reaches it.
-const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 5;
+const MAX_CONNECTIONS_OF_ADDRESS: usize = MAX_CONNECTIONS / 5;
 
 /// The number of bytes of a response that a connection buffers, and the maximum size of a request's head.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
@@ -41,16 +41,16 @@ const OTHER_DESCRIPTORS: u64 = 1_000;
 
 /// The time in which a client must send a request's head, and the longest pause of a connection between two requests.
 /// It is longer than an agent's heartbeat.
-const IDLE: Duration = Duration::from_secs(75);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// The time in which a client must complete the TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time that sent data may stay unacknowledged, because the client does not read or has vanished.
-const UNTAKEN: Duration = Duration::from_mins(1);
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The time in which open requests may end when the manager stops.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before the next attempt to accept, for example if the system has no more descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -105,7 +105,7 @@ async fn run(
     shutdown: impl Future<Output = ()>,
 ) {
     allow_descriptors();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let addresses = Addresses::default();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
@@ -121,7 +121,7 @@ async fn run(
         match accepted {
             Accepted::Unix(stream) => {
                 connections.spawn(async move {
-                    converse(stream, Origin::default(), router, watcher).await;
+                    serve_connection(stream, Origin::default(), router, watcher).await;
                     drop(place);
                 });
             }
@@ -129,21 +129,21 @@ async fn run(
                 // One address must not use up the places of all others.
                 let Some(seat) = addresses.seat(peer) else { continue };
                 connections.spawn(async move {
-                    encrypted(stream, peer, tls, router, watcher).await;
+                    handle_tcp(stream, peer, tls, router, watcher).await;
                     drop((place, seat));
                 });
             }
         }
     }
     drop(listener);
-    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests that did not end within {DRAIN:?} were cut off");
+    if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+        tracing::warn!("requests that did not end within {DRAIN_TIMEOUT:?} were cut off");
     }
     connections.shutdown().await;
 }
 
 /// Completes the TLS handshake if the connection is encrypted, then answers its requests.
-async fn encrypted(
+async fn handle_tcp(
     stream: TcpStream,
     peer: Peer,
     tls: Option<TlsAcceptor>,
@@ -154,13 +154,14 @@ async fn encrypted(
         None => {
             let ends = stream.peer_addr().and_then(|client| Ok((client, stream.local_addr()?)));
             let connection = ends.ok().map(|(client, server)| Connection { client, server });
-            converse(stream, Origin { peer: Some(peer), connection }, router, watcher).await;
+            serve_connection(stream, Origin { peer: Some(peer), connection }, router, watcher)
+                .await;
         }
         Some(tls) => {
             // TLS itself reports a failed handshake to the client. No other client is affected.
-            if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
+            if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                 let origin = Origin { peer: Some(peer), connection: None };
-                converse(stream, origin, router, watcher).await;
+                serve_connection(stream, origin, router, watcher).await;
             }
         }
     }
@@ -183,7 +184,7 @@ impl Addresses {
         let address = peer.network();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
-        if *count >= CONNECTIONS_OF_ADDRESS {
+        if *count >= MAX_CONNECTIONS_OF_ADDRESS {
             return None;
         }
         *count += 1;
@@ -207,7 +208,7 @@ impl Drop for ConnectionSeat {
 /// limit of 1,024 is meant for programs that use `select`. Processes that the manager starts inherit the limit.
 fn allow_descriptors() {
     let own = getrlimit(Resource::Nofile);
-    let connections = u64::try_from(CONNECTIONS).unwrap_or(u64::MAX);
+    let connections = u64::try_from(MAX_CONNECTIONS).unwrap_or(u64::MAX);
     let wanted = connections.saturating_add(OTHER_DESCRIPTORS);
     let allowed = own.maximum.map_or(wanted, |most| most.min(wanted));
     if own.current.is_none_or(|current| current >= allowed) {
@@ -228,7 +229,7 @@ async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, Owne
                 listener.accept().await.map(|(stream, _)| Accepted::Unix(stream))
             }
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, address)| {
-                if let Err(error) = prepare(&stream) {
+                if let Err(error) = set_options(&stream) {
                     tracing::debug!(%error, "a connection closed before it began");
                 }
                 Accepted::Tcp(stream, Peer(address.ip()))
@@ -237,7 +238,7 @@ async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, Owne
         match accepted {
             Ok(accepted) => return (accepted, place),
             // The error affects only this connection. The next may follow at once.
-            Err(error) if is_of_the_connection(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "cannot accept connections; trying again");
                 sleep(ACCEPT_RETRY_PAUSE).await;
@@ -246,15 +247,15 @@ async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, Owne
     }
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+fn set_options(stream: &TcpStream) -> io::Result<()> {
     // Responses are small and clients wait for them, so they must not be delayed to be combined.
     stream.set_nodelay(true)?;
     // Source: tcp(7), TCP_USER_TIMEOUT. The option also ends a connection whose window stays closed.
-    let untaken = u32::try_from(UNTAKEN.as_millis()).expect("a minute fits");
-    Ok(set_tcp_user_timeout(stream, untaken)?)
+    let timeout_ms = u32::try_from(UNACKNOWLEDGED_TIMEOUT.as_millis()).expect("a minute fits");
+    Ok(set_tcp_user_timeout(stream, timeout_ms)?)
 }
 
-fn is_of_the_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
@@ -269,7 +270,7 @@ struct Origin {
 }
 
 /// Answers the requests of one connection, one after the other.
-async fn converse<S>(stream: S, origin: Origin, router: Router, watcher: Watcher)
+async fn serve_connection<S>(stream: S, origin: Origin, router: Router, watcher: Watcher)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
@@ -280,7 +281,7 @@ where
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
+        .header_read_timeout(IDLE_TIMEOUT)
         .max_buf_size(CONNECTION_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {
@@ -353,7 +354,7 @@ mod tests {
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         setrlimit(Resource::Nofile, Rlimit { current: Some(512), maximum: Some(most) }).unwrap();
         allow_descriptors();
-        let connections = u64::try_from(CONNECTIONS).unwrap();
+        let connections = u64::try_from(MAX_CONNECTIONS).unwrap();
         let current = getrlimit(Resource::Nofile).current.unwrap();
         assert!(current == most || current >= connections, "{current} of {most}");
     }
@@ -381,7 +382,7 @@ mod tests {
             tokio::join!(accept(&listener, &places), TcpStream::connect(address));
         let (Accepted::Tcp(stream, _), _place) = accepted else { unreachable!() };
         let most = rustix::net::sockopt::tcp_user_timeout(&stream).unwrap();
-        assert_eq!(Duration::from_millis(most.into()), UNTAKEN);
+        assert_eq!(Duration::from_millis(most.into()), UNACKNOWLEDGED_TIMEOUT);
         drop(client);
     }
 
@@ -390,7 +391,7 @@ mod tests {
         let peer = |last| Peer([192, 0, 2, last].into());
         let addresses = Addresses::default();
         let mut seats: Vec<_> =
-            (0..CONNECTIONS_OF_ADDRESS).map(|_| addresses.seat(peer(1)).unwrap()).collect();
+            (0..MAX_CONNECTIONS_OF_ADDRESS).map(|_| addresses.seat(peer(1)).unwrap()).collect();
         assert!(addresses.seat(peer(1)).is_none());
         assert!(addresses.seat(peer(2)).is_some());
         seats.pop();

@@ -16,7 +16,7 @@ use crate::util::ids;
 pub(super) const LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// The maximum number of sessions. A further one ends the session that would expire first.
-const SESSIONS: usize = 1_000;
+const MAX_SESSIONS: usize = 1_000;
 
 /// The sessions that have not ended; cheap to clone.
 #[derive(Clone)]
@@ -52,9 +52,9 @@ impl Sessions {
         let now_ms = self.0.clock.now_ms();
         let lifetime_ms = i64::try_from(LIFETIME.as_millis()).unwrap_or(i64::MAX);
         let end_ms = now_ms.saturating_add(lifetime_ms);
-        let pushed_out = self.insert(digest.clone(), end_ms, now_ms);
+        let displaced = self.insert(digest.clone(), end_ms, now_ms);
         if let Some(store) = &self.0.store {
-            if let Some(first) = pushed_out {
+            if let Some(first) = displaced {
                 store.end_session(first).await?;
             }
             // Especially on a full disk, the user must be able to log in.
@@ -70,10 +70,10 @@ impl Sessions {
         let mut ends = self.lock();
         ends.retain(|_, end| *end > now_ms);
         let first = ends.iter().min_by_key(|(_, end)| **end).map(|(digest, _)| digest.clone());
-        let pushed_out = first.filter(|_| ends.len() >= SESSIONS);
-        pushed_out.as_ref().map(|digest| ends.remove(digest));
+        let displaced = first.filter(|_| ends.len() >= MAX_SESSIONS);
+        displaced.as_ref().map(|digest| ends.remove(digest));
         ends.insert(digest, end_ms);
-        pushed_out
+        displaced
     }
 
     /// Ends a session. An unknown id is not an error.
@@ -174,9 +174,9 @@ mod tests {
         store.close().await;
 
         let sessions = Sessions::in_memory(Arc::new(FakeClock::default()));
-        for _ in 0..SESSIONS + 5 {
+        for _ in 0..MAX_SESSIONS + 5 {
             sessions.begin(&user).await.unwrap();
         }
-        assert_eq!(sessions.lock().len(), SESSIONS);
+        assert_eq!(sessions.lock().len(), MAX_SESSIONS);
     }
 }

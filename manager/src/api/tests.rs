@@ -77,7 +77,7 @@ impl Bed {
         let board = Board::new(store.clone(), objective.map(str::to_owned));
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
-        let (told, service) = (handle.clone(), Arc::default());
+        let (state_handle, service) = (handle.clone(), Arc::default());
         let place =
             ServerInfo { port: Some(8080), folder: folder.path().join("e"), has_trial_files: true };
         let state = State {
@@ -90,7 +90,7 @@ impl Bed {
             streams: TaskTracker::new(),
             pods,
             board,
-            handle: told,
+            handle: state_handle,
             service,
             clock,
             place,
@@ -193,7 +193,6 @@ async fn a_heartbeat_before_the_first_report_acknowledges_nothing() {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 async fn invalid_requests_are_refused() {
     let bed = Bed::new().await;
     let own = bed.token("e", "t");
@@ -222,7 +221,7 @@ async fn invalid_requests_are_refused() {
     let bad = |detail: &str| {
         problem(400, "Bad Request", "bad-request", &format!("not a batch of reports: {detail}"))
     };
-    let nobody = bed.token("e", "x");
+    let unknown_trial = bed.token("e", "x");
     let elsewhere = bed.token("x", "t");
     let unknown = |code, detail| problem(404, "Not Found", code, detail);
     #[rustfmt::skip]
@@ -234,7 +233,7 @@ async fn invalid_requests_are_refused() {
         ("a forged token",      Some(forged.as_str()),  good.to_string(), invalid),
         ("another trial's",     Some(own.as_str()),     batch("e", "u").to_string(), forbidden("the token is for trial t of experiment e")),
         ("another experiment's", Some(elsewhere.as_str()), good.to_string(), forbidden("the token is for trial t of experiment x")),
-        ("an unknown trial",    Some(nobody.as_str()),  batch("e", "x").to_string(), unknown("unknown-trial", "there is no trial x")),
+        ("an unknown trial",    Some(unknown_trial.as_str()),  batch("e", "x").to_string(), unknown("unknown-trial", "there is no trial x")),
         ("an unknown experiment", Some(elsewhere.as_str()), batch("x", "t").to_string(), unknown("unknown-experiment", "there is no experiment x here")),
         ("no JSON",             Some(own.as_str()),     "{".to_owned(),   bad("EOF while parsing an object at line 1 column 1")),
         ("an evil id",          Some(own.as_str()),     with("/attempt", json!("../a")), bad("\"../a\" is not a valid attempt id: 1 to 128 of A-Z a-z 0-9 _ - at line 1 column 78")),
@@ -243,10 +242,10 @@ async fn invalid_requests_are_refused() {
         ("an impossible seq",   Some(own.as_str()),     with("/reports/0/seq", json!(u64::MAX)), problem(400, "Bad Request", "bad-request", "seq is 18446744073709551615, more than 2^63 - 1")),
         ("too large",           Some(own.as_str()),     " ".repeat(BODY_LIMIT_BYTES + 1), problem(413, "Payload Too Large", "too-large", "a request's body may have at most 8388608 bytes; send fewer reports at once")),
     ];
-    for (says, authorization, body, expected) in table {
+    for (case, authorization, body, expected) in table {
         let (status, answer) = bed.post(authorization, body).await;
-        assert_eq!(answer, expected, "{says}");
-        assert_eq!(expected["status"], status.as_u16(), "{says}");
+        assert_eq!(answer, expected, "{case}");
+        assert_eq!(expected["status"], status.as_u16(), "{case}");
     }
     for trial in ["t", "u"] {
         let trial = TrialJobId::new(trial).unwrap();
@@ -331,8 +330,8 @@ async fn health_needs_no_token() {
     assert_eq!(health().await, (StatusCode::OK, well.clone()));
 
     // Renaming a table that the probe needs simulates a failing disk.
-    let stranger = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
-    stranger.execute_batch("ALTER TABLE probe RENAME TO gone").unwrap();
+    let connection = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
+    connection.execute_batch("ALTER TABLE probe RENAME TO gone").unwrap();
     bed.state.store.probe().await.unwrap_err();
     let ill = json!({
         "status": "degraded",
@@ -340,7 +339,7 @@ async fn health_needs_no_token() {
         "reason": "the database failed: a fault of this program",
     });
     assert_eq!(health().await, (StatusCode::SERVICE_UNAVAILABLE, ill));
-    stranger.execute_batch("ALTER TABLE gone RENAME TO probe").unwrap();
+    connection.execute_batch("ALTER TABLE gone RENAME TO probe").unwrap();
     // A request for the health writes nothing. The manager probes the disk from time to time.
     assert_eq!(health().await.0, StatusCode::SERVICE_UNAVAILABLE);
     bed.state.store.probe().await.unwrap();

@@ -47,11 +47,11 @@ const OF_ADDRESS: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::f
 /// The growth for all addresses together.
 const OVERALL: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
 /// The time after which one failure is forgotten.
-const FORGET: Duration = Duration::from_secs(10);
+const FORGET_AFTER: Duration = Duration::from_secs(10);
 /// The maximum number of counted failures, so that the pauses end within minutes of the last guess.
-const COUNTED: u32 = 100;
+const MAX_COUNTED: u32 = 100;
 /// The maximum number of addresses with a count of their own. Others count only in the total.
-const ADDRESSES: usize = 10_000;
+const MAX_ADDRESSES: usize = 10_000;
 
 /// The recent failures; cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +75,7 @@ struct Tally {
 impl Tally {
     fn at(&self, now: Instant) -> u32 {
         let Some(last) = self.last else { return 0 };
-        let forgotten = now.saturating_duration_since(last).as_secs() / FORGET.as_secs();
+        let forgotten = now.saturating_duration_since(last).as_secs() / FORGET_AFTER.as_secs();
         self.failures.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
     }
 
@@ -83,7 +83,7 @@ impl Tally {
         if self.last.is_some() && self.shown == shown {
             return;
         }
-        let failures = (self.at(now) + 1).min(COUNTED);
+        let failures = (self.at(now) + 1).min(MAX_COUNTED);
         *self = Self { failures, last: Some(now), shown };
     }
 }
@@ -118,9 +118,9 @@ impl Throttle {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = failures.hasher.hash_one(shown);
         failures.overall.count(shown, now);
-        if failures.of.len() >= ADDRESSES && !failures.of.contains_key(&address) {
+        if failures.of.len() >= MAX_ADDRESSES && !failures.of.contains_key(&address) {
             failures.of.retain(|_, tally| tally.at(now) > 0);
-            if failures.of.len() >= ADDRESSES {
+            if failures.of.len() >= MAX_ADDRESSES {
                 return;
             }
         }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO, "the Unix socket");
         throttle.wait(user).await;
         assert!(began.elapsed() >= OVERALL.longest);
-        tokio::time::advance(FORGET * COUNTED).await;
+        tokio::time::advance(FORGET_AFTER * MAX_COUNTED).await;
         assert_eq!((pause(user), pause(guesser)), (Duration::ZERO, Duration::ZERO));
     }
 
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn the_number_of_addresses_is_bounded() {
         let throttle = Throttle::default();
-        for n in 0..u32::try_from(ADDRESSES).unwrap() + 10 {
+        for n in 0..u32::try_from(MAX_ADDRESSES).unwrap() + 10 {
             throttle.count(Some(Peer(IpAddr::V4(n.into()))), &n.to_string());
         }
-        assert_eq!(throttle.0.lock().unwrap().of.len(), ADDRESSES);
+        assert_eq!(throttle.0.lock().unwrap().of.len(), MAX_ADDRESSES);
     }
 }

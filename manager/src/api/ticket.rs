@@ -15,9 +15,9 @@ use super::log_in::LogIn;
 use crate::util::ids;
 
 /// The lifetime of a ticket.
-const GOOD_FOR: Duration = Duration::from_mins(5);
+const LIFETIME: Duration = Duration::from_mins(5);
 /// The maximum number of valid tickets; a further one displaces the oldest.
-const MOST: usize = 16;
+const MAX_TICKETS: usize = 16;
 
 /// The unused tickets; cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ impl Tickets {
     async fn issue(&self) -> String {
         let ticket = ids::secret_path();
         let mut tickets = self.0.lock().await;
-        if tickets.len() >= MOST {
+        if tickets.len() >= MAX_TICKETS {
             tickets.remove(0);
         }
         tickets.push((ticket.clone(), Instant::now()));
@@ -38,7 +38,7 @@ impl Tickets {
     /// are random and short-lived.
     pub(super) async fn take(&self, shown: &str) -> bool {
         let mut tickets = self.0.lock().await;
-        tickets.retain(|(_, issued)| issued.elapsed() < GOOD_FOR);
+        tickets.retain(|(_, issued)| issued.elapsed() < LIFETIME);
         let found = tickets.iter().position(|(ticket, _)| ticket == shown);
         found.map(|at| tickets.remove(at)).is_some()
     }
@@ -52,7 +52,7 @@ impl Tickets {
 )]
 pub(super) async fn issue(_: User, State(log_in): State<LogIn>) -> Json<Value> {
     let ticket = log_in.tickets.issue().await;
-    Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": GOOD_FOR.as_secs()}))
+    Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": LIFETIME.as_secs()}))
 }
 
 #[cfg(test)]
@@ -66,10 +66,10 @@ mod tests {
         assert!(!tickets.take("").await && !tickets.take(&one[1..]).await);
         assert!(tickets.take(&one).await);
         assert!(!tickets.take(&one).await, "once");
-        tokio::time::advance(GOOD_FOR).await;
+        tokio::time::advance(LIFETIME).await;
         assert!(!tickets.take(&late).await, "a ticket expires");
         let first = tickets.issue().await;
-        for _ in 0..MOST {
+        for _ in 0..MAX_TICKETS {
             tickets.issue().await;
         }
         assert!(!tickets.take(&first).await, "the number is bounded");

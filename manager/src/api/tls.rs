@@ -26,7 +26,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
 
 /// The time after which the manager checks the files of the user's certificate again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The manager's side of every encrypted connection; cheap to clone.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ struct Present {
     certified: Arc<CertifiedKey>,
     /// The stamp that distinguishes these files from later ones.
     stamp: CertificateStamp,
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
 /// The time of the last change and the inode of each of the two files.
@@ -132,7 +132,7 @@ impl Files {
     fn read(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let stamp = stamp(certificate, key);
         let certified = load(certificate, key)?;
-        let present = Present { certified, stamp, looked_at: Instant::now() };
+        let present = Present { certified, stamp, checked_at: Instant::now() };
         Ok(Self {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
@@ -144,8 +144,8 @@ impl Files {
     /// certificate stays: perhaps only one of the two files was replaced so far.
     fn present(&self, now: Instant) -> Arc<CertifiedKey> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_duration_since(present.looked_at) >= LOOK_AGAIN {
-            present.looked_at = now;
+        if now.saturating_duration_since(present.checked_at) >= RECHECK_INTERVAL {
+            present.checked_at = now;
             let stamp = stamp(&self.certificate, &self.key);
             if stamp != present.stamp {
                 present.stamp = stamp;
@@ -318,7 +318,7 @@ mod tests {
         let files = Files::read(&certificate, &key).unwrap();
         let now = std::cell::Cell::new(Instant::now());
         let used = || {
-            now.set(now.get() + LOOK_AGAIN);
+            now.set(now.get() + RECHECK_INTERVAL);
             files.present(now.get()).cert[0].clone()
         };
         assert_eq!(used(), first.2);

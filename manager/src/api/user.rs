@@ -24,7 +24,9 @@ use super::{Shared, auth, ticket};
 pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::{code_diff, files};
-pub(super) use log::{LineTimeView, LogQuery, LogView, speaker, view as log_view, whole_log};
+pub(super) use log::{
+    LineTimeView, LogQuery, LogView, output_attempt, view as log_view, whole_log,
+};
 pub(super) use points::{axes, space};
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
 pub(super) use timeline::machines;

@@ -20,7 +20,7 @@ pub const FIELDS: [&str; 8] =
 /// The maximum length of an expression, in bytes.
 const LONGEST_EXPRESSION: usize = 2000;
 /// The maximum depth of nesting.
-const DEEPEST: usize = 50;
+const MAX_DEPTH: usize = 50;
 /// The units of time that a number may have, in seconds.
 const UNITS: [(&str, f64); 5] =
     [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
@@ -285,8 +285,11 @@ impl Parser<'_> {
     }
 
     fn one(&mut self, depth: usize) -> Result<Expression, FilterError> {
-        if depth > DEEPEST {
-            return fault(self.position(), format!("it has more than {DEEPEST} levels of nesting"));
+        if depth > MAX_DEPTH {
+            return fault(
+                self.position(),
+                format!("it has more than {MAX_DEPTH} levels of nesting"),
+            );
         }
         if self.take(&Token::Not) {
             return Ok(Expression::Not(Box::new(self.one(depth + 1)?)));

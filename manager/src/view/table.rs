@@ -137,7 +137,7 @@ pub fn page<'a>(
     limit: usize,
     now_ms: i64,
 ) -> Result<Page<'a>, Unknown> {
-    known(trials, wanted)?;
+    check_names(trials, wanted)?;
     let after = cursor.map(read_cursor).transpose()?;
     let (after, now_ms) = after.map_or((None, now_ms), |Cursor(place, at)| (Some(place), at));
     let text = wanted.text.as_ref().map(|text| text.to_lowercase());
@@ -162,7 +162,7 @@ pub fn page<'a>(
 }
 
 /// Checks that the filter and the order use existing columns. Without trials, all names are accepted.
-fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
+fn check_names(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
     if let Column::Parameter(name) = &wanted.by {
         let names = |trial: &TrialSummary| -> Vec<String> {
@@ -174,7 +174,7 @@ fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknow
         }
     }
     if let Some(filter) = wanted.filter.as_ref().filter(|_| !trials.is_empty()) {
-        known_names(trials, filter)?;
+        check_filter_names(trials, filter)?;
     }
     let Some(cause) = wanted.cause.as_deref().filter(|cause| *cause != UNKNOWN_CAUSE) else {
         return Ok(());
@@ -188,7 +188,7 @@ fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknow
 }
 
 /// Checks that each name of an expression is a parameter or a metric of a trial.
-fn known_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unknown> {
+fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unknown> {
     let unknown = filter.names();
     if unknown.is_empty() {
         return Ok(());

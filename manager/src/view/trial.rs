@@ -15,7 +15,7 @@ use crate::store::{self, AttemptRow, ReportRow, ServicePart, Store, TrialSummary
 use crate::util::ids;
 
 /// The maximum number of entries of one attempt in a timeline.
-const TOLD: u32 = 1000;
+const MAX_ENTRIES: u32 = 1000;
 
 /// A trial in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -253,14 +253,16 @@ pub async fn detail(
     let attempts = store.attempts(id).await?;
     let mut events = store.events(id).await?;
     // An event that changes nothing in the trial only means that a report arrived after its end.
-    let stands = |event: &store::TrialEventRow| {
+    let state_of = |event: &store::TrialEventRow| {
         (event.state, event.attempt.clone(), event.intent, event.message.clone())
     };
-    events.dedup_by(|later, earlier| later.exit_code.is_none() && stands(later) == stands(earlier));
+    events.dedup_by(|later, earlier| {
+        later.exit_code.is_none() && state_of(later) == state_of(earlier)
+    });
     let mut timeline: Vec<_> = events.into_iter().map(own_entry).collect();
     let (mut command, mut host, mut agent_version, mut verdict) = (None, None, None, None);
     for attempt in &attempts {
-        for report in store.told(attempt, TOLD).await? {
+        for report in store.told(attempt, MAX_ENTRIES).await? {
             if attempt.attempt.as_str() == summary.attempt {
                 if let Ok(started) = serde_json::from_value::<Started>(report.body.clone())
                     && report.kind == "started"
@@ -312,13 +314,13 @@ fn attempt_view(row: &AttemptRow) -> AttemptView {
 fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
     let stop = event.intent.and_then(json_word).map(|reason| format!("stop requested: {reason}"));
     let code = event.exit_code.map(|code| format!("exit code {code}"));
-    let said: Vec<_> = [stop, code, event.message].into_iter().flatten().collect();
+    let parts: Vec<_> = [stop, code, event.message].into_iter().flatten().collect();
     TimelineEntry {
         at_ms: event.at_ms,
         by: "manager",
         what: event.state.as_str().to_owned(),
         attempt: event.attempt.to_string(),
-        message: (!said.is_empty()).then(|| said.join("; ")),
+        message: (!parts.is_empty()).then(|| parts.join("; ")),
     }
 }
 

@@ -160,8 +160,8 @@ impl Catalog {
         let entries: Vec<_> = known.iter().map(entry).collect();
         drop((annotations, guard));
         let data_dir = self.data_dir.clone();
-        let looked = tokio::task::spawn_blocking(move || with_runs(&data_dir, entries)).await;
-        looked.unwrap_or_default()
+        let marked = tokio::task::spawn_blocking(move || mark_running(&data_dir, entries)).await;
+        marked.unwrap_or_default()
     }
 
     /// Reads an experiment. If a manager runs it, its store stays open, because it will soon be read again.
@@ -220,7 +220,7 @@ fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
 }
 
 /// Determines which of the experiments that have not ended have a running manager.
-fn with_runs(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
+fn mark_running(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
     for entry in entries.iter_mut().filter(|entry| entry.summary.ended_at_ms.is_none()) {
         let Ok(id) = ExperimentId::new(entry.summary.id.clone()) else { continue };
         let database = ExperimentDir::new(data_dir, &id).database();

@@ -50,10 +50,10 @@ pub(super) async fn page(
             Err(error) => unreadable.push(format!("{id}: {}", error.parts().2)),
         }
     }
-    tell_apart(&mut columns);
+    distinguish_names(&mut columns);
     let content = html! {
         h1 { "Compare experiments" }
-        @for problem in &unreadable { p.trouble { (words::tame(problem)) } }
+        @for problem in &unreadable { p.trouble { (words::sanitize(problem)) } }
         @if columns.is_empty() {
             p { "First select up to " (COMPARED) " experiments in " a href=(url("/")) { "the list" } "." }
         } @else {
@@ -86,7 +86,7 @@ async fn column(
 }
 
 /// Adds the id to each name that several experiments have.
-fn tell_apart(columns: &mut [ComparedExperiment]) {
+fn distinguish_names(columns: &mut [ComparedExperiment]) {
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     for column in columns {
         if names.iter().filter(|name| **name == column.name).count() > 1 {
@@ -169,7 +169,7 @@ fn comparison(columns: &[ComparedExperiment]) -> Markup {
         columns.iter().map(named).collect()
     };
     let metric = columns.first().and_then(|column| column.entry.summary.metric.clone());
-    let metric = words::tame(metric.as_deref().unwrap_or("result"));
+    let metric = words::sanitize(metric.as_deref().unwrap_or("result"));
     let mut names: Vec<&String> =
         columns.iter().flat_map(|column| column.settings.keys()).collect();
     names.sort();
@@ -211,7 +211,7 @@ fn table(columns: &[ComparedExperiment], names: &[&String], with_results: bool) 
                         @for (at, column) in columns.iter().enumerate() {
                             th scope="col" {
                                 span class={ "mark c" (at % 8) } aria-hidden="true" {} " "
-                                a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (words::tame(&column.name)) }
+                                a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (words::sanitize(&column.name)) }
                             }
                         }
                     }
@@ -220,9 +220,9 @@ fn table(columns: &[ComparedExperiment], names: &[&String], with_results: bool) 
                     @if with_results { (results(columns)) }
                     @for name in names {
                         tr class=[with_results.then_some("differs")] {
-                            th scope="row" { (words::tame(name)) }
+                            th scope="row" { (words::sanitize(name)) }
                             @for column in columns {
-                                td.wrap { @match column.settings.get(*name) { Some(value) => (words::tame(value)), None => small { "not set" } } }
+                                td.wrap { @match column.settings.get(*name) { Some(value) => (words::sanitize(value)), None => small { "not set" } } }
                             }
                         }
                     }

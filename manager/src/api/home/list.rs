@@ -311,12 +311,12 @@ fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
                 label { "Owner "
                     select name="owner" {
                         option value="" { "all" }
-                        @for one in owners { option value=(one) selected[one == owner] { (words::tame(one)) } }
+                        @for one in owners { option value=(one) selected[one == owner] { (words::sanitize(one)) } }
                     }
                 }
             }
             @if let Some(tag) = query.tag.as_deref().filter(|tag| !tag.is_empty()) {
-                label { input type="checkbox" name="tag" value=(tag) checked; " tag " (words::tame(tag)) }
+                label { input type="checkbox" name="tag" value=(tag) checked; " tag " (words::sanitize(tag)) }
             }
             @if query.archived == Some(true) { input type="hidden" name="archived" value="true"; }
             @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
@@ -384,17 +384,17 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
     html! {
         td { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "select experiment " (id) }; }
         th scope="row" {
-            a href=(url(&format!("/e/{id}/"))) { (words::tame(name(summary))) }
+            a href=(url(&format!("/e/{id}/"))) { (words::sanitize(name(summary))) }
             @if summary.name.is_some() { " " code.quiet { (id) } }
-            @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (words::tame(tag)) } }
+            @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (words::sanitize(tag)) } }
         }
         td {
-            span.state data-state=(state) title=[summary.trouble.as_deref().map(words::tame)] { (standing) }
+            span.state data-state=(state) title=[summary.trouble.as_deref().map(words::sanitize)] { (standing) }
         }
         td.number {
             @if let Some(best) = &summary.best {
                 a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (words::number(best.value)) }
-                @if let Some(metric) = &summary.metric { " " small { (words::tame(metric)) } }
+                @if let Some(metric) = &summary.metric { " " small { (words::sanitize(metric)) } }
             }
         }
         td.progress {
@@ -406,10 +406,10 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
                 progress value=(summary.ended) max=(most) aria-label={ "trials of " (id) " that have ended" } {}
             }
         }
-        td { (summary.owner.as_deref().map(words::tame).unwrap_or_default()) }
+        td { (summary.owner.as_deref().map(words::sanitize).unwrap_or_default()) }
         td { (summary.platform) }
         td { @if summary.created_at_ms > 0 { (time(summary.created_at_ms, now_ms)) } }
-        td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (words::tame(&first)) } } }
+        td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (words::sanitize(&first)) } } }
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn page(
     Path(id): Path<String>,
 ) -> Result<Response, PageRefusal> {
     let (id, entry) = known(&home, &id).await?;
-    let name = words::tame(list::name(&entry.summary));
+    let name = words::sanitize(list::name(&entry.summary));
     let Annotation { archived, notes, .. } = &entry.annotation;
     let content = html! {
         h1 { (name) }
@@ -37,9 +37,9 @@ pub(super) async fn page(
             a href=(url(&format!("/e/{id}/"))) { "Open experiment" } ", id " code { (id) }
             @if *archived { ", archived" }
         }
-        @if let Some(trouble) = &entry.summary.trouble { p.trouble { (words::tame(trouble)) } }
+        @if let Some(trouble) = &entry.summary.trouble { p.trouble { (words::sanitize(trouble)) } }
         @if !entry.tags().is_empty() {
-            p { @for tag in entry.tags() { span.tag { (words::tame(tag)) } " " } }
+            p { @for tag in entry.tags() { span.tag { (words::sanitize(tag)) } " " } }
         }
         article.note { @if notes.trim().is_empty() { p.hint { "No notes yet." } } @else { (PreEscaped(markdown::rendered(notes).0)) } }
         @if viewer.may_change {

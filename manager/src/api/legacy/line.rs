@@ -11,7 +11,7 @@ use trial_protocol::{
 const MARKER: &str = "NNISDK_MEb'";
 
 /// The maximum length of a malformed text in a message to the user, in characters.
-const SHOWN: usize = 200;
+const MAX_TEXT_CHARS: usize = 200;
 
 /// The content of a line, by lane.
 #[derive(Debug, Default, PartialEq)]
@@ -46,7 +46,7 @@ impl LineContent {
 /// note, and stays in the output.
 pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineContent {
     if let Some(rest) = line.strip_prefix(MARKER)
-        && let Some(fact) = usual(trial, rest)
+        && let Some(fact) = read_single_metric(trial, rest)
     {
         return LineContent { facts: vec![fact], bulk: Vec::new() };
     }
@@ -77,9 +77,9 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineConten
 
 /// Reads the most frequent line with a metric: only the metric. Returns `None` for any other line, and for a metric
 /// that cannot be read. The caller then reads the line in full.
-fn usual(trial: &TrialJobId, rest: &str) -> Option<ReportBody> {
+fn read_single_metric(trial: &TrialJobId, rest: &str) -> Option<ReportBody> {
     let metric = serde_json::from_str(rest.trim_end().strip_suffix('\'')?).ok()?;
-    understood(trial, metric).ok().map(ReportBody::Metric)
+    to_metric(trial, metric).ok().map(ReportBody::Metric)
 }
 
 /// Reads a metric that arrived without surrounding output.
@@ -93,13 +93,13 @@ pub(super) fn metric(trial: &TrialJobId, text: &str) -> ReportBody {
 fn report(trial: &TrialJobId, value: Value) -> ReportBody {
     let text = value.to_string();
     let metric = serde_json::from_value::<NniMetric>(value).map_err(|error| error.to_string());
-    match metric.and_then(|metric| understood(trial, metric)) {
+    match metric.and_then(|metric| to_metric(trial, metric)) {
         Ok(metric) => ReportBody::Metric(metric),
         Err(problem) => unreadable(&problem, &text),
     }
 }
 
-fn understood(trial: &TrialJobId, metric: NniMetric) -> Result<Metric, String> {
+fn to_metric(trial: &TrialJobId, metric: NniMetric) -> Result<Metric, String> {
     if metric.trial_job_id != trial.as_str() {
         return Err("it is for another trial".to_owned());
     }
@@ -133,7 +133,7 @@ fn unreadable(problem: &str, text: &str) -> ReportBody {
 
 /// Shortens a text from a client to a length for messages.
 pub(super) fn shortened(text: &str) -> String {
-    let mut short: String = text.chars().take(SHOWN).collect();
+    let mut short: String = text.chars().take(MAX_TEXT_CHARS).collect();
     if short.len() < text.len() {
         short.push('…');
     }
@@ -168,14 +168,14 @@ mod tests {
             ("text before it",     format!("epoch 1 {MARKER}{bare}'"),     MetricKind::Final, 0, json!(7), "epoch 1 "),
             ("text on both sides", format!("[{MARKER}{bare}']"),           MetricKind::Final, 0, json!(7), "[]"),
         ];
-        for (says, line, kind, sequence, value, beside) in table {
-            let said = read(&t(), Stream::Stdout, &line);
+        for (case, line, kind, sequence, value, beside) in table {
+            let content = read(&t(), Stream::Stdout, &line);
             let value = serde_json::from_value(value).unwrap();
             let name = "default".to_owned();
             let metric = Metric { name, kind, sequence, value, derived: false };
-            assert_eq!(said.facts, [ReportBody::Metric(metric)], "{says}");
+            assert_eq!(content.facts, [ReportBody::Metric(metric)], "{case}");
             let expected = if beside.is_empty() { Vec::new() } else { bulk(beside) };
-            assert_eq!(said.bulk, expected, "{says}");
+            assert_eq!(content.bulk, expected, "{case}");
         }
     }
 
@@ -186,23 +186,23 @@ mod tests {
                 r#"{MARKER}{{"trial_job_id": "abcde", "type": "PERIODICAL", "sequence": {sequence}, "value": "1"}}'"#
             )
         };
-        let (none, stranger) = (format!("{MARKER}{{'"), of(7).replace("abcde", "other"));
+        let (none, foreign) = (format!("{MARKER}{{'"), of(7).replace("abcde", "other"));
         #[rustfmt::skip]
         let table = [
             ("one after the other",      format!("{}{}", of(0), of(1)),             vec![Some(0), Some(1)],       String::new()),
             ("with output between",      format!("a{}b{}c", of(0), of(1)),          vec![Some(0), Some(1)],       "abc".to_owned()),
             ("after a malformed one",    format!("{none}{}", of(1)),                vec![None, Some(1)],          none.clone()),
-            ("after another trial's",    format!("{}{stranger}{}", of(0), of(2)),   vec![Some(0), None, Some(2)], stranger.clone()),
+            ("after another trial's",    format!("{}{foreign}{}", of(0), of(2)),   vec![Some(0), None, Some(2)], foreign.clone()),
         ];
-        for (says, line, sequences, beside) in table {
-            let said = read(&t(), Stream::Stdout, &line);
+        for (case, line, sequences, beside) in table {
+            let content = read(&t(), Stream::Stdout, &line);
             let sequence = |fact: &ReportBody| {
                 if let ReportBody::Metric(metric) = fact { Some(metric.sequence) } else { None }
             };
-            let found: Vec<_> = said.facts.iter().map(sequence).collect();
-            assert_eq!(found, sequences, "{says}");
+            let found: Vec<_> = content.facts.iter().map(sequence).collect();
+            assert_eq!(found, sequences, "{case}");
             let expected = if beside.is_empty() { Vec::new() } else { bulk(&beside) };
-            assert_eq!(said.bulk, expected, "{says}");
+            assert_eq!(content.bulk, expected, "{case}");
         }
     }
 
@@ -220,14 +220,14 @@ mod tests {
         ];
         for (json, problem) in table {
             let line = format!("{MARKER}{json}");
-            let said = read(&t(), Stream::Stdout, &line);
-            let [ReportBody::Note { code, message }] = said.facts.as_slice() else {
-                panic!("{json}: {said:?}")
+            let content = read(&t(), Stream::Stdout, &line);
+            let [ReportBody::Note { code, message }] = content.facts.as_slice() else {
+                panic!("{json}: {content:?}")
             };
             assert_eq!(code, "metric-unreadable");
             let expected = format!("a metric cannot be read: {problem}: ");
             assert!(message.starts_with(&expected), "{message}");
-            assert_eq!(said.bulk, bulk(&line), "the output is complete");
+            assert_eq!(content.bulk, bulk(&line), "the output is complete");
         }
         assert_eq!(read(&t(), Stream::Stdout, "plain").facts, []);
         assert_eq!(read(&t(), Stream::Stdout, "").bulk, bulk(""));

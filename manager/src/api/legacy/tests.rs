@@ -97,7 +97,7 @@ impl Bed {
     }
 
     /// Returns the number of new facts that reached the experiment.
-    fn told(&mut self) -> usize {
+    fn count_new_facts(&mut self) -> usize {
         let mut count = 0;
         while let Ok(TaskEvent::Reported { fresh, .. }) = self.events.try_recv() {
             count += fresh.len();
@@ -166,7 +166,7 @@ async fn a_trial_s_reports_are_stored_and_passed_on_once_across_a_restart() {
     bed.line("trial", "hello").await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
-    assert_eq!(bed.told(), 1);
+    assert_eq!(bed.count_new_facts(), 1);
 
     let mut bed = bed.restarted().await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
@@ -180,7 +180,7 @@ async fn a_trial_s_reports_are_stored_and_passed_on_once_across_a_restart() {
     assert_eq!(posted, (StatusCode::OK, String::new()));
     bed.line("trial", "good bye").await;
 
-    assert_eq!(bed.told(), 4, "repeated reports are not passed on again");
+    assert_eq!(bed.count_new_facts(), 4, "repeated reports are not passed on again");
     let expected = [
         (0, json!(0.5)),
         (0, json!(0.6)),
@@ -212,9 +212,9 @@ async fn a_retried_trial_stores_new_reports() {
     bed.line("trial", &again("0.5")).await;
     bed.line("trial", "hello").await;
     let rows = bed.store.metrics(&abcde()).await.unwrap();
-    let said: Vec<_> =
+    let found: Vec<_> =
         rows.iter().map(|row| (row.attempt.as_str(), row.seq, row.metric.sequence)).collect();
-    assert_eq!(said, [("a-legacy", 0, 0), ("b-legacy", 0, 0), ("b-legacy", 1, 1)]);
+    assert_eq!(found, [("a-legacy", 0, 0), ("b-legacy", 0, 0), ("b-legacy", 1, 1)]);
     let log = bed.store.log(&abcde(), Stream::Stdout).await.unwrap();
     let log: Vec<_> = log.iter().map(|row| (row.attempt.as_str(), row.offset_bytes)).collect();
     assert_eq!(log, [("a-legacy", 0), ("b-legacy", 0)]);
@@ -259,8 +259,8 @@ async fn invalid_posts_are_refused() {
         ("metrics that are none", "update-metrics/exp/abcde",      r#"{"metrics": 7}"#, 400),
         ("a version without a tag", "version/exp/abcde",           "{}",               400),
     ];
-    for (says, path, body, status) in table {
-        assert_eq!(bed.post(path, body).await.0, status, "{says}");
+    for (case, path, body, status) in table {
+        assert_eq!(bed.post(path, body).await.0, status, "{case}");
     }
     let large = format!(r#"{{"msg": "{}"}}"#, "x".repeat(8 << 20));
     assert_eq!(bed.post("stdout/exp/abcde", large).await.0, 413);
@@ -325,8 +325,8 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     bed.line("trial", "before").await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
     bed.store.fill_disk(true);
-    let said = [marked(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
-    let posts = said.iter().map(|line| {
+    let lines = [marked(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
+    let posts = lines.iter().map(|line| {
         let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line}).to_string();
         bed.post("stdout/exp/abcde", body)
     });
@@ -335,7 +335,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
         assert!(problem.contains("no space is left"), "{problem}");
     }
     bed.store.fill_disk(false);
-    for line in &said {
+    for line in &lines {
         bed.line("trial", line).await;
     }
     assert_eq!(bed.metrics().await, [(0, json!(1)), (1, json!(2))]);
@@ -369,8 +369,8 @@ async fn a_post_that_does_not_fit_on_the_disk_affects_no_other() {
 async fn bodies_that_wait_for_the_disk_count_as_memory() {
     let bed = Bed::new().await;
     bed.line("trial", "the first").await;
-    let stranger = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
-    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let other_process = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
+    other_process.execute_batch("BEGIN IMMEDIATE").unwrap();
     let large = json!({"tag": "trial", "msg": "x".repeat((8 << 20) - 100)}).to_string();
     let mut waiting = Vec::new();
     // Until the bodies use all of their memory.
@@ -384,7 +384,7 @@ async fn bodies_that_wait_for_the_disk_count_as_memory() {
     };
     assert_eq!((waiting.len(), status), (8, StatusCode::SERVICE_UNAVAILABLE), "{problem}");
     assert!(problem.contains("overloaded"), "{problem}");
-    stranger.execute_batch("ROLLBACK").unwrap();
+    other_process.execute_batch("ROLLBACK").unwrap();
     for (status, problem) in futures_util::future::join_all(waiting).await {
         assert_eq!(status, StatusCode::OK, "{problem}");
     }

@@ -81,7 +81,7 @@ pub(super) async fn kill_chosen(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {
-    each_chosen(&shared, request, Command::StopTrial).await
+    change_selected(&shared, request, Command::StopTrial).await
 }
 
 /// `POST /chosen/retry`: runs the selected trials again.
@@ -89,11 +89,11 @@ pub(super) async fn retry_chosen(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {
-    each_chosen(&shared, request, Command::Retry).await
+    change_selected(&shared, request, Command::Retry).await
 }
 
 /// Sends a command for each trial in a form. If one is refused, the others are still processed.
-async fn each_chosen(
+async fn change_selected(
     shared: &Shared,
     request: Request,
     command: impl Fn(TrialJobId) -> Command,
@@ -118,7 +118,7 @@ async fn each_chosen(
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/trials") };
     let content = html! {
         h1 { "Some changes were refused" }
-        ul { @for one in &refused { li { (super::words::tame(one)) } } }
+        ul { @for one in &refused { li { (super::words::sanitize(one)) } } }
         p { a href=(list) { "Back to the trials" } }
     };
     Ok(page(&viewer, "Refused", None, &content))

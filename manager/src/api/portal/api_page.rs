@@ -67,14 +67,14 @@ fn described(path: &str, method: &str, operation: &Value) -> Markup {
             @for (at, (status, answer)) in answers.into_iter().flatten().enumerate() {
                 @if at > 0 { "; " }
                 @let content = answer.get("content").and_then(Value::as_object).and_then(|content| content.iter().next());
-                @let said = marked(answer, "description");
+                @let description = marked(answer, "description");
                 code { (status) } " "
                 @match content {
                     Some((media, one)) if media == "application/json" => (kind(&one["schema"])),
                     Some((media, _)) if media != "application/problem+json" => {
-                        (media) @if !text(answer, "description").is_empty() { ", " (said) }
+                        (media) @if !text(answer, "description").is_empty() { ", " (description) }
                     },
-                    _ => (said),
+                    _ => (description),
                 }
             }
         }
@@ -130,7 +130,7 @@ fn kind(schema: &Value) -> Markup {
 }
 
 fn text(value: &Value, name: &str) -> String {
-    value.get(name).and_then(Value::as_str).map(words::tame).unwrap_or_default()
+    value.get(name).and_then(Value::as_str).map(words::sanitize).unwrap_or_default()
 }
 
 /// Renders a text of the description. Text between backticks becomes code.

@@ -10,7 +10,7 @@ use crate::view::{self, TrialSummary};
 /// The number of parameters with a column if the request names no columns.
 const USUAL_PARAMETERS: usize = 12;
 /// The maximum number of columns to choose from.
-const MOST: usize = 200;
+const MAX_COLUMNS: usize = 200;
 /// The key of the column of machines.
 pub(super) const MACHINE: &str = "machine";
 
@@ -105,7 +105,7 @@ pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     ];
     columns.extend(metrics(trials, goals));
     columns.extend(parameters(trials));
-    columns.truncate(MOST);
+    columns.truncate(MAX_COLUMNS);
     columns.push(Column::new("why", "Reason", ColumnContent::Why, false));
     columns
 }
@@ -141,7 +141,7 @@ fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     let mut names: Vec<&str> = Vec::new();
     let first = goals.objectives.first().map(|first| first.metric.as_str());
     for name in trials.iter().flat_map(|trial| results(trial)).flat_map(Map::keys) {
-        if names.len() < MOST
+        if names.len() < MAX_COLUMNS
             && name != OBJECTIVE
             && first != Some(name)
             && !names.contains(&name.as_str())
@@ -164,7 +164,7 @@ fn parameters(trials: &[&TrialSummary]) -> Vec<Column> {
             let kind = ColumnContent::Parameter(name.clone());
             if let Some(column) = columns.iter_mut().find(|column| column.kind == kind) {
                 column.numeric &= value.is_number();
-            } else if columns.len() < MOST {
+            } else if columns.len() < MAX_COLUMNS {
                 let key = format!("parameters.{name}");
                 columns.push(Column::new(&key, &name, kind, value.is_number()));
             }

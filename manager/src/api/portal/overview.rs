@@ -77,14 +77,14 @@ pub(super) async fn overview(
             (steering(&viewer, &shown))
         }
     };
-    Ok(page(&viewer, &words::tame(&title), Some("overview"), &content))
+    Ok(page(&viewer, &words::sanitize(&title), Some("overview"), &content))
 }
 
 /// Returns the name of the results.
 pub(super) fn result_name(shown: &ExperimentView) -> String {
     let metric = shown.best.as_ref().and_then(|best| best.metric.as_ref());
     let name = shown.objective.as_ref().or(metric).filter(|name| *name != OBJECTIVE);
-    name.map_or_else(|| "result".to_owned(), |name| words::tame(name))
+    name.map_or_else(|| "result".to_owned(), |name| words::sanitize(name))
 }
 
 fn summary(shown: &ExperimentView, title: &str) -> Markup {
@@ -104,14 +104,14 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
     let failed = (count(&["FAILED"]) > 0).then_some("bad");
     html! {
         h1 {
-            (words::tame(title)) " "
+            (words::sanitize(title)) " "
             span.state data-state=(shown.state) { (words::experiment_state(&shown.state)) }
         }
         p.hint { "Started " (exact_time(shown.created_at_ms)) " " (zone())
             @if let Some(at) = shown.ended_at_ms { ", ended " (exact_time(at)) " " (zone()) }
         }
-        @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::tame(trouble)) } }
-        @if let Some(difference) = &shown.code_difference { p.trouble { (words::tame(difference)) } }
+        @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::sanitize(trouble)) } }
+        @if let Some(difference) = &shown.code_difference { p.trouble { (words::sanitize(difference)) } }
         dl.tiles {
             div {
                 dt { a href=(url("/trials")) { "Trials" } }
@@ -127,7 +127,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             (counted("Succeeded", "SUCCEEDED", None, None))
             @if count(&["EARLY_STOPPED"]) > 0 { (counted("Stopped early", "EARLY_STOPPED", None, None)) }
             (counted("Failed", "FAILED", None, failed))
-            @if count(&["USER_CANCELED", "SYS_CANCELED", "LOST"]) > 0 { (counted("Cancelled or lost", super::trials::AWAY, None, None)) }
+            @if count(&["USER_CANCELED", "SYS_CANCELED", "LOST"]) > 0 { (counted("Cancelled or lost", super::trials::EXTERNAL_ENDS, None, None)) }
             div {
                 dt { "Run time" }
                 dd {
@@ -160,12 +160,12 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
             }
             @if let Some(metric) = &shown.chosen_objective {
                 p.hint {
-                    "The experiment file names no objective, so " code { (words::tame(metric)) }
+                    "The experiment file names no objective, so " code { (words::sanitize(metric)) }
                     " was chosen from the trials' output. Set " code { "objective" } " to choose another metric."
                 }
             }
             @for warning in [&shown.direction_warning, &shown.untold_direction].into_iter().flatten() {
-                @for line in warning.lines() { p.trouble { (words::tame(line)) } }
+                @for line in warning.lines() { p.trouble { (words::sanitize(line)) } }
             }
             @if let Some(best) = &shown.best {
                 p {
@@ -214,8 +214,8 @@ pub(super) fn importance_table(importance: &[Importance]) -> Markup {
                 tbody {
                     @for one in importance {
                         tr {
-                            th scope="row" { (words::tame(&one.name)) }
-                            td { meter value=(one.share) aria-label=(words::tame(&one.name)) {} }
+                            th scope="row" { (words::sanitize(&one.name)) }
+                            td { meter value=(one.share) aria-label=(words::sanitize(&one.name)) {} }
                             td.number { (format!("{:.0} %", one.share * 100.0)) }
                         }
                     }
@@ -273,8 +273,8 @@ fn service_table(shown: &ExperimentView) -> Markup {
                 @for part in &shown.training_services {
                     tr {
                         th scope="row" {
-                            (part.index) " " (words::tame(&part.platform))
-                            @if let Some(why) = &part.trouble { " " span.hint { "unreachable: " (words::tame(why)) } }
+                            (part.index) " " (words::sanitize(&part.platform))
+                            @if let Some(why) = &part.trouble { " " span.hint { "unreachable: " (words::sanitize(why)) } }
                         }
                         td.number { (part.running) @if let Some(limit) = part.limit { " " small { "of " (limit) } } }
                         td.number { (part.waiting) }
@@ -340,7 +340,7 @@ pub(super) async fn configuration(
                     tbody {
                         @for (name, range) in space {
                             tr {
-                                th scope="row" { (words::tame(name)) }
+                                th scope="row" { (words::sanitize(name)) }
                                 td { (range.get("_type").map(words::value).unwrap_or_default()) }
                                 td.wrap { code { (values(range)) } }
                             }
@@ -350,7 +350,7 @@ pub(super) async fn configuration(
             }
         }
         h2 { "Checked configuration" }
-        pre.file tabindex="0" { (words::tame(&text)) }
+        pre.file tabindex="0" { (words::sanitize(&text)) }
     };
     Ok(page(&viewer, "Configuration", None, &content))
 }

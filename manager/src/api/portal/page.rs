@@ -129,7 +129,7 @@ pub(in crate::api) fn page(
             }
         }
     };
-    dressed(StatusCode::OK, page)
+    with_headers(StatusCode::OK, page)
 }
 
 /// Renders the header of every page: its links, the choice of a theme, and the link to log in or out.
@@ -216,7 +216,7 @@ fn refused(status: StatusCode, detail: &str) -> Response {
     let viewer = Viewer::unknown("");
     let content = html! {
         h1 { (title) }
-        p { (super::words::sentence(&super::words::tame(detail))) }
+        p { (super::words::sentence(&super::words::sanitize(detail))) }
         p { a href=(url("/")) { @if site() == Site::Home { "Go to the experiments" } @else { "Go to the overview" } } }
     };
     let mut response = page(&viewer, title, None, &content);
@@ -224,7 +224,7 @@ fn refused(status: StatusCode, detail: &str) -> Response {
     response
 }
 
-fn dressed(status: StatusCode, page: Markup) -> Response {
+fn with_headers(status: StatusCode, page: Markup) -> Response {
     let mut response = (status, Html(page.into_string())).into_response();
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {

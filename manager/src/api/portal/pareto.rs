@@ -28,7 +28,7 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                                 th.number scope="col" { "Trial" }
                                 @for objective in &shown.objectives {
                                     th.number scope="col" {
-                                        (words::tame(&objective.metric))
+                                        (words::sanitize(&objective.metric))
                                         " " small { (objective.direction) }
                                     }
                                 }
@@ -64,7 +64,7 @@ fn parameters(parameters: &serde_json::Value) -> String {
     let flat = crate::view::flat(parameters);
     let pairs: Vec<_> = flat
         .iter()
-        .map(|(name, value)| format!("{} {}", words::tame(name), words::value(value)))
+        .map(|(name, value)| format!("{} {}", words::sanitize(name), words::value(value)))
         .collect();
     pairs.join(", ")
 }

@@ -65,14 +65,14 @@ mod tests {
 
     #[test]
     fn parts_that_a_page_has_are_sent_empty() {
-        let said = |text: &str| Markup::from(maud::PreEscaped(text.to_owned()));
-        let fresh = Has::default().part(said("<td>1</td>"));
+        let markup = |text: &str| Markup::from(maud::PreEscaped(text.to_owned()));
+        let fresh = Has::default().part(markup("<td>1</td>"));
         assert_eq!((fresh.content.0.as_str(), fresh.mark.len()), ("<td>1</td>", 8));
         let mut headers = HeaderMap::new();
         let has = format!(" other  {} ", fresh.mark);
         headers.insert(HEADER, HeaderValue::try_from(has).unwrap());
         let has = Has::read(&headers);
-        let (same, changed) = (has.part(said("<td>1</td>")), has.part(said("<td>2</td>")));
+        let (same, changed) = (has.part(markup("<td>1</td>")), has.part(markup("<td>2</td>")));
         assert_eq!((same.content.0.as_str(), same.mark), ("", fresh.mark.clone()));
         assert_eq!(changed.content.0, "<td>2</td>");
         assert_ne!(changed.mark, fresh.mark);

@@ -39,12 +39,13 @@ fn marks(low: f64, high: f64) -> Vec<f64> {
 }
 
 /// The largest number that a plot draws. A larger number is drawn at this value.
-const MOST: f64 = f64::MAX / 8.0;
+const MAX_NUMBER: f64 = f64::MAX / 8.0;
 
 fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     // Beyond this value, the difference of two numbers may not be finite.
-    let finite =
-        numbers.filter(|number| number.is_finite()).map(|number| number.clamp(-MOST, MOST));
+    let finite = numbers
+        .filter(|number| number.is_finite())
+        .map(|number| number.clamp(-MAX_NUMBER, MAX_NUMBER));
     finite.fold(None, |range: Option<(f64, f64)>, number| {
         let (low, high) = range.unwrap_or((number, number));
         Some((low.min(number), high.max(number)))
@@ -65,12 +66,12 @@ fn line(curve: &Steps, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> 
     corners.join(" ")
 }
 
-/// Renders a plot with its legend. `told` formats a position on the horizontal axis.
+/// Renders a plot with its legend. `format_position` formats a position on the horizontal axis.
 pub(in crate::api) fn plot(
     title: &str,
     below: &str,
     curves: &[Steps],
-    told: impl Fn(f64) -> String,
+    format_position: impl Fn(f64) -> String,
 ) -> Markup {
     let values =
         range(curves.iter().flat_map(|curve| curve.points.iter().map(|(_, value)| *value)));
@@ -85,7 +86,7 @@ pub(in crate::api) fn plot(
     let (from, to) = range(places).unwrap_or((0.0, 1.0));
     let to = if to > from { to } else { from + 1.0 };
     let across = |place: f64| (place - from) / (to - from);
-    let up = |value: f64| (high - value.clamp(-MOST, MOST)) / (high - low);
+    let up = |value: f64| (high - value.clamp(-MAX_NUMBER, MAX_NUMBER)) / (high - low);
     html! {
         figure.plot {
             svg role="img" aria-label=(title) width="100%" height=(HEIGHT) {
@@ -102,14 +103,14 @@ pub(in crate::api) fn plot(
                 @for mark in marks(from, to) {
                     @let part = across(mark);
                     @let side = if part < 0.08 { "start" } else if part > 0.92 { "end" } else { "middle" };
-                    text x=(format!("{:.2}%", part * 100.0)) y=(BOTTOM + 16.0) text-anchor=(side) { (told(mark)) }
+                    text x=(format!("{:.2}%", part * 100.0)) y=(BOTTOM + 16.0) text-anchor=(side) { (format_position(mark)) }
                 }
                 text x="50%" y=(HEIGHT - 2.0) text-anchor="middle" { (below) }
             }
             @if curves.len() > 1 {
                 figcaption {
                     @for (at, curve) in curves.iter().enumerate() {
-                        span.key { span class={ "mark c" (at % 8) } aria-hidden="true" {} (words::tame(&curve.name)) }
+                        span.key { span class={ "mark c" (at % 8) } aria-hidden="true" {} (words::sanitize(&curve.name)) }
                     }
                 }
             }

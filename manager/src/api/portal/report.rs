@@ -46,7 +46,7 @@ fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
 }
 
 fn document(view: &ExperimentView, snapshot: &Snapshot, configuration: &str, made: &str) -> Markup {
-    let title = words::tame(view.name.as_deref().unwrap_or(&view.id));
+    let title = words::sanitize(view.name.as_deref().unwrap_or(&view.id));
     let maximize = view.optimize_mode == OptimizeMode::Maximize.word();
     let ranked = ranked(snapshot, maximize);
     let number = |value: u64| value.to_string().parse().unwrap_or(f64::NAN);
@@ -79,7 +79,7 @@ fn document(view: &ExperimentView, snapshot: &Snapshot, configuration: &str, mad
                     table { tbody { @for (cause, count) in causes { tr { th scope="row" { (words::cause(cause)) } td.number { (count) } } } } }
                 }
                 h2 { "Configuration" }
-                pre { (words::tame(configuration)) }
+                pre { (words::sanitize(configuration)) }
             }
         }
     }
@@ -98,7 +98,7 @@ fn facts(view: &ExperimentView) -> Markup {
             div { dt { "Run time" } dd { (words::span(view.elapsed_ms)) } }
             div { dt { "Started" } dd { (words::moment(view.created_at_ms)) " UTC" } }
         }
-        @if let Some(trouble) = &view.trouble { p { (words::tame(trouble)) } }
+        @if let Some(trouble) = &view.trouble { p { (words::sanitize(trouble)) } }
     }
 }
 
@@ -113,7 +113,7 @@ fn best(ranked: &[&TrialSummary]) -> Markup {
         @if shown.is_empty() { p { "No trial has succeeded with a numeric result." } } @else {
             div.scroll {
                 table {
-                    thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } @for name in &names { th scope="col" { (words::tame(name)) } } } }
+                    thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } @for name in &names { th scope="col" { (words::sanitize(name)) } } } }
                     tbody {
                         @for trial in shown {
                             @let values = view::flat(&trial.parameters);

@@ -108,7 +108,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
                         tbody {
                             @for metric in &metrics.metrics {
                                 tr {
-                                    td { (words::tame(&metric.name)) }
+                                    td { (words::sanitize(&metric.name)) }
                                     td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
                                     td.number { (words::brief(&metric.value)) }
                                     td { (exact_time(metric.observed_at_ms)) }
@@ -145,7 +145,7 @@ fn goal_charts(goals: &Goals) -> Markup {
         @if names.len() > 1 {
             div.machine {
                 @for (at, name) in names.iter().enumerate() {
-                    figure.chart hidden data-chart={ "goal-" (at) } aria-label=(words::tame(name)) {}
+                    figure.chart hidden data-chart={ "goal-" (at) } aria-label=(words::sanitize(name)) {}
                 }
             }
         }
@@ -171,11 +171,11 @@ fn head(
     let bad = matches!(trial.state, JobState::Failed | JobState::Lost);
     let kind = if bad { "best bad" } else { "best" };
     // The verdict contains the same message with its reasons.
-    let told = detail.verdict.as_ref().map(|verdict| &verdict.message);
-    let is_exit_told = detail.verdict.as_ref().is_some_and(|verdict| verdict.exit.is_some());
-    let is_duration_told =
+    let verdict_message = detail.verdict.as_ref().map(|verdict| &verdict.message);
+    let shows_exit = detail.verdict.as_ref().is_some_and(|verdict| verdict.exit.is_some());
+    let shows_duration =
         detail.verdict.as_ref().is_some_and(|verdict| verdict.duration_ms.is_some());
-    let message = trial.message.as_ref().filter(|message| told != Some(message));
+    let message = trial.message.as_ref().filter(|message| verdict_message != Some(message));
     html! {
         nav.neighbours aria-label="Adjacent trials" {
             @for (at, (word, neighbour)) in [("prev", &neighbours[0]), ("next", &neighbours[1])].iter().enumerate() {
@@ -187,21 +187,21 @@ fn head(
         h1 { (title) " " span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) } }
         p.hint {
             "id " code { (trial.id) } ", attempt " code { (trial.attempt) }
-            @if let Some(host) = &detail.host { ", on " (words::tame(host)) }
-            @if let Some(part) = &detail.training_service { ", training service " (part.index) " (" (words::tame(&part.platform)) ")" }
-            @if let Some(image) = &detail.image { ", image " code { (words::tame(image)) } }
-            @if let Some(code) = &detail.code { ", code " code { (words::tame(&view::code::brief(code))) } }
+            @if let Some(host) = &detail.host { ", on " (words::sanitize(host)) }
+            @if let Some(part) = &detail.training_service { ", training service " (part.index) " (" (words::sanitize(&part.platform)) ")" }
+            @if let Some(image) = &detail.image { ", image " code { (words::sanitize(image)) } }
+            @if let Some(code) = &detail.code { ", code " code { (words::sanitize(&view::code::brief(code))) } }
         }
         dl.tiles {
             @if let Some(estimate) = &trial.estimate {
                 div { dt { "With these parameters" } dd { (words::estimate(estimate)) } }
             }
             (results(trial.last.as_ref(), (trial.metric.as_deref(), trial.latest.as_ref(), trial.latest_step), goals))
-            @if !is_duration_told { div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } } }
-            @if let Some(code) = trial.exit_code.filter(|_| !is_exit_told) { div { dt { "Exit code" } dd { (code) } } }
+            @if !shows_duration { div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } } }
+            @if let Some(code) = trial.exit_code.filter(|_| !shows_exit) { div { dt { "Exit code" } dd { (code) } } }
         }
-        @if let Some(message) = message { p class=(kind) { (words::tame(message)) } }
-        @if let Some(lost) = &trial.lost { p.trouble { (words::tame(lost)) } }
+        @if let Some(message) = message { p class=(kind) { (words::sanitize(message)) } }
+        @if let Some(lost) = &trial.lost { p.trouble { (words::sanitize(lost)) } }
         @if let Some(reason) = &trial.stopping { p.best { "Being stopped: " (reason) } }
         @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
         h2 { "Parameters" }
@@ -226,18 +226,18 @@ fn results(
             @let broken = goals.broken(name, last);
             @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
             div data-kind=[broken.is_some().then_some("bad")] {
-                dt { "Final " (words::tame(name)) @if let Some(objective) = direction { " " small { (objective.mode.word()) } } }
+                dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.mode.word()) } } }
                 dd { (value.map_or_else(none, words::value)) @if let Some(limit) = broken { " " small { (limit) } } }
             }
         }
         @if goals.is_plain() {
-            div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (words::tame(name)), None => "result" } } dd { (last.map_or_else(none, words::result)) } }
+            div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (words::sanitize(name)), None => "result" } } dd { (last.map_or_else(none, words::result)) } }
             @for (name, value) in beside.take(MEMBERS) {
-                div { dt { "Final " (words::tame(name)) } dd { (words::brief(value)) } }
+                div { dt { "Final " (words::sanitize(name)) } dd { (words::brief(value)) } }
             }
         }
         div {
-            dt { "Latest " @if let (false, Some(metric)) = (goals.is_plain(), metric) { (words::tame(metric)) } @else { "step" } }
+            dt { "Latest " @if let (false, Some(metric)) = (goals.is_plain(), metric) { (words::sanitize(metric)) } @else { "step" } }
             dd { (latest.map_or_else(|| "–".to_owned(), words::result)) @if let Some(step) = step { " " small { "@" (step) } } }
         }
     }
@@ -248,7 +248,7 @@ pub(super) fn parameters(parameters: &Value) -> Markup {
     html! {
         dl.parameters {
             @for (name, value) in view::flat(parameters) {
-                div { dt { (words::tame(&name)) } dd { (words::value(value)) } }
+                div { dt { (words::sanitize(&name)) } dd { (words::value(value)) } }
             }
         }
     }
@@ -269,7 +269,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
                 summary { "Run with other parameters" }
                 form.point method="post" action=(url("/points")) {
                     @for (name, value) in view::flat(&trial.parameters) {
-                        label { (words::tame(&name)) " " input name=(name) value=(own_text(value)) autocomplete="off"; }
+                        label { (words::sanitize(&name)) " " input name=(name) value=(own_text(value)) autocomplete="off"; }
                     }
                     button { "Run this point" }
                 }
@@ -330,7 +330,7 @@ fn timed(part: &LogView) -> Markup {
             text.push_str(next);
             at += 1;
         }
-        words::tame(&text)
+        words::sanitize(&text)
     };
     html! {
         @for time in &part.times {
@@ -349,9 +349,9 @@ fn code(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
         section {
             h2 { "Code" }
             details {
-                summary { (files) @if files == 1 { " changed file" } @else { " changed files" } @if let Some(commit) = commit { " since commit " code { (words::tame(commit).chars().take(12).collect::<String>()) } } }
+                summary { (files) @if files == 1 { " changed file" } @else { " changed files" } @if let Some(commit) = commit { " since commit " code { (words::sanitize(commit).chars().take(12).collect::<String>()) } } }
                 p.hint { a href={ (url("/api/v1/trials/")) (id) "/diff" } download={ (id) ".diff" } { "Download" } ". Apply it with " code { "git apply" } "." }
-                pre.log.file tabindex="0" aria-label="Code changes" { (words::tame(changes)) }
+                pre.log.file tabindex="0" aria-label="Code changes" { (words::sanitize(changes)) }
             }
         }
     }
@@ -368,8 +368,8 @@ fn timeline(detail: &TrialDetail) -> Markup {
                         tr {
                             td { (exact_time(entry.at_ms)) }
                             td { (entry.by) }
-                            td { (words::tame(&entry.what)) }
-                            td.why { (entry.message.as_deref().map(words::tame).unwrap_or_default()) }
+                            td { (words::sanitize(&entry.what)) }
+                            td.why { (entry.message.as_deref().map(words::sanitize).unwrap_or_default()) }
                             td { code { (entry.attempt) } }
                         }
                     }
@@ -383,8 +383,8 @@ fn command(detail: &TrialDetail) -> Markup {
     html! {
         h2 { "Command" }
         @if let Some(command) = &detail.command {
-            pre.file tabindex="0" { (words::tame(&view::command_line(command))) }
-            @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (words::tame(version)) } }
+            pre.file tabindex="0" { (words::sanitize(&view::command_line(command))) }
+            @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (words::sanitize(version)) } }
         } @else {
             p.hint { "The command has not been started." }
         }
@@ -401,14 +401,14 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
         |name: &str| url(&format!("/api/v1/trials/{id}/file?name={}", percent::encoded(name)));
     html! {
         h2 { "Files" }
-        p.hint { "In " code { (words::tame(&found.folder)) } @if found.cut { "; the list is incomplete" } }
+        p.hint { "In " code { (words::sanitize(&found.folder)) } @if found.cut { "; the list is incomplete" } }
         div.scroll tabindex="0" role="region" aria-label="Files" {
             table {
                 thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (zone()) ")" } } }
                 tbody {
                     @for file in &found.files {
                         tr {
-                            td { a href=(address(&file.name)) download { (words::tame(&file.name)) } }
+                            td { a href=(address(&file.name)) download { (words::sanitize(&file.name)) } }
                             td.number { (file.bytes) }
                             td { (exact_time(file.modified_ms)) }
                         }
@@ -449,14 +449,14 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
     let sender = signal_sender.as_ref().map(|sender| match (&sender.name, sender.kernel) {
         (_, true) => "the kernel: a key was pressed, or the terminal was closed".to_owned(),
         (Some(name), false) => {
-            format!("{}, process {} of user {}", words::tame(name), sender.pid, sender.uid)
+            format!("{}, process {} of user {}", words::sanitize(name), sender.pid, sender.uid)
         }
         (None, false) => format!("process {} of user {}", sender.pid, sender.uid),
     });
     html! {
         section class=(kind) {
             h2 { "Verdict" }
-            p { (words::tame(&verdict.message)) }
+            p { (words::sanitize(&verdict.message)) }
             dl.parameters {
                 div { dt { "Cause" } dd { (words::cause(&word(serde_json::to_value(verdict.cause)))) } }
                 @if verdict.class != Class::None {
@@ -470,22 +470,22 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                 }
                 @if let Some(stop) = verdict.stop { div { dt { "Requested by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
-                @if let Some(said) = &verdict.evidence.platform { div { dt { "Platform's reason" } dd { (words::tame(said)) } } }
+                @if let Some(reason) = &verdict.evidence.platform { div { dt { "Platform's reason" } dd { (words::sanitize(reason)) } } }
                 @if let Some(ms) = verdict.duration_ms { div { dt { "Duration" } dd { (words::span(ms)) } } }
-                @if let Some(bytes) = memory_peak_bytes { div { dt { "Peak memory" } dd { (amount(*bytes)) } } }
-                @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Peak memory of the control group" } dd { (amount(*bytes)) } } }
+                @if let Some(bytes) = memory_peak_bytes { div { dt { "Peak memory" } dd { (memory_amount(*bytes)) } } }
+                @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Peak memory of the control group" } dd { (memory_amount(*bytes)) } } }
                 @for gpu in gpus { div { dt { "GPU " (gpu.index) " at the end" } dd { (last_reading(gpu)) } } }
-                @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (amount(*bytes)) } } }
+                @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (memory_amount(*bytes)) } } }
                 @if let Some(kills) = oom_kills { div { dt { "Out-of-memory kills" } dd { (kills) } } }
                 @if !verdict.evidence.leftovers.is_empty() {
-                    div { dt { "Remaining processes" } dd { (words::tame(&verdict.evidence.leftovers.join(", "))) } }
+                    div { dt { "Remaining processes" } dd { (words::sanitize(&verdict.evidence.leftovers.join(", "))) } }
                 }
             }
             @if !verdict.evidence.stderr_tail.is_empty() {
-                details { summary { "Last lines of standard error" } pre.file tabindex="0" { (words::tame(&verdict.evidence.stderr_tail)) } }
+                details { summary { "Last lines of standard error" } pre.file tabindex="0" { (words::sanitize(&verdict.evidence.stderr_tail)) } }
             }
             @if !verdict.evidence.stdout_tail.is_empty() {
-                details { summary { "Last lines of standard output" } pre.file tabindex="0" { (words::tame(&verdict.evidence.stdout_tail)) } }
+                details { summary { "Last lines of standard output" } pre.file tabindex="0" { (words::sanitize(&verdict.evidence.stdout_tail)) } }
             }
         }
     }
@@ -494,16 +494,16 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
 /// Returns the last known reading of a GPU, as text.
 fn last_reading(gpu: &GpuSample) -> String {
     let memory = gpu.memory_used_bytes.map(|used| match gpu.memory_total_bytes {
-        Some(total) => format!("{} of {}", amount(used), amount(total)),
-        None => amount(used),
+        Some(total) => format!("{} of {}", memory_amount(used), memory_amount(total)),
+        None => memory_amount(used),
     });
     let use_of = gpu.utilization_percent.map(|percent| format!("{percent} % in use"));
     let heat = gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"));
-    let name = gpu.name.as_deref().map(words::tame);
+    let name = gpu.name.as_deref().map(words::sanitize);
     [name, memory, use_of, heat].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn amount(bytes: u64) -> String {
+fn memory_amount(bytes: u64) -> String {
     words::bytes(bytes.to_string().parse().unwrap_or(f64::NAN))
 }
 

@@ -22,11 +22,11 @@ use crate::view::{self, TrialSummary};
 /// The parameter of the query that names a column. It may occur several times.
 const COLUMN: &str = "column";
 /// The maximum length of a reason in the table, in characters.
-const WHY: usize = 160;
+const MAX_REASON_CHARS: usize = 160;
 /// The maximum number of trials in a comparison.
 const COMPARED: usize = 20;
 /// The states of trials that ended or became silent for external reasons.
-pub(super) const AWAY: &str = "USER_CANCELED,SYS_CANCELED,LOST";
+pub(super) const EXTERNAL_ENDS: &str = "USER_CANCELED,SYS_CANCELED,LOST";
 /// The states of the filter, and their names.
 const STATES: [(&str, &str); 9] = [
     ("WAITING", "waiting"),
@@ -37,7 +37,7 @@ const STATES: [(&str, &str); 9] = [
     ("USER_CANCELED", "cancelled"),
     ("SYS_CANCELED", "interrupted"),
     ("LOST", "lost"),
-    (AWAY, "cancelled, interrupted or lost"),
+    (EXTERNAL_ENDS, "cancelled, interrupted or lost"),
 ];
 
 /// A request for the table: the selection of trials, and the columns.
@@ -83,7 +83,7 @@ impl Sorting<'_> {
             (true, true) => Some("descending"),
         };
         let link = link(self.request, &[("sort", column), ("order", order)]);
-        html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (words::tame(name)) } } }
+        html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (words::sanitize(name)) } } }
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn table(
     let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
         Some(sorting) => sorting.heading(&column.key, &column.name, number(column.numeric)),
         None => {
-            html! { th class=[number(column.numeric)] scope="col" { (words::tame(&column.name)) } }
+            html! { th class=[number(column.numeric)] scope="col" { (words::sanitize(&column.name)) } }
         }
     };
     let sequence = Column::sequence();
@@ -172,11 +172,11 @@ fn row(
     host: Option<&str>,
     shown: &[Column],
     now_ms: i64,
-    choosable: bool,
+    selectable: bool,
 ) -> Markup {
     let parameters = view::flat(&trial.parameters);
     html! {
-        @if choosable {
+        @if selectable {
             td { input type="checkbox" name="trial" value=(trial.id) form="compare"
                 aria-label={ "select trial " (trial.sequence) }; }
         }
@@ -221,7 +221,7 @@ fn cell(
         ColumnContent::Started => moment(trial.started_at_ms),
         ColumnContent::Ended => moment(trial.ended_at_ms),
         ColumnContent::Attempt => html! { td { code { (trial.attempt) } } },
-        ColumnContent::Machine => html! { td { (words::tame(host.unwrap_or_default())) } },
+        ColumnContent::Machine => html! { td { (words::sanitize(host.unwrap_or_default())) } },
         ColumnContent::Metric { name, .. } => {
             let value = columns::member(trial, name);
             html! { td.number { (value.map(words::brief).unwrap_or_default()) } }
@@ -252,10 +252,10 @@ fn cause(trial: &TrialSummary) -> Option<&str> {
 /// Renders the reason for a trial's state: one shortened line, with the whole text as the tooltip.
 fn why(trial: &TrialSummary) -> Markup {
     let stopping = trial.stopping.as_ref().map(|reason| format!("being stopped: {reason}"));
-    let said: Vec<_> = [stopping, trial.message.clone()].into_iter().flatten().collect();
-    let said = words::tame(&said.join(": ")).replace('\n', " ");
-    let line: String = said.chars().take(WHY).collect();
-    html! { td.why title=[(!said.is_empty()).then_some(&said)] { span { (line) } } }
+    let reasons: Vec<_> = [stopping, trial.message.clone()].into_iter().flatten().collect();
+    let reasons = words::sanitize(&reasons.join(": ")).replace('\n', " ");
+    let line: String = reasons.chars().take(MAX_REASON_CHARS).collect();
+    html! { td.why title=[(!reasons.is_empty()).then_some(&reasons)] { span { (line) } } }
 }
 
 /// `GET /trials`: shows the table of trials.
@@ -286,7 +286,7 @@ pub(super) async fn list(
             (chosen_actions(&viewer, &link(&request, &[])))
         }
         (chooser(&request, &columns::of(&rows, shared.state.board.goals())))
-        @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::tame(fault))) } }
+        @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::sanitize(fault))) } }
         div #list data-live data-change=(change) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
@@ -320,7 +320,7 @@ fn chooser(request: &TableRequest, all: &[Column]) -> Markup {
             form.inline method="get" action=(url("/trials")) {
                 (kept(request, &["state", "q", "filter", "cause", "sort", "order"]))
                 @for column in all {
-                    label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::tame(&column.name)) }
+                    label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::sanitize(&column.name)) }
                 }
                 button.second { "Apply" }
                 a data-usual href=(link(&TableRequest { query: request.query.clone(), columns: None }, &[])) { "Default columns" }

@@ -13,7 +13,7 @@ const BRIEF: usize = 40;
 
 /// Makes foreign text harmless to display. Escape sequences of terminals are removed. Control characters and marks
 /// that change the direction of writing are replaced by symbols.
-pub(in crate::api) fn tame(text: &str) -> String {
+pub(in crate::api) fn sanitize(text: &str) -> String {
     let mut tamed = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
     while let Some(character) = rest.next() {
@@ -48,13 +48,13 @@ pub(in crate::api) fn sentence(fragment: &str) -> String {
 /// Formats a value on one line.
 pub(in crate::api) fn value(value: &Value) -> String {
     match value {
-        Value::String(text) => tame(text).replace('\n', " "),
+        Value::String(text) => sanitize(text).replace('\n', " "),
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(number) => self::number(number),
             None => number.to_string(),
         },
         Value::Null => String::new(),
-        Value::Bool(_) | Value::Array(_) | Value::Object(_) => tame(&value.to_string()),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => sanitize(&value.to_string()),
     }
 }
 
@@ -65,8 +65,9 @@ pub(in crate::api) fn result(result: &Value) -> String {
     match members.get(OBJECTIVE) {
         Some(counts) => value(counts),
         None => {
-            let all =
-                members.iter().map(|(name, member)| format!("{} {}", tame(name), value(member)));
+            let all = members
+                .iter()
+                .map(|(name, member)| format!("{} {}", sanitize(name), value(member)));
             all.collect::<Vec<_>>().join(", ")
         }
     }
@@ -212,7 +213,7 @@ mod tests {
             ("\u{1b}[",                      ""),
         ];
         for (text, tamed) in table {
-            assert_eq!(tame(text), tamed);
+            assert_eq!(sanitize(text), tamed);
         }
     }
 
@@ -252,8 +253,8 @@ mod tests {
             (200_000, "2 d ago"),
             (-5, "just now"),
         ];
-        for (seconds, said) in table {
-            assert_eq!(ago(0, seconds * 1000), said);
+        for (seconds, expected) in table {
+            assert_eq!(ago(0, seconds * 1000), expected);
         }
     }
 
@@ -261,7 +262,7 @@ mod tests {
         #[test]
         fn only_line_ends_and_tabs_remain_as_control_characters(text in any::<String>()) {
             let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-            prop_assert!(tame(&text).chars().all(harmless));
+            prop_assert!(sanitize(&text).chars().all(harmless));
         }
     }
 }

@@ -84,7 +84,7 @@ async fn every_route_refuses_unauthorised_clients() {
     let elsewhere = bed.token("f", "t");
     // The clients that a trial's and a user's routes refuse, with the status: 401, or 403 if the client is known.
     #[rustfmt::skip]
-    let strangers = [
+    let clients = [
         ("no token",                 None,                     401, 401),
         ("another scheme",           Some("Basic dDp0"),       401, 401),
         ("an invented token",        Some("Bearer let-me-in"), 401, 401),
@@ -105,7 +105,7 @@ async fn every_route_refuses_unauthorised_clients() {
             continue;
         }
         let of_trials = path.starts_with("/api/v1/agent/");
-        for (says, authorization, at_trials, at_users) in strangers {
+        for (case, authorization, at_trials, at_users) in clients {
             let expected = if of_trials { at_trials } else { at_users };
             if expected == 0 {
                 continue;
@@ -126,13 +126,13 @@ async fn every_route_refuses_unauthorised_clients() {
                 asked += 1;
                 let status = answer.status().as_u16();
                 let sniffing = answer.headers().get(header::X_CONTENT_TYPE_OPTIONS);
-                assert_eq!(sniffing.unwrap(), "nosniff", "{says}: {method} {path}");
+                assert_eq!(sniffing.unwrap(), "nosniff", "{case}: {method} {path}");
                 // A page redirects to the form where its viewer may log in.
                 let way = answer.headers().get(header::LOCATION);
                 let way = way.and_then(|way| way.to_str().ok());
                 let led = status == 303 && way.is_some_and(|way| way.starts_with("/login"));
                 let shown = if led { 401 } else { status };
-                assert_eq!(shown, expected, "{says}: {method} {path}");
+                assert_eq!(shown, expected, "{case}: {method} {path}");
             }
             assert!(asked > 0, "{path} supports none of the methods");
         }
@@ -172,7 +172,7 @@ async fn an_expired_token_is_valid_while_its_trial_runs_and_shortly_after() {
         ("an unknown trial",                "x", None,                 "e", 365, 401, false),
         ("another experiment's trial",      "t", None,                 "f", 365, 401, false),
     ];
-    for (says, trial, ended_at_ms, experiment, days, expected, is_renewed) in table {
+    for (case, trial, ended_at_ms, experiment, days, expected, is_renewed) in table {
         let bed = Bed::new().await;
         if let Some(at_ms) = ended_at_ms {
             bed.end(trial, at_ms).await;
@@ -181,9 +181,9 @@ async fn an_expired_token_is_valid_while_its_trial_runs_and_shortly_after() {
         let (e, t) = (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap());
         let token = format!("Bearer {}", bed.state.secret.trial_token(&e, &t, made));
         let (status, ack) = bed.post(Some(&token), batch("e", trial).to_string()).await;
-        assert_eq!((status.as_u16(), ack.get("token").is_some()), (expected, is_renewed), "{says}");
+        assert_eq!((status.as_u16(), ack.get("token").is_some()), (expected, is_renewed), "{case}");
         let stored = bed.state.store.metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
-        assert_eq!(stored.len(), usize::from(expected == 200), "{says}");
+        assert_eq!(stored.len(), usize::from(expected == 200), "{case}");
     }
     // A late report does not postpone the end.
     let bed = Bed::new().await;

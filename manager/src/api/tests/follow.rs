@@ -52,13 +52,13 @@ async fn a_stream_sends_changes_and_resumes_without_a_gap() {
     let mut resumed = open(&bed, "/api/v1/events", Some("4")).await;
     let (event, id, trial) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), id.as_str(), &trial["state"]), ("trial", "5", &json!("FAILED")));
-    let (event, _, told) = next_event(&mut resumed).await.unwrap();
-    assert_eq!((event.as_str(), &told["counts"]["FAILED"]), ("experiment", &json!(1)));
+    let (event, _, sent) = next_event(&mut resumed).await.unwrap();
+    assert_eq!((event.as_str(), &sent["counts"]["FAILED"]), ("experiment", &json!(1)));
     // When the manager stops, the stream sends the last change, and then its end.
     bed.state.store.set_experiment_state("DONE", 9, 9).await.unwrap();
     bed.state.closing.cancel();
-    let (event, _, told) = next_event(&mut resumed).await.unwrap();
-    assert_eq!((event.as_str(), &told["state"]), ("experiment", &json!("DONE")));
+    let (event, _, sent) = next_event(&mut resumed).await.unwrap();
+    assert_eq!((event.as_str(), &sent["state"]), ("experiment", &json!("DONE")));
     let (event, ..) = next_event(&mut resumed).await.unwrap();
     assert_eq!(event, "end");
     assert_eq!(next_event(&mut resumed).await, None);
@@ -82,7 +82,7 @@ async fn a_trial_s_stream_sends_its_events_and_resumes_without_a_gap() {
     assert_eq!(kinds, ["attempt", "metrics", "samples", "log", "trial"]);
     assert_eq!(events[1].1.as_array().unwrap().len(), 3);
     drop(stream);
-    bed.say(Lane::Bulk, 2, vec![log(12, "more\n")]).await;
+    bed.report(Lane::Bulk, 2, vec![log(12, "more\n")]).await;
     let mut resumed = open(&bed, path, Some("1.3.1.12.0")).await;
     let (event, id, data) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), id.as_str()), ("log", "1.3.1.17.0"));
@@ -105,13 +105,13 @@ async fn a_character_split_between_two_pieces_of_output_is_sent_whole() {
         ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
     };
     let (euro, place) = ("€".as_bytes(), "/api/v1/trials/t/events");
-    bed.say(Lane::Bulk, 2, vec![piece(12, &[b"a", &euro[..1]].concat())]).await;
+    bed.report(Lane::Bulk, 2, vec![piece(12, &[b"a", &euro[..1]].concat())]).await;
     let mut stream = open(&bed, place, Some("1.3.1.12.0")).await;
     let (_, id, data) = next_event(&mut stream).await.unwrap();
     assert_eq!((id.as_str(), &data["text"]), ("1.3.1.13.0", &json!("a")));
     let (event, ..) = next_event(&mut stream).await.unwrap();
     assert_eq!(event, "trial");
-    bed.say(Lane::Bulk, 3, vec![piece(14, &[&euro[1..], b"b", &euro[..2]].concat())]).await;
+    bed.report(Lane::Bulk, 3, vec![piece(14, &[&euro[1..], b"b", &euro[..2]].concat())]).await;
     let (_, id, data) = next_event(&mut stream).await.unwrap();
     assert_eq!((id.as_str(), &data["text"]), ("1.3.1.17.0", &json!("€b")));
     // An incomplete character is sent once nothing more can follow.
@@ -127,7 +127,7 @@ async fn a_stream_interrupted_between_two_trials_continues_with_the_second() {
         bed.change(trial, state).await;
     }
     // Both changes happened together. The last event before them is change 3.
-    for (after, told) in
+    for (after, sent) in
         [("3", vec![("u", "4"), ("t", "5")]), ("4", vec![("t", "5")]), ("5", vec![])]
     {
         let mut stream = open(&bed, "/api/v1/events", Some(after)).await;
@@ -140,7 +140,7 @@ async fn a_stream_interrupted_between_two_trials_continues_with_the_second() {
             }
             trials.push((data["id"].as_str().unwrap().to_owned(), id));
         }
-        let told: Vec<_> = told.iter().map(|(t, id)| ((*t).to_owned(), (*id).to_owned())).collect();
-        assert_eq!(trials, told, "after {after}");
+        let sent: Vec<_> = sent.iter().map(|(t, id)| ((*t).to_owned(), (*id).to_owned())).collect();
+        assert_eq!(trials, sent, "after {after}");
     }
 }

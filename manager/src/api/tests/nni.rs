@@ -137,11 +137,11 @@ async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
         ReportBody::Metric(Metric { name, kind, sequence, value, derived: false })
     };
     let step = |sequence, acc| report(MetricKind::Intermediate, sequence, acc);
-    bed.say(Lane::Facts, 0, vec![step(0, 0.25), step(1, 0.5)]).await;
-    let (_, trial) = bed.look("/api/v1/trials/t").await;
+    bed.report(Lane::Facts, 0, vec![step(0, 0.25), step(1, 0.5)]).await;
+    let (_, trial) = bed.get_json("/api/v1/trials/t").await;
     let seen = ["metric", "latest", "latest_step", "final"].map(|name| &trial[name]);
     assert_eq!(seen, [&json!("acc"), &json!(0.5), &json!(1), &Value::Null]);
-    let told = |records: &Value| {
+    let listed = |records: &Value| {
         let records = records.as_array().unwrap().iter();
         let one = |one: &Value| json!([one["type"], one["sequence"], one["data"]]);
         records.map(one).collect::<Vec<_>>()
@@ -153,11 +153,11 @@ async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
     };
     let (first, second) =
         (json!(["PERIODICAL", 0, data(0.25)]), json!(["PERIODICAL", 1, data(0.5)]));
-    assert_eq!(told(&bed.got("/metric-data-latest").await), std::slice::from_ref(&second));
-    assert_eq!(told(&bed.got("/metric-data/t").await), [first, second]);
-    bed.say(Lane::Facts, 2, vec![report(MetricKind::Final, 0, 0.75)]).await;
+    assert_eq!(listed(&bed.got("/metric-data-latest").await), std::slice::from_ref(&second));
+    assert_eq!(listed(&bed.got("/metric-data/t").await), [first, second]);
+    bed.report(Lane::Facts, 2, vec![report(MetricKind::Final, 0, 0.75)]).await;
     let finals = bed.got("/metric-data?type=FINAL").await;
-    assert_eq!(told(&finals), [json!(["FINAL", 0, data(0.75)])]);
+    assert_eq!(listed(&finals), [json!(["FINAL", 0, data(0.75)])]);
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn objects_are_sent_to_nni_with_every_member() {
         report(MetricKind::Intermediate, 2, last.clone()),
         report(MetricKind::Final, 0, last),
     ];
-    bed.say(Lane::Facts, 0, facts).await;
+    bed.report(Lane::Facts, 0, facts).await;
     bed.change("t", JobState::Succeeded).await;
     let step = r#"{"default": 0.5, "loss": Infinity, "per_class": [1, {"a": 2}]}"#;
     let last = r#"{"default": 0.6, "loss": 0.66, "other": 0.666}"#;
@@ -188,15 +188,15 @@ async fn objects_are_sent_to_nni_with_every_member() {
         records.as_array().unwrap().iter().map(one).collect::<Vec<_>>()
     };
     let steps = [("PERIODICAL", step), ("PERIODICAL", "0.55"), ("PERIODICAL", last)];
-    let told = |records: &[(&str, &str)]| {
+    let listed = |records: &[(&str, &str)]| {
         let owned = |(kind, text): &(&str, &str)| ((*kind).to_owned(), (*text).to_owned());
         records.iter().map(owned).collect::<Vec<_>>()
     };
     let all = [&steps[..], &[("FINAL", last)]].concat();
-    assert_eq!(decoded(&bed.got("/metric-data").await), told(&all));
-    assert_eq!(decoded(&bed.got("/metric-data/t?type=PERIODICAL").await), told(&steps));
+    assert_eq!(decoded(&bed.got("/metric-data").await), listed(&all));
+    assert_eq!(decoded(&bed.got("/metric-data/t?type=PERIODICAL").await), listed(&steps));
     let latest = [("FINAL", last), ("PERIODICAL", last)];
-    assert_eq!(decoded(&bed.got("/metric-data-latest").await), told(&latest));
+    assert_eq!(decoded(&bed.got("/metric-data-latest").await), listed(&latest));
     assert_eq!(bed.got("/export-data").await[0]["value"], last);
 }
 

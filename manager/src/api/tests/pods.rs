@@ -91,16 +91,16 @@ async fn a_client_without_a_trial_s_token_is_refused() {
         ("another experiment's", bed.token("x", "t"),    "forbidden"),
         ("no such trial's",     bed.token("e", "x"),     "unknown-trial"),
     ];
-    for (says, token, code) in table {
+    for (case, token, code) in table {
         for path in ["/api/v1/agent/code", "/api/v1/agent/parameters"] {
             let (_, problem) = read(bed.get(path, &token).await).await;
-            assert_eq!(problem["code"], code, "{says}, {path}");
+            assert_eq!(problem["code"], code, "{case}, {path}");
         }
         let request = Request::post("/api/v1/agent/rendezvous")
             .header(header::AUTHORIZATION, &token)
             .body(Body::from(pod("ps", 0, 0).to_string()));
         let (_, problem) = read(bed.send(request.unwrap()).await).await;
-        assert_eq!(problem["code"], code, "{says}, rendezvous");
+        assert_eq!(problem["code"], code, "{case}, rendezvous");
     }
 }
 
@@ -139,7 +139,7 @@ async fn pods_wait_for_one_another() {
 #[tokio::test]
 async fn a_pod_of_no_trial_is_refused() {
     let bed = Bed::new().await;
-    for (says, pod) in [
+    for (case, pod) in [
         ("an index too high", pod("worker", 2, 0)),
         ("no address", json!({"attempt": "t-1"})),
         ("not an object", json!(7)),
@@ -148,7 +148,7 @@ async fn a_pod_of_no_trial_is_refused() {
         assert_eq!(
             (status, &problem["code"]),
             (StatusCode::BAD_REQUEST, &json!("bad-request")),
-            "{says}"
+            "{case}"
         );
     }
 }

@@ -13,9 +13,9 @@ use super::*;
 use crate::job_state::JobState;
 use crate::training_service::{Adopted, Output, SubmitError, TrainingService, TrialJobSpec};
 
-/// A service whose jobs print `says` at every request. `asked` contains the time range of each request.
+/// A service whose jobs print `prints` at every request. `asked` contains the time range of each request.
 struct Service {
-    says: Result<Vec<&'static [u8]>, String>,
+    prints: Result<Vec<&'static [u8]>, String>,
     asked: Mutex<Vec<Option<Duration>>>,
 }
 
@@ -39,7 +39,7 @@ impl TrainingService for Service {
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
         self.asked.lock().unwrap().push(ago);
-        let pieces = self.says.clone().map(|pieces| pieces.into_iter().map(<[u8]>::to_vec));
+        let pieces = self.prints.clone().map(|pieces| pieces.into_iter().map(<[u8]>::to_vec));
         // The stream never ends.
         Some(pieces.map(|pieces| {
             stream::iter(pieces.collect::<Vec<_>>()).chain(stream::pending()).boxed()
@@ -50,8 +50,8 @@ impl TrainingService for Service {
 }
 
 impl Bed {
-    fn runs(&self, says: Result<Vec<&'static [u8]>, String>) -> Arc<Service> {
-        let service = Arc::new(Service { says, asked: Mutex::default() });
+    fn runs(&self, prints: Result<Vec<&'static [u8]>, String>) -> Arc<Service> {
+        let service = Arc::new(Service { prints, asked: Mutex::default() });
         let runs: Arc<dyn TrainingService> = service.clone();
         assert!(self.state.service.set(runs).is_ok(), "the service was already set");
         service
@@ -67,34 +67,34 @@ async fn the_pods_output_is_sent_until_its_agent_reports() {
     let mut stream = open(&bed, PLACE, None).await;
     let (event, _, _) = next_event(&mut stream).await.unwrap();
     assert_eq!(event, "trial");
-    let (event, id, said) = next_event(&mut stream).await.unwrap();
+    let (event, id, data) = next_event(&mut stream).await.unwrap();
     assert_eq!((event.as_str(), id.as_str()), ("unheard", "-1.-1.-1.0.0"));
-    assert_eq!(said, json!({"text": "a€b"}), "an incomplete character waits for its rest");
+    assert_eq!(data, json!({"text": "a€b"}), "an incomplete character waits for its rest");
     assert_eq!(*service.asked.lock().unwrap(), [None]);
     bed.change("t", JobState::Running).await;
-    bed.say(Lane::Bulk, 0, vec![log(0, "a€b")]).await;
-    let mut told = Vec::new();
-    while told.last().is_none_or(|event| event != "log") {
-        told.push(next_event(&mut stream).await.unwrap().0);
+    bed.report(Lane::Bulk, 0, vec![log(0, "a€b")]).await;
+    let mut events = Vec::new();
+    while events.last().is_none_or(|event| event != "log") {
+        events.push(next_event(&mut stream).await.unwrap().0);
     }
-    assert_eq!(told.iter().filter(|event| *event == "attempt").count(), 1, "{told:?}");
+    assert_eq!(events.iter().filter(|event| *event == "attempt").count(), 1, "{events:?}");
     // For an agent that reported before, the service returns only the output since then.
     bed.change("t", JobState::Lost).await;
     loop {
-        let (event, _, said) = next_event(&mut stream).await.unwrap();
+        let (event, _, data) = next_event(&mut stream).await.unwrap();
         if event == "unheard" {
-            assert_eq!(said, json!({"text": "a€b"}));
+            assert_eq!(data, json!({"text": "a€b"}));
             break;
         }
     }
     assert!(service.asked.lock().unwrap()[1].is_some());
     bed.change("t", JobState::Running).await;
-    bed.say(Lane::Bulk, 1, vec![log(5, "c")]).await;
+    bed.report(Lane::Bulk, 1, vec![log(5, "c")]).await;
     loop {
-        let (event, _, said) = next_event(&mut stream).await.unwrap();
+        let (event, _, data) = next_event(&mut stream).await.unwrap();
         assert_ne!(event, "attempt", "earlier output is not sent again");
         if event == "log" {
-            assert_eq!(said["text"], "c");
+            assert_eq!(data["text"], "c");
             break;
         }
     }
@@ -106,8 +106,8 @@ async fn the_reason_for_absent_output_is_sent_once() {
     let service = bed.runs(Err("it may not be read".to_owned()));
     let mut stream = open(&bed, PLACE, None).await;
     next_event(&mut stream).await.unwrap();
-    let (event, _, said) = next_event(&mut stream).await.unwrap();
-    assert_eq!((event.as_str(), said), ("unheard", json!({"why": "it may not be read"})));
+    let (event, _, data) = next_event(&mut stream).await.unwrap();
+    assert_eq!((event.as_str(), data), ("unheard", json!({"why": "it may not be read"})));
     bed.change("t", JobState::Failed).await;
     let (event, _, _) = next_event(&mut stream).await.unwrap();
     assert_eq!(event, "trial");

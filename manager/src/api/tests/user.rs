@@ -78,14 +78,14 @@ impl Bed {
             metric(MetricKind::Final, 0, 0.5),
             ReportBody::Ended(Box::new(verdict)),
         ];
-        bed.say(Lane::Facts, 0, facts).await;
+        bed.report(Lane::Facts, 0, facts).await;
         let bulk = vec![log(0, "<script>\u{202e}\n"), ReportBody::Sample(Box::default())];
-        bed.say(Lane::Bulk, 0, bulk).await;
+        bed.report(Lane::Bulk, 0, bulk).await;
         bed.change("t", JobState::Succeeded).await;
         bed
     }
 
-    pub(super) async fn say(&self, lane: Lane, from: u64, bodies: Vec<ReportBody>) {
+    pub(super) async fn report(&self, lane: Lane, from: u64, bodies: Vec<ReportBody>) {
         let reports = (from..).zip(bodies);
         let batch = ReportBatch {
             offer: Offer::new([]),
@@ -114,7 +114,7 @@ impl Bed {
         self.state.store.change_trial(&id, change).await.unwrap();
     }
 
-    pub(super) async fn look(&self, path: &str) -> (StatusCode, Value) {
+    pub(super) async fn get_json(&self, path: &str) -> (StatusCode, Value) {
         let request = Request::get(path).header(header::HOST, "localhost");
         read(self.send(request.body(Body::empty()).unwrap()).await).await
     }
@@ -143,49 +143,49 @@ impl Bed {
 #[tokio::test]
 async fn the_experiment_is_described_in_numbers() {
     let bed = Bed::searched().await;
-    let (status, told) = bed.look("/api/v1/experiment").await;
+    let (status, shown) = bed.get_json("/api/v1/experiment").await;
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(told["counts"], json!({"SUCCEEDED": 1, "WAITING": 1}));
-    assert_eq!(told["best"]["id"], "t");
-    assert_eq!(told["best"]["final"], 0.5);
+    assert_eq!(shown["counts"], json!({"SUCCEEDED": 1, "WAITING": 1}));
+    assert_eq!(shown["best"]["id"], "t");
+    assert_eq!(shown["best"]["final"], 0.5);
     assert_eq!(
-        (&told["max_trial_number"], &told["optimize_mode"]),
+        (&shown["max_trial_number"], &shown["optimize_mode"]),
         (&json!(7), &json!("maximize"))
     );
-    let (_, points) = bed.look("/api/v1/experiment/points").await;
+    let (_, points) = bed.get_json("/api/v1/experiment/points").await;
     assert_eq!(points["final"], json!([0.5, null]));
     assert_eq!(points["improvements"], json!([{"sequence": 0, "value": 0.5}]));
-    assert_eq!(bed.look("/api/v1/experiment/importance").await.1, json!([]));
-    let (_, configuration) = bed.look("/api/v1/experiment/configuration").await;
+    assert_eq!(bed.get_json("/api/v1/experiment/importance").await.1, json!([]));
+    let (_, configuration) = bed.get_json("/api/v1/experiment/configuration").await;
     assert_eq!(configuration["maxTrialNumber"], 7);
 }
 
 #[tokio::test]
 async fn a_trial_is_described_in_detail() {
     let bed = Bed::searched().await;
-    let (_, trial) = bed.look("/api/v1/trials/t").await;
+    let (_, trial) = bed.get_json("/api/v1/trials/t").await;
     assert_eq!(trial["command"], json!(["sh", "-c", "true"]));
     assert_eq!(trial["verdict"]["cause"], "succeeded");
     assert_eq!((&trial["latest"], &trial["latest_step"]), (&json!(0.2), &json!(1)));
     let whats = trial["timeline"].as_array().unwrap().iter().map(|entry| &entry["what"]);
     assert_eq!(whats.collect::<Vec<_>>(), ["WAITING", "started", "ended", "SUCCEEDED"]);
-    let (_, metrics) = bed.look("/api/v1/trials/t/metrics?limit=2").await;
+    let (_, metrics) = bed.get_json("/api/v1/trials/t/metrics?limit=2").await;
     assert_eq!(metrics["next"], 2);
-    let (_, rest) = bed.look("/api/v1/trials/t/metrics?after=2&type=final").await;
+    let (_, rest) = bed.get_json("/api/v1/trials/t/metrics?after=2&type=final").await;
     assert_eq!(
         (rest["metrics"][0]["value"].clone(), rest["next"].clone()),
         (json!(0.5), Value::Null)
     );
-    let (_, log) = bed.look("/api/v1/trials/t/log?from=1&limit=6").await;
+    let (_, log) = bed.get_json("/api/v1/trials/t/log?from=1&limit=6").await;
     let times = json!([{"line": 0, "observed_at_ms": log["times"][0]["observed_at_ms"].as_i64()}]);
     assert_eq!(
         log,
         json!({"attempt": "a", "from": 1, "next": 7, "end": 12, "text": "script", "times": times})
     );
-    let (_, samples) = bed.look("/api/v1/trials/t/samples?points=10").await;
+    let (_, samples) = bed.get_json("/api/v1/trials/t/samples?points=10").await;
     assert_eq!(samples["samples"], json!([{"seq": 1, "observed_at_ms": 5, "sample": {}}]));
     let silent = json!({"attempt": null, "metrics": [], "next": null});
-    assert_eq!(bed.look("/api/v1/trials/u/metrics").await, (StatusCode::OK, silent));
+    assert_eq!(bed.get_json("/api/v1/trials/u/metrics").await, (StatusCode::OK, silent));
     let request = Request::get("/api/v1/trials/t/log/stdout").header(header::HOST, "localhost");
     let response = bed.send(request.body(Body::empty()).unwrap()).await;
     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
@@ -195,7 +195,8 @@ async fn a_trial_is_described_in_detail() {
 #[tokio::test]
 async fn a_result_after_the_end_appears_in_the_list() {
     let bed = Bed::new().await;
-    let listed = async || bed.look("/api/v1/trials?state=SUCCEEDED").await.1["trials"][0].clone();
+    let listed =
+        async || bed.get_json("/api/v1/trials?state=SUCCEEDED").await.1["trials"][0].clone();
     let own = bed.token("e", "t");
     bed.end("t", 1).await;
     let before = listed().await;
@@ -210,7 +211,7 @@ async fn a_result_after_the_end_appears_in_the_list() {
     // The late result is not an event of the trial, and its second delivery changes nothing.
     bed.post(Some(&own), batch("e", "t").to_string()).await;
     assert_eq!(listed().await, after);
-    let (_, trial) = bed.look("/api/v1/trials/t").await;
+    let (_, trial) = bed.get_json("/api/v1/trials/t").await;
     let whats = trial["timeline"].as_array().unwrap().iter().map(|entry| &entry["what"]);
     assert_eq!(whats.collect::<Vec<_>>(), ["WAITING", "SUCCEEDED"]);
 }
@@ -224,29 +225,29 @@ async fn a_rarely_reported_metric_stays_the_latest() {
         ReportBody::Metric(Metric { name, kind, sequence, value: value.into(), derived: false })
     };
     let latest = async || {
-        let (_, trial) = bed.look("/api/v1/trials/t").await;
+        let (_, trial) = bed.get_json("/api/v1/trials/t").await;
         (trial["latest"].clone(), trial["latest_step"].clone())
     };
-    bed.say(Lane::Facts, 0, vec![step("val", 0, 0.5)]).await;
+    bed.report(Lane::Facts, 0, vec![step("val", 0, 0.5)]).await;
     let batches = |from: u64, to: u64| (from..to).map(|at| step("loss", at, 1.0)).collect();
-    bed.say(Lane::Facts, 1, batches(0, 100)).await;
+    bed.report(Lane::Facts, 1, batches(0, 100)).await;
     assert_eq!(latest().await, (json!(0.5), json!(0)), "after 100 other reports");
-    bed.say(Lane::Facts, 101, batches(100, 1000)).await;
+    bed.report(Lane::Facts, 101, batches(100, 1000)).await;
     assert_eq!(latest().await, (json!(0.5), json!(0)), "after 1000 other reports");
-    bed.say(Lane::Facts, 1001, vec![step("val", 1, 0.75)]).await;
+    bed.report(Lane::Facts, 1001, vec![step("val", 1, 0.75)]).await;
     assert_eq!(latest().await, (json!(0.75), json!(1)));
 }
 
 #[tokio::test]
 async fn trials_are_listed_one_page_at_a_time() {
     let bed = Bed::searched().await;
-    let (_, first) = bed.look("/api/v1/trials?sort=final&order=desc&limit=1").await;
+    let (_, first) = bed.get_json("/api/v1/trials?sort=final&order=desc&limit=1").await;
     assert_eq!((&first["total"], &first["trials"][0]["id"]), (&json!(2), &json!("t")));
     let next = first["next"].as_str().unwrap();
     let path = format!("/api/v1/trials?sort=final&order=desc&limit=1&cursor={next}");
-    let (_, second) = bed.look(&path).await;
+    let (_, second) = bed.get_json(&path).await;
     assert_eq!((&second["trials"][0]["id"], second.get("next")), (&json!("u"), None));
-    let (_, waiting) = bed.look("/api/v1/trials?state=WAITING,RUNNING").await;
+    let (_, waiting) = bed.get_json("/api/v1/trials?state=WAITING,RUNNING").await;
     assert_eq!(waiting["trials"][0]["id"], "u");
 }
 
@@ -272,7 +273,7 @@ async fn invalid_queries_are_refused_with_their_problem() {
         ("/api/v1/events?after=x",            400, "\"x\" is not the id of an event of this stream"),
     ];
     for (path, status, detail) in table {
-        let (found, problem) = bed.look(path).await;
+        let (found, problem) = bed.get_json(path).await;
         assert_eq!((found.as_u16(), problem["detail"].as_str()), (status, Some(detail)), "{path}");
     }
 }
@@ -280,8 +281,8 @@ async fn invalid_queries_are_refused_with_their_problem() {
 #[tokio::test]
 async fn changes_need_the_user_s_token_and_are_made_once() {
     let mut bed = Bed::searched().await;
-    let stranger = Request::post("/api/v1/trials/u/kill").header(header::HOST, "localhost");
-    let refused = bed.send(stranger.body(Body::empty()).unwrap()).await;
+    let anonymous = Request::post("/api/v1/trials/u/kill").header(header::HOST, "localhost");
+    let refused = bed.send(anonymous.body(Body::empty()).unwrap()).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
 
     // A stand-in for the experiment, which accepts each command and records it.

@@ -24,7 +24,7 @@ use crate::util::errors::chain;
 use crate::util::ids;
 
 /// The maximum number of remembered changes.
-const REMEMBERED: usize = 1000;
+const MAX_REMEMBERED: usize = 1000;
 /// The maximum length of a key, in bytes.
 const LONGEST_KEY: usize = 255;
 
@@ -58,10 +58,12 @@ impl Change {
         let handle = &shared.state.handle;
         match self {
             Self::Command(command) => match handle.command(command).await {
-                Err(Refused::NotRunning) => Err(at_rest(shared).await.into()),
+                Err(Refused::NotRunning) => Err(not_running_reason(shared).await.into()),
                 answer => Ok(answer?),
             },
-            Self::Stop if handle.elapsed().is_none() => Err(at_rest(shared).await.into()),
+            Self::Stop if handle.elapsed().is_none() => {
+                Err(not_running_reason(shared).await.into())
+            }
             // If the experiment is done and still served, the stop ends the serving.
             Self::Stop => {
                 // A stop that cannot be recorded is refused.
@@ -76,7 +78,7 @@ impl Change {
 }
 
 /// Returns the reason why an experiment without a manager accepts no change.
-async fn at_rest(shared: &Shared) -> Refused {
+async fn not_running_reason(shared: &Shared) -> Refused {
     match shared.state.store.experiment().await {
         Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
             Refused::Over(ExperimentState::Done)
@@ -122,7 +124,7 @@ impl Changes {
             ));
         }
         change.clone().make(shared).await?;
-        if made.len() >= REMEMBERED {
+        if made.len() >= MAX_REMEMBERED {
             made.pop_front();
         }
         made.push_back(Made { key, change });

@@ -14,7 +14,7 @@ use trial_protocol::TrialJobId;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::query_extractor::CheckedQuery;
-use super::trials::{ListQuery, ValuesQuery, metric_page, wanted};
+use super::trials::{ListQuery, ValuesQuery, metric_page, table_query};
 use crate::view::Snapshot;
 use crate::view::export::{csv, entry};
 use crate::view::origin::{self, TrialOrigin};
@@ -68,7 +68,7 @@ pub(super) async fn export(
     let ExportQuery { format, chosen, list: query } = ExportQuery::read(&query)?;
     let snapshot = shared.state.board.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
-    let listed = table::page(&snapshot.trials, &wanted(&query)?, None, usize::MAX, now_ms)
+    let listed = table::page(&snapshot.trials, &table_query(&query)?, None, usize::MAX, now_ms)
         .map_err(|error| Error::BadRequest(error.to_string()))?;
     let is_chosen = |id: &str| chosen.is_empty() || chosen.contains(id);
     let trials = listed.rows.into_iter().filter(|trial| is_chosen(&trial.id));

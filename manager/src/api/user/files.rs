@@ -47,7 +47,7 @@ pub(super) async fn list(
 
 /// Returns the files of a trial.
 pub(in crate::api) async fn files(shared: &Shared, id: &TrialJobId) -> Result<TrialFiles, Error> {
-    look(shared, id, trial_files::list).await
+    read_folder(shared, id, trial_files::list).await
 }
 
 /// The requested file.
@@ -75,7 +75,7 @@ pub(super) async fn file(
     CheckedQuery(FileQuery { name }): CheckedQuery<FileQuery>,
 ) -> Result<Response, Error> {
     let saved_as = percent::encoded(name.rsplit('/').next().unwrap_or_default());
-    let file = look(&shared, &id, move |folder| {
+    let file = read_folder(&shared, &id, move |folder| {
         let file = trial_files::open(folder, &name)?;
         let bytes = file.metadata()?.len();
         Ok((file, bytes))
@@ -138,16 +138,16 @@ pub(in crate::api) async fn code_diff(
 }
 
 /// Reads the folder of a trial on a blocking thread.
-async fn look<T: Send + 'static>(
+async fn read_folder<T: Send + 'static>(
     shared: &Shared,
     id: &TrialJobId,
-    look: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
     // An unknown trial is refused as such.
     attempt(shared, id, None).await?;
     let folder = shared.state.place.folder.join(id.as_str());
-    let looked = tokio::task::spawn_blocking(move || look(&folder)).await;
-    looked.map_err(io::Error::other).flatten().map_err(|error| {
+    let result = tokio::task::spawn_blocking(move || read(&folder)).await;
+    result.map_err(io::Error::other).flatten().map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
             return Error::NoFile;
         }

@@ -21,7 +21,7 @@ use super::super::{Error, Shared};
 use super::experiment::shown;
 use super::log::{LineTimeView, times, unfinished};
 use super::query_extractor::{CheckedQuery, TrialPath};
-use super::silent_agent_output::{self, Ear, Unheard};
+use super::silent_agent_output::{self, SilentOutput, Unheard};
 use super::trials::{MetricView, SampleView, attempt};
 use crate::job_state::JobState;
 use crate::store;
@@ -30,15 +30,15 @@ use crate::store;
 const STORE_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum time without output on a stream. A disconnected client is noticed only when the manager sends
 /// something.
-const SILENCE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// The comment that is then sent.
-const STILL_HERE: &str = ": still here\n\n";
+const KEEP_ALIVE_COMMENT: &str = ": still here\n\n";
 /// The interval of the check whether a client has disconnected after the end of its stream.
-const GLANCE: Duration = Duration::from_millis(100);
+const DISCONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of values of one kind that are sent at once.
-const BURST: u32 = 1000;
+const MAX_VALUES: u32 = 1000;
 /// The maximum number of bytes of one output stream that are sent at once.
-const LOG_BURST: usize = 64 << 10;
+const MAX_LOG_BYTES: usize = 64 << 10;
 
 /// The position at which an event stream begins.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -58,39 +58,39 @@ struct EventStream {
     /// Notified when the store becomes unable to write, or able again. Such a change is not a commit.
     write_error: watch::Receiver<Option<store::Error>>,
     /// The time of the last output.
-    spoke: Instant,
+    last_sent: Instant,
 }
 
 /// The client has disconnected, or the manager has stopped.
 struct StreamClosed;
 
 impl EventStream {
-    async fn tell(
+    async fn send_event(
         &mut self,
         event: &str,
         id: &str,
         data: &impl Serialize,
     ) -> Result<(), StreamClosed> {
         let data = serde_json::to_string(data).map_err(|_| StreamClosed)?;
-        self.say(format!("id: {id}\nevent: {event}\ndata: {data}\n\n")).await
+        self.send_text(format!("id: {id}\nevent: {event}\ndata: {data}\n\n")).await
     }
 
-    async fn say(&mut self, text: String) -> Result<(), StreamClosed> {
-        self.spoke = Instant::now();
+    async fn send_text(&mut self, text: String) -> Result<(), StreamClosed> {
+        self.last_sent = Instant::now();
         let piece = self.allowance.hold(text.into_bytes()).await;
         self.sender.send_data(piece).await.map_err(|_| StreamClosed)
     }
 
     /// If the manager is stopping, waits until the client has disconnected. The client has received all events, and
     /// may send one more request.
-    async fn farewell(&mut self) -> Result<(), StreamClosed> {
+    async fn wait_for_disconnect(&mut self) -> Result<(), StreamClosed> {
         let (closing, closed) = (&self.shared.state.closing, &self.shared.state.closed);
         let (closing, closed) = (closing.clone(), closed.clone());
         while closing.is_cancelled() && !closed.is_cancelled() {
-            self.say(STILL_HERE.to_owned()).await?;
+            self.send_text(KEEP_ALIVE_COMMENT.to_owned()).await?;
             tokio::select! {
                 () = closed.cancelled() => {}
-                () = sleep(GLANCE) => {}
+                () = sleep(DISCONNECT_CHECK_INTERVAL) => {}
             }
         }
         Ok(())
@@ -105,21 +105,21 @@ impl EventStream {
             () = sleep(STORE_INTERVAL) => {}
         }
         loop {
-            let patience = Instant::now() + SILENCE;
+            let deadline = Instant::now() + KEEP_ALIVE_INTERVAL;
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
                 Ok(()) = self.write_error.changed() => return Ok(true),
-                changed = timeout_at(patience, commits.changed()) => match changed {
+                changed = timeout_at(deadline, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
                     // A store that is opened for reading reports no commits, so it is polled.
                     Ok(Err(_)) => {
                         sleep(STORE_INTERVAL).await;
-                        if self.spoke.elapsed() >= SILENCE {
-                            self.say(STILL_HERE.to_owned()).await?;
+                        if self.last_sent.elapsed() >= KEEP_ALIVE_INTERVAL {
+                            self.send_text(KEEP_ALIVE_COMMENT.to_owned()).await?;
                         }
                         return Ok(true);
                     }
-                    Err(_) => self.say(STILL_HERE.to_owned()).await?,
+                    Err(_) => self.send_text(KEEP_ALIVE_COMMENT.to_owned()).await?,
                 },
             }
         }
@@ -135,10 +135,10 @@ fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
     let write_error = shared.state.store.watch_write_error();
-    let told =
-        follow(EventStream { sender, allowance, shared, write_error, spoke: Instant::now() });
+    let task =
+        follow(EventStream { sender, allowance, shared, write_error, last_sent: Instant::now() });
     // The task ends with the client, whose disconnection its regular output reveals, or with the manager.
-    streams.spawn(async move { drop(told.await) });
+    streams.spawn(async move { drop(task.await) });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -149,11 +149,11 @@ fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
 
 fn resumes_after(headers: &HeaderMap, query: &FollowQuery) -> Result<Option<String>, Error> {
     let Some(value) = headers.get("last-event-id") else { return Ok(query.after.clone()) };
-    let text = value.to_str().map_err(|_| no_such_place("Last-Event-ID"))?;
+    let text = value.to_str().map_err(|_| unknown_event("Last-Event-ID"))?;
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
 }
 
-fn no_such_place(text: &str) -> Error {
+fn unknown_event(text: &str) -> Error {
     let text: String = text.chars().take(80).collect();
     Error::BadRequest(format!("{text:?} is not the id of an event of this stream"))
 }
@@ -175,7 +175,7 @@ pub(super) async fn events(
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let after = match resumes_after(&headers, &query)? {
-        Some(text) => Some(text.parse::<i64>().map_err(|_| no_such_place(&text))?),
+        Some(text) => Some(text.parse::<i64>().map_err(|_| unknown_event(&text))?),
         None => None,
     };
     let mut commits = shared.state.store.watch();
@@ -194,34 +194,34 @@ pub(super) async fn events(
             .filter(|trial| missed(trial.change, trial.state))
             .cloned()
             .collect();
-        let mut told = after.unwrap_or(snapshot.through).min(snapshot.through);
-        let mut stands = String::new();
-        let mut goes_on = true;
+        let mut sent_through = after.unwrap_or(snapshot.through).min(snapshot.through);
+        let mut sent_view = String::new();
+        let mut continues = true;
         loop {
             // Sent in the order of the changes: a client that is disconnected between two of them continues with the
             // second.
             news.sort_by_key(|trial| trial.change);
             for trial in news {
-                told = told.max(trial.change);
-                line.tell("trial", &told.to_string(), trial.as_ref()).await?;
+                sent_through = sent_through.max(trial.change);
+                line.send_event("trial", &sent_through.to_string(), trial.as_ref()).await?;
             }
-            told = snapshot.through;
-            let id = told.to_string();
+            sent_through = snapshot.through;
+            let id = sent_through.to_string();
             let shown = shown(&line.shared, &snapshot).await.map_err(|_| StreamClosed)?;
             let now = serde_json::to_string(&shown).map_err(|_| StreamClosed)?;
             // A change of the run time alone is not sent, because clients have clocks.
             let timeless =
                 crate::view::ExperimentView { elapsed_ms: 0, ended_per_hour: None, ..shown };
             let timeless = serde_json::to_string(&timeless).map_err(|_| StreamClosed)?;
-            if timeless != stands {
-                line.say(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
-                stands = timeless;
+            if timeless != sent_view {
+                line.send_text(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
+                sent_view = timeless;
             }
-            if !goes_on {
-                line.tell("end", &id, &()).await?;
-                return line.farewell().await;
+            if !continues {
+                line.send_event("end", &id, &()).await?;
+                return line.wait_for_disconnect().await;
             }
-            goes_on = line.pause(&mut commits).await?;
+            continues = line.pause(&mut commits).await?;
             snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
             news = snapshot.trials.iter().filter(|trial| trial.revision > seen).cloned().collect();
             seen = snapshot.revision;
@@ -256,7 +256,7 @@ impl SeenPart {
 
     /// Restarts at the beginning if the agent has not reported yet: its reports replace the output that was sent
     /// without it.
-    fn again(&mut self) {
+    fn restart_if_unreported(&mut self) {
         if *self == (Self { attempt: self.attempt, ..Self::NOTHING }) {
             *self = Self::NOTHING;
         }
@@ -301,7 +301,7 @@ pub(super) async fn trial_events(
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let seen = match resumes_after(&headers, &query)? {
-        Some(text) => SeenPart::read(&text).ok_or_else(|| no_such_place(&text))?,
+        Some(text) => SeenPart::read(&text).ok_or_else(|| unknown_event(&text))?,
         None => SeenPart::NOTHING,
     };
     // An unknown trial is refused before the stream begins.
@@ -311,35 +311,36 @@ pub(super) async fn trial_events(
     Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = seen;
         let mut revision = None;
-        let mut ear = Ear::default();
-        let mut goes_on = true;
+        let mut output = SilentOutput::default();
+        let mut continues = true;
         loop {
             // Read first: the reports before the trial's end are then sent before its end.
             let snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
             let summary = snapshot.find(trial.as_str()).ok_or(StreamClosed)?;
             let ended = summary.state.is_final();
-            if !silent_agent_output::is(summary.state) && std::mem::take(&mut ear).told && !ended {
-                seen.again();
+            let is_silent = silent_agent_output::is_silent(summary.state);
+            if !is_silent && std::mem::take(&mut output).was_sent && !ended {
+                seen.restart_if_unreported();
             }
             // The client received output that the agent has not reported. The agent's own output waits until the
             // trial's state shows that the agent reports, because the client must first get `attempt`.
-            if !(silent_agent_output::is(summary.state) && ear.told) {
-                while one_look(&mut line, &trial, &mut seen, ended).await? {}
+            if !(is_silent && output.was_sent) {
+                while send_news(&mut line, &trial, &mut seen, ended).await? {}
             }
             if revision != Some(summary.revision) {
                 revision = Some(summary.revision);
-                line.tell("trial", &seen.write(), summary).await?;
+                line.send_event("trial", &seen.write(), summary).await?;
             }
             if ended {
-                line.tell("end", &seen.write(), &()).await?;
-                return line.farewell().await;
+                line.send_event("end", &seen.write(), &()).await?;
+                return line.wait_for_disconnect().await;
             }
-            if !goes_on {
+            if !continues {
                 return Ok(());
             }
-            goes_on = if silent_agent_output::is(summary.state) {
-                let silent_for = silence(&line.shared, summary.state, &trial).await?;
-                unheard(&mut line, &trial, &mut ear, &seen, silent_for, &mut commits).await?
+            continues = if is_silent {
+                let silent_for = silent_time(&line.shared, summary.state, &trial).await?;
+                send_output(&mut line, &trial, &mut output, &seen, silent_for, &mut commits).await?
             } else {
                 line.pause(&mut commits).await?
             };
@@ -349,27 +350,27 @@ pub(super) async fn trial_events(
 
 /// Sends the output of a trial whose agent is silent, or waits for a change in the store. Returns `false` when the
 /// stream must end.
-async fn unheard(
+async fn send_output(
     line: &mut EventStream,
     trial: &TrialJobId,
-    ear: &mut Ear,
+    silent_output: &mut SilentOutput,
     seen: &SeenPart,
     silent_for: Option<Duration>,
     commits: &mut watch::Receiver<u64>,
 ) -> Result<bool, StreamClosed> {
     let shared = line.shared.clone();
-    let said = tokio::select! {
-        goes_on = line.pause(commits) => return goes_on,
-        said = ear.next(&shared, trial, silent_for) => said,
+    let output = tokio::select! {
+        continues = line.pause(commits) => return continues,
+        output = silent_output.next(&shared, trial, silent_for) => output,
     };
-    if said != Unheard::default() {
-        line.tell("unheard", &seen.write(), &said).await?;
+    if output != Unheard::default() {
+        line.send_event("unheard", &seen.write(), &output).await?;
     }
     Ok(true)
 }
 
 /// Returns the time since the last report of an agent that has become silent.
-async fn silence(
+async fn silent_time(
     shared: &Shared,
     state: JobState,
     trial: &TrialJobId,
@@ -377,15 +378,15 @@ async fn silence(
     if state != JobState::Lost {
         return Ok(None);
     }
-    let heard = attempt(shared, trial, None).await.map_err(|_| StreamClosed)?;
+    let latest = attempt(shared, trial, None).await.map_err(|_| StreamClosed)?;
     let now_ms = shared.state.clock.now_ms();
-    Ok(heard
-        .and_then(|heard| u64::try_from(now_ms - heard.last_heard_ms).ok())
+    Ok(latest
+        .and_then(|latest| u64::try_from(now_ms - latest.last_heard_ms).ok())
         .map(Duration::from_millis))
 }
 
 /// Sends the news of a trial, which may have ended. Returns `true` if there may be more.
-async fn one_look(
+async fn send_news(
     line: &mut EventStream,
     trial: &TrialJobId,
     seen: &mut SeenPart,
@@ -396,24 +397,25 @@ async fn one_look(
     };
     if attempt.key != seen.attempt {
         *seen = SeenPart { attempt: attempt.key, ..SeenPart::NOTHING };
-        line.tell("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
+        line.send_event("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
     }
     let store = line.shared.state.store.clone();
     let mut more = false;
     let rows =
-        store.metrics_after(attempt.key, seen.facts, BURST).await.map_err(|_| StreamClosed)?;
+        store.metrics_after(attempt.key, seen.facts, MAX_VALUES).await.map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.facts = i64::try_from(last.seq).unwrap_or(i64::MAX);
-        more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
+        more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let metrics: Vec<_> = rows.into_iter().map(MetricView::from).collect();
-        line.tell("metrics", &seen.write(), &metrics).await?;
+        line.send_event("metrics", &seen.write(), &metrics).await?;
     }
-    let rows = store.samples_after(&attempt, seen.bulk, BURST).await.map_err(|_| StreamClosed)?;
+    let rows =
+        store.samples_after(&attempt, seen.bulk, MAX_VALUES).await.map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
-        more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
+        more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
-        line.tell("samples", &seen.write(), &samples).await?;
+        line.send_event("samples", &seen.write(), &samples).await?;
     }
     let writing =
         store.writing(trial).await.map_err(|_| StreamClosed)?.map_or(attempt.key, |row| row.key);
@@ -422,7 +424,7 @@ async fn one_look(
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
-        let part = store.log_part(writing, stream, *place, LOG_BURST).await;
+        let part = store.log_part(writing, stream, *place, MAX_LOG_BYTES).await;
         let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {
@@ -435,7 +437,7 @@ async fn one_look(
             more |= part.next < part.end;
             let text = String::from_utf8_lossy(&part.bytes).into_owned();
             let event = LogEvent { stream: word, from: part.from, text, times: times(&part) };
-            line.tell("log", &seen.write(), &event).await?;
+            line.send_event("log", &seen.write(), &event).await?;
         }
     }
     Ok(more)

@@ -96,13 +96,13 @@ pub(in crate::api) fn stream_of(word: Option<&str>) -> Result<Stream, Error> {
 }
 
 /// Returns the attempt whose output is requested.
-pub(in crate::api) async fn speaker(
+pub(in crate::api) async fn output_attempt(
     shared: &Shared,
     id: &TrialJobId,
     named: Option<&str>,
 ) -> Result<Option<AttemptRow>, Error> {
-    let heard = attempt(shared, id, named).await?;
-    if named.is_some() { Ok(heard) } else { Ok(shared.state.store.writing(id).await?) }
+    let named_attempt = attempt(shared, id, named).await?;
+    if named.is_some() { Ok(named_attempt) } else { Ok(shared.state.store.writing(id).await?) }
 }
 
 /// Returns the part that the request names.
@@ -114,7 +114,7 @@ pub(in crate::api) async fn view(
     let stream = stream_of(query.stream.as_deref())?;
     let limit = bounded("limit", query.limit, PART.0, PART.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let Some(attempt) = speaker(shared, id, query.attempt.as_deref()).await? else {
+    let Some(attempt) = output_attempt(shared, id, query.attempt.as_deref()).await? else {
         return Ok(LogView::default());
     };
     let store = &shared.state.store;
@@ -128,8 +128,8 @@ pub(in crate::api) async fn view(
     let cut = if part.next < part.end || !attempt.ended { unfinished(&part.bytes) } else { 0 };
     let cut = if cut < part.bytes.len() { cut } else { 0 };
     // The requested end of a stream may begin within a character.
-    let begun = if query.tail.is_some() && from > 0 { continued(&part.bytes) } else { 0 };
-    let whole = &part.bytes[begun..(part.bytes.len() - cut).max(begun)];
+    let skipped = if query.tail.is_some() && from > 0 { continued(&part.bytes) } else { 0 };
+    let whole = &part.bytes[skipped..(part.bytes.len() - cut).max(skipped)];
     Ok(LogView {
         attempt: Some(attempt.attempt.to_string()),
         from: part.from,
@@ -200,7 +200,7 @@ pub(in crate::api) async fn whole_log(
     allowance: Allowance,
 ) -> Result<Response, Error> {
     let stream = stream_of(Some(word))?;
-    let attempt = speaker(&shared, id, None).await?;
+    let attempt = output_attempt(&shared, id, None).await?;
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     if let Some(attempt) = attempt {
         // The task ends when the client disconnects, at the stream's end, or when the store fails.

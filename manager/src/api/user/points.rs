@@ -121,10 +121,10 @@ fn objective_column(snapshot: &Snapshot, objective: ObjectiveView) -> ObjectiveC
 }
 
 /// Rounds a value to the precision of a chart.
-fn seen(value: &Value) -> Value {
-    let rounded = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
-    let rounded = rounded.and_then(|text| text.parse::<f64>().ok());
-    rounded.map_or_else(|| value.clone(), Value::from)
+fn rounded(value: &Value) -> Value {
+    let text = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
+    let number = text.and_then(|text| text.parse::<f64>().ok());
+    number.map_or_else(|| value.clone(), Value::from)
 }
 
 fn points(snapshot: &Snapshot, maximize: bool, more: MoreColumns) -> Points {
@@ -137,7 +137,7 @@ fn points(snapshot: &Snapshot, maximize: bool, more: MoreColumns) -> Points {
             }
             let empty = || Value::Array(vec![Value::Null; trials.len()]);
             if let Value::Array(column) = parameters.entry(name).or_insert_with(empty) {
-                column[at] = seen(value);
+                column[at] = rounded(value);
             }
         }
     }
@@ -264,7 +264,7 @@ mod tests {
             (json!("relu"), json!("relu")),
         ];
         for (value, shown) in table {
-            assert_eq!(seen(&value), shown);
+            assert_eq!(rounded(&value), shown);
         }
     }
 }

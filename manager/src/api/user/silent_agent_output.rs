@@ -17,8 +17,8 @@ use crate::training_service::Output;
 /// The pause between two requests to the platform.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// The time for which further output is collected, and the maximum number of bytes that are sent at once.
-const GATHER: Duration = Duration::from_millis(250);
-const MOST: usize = 64 << 10;
+const GATHER_TIME: Duration = Duration::from_millis(250);
+const MAX_BYTES: usize = 64 << 10;
 
 /// Output that no agent has reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -33,7 +33,7 @@ pub(super) struct Unheard {
 
 /// The output of one trial, for one client.
 #[derive(Default)]
-pub(super) struct Ear {
+pub(super) struct SilentOutput {
     open: Option<Output>,
     /// The bytes of an incomplete character.
     rest: Vec<u8>,
@@ -42,12 +42,12 @@ pub(super) struct Ear {
     /// The time of the last output.
     last: Option<Instant>,
     /// `true` if the platform can never provide the output.
-    deaf: bool,
+    is_unavailable: bool,
     /// `true` if the client received output that the agent may report again.
-    pub(super) told: bool,
+    pub(super) was_sent: bool,
 }
 
-impl Ear {
+impl SilentOutput {
     /// Waits for the next output, permanently if none is available. If the future is dropped, no output is lost.
     pub(super) async fn next(
         &mut self,
@@ -55,7 +55,7 @@ impl Ear {
         trial: &TrialJobId,
         silent_for: Option<Duration>,
     ) -> Unheard {
-        let Some(service) = shared.state.service.get().filter(|_| !self.deaf) else {
+        let Some(service) = shared.state.service.get().filter(|_| !self.is_unavailable) else {
             return std::future::pending().await;
         };
         while self.open.is_none() {
@@ -65,7 +65,7 @@ impl Ear {
             match service.output(trial, ago).await {
                 Some(Ok(output)) => self.open = Some(output),
                 Some(Err(why)) => {
-                    self.deaf = true;
+                    self.is_unavailable = true;
                     return Unheard { text: String::new(), why: Some(why) };
                 }
                 None => {}
@@ -77,7 +77,7 @@ impl Ear {
     async fn gather(&mut self) -> Unheard {
         // Output that a dropped call left is sent soon.
         let left = self.rest.len() > unfinished(&self.rest);
-        let mut until = left.then(|| Instant::now() + GATHER);
+        let mut until = left.then(|| Instant::now() + GATHER_TIME);
         loop {
             let piece = async {
                 match &mut self.open {
@@ -98,20 +98,20 @@ impl Ear {
             };
             self.last = Some(Instant::now());
             self.rest.extend(piece);
-            if self.rest.len() >= MOST {
+            if self.rest.len() >= MAX_BYTES {
                 break;
             }
-            until = until.or(Some(Instant::now() + GATHER));
+            until = until.or(Some(Instant::now() + GATHER_TIME));
         }
         let cut = if self.open.is_some() { unfinished(&self.rest) } else { 0 };
         let rest = self.rest.split_off(self.rest.len() - cut);
         let whole = std::mem::replace(&mut self.rest, rest);
-        self.told |= !whole.is_empty();
+        self.was_sent |= !whole.is_empty();
         Unheard { text: String::from_utf8_lossy(&whole).into_owned(), why: None }
     }
 }
 
 /// Returns whether the agent of a trial in this state is silent.
-pub(super) fn is(state: JobState) -> bool {
+pub(super) fn is_silent(state: JobState) -> bool {
     matches!(state, JobState::Waiting | JobState::Lost)
 }

@@ -71,7 +71,7 @@ pub(in crate::api) struct TrialPage {
 }
 
 /// Checks the filters and the order of a request.
-pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
+pub(super) fn table_query(query: &ListQuery) -> Result<TableQuery, Error> {
     let bad = |problem: String| Error::BadRequest(problem);
     let words = query.state.as_deref().unwrap_or_default().split(',').map(str::trim);
     let states = words.filter(|word| !word.is_empty()).map(str::parse::<JobState>);
@@ -96,7 +96,7 @@ pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
 
 /// Returns the page that the request names.
 pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
-    let wanted = wanted(query)?;
+    let wanted = table_query(query)?;
     let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let snapshot = shared.state.board.refresh().await?;

@@ -27,8 +27,13 @@ fn the_shares_equal_optuna_s() {
         let expected = case["importance"].as_object().unwrap();
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for one in &found {
-            let theirs = expected[&one.name].as_f64().unwrap();
-            assert!((one.share - theirs).abs() < 1e-9, "{}: {} for {theirs}", one.name, one.share);
+            let expected_share = expected[&one.name].as_f64().unwrap();
+            assert!(
+                (one.share - expected_share).abs() < 1e-9,
+                "{}: {} for {expected_share}",
+                one.name,
+                one.share
+            );
         }
         assert!(found.is_sorted_by(|a, b| a.share >= b.share), "{found:?}");
     }

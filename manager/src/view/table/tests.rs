@@ -112,10 +112,10 @@ fn trials_without_a_value_are_sorted_last() {
         ("one state",           TableQuery { states: vec![Failed], ..wanted(Column::Sequence, false) }, vec![1]),
         ("a text",              TableQuery { text: Some("RELU".to_owned()), ..wanted(Column::Sequence, false) }, vec![0]),
     ];
-    for (says, wanted, expected) in table {
+    for (case, wanted, expected) in table {
         let all = page(&trials, &wanted, None, 10, 20).unwrap();
-        assert_eq!(shown(&all), expected, "{says}");
-        assert_eq!((all.total, all.next), (expected.len(), None), "{says}");
+        assert_eq!(shown(&all), expected, "{case}");
+        assert_eq!((all.total, all.next), (expected.len(), None), "{case}");
         // The same rows, one row per page.
         let (mut cursor, mut found) = (None, Vec::new());
         loop {
@@ -126,7 +126,7 @@ fn trials_without_a_value_are_sorted_last() {
                 break;
             }
         }
-        assert_eq!(found, expected, "{says}, in pages");
+        assert_eq!(found, expected, "{case}, in pages");
     }
 }
 

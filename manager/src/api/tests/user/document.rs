@@ -13,9 +13,9 @@ fn elsewhere(path: &str) -> bool {
 
 /// Returns the addresses of the router, which only its debug output contains.
 fn addresses(router: &Router) -> Vec<String> {
-    let told = format!("{router:?}");
+    let debug = format!("{router:?}");
     let (_, node) =
-        told.split_once("paths: {").expect("the debug output of a router contains its addresses");
+        debug.split_once("paths: {").expect("the debug output of a router contains its addresses");
     let mut all: Vec<String> =
         node.split('"').filter(|text| text.starts_with('/')).map(str::to_owned).collect();
     all.sort();
@@ -26,7 +26,7 @@ fn addresses(router: &Router) -> Vec<String> {
 #[tokio::test]
 async fn every_address_is_described() {
     let bed = Bed::new().await;
-    let (_, document) = bed.look("/api/v1/openapi.json").await;
+    let (_, document) = bed.get_json("/api/v1/openapi.json").await;
     let all = addresses(&bed.router);
     for known in ["/", "/healthz", "/api/v1/agent/reports", "/api/v1/trials/{trial}/kill"] {
         assert!(all.iter().any(|path| path == known), "{known} is not in {all:?}");
@@ -50,7 +50,7 @@ async fn every_documented_address_is_served() {
     let folder = bed.folder.path().join("e/t");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("model"), "").unwrap();
-    let (_, document) = bed.look("/api/v1/openapi.json").await;
+    let (_, document) = bed.get_json("/api/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 10);

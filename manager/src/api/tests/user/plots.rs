@@ -6,10 +6,10 @@ use super::*;
 async fn additional_columns_are_sent_on_request() {
     let bed = Bed::searched().await;
     bed.change("u", JobState::Running).await;
-    let (_, few) = bed.look("/api/v1/experiment/points").await;
+    let (_, few) = bed.get_json("/api/v1/experiment/points").await;
     assert!(few.get("created").is_none() && few.get("space").is_none(), "{few}");
     let all = "created,started,ended,cause,latest,host,attempts,space,objectives";
-    let (status, points) = bed.look(&format!("/api/v1/experiment/points?columns={all}")).await;
+    let (status, points) = bed.get_json(&format!("/api/v1/experiment/points?columns={all}")).await;
     assert_eq!(status, StatusCode::OK, "{points}");
     assert_eq!(points["started"], json!([null, 7]));
     assert_eq!(points["ended"], json!([7, null]));
@@ -21,7 +21,7 @@ async fn additional_columns_are_sent_on_request() {
     // The search space has a form of the tuner's own.
     assert_eq!(points["space"], json!([]));
     assert_eq!(points["objectives"], json!([]), "there is only one objective");
-    let (status, problem) = bed.look("/api/v1/experiment/points?columns=colour").await;
+    let (status, problem) = bed.get_json("/api/v1/experiment/points?columns=colour").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(
         problem["detail"],
@@ -33,26 +33,26 @@ async fn additional_columns_are_sent_on_request() {
 async fn a_trial_that_has_not_succeeded_has_its_latest_result() {
     let bed = Bed::searched().await;
     bed.change("t", JobState::EarlyStopped).await;
-    let (_, points) = bed.look("/api/v1/experiment/points?columns=latest").await;
+    let (_, points) = bed.get_json("/api/v1/experiment/points?columns=latest").await;
     assert_eq!((&points["final"], &points["latest"]), (&json!([null, null]), &json!([0.5, null])));
 }
 
 #[tokio::test]
 async fn one_response_has_the_curves_of_many_trials() {
     let bed = Bed::searched().await;
-    let (status, curves) = bed.look("/api/v1/experiment/curves").await;
+    let (status, curves) = bed.get_json("/api/v1/experiment/curves").await;
     assert_eq!(status, StatusCode::OK, "{curves}");
     let own = json!({"sequence": 0, "steps": [0, 1], "values": [0.1, 0.2]});
     let expected = json!({"metrics": [{"name": "default", "curves": [own]}], "shown": 1, "of": 2});
     assert_eq!(curves, expected);
-    let (status, _) = bed.look("/api/v1/experiment/curves?points=100000").await;
+    let (status, _) = bed.get_json("/api/v1/experiment/curves?points=100000").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
 async fn the_timeline_has_the_machine_and_the_times_of_each_attempt() {
     let bed = Bed::searched().await;
-    let (status, timeline) = bed.look("/api/v1/experiment/timeline").await;
+    let (status, timeline) = bed.get_json("/api/v1/experiment/timeline").await;
     assert_eq!(status, StatusCode::OK, "{timeline}");
     assert_eq!(timeline["sequence"], json!([0, 1]));
     assert_eq!(timeline["attempt"], json!([1, 1]));
