@@ -225,7 +225,7 @@ pub(super) async fn retry(
     Ok(accepted())
 }
 
-/// Makes a trial's agent send the reports that it is still batching
+/// Makes a trial's agent send the lines that it is still collecting
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/flush", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
