@@ -54,8 +54,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Deliver the reports that an agent left in its spool.
     ///
-    /// Exit code: 0 if the manager has all reports, 1 if some remain, 125 if there is nothing to
-    /// deliver.
+    /// Exit code: 0 if the manager has all reports, 1 if some remain, 125 if the spool cannot be
+    /// delivered.
     Replay(ReplayArgs),
     /// Show a trial's parameters, verdict, metrics and files.
     Inspect {

@@ -401,7 +401,7 @@ fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
     until("the pid", || std::fs::read_to_string(running.path("id")).unwrap() == pid);
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
-    assert!(ended.stderr.contains("--no_such_flag is not known"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--no_such_flag is unknown and ignored"), "{}", ended.stderr);
 }
 
 #[test]
