@@ -38,11 +38,11 @@ pub enum TaskEvent {
         /// The reports; empty for a heartbeat.
         fresh: Vec<Report>,
     },
-    /// A person asks for something.
+    /// A command of a user.
     Commanded {
-        /// What.
+        /// The command.
         command: Command,
-        /// Where the answer is waited for.
+        /// The channel for the answer.
         reply: oneshot::Sender<Result<(), Refused>>,
     },
 }
@@ -55,12 +55,12 @@ pub struct Handle {
     leave: CancellationToken,
     directives: DirectiveQueue,
     departed: DepartedPods,
-    /// The running time before this run, and when this run began. Empty until it has.
+    /// The running time before this run, and the start of this run. Empty before the start.
     began: Arc<OnceLock<(Duration, Instant)>>,
 }
 
 impl Handle {
-    /// A handle, and the events it sends: for the task, or for a test.
+    /// Returns a handle and the receiver of its events, for the task or a test.
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<TaskEvent>) {
         let (events, receiver) = mpsc::channel(capacity);
         let directives = DirectiveQueue::new(SystemClock.now_ms());
@@ -69,13 +69,13 @@ impl Handle {
         (Self { events, stop, leave, directives, departed, began: Arc::default() }, receiver)
     }
 
-    /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
-    /// busy; an experiment that has ended is no error.
+    /// Sends an agent's new reports to the experiment. Waits while the experiment is busy. Has no effect if the
+    /// experiment has ended.
     pub async fn reported(&self, trial: TrialJobId, attempt: AttemptId, fresh: Vec<Report>) {
         drop(self.events.send(TaskEvent::Reported { trial, attempt, fresh }).await);
     }
 
-    /// Has the experiment do what a person asks for.
+    /// Sends a user's command to the experiment, and returns its answer.
     pub async fn command(&self, command: Command) -> Result<(), Refused> {
         let (reply, answer) = oneshot::channel();
         let sent = self.events.send(TaskEvent::Commanded { command, reply }).await;
@@ -83,12 +83,12 @@ impl Handle {
         answer.await.unwrap_or(Err(Refused::NotRunning))
     }
 
-    /// Returns how long the experiment has run, interruptions left out. `None`: it has no task yet.
+    /// Returns the running time of the experiment without interruptions. `None`: its task has not started yet.
     pub fn elapsed(&self) -> Option<Duration> {
         self.began.get().map(|(before, began)| *before + began.elapsed())
     }
 
-    /// The experiment goes on after having run for `before`.
+    /// Sets the start of this run, and the running time `before` it.
     pub(crate) fn began(&self, before: Duration, began: Instant) {
         self.began.get_or_init(|| (before, began));
     }
@@ -98,7 +98,7 @@ impl Handle {
         self.stop.cancel();
     }
 
-    /// Returns whether a stop was requested. An experiment may also stop because it cannot go on.
+    /// Returns whether a stop was requested. An experiment may also stop because it cannot continue.
     pub fn is_to_stop(&self) -> bool {
         self.stop.is_cancelled()
     }
@@ -108,22 +108,22 @@ impl Handle {
         self.stop.cancelled().await;
     }
 
-    /// Asks the experiment to leave its trials to the next manager. One that is to stop stops.
+    /// Asks the experiment to leave its trials to the next manager. A requested stop takes precedence.
     pub fn leave(&self) {
         self.leave.cancel();
     }
 
-    /// Waits until that is requested.
+    /// Waits until [`Handle::leave`] is called.
     async fn left(&self) {
         self.leave.cancelled().await;
     }
 
-    /// Returns whether an end of the experiment was requested, one way or the other.
+    /// Returns whether [`Handle::stop`] or [`Handle::leave`] was called.
     pub fn is_to_end(&self) -> bool {
         self.stop.is_cancelled() || self.leave.is_cancelled()
     }
 
-    /// Waits until that is requested.
+    /// Waits until [`Handle::stop`] or [`Handle::leave`] is called.
     async fn ending(&self) {
         tokio::select! {
             () = self.stopped() => {}
@@ -131,12 +131,12 @@ impl Handle {
         }
     }
 
-    /// The directives that wait for an attempt's agent.
+    /// Returns the directives that wait for an attempt's agent.
     pub fn directives(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
         self.directives.of(trial, attempt)
     }
 
-    /// An attempt's agent has obeyed these directives.
+    /// Removes the directives that an attempt's agent has obeyed.
     pub fn obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
         self.directives.obeyed(trial, attempt, ids);
     }
@@ -151,12 +151,12 @@ impl Handle {
         self.directives.push(trial, attempt, body);
     }
 
-    /// The pods that have left their trials.
+    /// Returns the pods that have left their trials.
     pub fn departed(&self) -> &DepartedPods {
         &self.departed
     }
 
-    /// An attempt has ended: no agent is left to obey.
+    /// Removes the directives of an ended attempt.
     fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
         self.directives.forget(trial, attempt);
     }

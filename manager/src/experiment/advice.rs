@@ -24,7 +24,7 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// Enters a trial that tries the parameters of a proposal since before the start of this manager.
+    /// Informs the advisers of a trial that an earlier manager started.
     pub(super) fn adopt(&mut self, trial: &TrialJobId, id: Option<u64>, parameters: &Parameters) {
         if let (Some(tuner), Some(id)) = (&mut self.tuner, id) {
             tuner.adopt(id, parameters);
@@ -32,7 +32,7 @@ impl Advice {
         self.launched(trial, id, parameters);
     }
 
-    /// Enters a trial that tries these parameters.
+    /// Informs the external adviser of a new trial.
     pub(super) fn launched(
         &mut self,
         trial: &TrialJobId,
@@ -57,14 +57,14 @@ impl Advice {
         self.order(|| Order::Import(samples));
     }
 
-    /// Changes the search space. `tuner` is the built-in tuner for the new space, if there is one, with everything
-    /// learned.
+    /// Changes the search space. `tuner` is the built-in tuner for the new space, which has learned all earlier
+    /// results.
     pub(super) fn space(&mut self, space: &Value, tuner: Option<Box<dyn Tuner>>) {
         self.tuner = tuner;
         self.order(|| Order::Space(space.clone()));
     }
 
-    /// Requests parameters. `None`: the answer comes as an event.
+    /// Requests parameters. `None`: the answer arrives as an event.
     pub(super) fn propose(&mut self, id: u64) -> Option<Proposal> {
         match (&mut self.tuner, &self.outside) {
             (Some(tuner), _) => Some(tuner.propose(id)),
@@ -76,7 +76,7 @@ impl Advice {
         }
     }
 
-    /// Enters a new step of a running trial.
+    /// Passes a new step of a running trial to the assessor, and returns the judgement.
     pub(super) fn step(
         &mut self,
         trial: &TrialJobId,
@@ -88,7 +88,7 @@ impl Advice {
         self.judge(trial, steps)
     }
 
-    /// Judges a running trial by all of its steps. An external assessor judges by itself.
+    /// Judges a running trial by all of its steps. An external assessor sends its judgement as an event instead.
     pub(super) fn judge(&mut self, trial: &TrialJobId, steps: &Steps) -> Judgement {
         match &mut self.assessor {
             Some(assessor) => assessor.judge(trial.as_str(), &steps.history()),
@@ -96,7 +96,7 @@ impl Advice {
         }
     }
 
-    /// Enters an intermediate result that the built-in assessor must not judge.
+    /// Passes an intermediate result to the external assessor only.
     pub(super) fn seen(&mut self, trial: &TrialJobId, sequence: u64, value: &MetricValue) {
         if self.outside.as_ref().is_some_and(|outside| outside.assesses) {
             // NNI's assessors receive numbers, and no other members of an object.
@@ -106,8 +106,8 @@ impl Advice {
         }
     }
 
-    /// Returns the bounds at which a running trial will be stopped, while at most `others` more succeed. They are
-    /// limited to what an agent can evaluate.
+    /// Returns the bounds at which the assessor will stop a running trial, if at most `others` more trials succeed
+    /// meanwhile. `None`: an agent cannot evaluate the assessor's rule.
     pub(super) fn bounds(&self, steps: &Steps, others: usize) -> Option<Bounds> {
         self.assessor.as_ref()?.bounds(steps.history().len(), others)
     }
@@ -144,7 +144,7 @@ impl Advice {
         self.order(|| Order::Ended { trial: trial.clone(), state, result });
     }
 
-    /// Waits for a message of the external adviser, without end if there is none.
+    /// Waits for a message of the external adviser. Never returns if there is no external adviser.
     pub(super) async fn next_event(&mut self) -> AdviserEvent {
         match &mut self.outside {
             Some(outside) => outside.heard().await,

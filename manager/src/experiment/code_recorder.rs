@@ -40,13 +40,13 @@ impl CodeRecorder {
         drop(self.attempts.send((trial.clone(), attempt.clone())));
     }
 
-    /// Waits until everything is recorded, but no longer than ten seconds.
+    /// Waits until all requested records are stored, but no longer than ten seconds.
     pub async fn close(self) {
         let Self { attempts, mut task } = self;
         drop(attempts);
         if tokio::time::timeout(CLOSE_TIMEOUT, &mut task).await.is_err() {
             warn!(
-                "the code directory is read too slowly; the code of the last trials is not recorded"
+                "reading the code directory takes too long; the code of the last trials is not recorded"
             );
             task.abort();
         }
@@ -56,7 +56,7 @@ impl CodeRecorder {
 /// The code that trials run.
 #[derive(Debug)]
 pub enum CodeSource {
-    /// A directory that trials share, in its state at their start.
+    /// A directory that trials share. Its content may change between their starts.
     Directory(CodeTracker),
     /// Copies of one archive.
     Archive(CodeVersion),
@@ -87,7 +87,7 @@ async fn record_all(
         match version {
             Ok(version) => {
                 if let Err(error) = store.record_code(attempts, version).await {
-                    warn!("the code that a trial was started with is not recorded: {error}");
+                    warn!("the code with which a trial was started is not recorded: {error}");
                 }
             }
             Err(error) => warn!("cannot read the code directory: {error}"),

@@ -25,11 +25,11 @@ pub enum Command {
         /// The parameters.
         parameters: Parameters,
     },
-    /// Makes a trial's agent send the data that it still collects.
+    /// Makes a trial's agent send its buffered data at once.
     Flush(TrialJobId),
     /// Sets the log level of a trial's agent.
     LogLevel(TrialJobId, LogLevel),
-    /// Changes the limits of the experiment. Those that are `None` stay.
+    /// Changes the limits of the experiment. A limit that is `None` stays unchanged.
     Limit(NewLimits),
     /// Teaches the tuner results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
     Import(Value),
@@ -53,7 +53,7 @@ pub struct NewLimits {
 pub struct WrittenDuration {
     /// The length of time.
     pub length: Duration,
-    /// A number of seconds or a text, as an experiment file may have it.
+    /// A number of seconds or a text, as in an experiment file.
     pub written: Value,
 }
 
@@ -93,11 +93,11 @@ pub enum Refused {
     #[error("{0}")]
     Wrong(String),
     /// The experiment no longer starts trials.
-    #[error("the experiment is {0} and starts nothing any more; {way_on}", way_on = .0.way_on())]
+    #[error("the experiment is {0} and starts no more trials; {way_on}", way_on = .0.way_on())]
     Over(ExperimentState),
     /// The experiment has as many trials as its limit allows.
     #[error(
-        "all {limit} trials that maxTrialNumber allows are there; `trial-manager experiment limit --max-trial-number` allows more"
+        "the experiment already has the {limit} trials that maxTrialNumber allows; raise it with `trial-manager experiment limit --max-trial-number`"
     )]
     Full {
         /// The number of trials.
@@ -105,22 +105,24 @@ pub enum Refused {
     },
     /// The search starts no more trials, and its last ones run.
     #[error(
-        "the search starts nothing any more, and its last trials run; raise its limits with `trial-manager experiment limit`"
+        "the search starts no more trials, and its last ones still run; raise its limits with `trial-manager experiment limit`"
     )]
     LastTrials,
-    /// The experiment has no manager, and is not done.
-    #[error("the experiment is not running; `trial-manager resume` goes on with it")]
+    /// The experiment has no manager, and has not ended.
+    #[error("the experiment is not running; `trial-manager resume` continues it")]
     NotRunning,
-    /// The experiment waits for a disk, for this reason. Nothing can be recorded, so nothing is done.
+    /// The experiment waits for a disk, for this reason. The command cannot be recorded, so it is not carried out.
     #[error(
-        "nothing was done, since nothing can be recorded now: {0}; ask again once that is mended"
+        "the command was not carried out, because it cannot be recorded now: {0}; repeat it after the problem is solved"
     )]
     Held(String),
     /// The command had begun when the disk failed for this reason.
-    #[error("it cannot be recorded now: {0}; it is done as soon as that is mended")]
+    #[error(
+        "the command cannot be recorded now: {0}; it is carried out as soon as the problem is solved"
+    )]
     Delayed(String),
     /// The command could not be recorded.
-    #[error("it could not be recorded")]
+    #[error("the command could not be recorded")]
     Store(#[from] store::Error),
 }
 
@@ -129,13 +131,13 @@ impl ExperimentState {
     fn way_on(self) -> &'static str {
         match self {
             Self::Done => {
-                "once its manager has ended, `trial-manager trial retry` marks trials that `trial-manager resume` runs again"
+                "after its manager has ended, mark trials with `trial-manager trial retry`, and run them with `trial-manager resume`"
             }
             Self::Running
             | Self::NoMoreTrial
             | Self::TunerNoMoreTrial
             | Self::Stopping
-            | Self::Stopped => "`trial-manager resume` goes on with it",
+            | Self::Stopped => "`trial-manager resume` continues it",
         }
     }
 }

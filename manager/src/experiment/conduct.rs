@@ -64,7 +64,7 @@ use crate::util::ids;
 const EARLY_STOP: &str = "early-stop";
 /// The code of the note by which an agent reports which of several printed metrics it chose as the result.
 const OBJECTIVE_CHOSEN: &str = "objective-chosen";
-/// The greatest number of events or news of jobs that are handled together.
+/// The greatest number of events, or of news of jobs, that the task handles together.
 const MAX_BATCH: usize = 256;
 
 /// A running experiment.
@@ -170,7 +170,7 @@ impl ExperimentTask {
         }
         let mut effects = Vec::new();
         for event in &events {
-            // A command keeps its position in the order.
+            // Events behind a command are handled after it.
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
             self.adopt_first_pod(trial, attempt);
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
@@ -197,7 +197,7 @@ impl ExperimentTask {
                 self.handle_reports(&trial, attempt, fresh).await
             }
             TaskEvent::Commanded { command, reply } => {
-                // The command finds the trials as their agents left them.
+                // The command must see the trials whose agents have reported their ends as ended.
                 self.conclude_by_verdicts().await?;
                 // The caller may no longer wait, but the command is carried out.
                 self.recorder.inbox().asked(reply);
@@ -243,7 +243,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Enters a report, and returns the event that follows from it.
+    /// Handles a report, and returns the event that follows from it.
     fn handle_report(&mut self, trial: &TrialJobId, report: &Report) -> Option<state::Event> {
         match &report.body {
             ReportBody::Started(_) => {
@@ -287,7 +287,7 @@ impl ExperimentTask {
         if !job.steps.enter(metric) || job.given_up.is_some() {
             return None;
         }
-        // The first metric shows which one counts, so its agent can receive rules.
+        // The first metric determines which metric counts, which the assessor's rules need.
         if metric.sequence == 0 {
             self.rules.mark_stale();
         }
@@ -318,7 +318,7 @@ impl ExperimentTask {
 
     fn give_up(&mut self, trial: &TrialJobId, reason: String) -> Option<state::Event> {
         let job = self.jobs.get_mut(trial).filter(|job| job.given_up.is_none())?;
-        info!(%trial, "the assessor gives the trial up: {reason}");
+        info!(%trial, "the assessor stops the trial: {reason}");
         job.given_up = Some(reason);
         Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
     }
@@ -350,7 +350,7 @@ impl ExperimentTask {
     }
 
     async fn handle_trouble(&mut self, trouble: Option<String>) -> Result<(), store::Error> {
-        // The trouble that holds the search is shown until the search is resumed.
+        // A trouble that holds the search stays visible until the search is resumed.
         let stays = trouble.is_none() && self.state.is_held();
         if self.announcer.trouble() == trouble.as_deref() || stays {
             return Ok(());
@@ -365,10 +365,10 @@ impl ExperimentTask {
         let depends = self.advice.depends();
         let lost = if depends {
             format!(
-                "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
+                "the tuner is lost: {message}; after it is repaired, continue with `trial-manager resume`"
             )
         } else {
-            format!("the assessor is lost, and no trial is stopped early any more: {message}")
+            format!("the assessor is lost, so no more trials are stopped early: {message}")
         };
         error!("{lost}");
         let name = self.advice.outside_name();
@@ -379,7 +379,7 @@ impl ExperimentTask {
     /// Renews the lease of an agent that has reported anything.
     async fn renew_lease(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         if self.leases.renew(trial) && self.jobs.get(trial).is_some_and(|job| !job.ended) {
-            info!(%trial, "a trial that was lost is heard again");
+            info!(%trial, "the agent of a lost trial reports again");
             self.recorder.record_state(trial, JobState::Running, None, None).await?;
             let sequence = self.jobs.get(trial).map_or(0, |job| job.sequence);
             self.announcer.notify(Notice::Found { trial: trial.clone(), sequence });
@@ -394,13 +394,13 @@ impl ExperimentTask {
         for trial in expired {
             let seconds = self.leases.lease_s();
             if self.jobs.get(&trial).is_some_and(|job| job.ended) {
-                info!(%trial, "its command has ended and its job has not within {seconds} s; ending it");
+                info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
                 self.launcher.service().finish(&trial).await;
                 continue;
             }
             let message = format!(
-                "its agent has not been heard for {seconds} s; its job is still there, and what the agent \
-                 keeps is taken in when it speaks again"
+                "its agent has not reported for {seconds} s; its job still exists, and the agent's stored reports \
+                 are accepted when it reports again"
             );
             warn!(%trial, "the trial is lost: {message}");
             let text = Some(message.clone());
@@ -479,7 +479,7 @@ impl ExperimentTask {
         let mut waits = Vec::new();
         for JobWaits { trial, attempt, why } in news {
             let job = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt));
-            // Other news concerns attempts that were given up before.
+            // News of other attempts is outdated: the task gave them up before.
             let Some(sequence) = job.map(|job| job.sequence) else { continue };
             // The agent may have started the command meanwhile, which makes the reason obsolete.
             let row = self.recorder.trial(&trial).await?;
@@ -503,7 +503,8 @@ impl ExperimentTask {
         self.perform_all(effects).await
     }
 
-    /// Performs effects in order, except that all ends come first and together, because other components wait for them.
+    /// Performs effects in order, except that all ends are recorded first and together, because other components wait
+    /// for them.
     async fn perform_all(&mut self, effects: Vec<Effect>) -> Result<(), store::Error> {
         let (ends, rest): (Vec<_>, Vec<_>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::RecordEnd { .. }));
@@ -578,7 +579,7 @@ impl ExperimentTask {
             Effect::Teach { trial, result } => self.teach_own(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
-                info!(%state, "the experiment stands");
+                info!(%state, "the state of the experiment has changed");
                 self.announcer.notify(Notice::State(state));
             }
         }
@@ -663,7 +664,7 @@ impl ExperimentTask {
         let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
         let submitted = self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await;
         let Err(error) = submitted else { return Vec::new() };
-        // The task waited for a disk until the experiment had to stop, so the stop ended the wait.
+        // Such an error is only returned if the experiment must stop: otherwise, the launcher tries again.
         let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
         let message = chain(&error);
         warn!(%trial, "the trial could not be submitted: {message}");

@@ -11,7 +11,7 @@ use trial_protocol::TrialJobId;
 pub struct DepartedPods(Arc<Mutex<HashMap<TrialJobId, HashSet<String>>>>);
 
 impl DepartedPods {
-    /// Enters a pod by its unique id.
+    /// Adds a pod by its unique id.
     pub fn enter(&self, trial: &TrialJobId, incarnation: String) {
         self.lock().entry(trial.clone()).or_default().insert(incarnation);
     }

@@ -1,4 +1,4 @@
-//! The directives that wait for agents until they are obeyed. The experiment decides which ones to send.
+//! The directives that wait until agents have obeyed them. The experiment decides which ones to send.
 //!
 //! A directive is part of every ack to its attempt until the agent confirms it. For a silent agent, a waiter in
 //! [`DirectiveQueue::wake`] is woken once when there are new directives.
@@ -58,9 +58,9 @@ impl Drop for Waiter<'_> {
 }
 
 impl DirectiveQueue {
-    /// Returns an empty queue. An agent obeys an id once, and may outlive the manager. The ids therefore begin with the
-    /// time in milliseconds since the Unix epoch. Thus no agent mistakes the first directive of this manager for
-    /// another manager's.
+    /// Returns an empty queue. An agent obeys each id once, and may outlive the manager. The first id is therefore
+    /// derived from the time in milliseconds since the Unix epoch, so that no agent mistakes a directive of this
+    /// manager for a directive of an earlier one.
     pub fn new(now_ms: i64) -> Self {
         let next_id = u64::try_from(now_ms).unwrap_or(0).saturating_mul(IDS_PER_MS);
         Self(Arc::new(Mutex::new(Inner { next_id, by_attempt: HashMap::new() })))
@@ -128,7 +128,7 @@ impl DirectiveQueue {
         loop {
             let notified = wake.notified();
             tokio::pin!(notified);
-            // No directive is missed after this call.
+            // From now on, no directive is missed.
             notified.as_mut().enable();
             if let Some(pending) = self.lock().by_attempt.get_mut(&address)
                 && std::mem::take(&mut pending.news)
@@ -165,17 +165,25 @@ mod tests {
         let directives = DirectiveQueue::new(7);
         let (t, first, second) = ids();
         directives.push(&t, &second, DirectiveBody::Flush);
-        assert_eq!(directives.of(&t, &first), [], "an older attempt's agent is not meant");
+        assert_eq!(
+            directives.of(&t, &first),
+            [],
+            "the directive is not for an older attempt's agent"
+        );
         let given = directives.of(&t, &second);
         assert_eq!(given, [Directive { id: 7 << 10, body: DirectiveBody::Flush }]);
         directives.obeyed(&t, &first, &[given[0].id]);
-        assert_eq!(directives.of(&t, &second), given, "nor can it obey for another");
+        assert_eq!(
+            directives.of(&t, &second),
+            given,
+            "another attempt's agent cannot confirm the directive"
+        );
         directives.obeyed(&t, &second, &[given[0].id]);
         assert_eq!(directives.of(&t, &second), []);
     }
 
     #[test]
-    fn the_newest_of_a_kind_waits() {
+    fn a_directive_replaces_the_waiting_one_of_its_kind() {
         use trial_protocol::LogLevel::{Debug, Warn};
         let directives = DirectiveQueue::new(0);
         let (t, first, _) = ids();
@@ -193,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn another_manager_s_directives_have_other_ids() {
+    fn the_directives_of_another_manager_have_other_ids() {
         let (t, first, _) = ids();
         let mut seen = std::collections::BTreeSet::new();
         for now_ms in [1_000, 1_001] {
@@ -212,7 +220,7 @@ mod tests {
         let (t, first, _) = ids();
         let bound = Duration::from_secs(1);
         assert!(timeout(bound, directives.wake(&t, &first)).await.is_err(), "no directive waits");
-        assert!(directives.lock().by_attempt.is_empty(), "and nothing is kept of it");
+        assert!(directives.lock().by_attempt.is_empty(), "no entry is kept for the attempt");
         let waiting = {
             let (directives, t, first) = (directives.clone(), t.clone(), first.clone());
             tokio::spawn(async move { directives.wake(&t, &first).await })

@@ -15,7 +15,7 @@
 //! | early stopped, deadline         | none                 | `EARLY_STOPPED` |
 //! | preempted ([`service_verdict`]) | none                 | `SYS_CANCELED`  |
 //! | stopped (a signal), and the service calls the job a success | none                 | `SUCCEEDED`     |
-//! | stopped (a signal), and the service says why | none                 | `FAILED`        |
+//! | stopped (a signal), and the service reports the reason | none                 | `FAILED`        |
 //! | stopped (a signal)              | none                 | `USER_CANCELED` |
 //! | anything else                   | none                 | `FAILED`        |
 //! | none                            | none                 | `FAILED`        |
@@ -78,7 +78,7 @@ fn preempted(
     let evidence = verdict.map(|verdict| verdict.evidence.clone()).unwrap_or_default();
     Some(Verdict {
         cause: Cause::Preempted,
-        // A machine that is removed for good makes a retry undesirable.
+        // The service sets another class if the machine is removed permanently, because a retry would not help.
         class: gone.class.unwrap_or(Class::Transient),
         confidence: Confidence::Certain,
         exit: verdict.and_then(|verdict| verdict.exit),
@@ -103,14 +103,14 @@ fn verdict_of_cause(
         confidence: Confidence::Certain,
         // The known exit code is the job's, and not the trial's.
         exit: None,
-        message: gone.message.clone().unwrap_or_else(|| "the platform ended it".to_owned()),
+        message: gone.message.clone().unwrap_or_else(|| "the platform ended the job".to_owned()),
         stop: None,
         duration_ms: None,
         evidence: Evidence::default(),
     })
 }
 
-/// Returns whether a trial's main pod was ended because the trial had succeeded without it, according to the service.
+/// Returns whether the service ended a trial's main pod because the trial had already succeeded without that pod.
 pub fn succeeded_without(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
@@ -188,9 +188,9 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
     End { state, message, exit_code }
 }
 
-/// Returns the prospect of a retry of a failed trial. An agent that saw the end of its trial knows it best. One that
-/// saw only a signal does not know the reason. An agent without a verdict was lost together with its machine or
-/// network.
+/// Returns the prospect of a retry of a failed trial. The agent's class takes precedence if the agent saw the end of
+/// its trial. If it saw only a signal, the service's class does. An agent without a verdict was lost together with its
+/// machine or network.
 pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
     match verdict {
         Some(verdict) if !saw_only_a_signal(verdict) => verdict.class,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_taken_away_is_no_stop_of_the_users() {
+    fn a_pod_that_the_platform_removed_is_not_canceled_by_the_user() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
         let gone = Gone { exit_code: Some(1), message: message.clone(), ..Gone::default() };
@@ -258,11 +258,15 @@ mod tests {
         assert_eq!(end.state, JobState::UserCanceled);
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
         assert_eq!(conclude(None, Some(&broken), &gone).state, JobState::Failed);
-        assert_eq!(conclude(None, None, &gone).state, JobState::Failed, "nothing was heard");
+        assert_eq!(
+            conclude(None, None, &gone).state,
+            JobState::Failed,
+            "without a verdict, the trial has failed"
+        );
     }
 
     #[test]
-    fn what_the_platform_took_away_is_preempted_where_nothing_else_explains_it() {
+    fn a_removed_machine_is_a_preemption_if_nothing_else_explains_the_end() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let ordered = Verdict { stop: Some(StopReason::User), ..stopped.clone() };
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_services_word_explains_a_signal_that_it_sent() {
+    fn the_services_message_explains_a_signal_that_it_sent() {
         let signalled = verdict(Cause::Signal, TrialExit::Signal(15));
         let limit = Gone {
             message: Some("Slurm says TIMEOUT: TimeLimit".to_owned()),
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_names_the_cause_where_neither_the_agent_nor_the_manager_does() {
+    fn the_services_cause_counts_if_agent_and_manager_have_none() {
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
         let oom = Some(Cause::OomKernel);
         #[rustfmt::skip]
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_says_whether_another_try_would_help() {
+    fn the_class_tells_if_a_retry_would_help() {
         let of = |class, cause| Verdict { class, ..verdict(cause, TrialExit::Signal(15)) };
         let (broken, stopped) =
             (of(Class::UserError, Cause::Exit), of(Class::None, Cause::Stopped));
@@ -382,10 +386,10 @@ mod tests {
             ("a stopped trial that exits with 0",     Some(User),            Some(&stopped),   JobState::UserCanceled, Some(0)),
             ("a stop without a verdict",              Some(User),            None,             JobState::UserCanceled, None),
             ("an early stop",                         Some(EarlyStop),       Some(&killed),    JobState::EarlyStopped, Some(137)),
-            ("our deadline",                          Some(Deadline),        Some(&broken),    JobState::EarlyStopped, Some(7)),
+            ("the manager's deadline",                 Some(Deadline),        Some(&broken),    JobState::EarlyStopped, Some(7)),
             ("the manager's end",                     Some(ManagerShutdown), Some(&killed),    JobState::SysCanceled, Some(137)),
             ("the agent's own deadline",              None,                  Some(&deadline),  JobState::EarlyStopped, Some(143)),
-            ("the platform took it",                  None,                  Some(&preempted), JobState::SysCanceled, Some(143)),
+            ("a preemption",                           None,                  Some(&preempted), JobState::SysCanceled, Some(143)),
             ("a signal to the agent",        None,                  Some(&stopped),   JobState::UserCanceled, Some(0)),
             ("a failure",                             None,                  Some(&broken),    JobState::Failed,      Some(7)),
             ("a killed trial",                        None,                  Some(&killed),    JobState::Failed,      Some(137)),
@@ -396,7 +400,10 @@ mod tests {
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
             let ours = intent.filter(|_| state != JobState::Succeeded).map(explained);
-            assert!(ours.is_none() || end.message.as_deref() == ours, "{says}: our own reason");
+            assert!(
+                ours.is_none() || end.message.as_deref() == ours,
+                "{says}: the manager's own reason"
+            );
         }
     }
 }

@@ -1,16 +1,16 @@
-//! PURE: the leases of agents. It has no clock, and the time is an argument.
+//! PURE: the leases of agents. The module has no clock: the time is an argument.
 //!
 //! Silence counts only while the manager could receive reports. The caller must pass every interval of time to
 //! [`Leases::passed`] at its end. An interval may be too long, because the process was stopped, the machine slept or
-//! something delayed the manager. Only its expected part counts. After such a delay the manager therefore finds all
-//! agents as it left them, and all have time to report.
+//! something delayed the manager. Only the expected length of an interval counts. After such a delay, no lease has
+//! therefore expired, and all agents have time to report.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use trial_protocol::TrialJobId;
 
-/// The number of intervals in a lease.
+/// The number of check intervals in a lease.
 const BEATS: u32 = 6;
 
 /// The agents from which reports are expected.
@@ -44,27 +44,27 @@ impl Leases {
         self.lease / BEATS
     }
 
-    /// Begins to expect reports of this trial's agent. `lost` if it is known to have been silent for long.
+    /// Begins the lease of a trial's agent. `lost`: the store already lists the trial as lost.
     pub fn expect(&mut self, trial: &TrialJobId, lost: bool) {
         let agent = Agent { heard_at: self.listened + self.beat(), lost };
         self.agents.insert(trial.clone(), agent);
     }
 
-    /// Enters a report of an agent. Returns `true` if it was lost. An agent without a lease is not.
+    /// Renews the lease of an agent that has reported. Returns `true` if the agent had a lease and was lost.
     pub fn heard(&mut self, trial: &TrialJobId) -> bool {
         let beat = self.beat();
         let Some(agent) = self.agents.get_mut(trial) else { return false };
-        // The report may have come at the very end of the present interval.
+        // The report may have arrived at the very end of the present interval.
         agent.heard_at = self.listened + beat;
         std::mem::replace(&mut agent.lost, false)
     }
 
-    /// Ends the expectation of reports of this trial's agent.
+    /// Ends the lease of a trial's agent.
     pub fn forget(&mut self, trial: &TrialJobId) {
         self.agents.remove(trial);
     }
 
-    /// Enters the time since the last call. Returns the trials whose agents have fallen silent meanwhile, sorted by id.
+    /// Adds the time since the last call. Returns the trials whose leases have expired meanwhile, sorted by id.
     pub fn passed(&mut self, time: Duration) -> Vec<TrialJobId> {
         self.listened += time.min(self.beat());
         let (now, lease) = (self.listened, self.lease);
@@ -100,7 +100,7 @@ mod tests {
         let mut leases = Leases::new(6 * SECOND);
         leases.expect(&id("a"), false);
         leases.expect(&id("b"), false);
-        assert!(!leases.heard(&id("c")), "never expected");
+        assert!(!leases.heard(&id("c")), "c never had a lease");
         let mut lost = Vec::new();
         for second in 1..=13 {
             if second == 4 {
@@ -113,24 +113,28 @@ mod tests {
         assert!(!leases.heard(&id("a")), "once");
         leases.forget(&id("b"));
         let lost: Vec<_> = (1..=7).flat_map(|_| leases.passed(SECOND)).collect();
-        assert_eq!(lost, [id("a")], "and lost again; of b nothing is expected");
+        assert_eq!(lost, [id("a")], "a is lost again, and b has no lease");
     }
 
     #[test]
     fn a_trial_that_was_lost_before_is_found_once() {
         let mut leases = Leases::new(6 * SECOND);
         leases.expect(&id("a"), true);
-        assert_eq!((1..=12).flat_map(|_| leases.passed(SECOND)).count(), 0, "that is known");
+        assert_eq!(
+            (1..=12).flat_map(|_| leases.passed(SECOND)).count(),
+            0,
+            "the trial is already known to be lost"
+        );
         assert!(leases.heard(&id("a")) && !leases.heard(&id("a")));
     }
 
     #[test]
-    fn time_in_which_nothing_could_be_heard_does_not_count() {
+    fn time_without_a_check_does_not_count() {
         let mut leases = Leases::new(6 * SECOND);
         leases.expect(&id("a"), false);
         assert_eq!(leases.passed(Duration::from_hours(8)), [], "the machine slept");
         let beats = (1..100).find(|_| !leases.passed(Duration::from_hours(8)).is_empty());
-        assert_eq!(beats, Some(6), "a lease is so many chances to speak, however far apart");
+        assert_eq!(beats, Some(6), "a lease lasts six checks, no matter how far apart they are");
     }
 
     proptest! {

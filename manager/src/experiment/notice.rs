@@ -29,7 +29,7 @@ pub enum Notice {
         trial: TrialJobId,
         /// The position of the trial.
         sequence: u64,
-        /// The reason for that conclusion.
+        /// The duration of the silence, for the user.
         message: String,
     },
     /// The agent of a lost trial reports again.

@@ -22,16 +22,15 @@ pub struct TrialResult {
     pub intermediate: Vec<MetricValue>,
 }
 
-/// Picks the results of `attempt` from a trial's metrics, given in the order in which they were
-/// reported.
+/// Picks the results of `attempt` from a trial's metrics, which are in the order of their reports.
 ///
-/// The first final result counts. NNI's SDK may report an object, whose value is the member that the configured
-/// `objective` names, if that is a number. Otherwise it is the member `default`. Intermediate results belong to the
-/// same metric. A trial without a final result has those of the configured `objective`, or of NNI's SDK, or of its only
-/// metric.
+/// The first final result counts. NNI's SDK may report an object. Its value is the member that the configured
+/// `objective` names, if that member is a number, and otherwise the member `default`. The intermediate results are
+/// those of the same metric. For a trial without a final result, they are those of the configured `objective`, of NNI's
+/// SDK, or of the trial's only metric.
 ///
-/// The reports of NNI's own keeper count if the attempt's agent reported nothing itself. If both see the trial's
-/// output, both report the same metrics.
+/// The metrics of NNI's own keeper count only if the attempt's agent has reported none. If both see the trial's output,
+/// both report the same metrics.
 pub fn pick<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
@@ -50,7 +49,7 @@ pub fn pick<'a>(
     let name = match (last, objective) {
         (Some(metric), _) => metric.name.as_str(),
         (None, Some(objective)) if printed(objective) => objective,
-        // The metric of the SDK, if it has the member.
+        // The SDK's metric, if it has the objective as a member.
         (None, Some(objective))
             if own.clone().any(|metric| member(metric, objective).is_some()) =>
         {
@@ -75,7 +74,7 @@ pub fn pick<'a>(
     }
 }
 
-/// Returns the metrics of an attempt: its agent's, or else those of NNI's own keeper.
+/// Returns the metrics that an attempt's agent has reported. If there are none, returns those of NNI's own keeper.
 fn of_attempt<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
@@ -89,8 +88,8 @@ fn of_attempt<'a>(
 }
 
 /// Picks results as [`pick`] does. With several objectives or constraints, the final result is an object with each of
-/// their metrics. Its values come from a member of the final report, or the metric's own final value, or its latest
-/// value. Its member `default` is the first objective's number, or infinitely bad if a constraint is violated. Such a
+/// their metrics. Each value is the member of the final report, the metric's own final value, or its latest value. The
+/// object's member `default` is the first objective's number, or infinitely bad if a constraint is violated. Such a
 /// result is never the best.
 pub fn pick_with_goals<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
@@ -121,7 +120,7 @@ pub fn with_goals<'a>(
             let own = named().find(is_final).or_else(|| latest().max_by_key(|m| m.sequence));
             own.map(|metric| metric.value.as_json())
         };
-        // For a stopped trial, the value comes from a step that NNI's SDK reported.
+        // The value of a stopped trial is a member of a step that NNI's SDK reported.
         let in_step = || {
             let steps = own.iter().filter(|metric| metric.kind == MetricKind::Intermediate);
             let members = steps.filter_map(|metric| Some((metric.sequence, member(metric, name)?)));
@@ -158,7 +157,7 @@ fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
     member.number().is_some().then_some(member)
 }
 
-/// Returns whether a metric has this name, by itself or as a member of an object that NNI's SDK reported.
+/// Returns whether a metric has this name, or is an object of NNI's SDK with a member of this name.
 pub fn speaks_of(metric: &Metric, name: &str) -> bool {
     metric.name == name || member(metric, name).is_some()
 }
@@ -177,8 +176,8 @@ fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a st
 #[derive(Debug, Clone, Default)]
 pub struct Steps {
     objective: Option<String>,
-    /// The metric that counts. It is the configured one, or the SDK's metric that has it as a member. Without a
-    /// configured one, it is the first that arrives.
+    /// The name of the metric that counts: the configured objective, or the SDK's metric that has the objective as a
+    /// member. Without an objective, the first metric that arrives.
     name: Option<String>,
     values: BTreeMap<u64, f64>,
 }
@@ -195,13 +194,13 @@ impl Steps {
         self.name.as_deref()
     }
 
-    /// Returns the metric's name, if its values themselves count rather than a member of them.
+    /// Returns the name of the metric that counts, unless a member of its values counts.
     pub fn plain_name(&self) -> Option<&str> {
         let name = self.name.as_deref()?;
         self.objective.as_deref().is_none_or(|objective| objective == name).then_some(name)
     }
 
-    /// Enters a metric. Returns `true` if it is a new step of the metric that counts.
+    /// Adds a metric. Returns `true` if it is a new step of the metric that counts.
     pub fn enter(&mut self, metric: &Metric) -> bool {
         if metric.kind != MetricKind::Intermediate {
             return false;
@@ -228,8 +227,8 @@ impl Steps {
     }
 }
 
-/// Returns whether `candidate` is better than `best`. A missing number, NaN or an infinity is never better, because a
-/// division by zero is no achievement.
+/// Returns whether `candidate` is better than `best`. A missing number, NaN or an infinity is never better: the last
+/// two usually result from an error such as a division by zero.
 pub fn is_better(mode: OptimizeMode, candidate: Option<f64>, best: Option<f64>) -> bool {
     let Some(candidate) = candidate.filter(|number| number.is_finite()) else { return false };
     match (best.filter(|number| number.is_finite()), mode) {
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_keeper_counts_where_the_agent_reported_nothing() {
+    fn an_old_keeper_counts_if_the_agent_reported_nothing() {
         use MetricKind::{Final, Intermediate};
         let [agent, keeper, before] =
             ["k-2", "k-2-legacy", "k-1-legacy"].map(|name| AttemptId::new(name).unwrap());
@@ -279,8 +278,8 @@ mod tests {
         let table = [
             ("the keeper alone",         vec![(&keeper, step(0.5)), (&keeper, last(0.7))],                     (Some(0.7.into()), vec![0.5.into()])),
             ("the agent as well",        vec![(&keeper, step(0.5)), (&agent, step(0.5)), (&agent, last(0.7))], (Some(0.7.into()), vec![0.5.into()])),
-            ("of an attempt before",     vec![(&before, step(0.5)), (&before, last(0.7))],                     nothing),
-            ("concluded from its steps", vec![(&keeper, step(0.5)), (&agent, concluded)],                      (Some(0.5.into()), vec![0.5.into()])),
+            ("an earlier attempt",        vec![(&before, step(0.5)), (&before, last(0.7))],                     nothing),
+            ("derived from its steps",    vec![(&keeper, step(0.5)), (&agent, concluded)],                      (Some(0.5.into()), vec![0.5.into()])),
         ];
         for (says, metrics, expected) in table {
             let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_without_a_final_result_shows_its_steps() {
+    fn a_trial_without_a_final_result_has_its_steps() {
         use MetricKind::Intermediate;
         let attempt = AttemptId::new("a-1").unwrap();
         let of = |names: &[&str]| {
@@ -299,8 +298,8 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             ("the only name",         of(&["acc"]),            None,        1),
-            ("the SDK's among more",  of(&["acc", "default"]), None,        1),
-            ("none to choose",        of(&["acc", "loss"]),    None,        0),
+            ("the SDK's, and another", of(&["acc", "default"]), None,        1),
+            ("several, none configured", of(&["acc", "loss"]),    None,        0),
             ("the configured one",    of(&["acc", "loss"]),    Some("acc"), 1),
         ];
         for (says, metrics, objective, steps) in table {
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_may_be_a_member_of_what_the_sdk_reports() {
+    fn an_objective_may_be_a_member_of_the_sdks_object() {
         use MetricKind::{Final, Intermediate};
         let attempt = AttemptId::new("a-1").unwrap();
         let object = |kind, sequence| {
@@ -328,7 +327,7 @@ mod tests {
         let named = |name: &str| Some(name.to_owned());
         let (half, nine) = (vec![Some(0.5); 2], vec![Some(9.0); 2]);
         assert_eq!(of(&all, Some("loss")), (named("loss"), Some(0.5), half.clone()));
-        assert_eq!(of(&steps, Some("loss")), (None, None, half), "while it runs");
+        assert_eq!(of(&steps, Some("loss")), (None, None, half), "while the trial runs");
         assert_eq!(of(&all, None), (named("default"), Some(9.0), nine.clone()));
         assert_eq!(of(&all, Some("note")), (named("default"), Some(9.0), nine), "no number");
 
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn several_objectives_make_one_result_of_all_their_metrics() {
+    fn with_several_objectives_a_result_contains_all_their_metrics() {
         use MetricKind::{Final, Intermediate};
         let attempt = AttemptId::new("a-1").unwrap();
         let objective = |name: &str, mode| Objective { metric: name.to_owned(), mode };
@@ -368,7 +367,7 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             ("one report",      reported,                                      Some(0.5)),
-            ("each by itself",  printed(8.0),                                  Some(0.5)),
+            ("separate metrics",  printed(8.0),                                  Some(0.5)),
             ("too much memory", printed(20.0),                                 Some(f64::INFINITY)),
             ("one is missing",  vec![metric("loss", Final, 0, 0.5)],           Some(0.5)),
             ("no final one",    vec![metric("speed", Intermediate, 0, 1.0)],   None),
@@ -377,14 +376,14 @@ mod tests {
             let all = metrics.iter().map(|metric| (&attempt, metric));
             let result = pick_with_goals(all, &attempt, Some("loss"), &goals);
             assert_eq!(result.last.as_ref().and_then(MetricValue::number), number, "{says}");
-            if says == "each by itself" {
+            if says == "separate metrics" {
                 assert_eq!(result.last.map(|last| last.as_json().clone()), Some(kept.clone()));
             }
         }
     }
 
     #[test]
-    fn a_trial_that_was_stopped_has_the_latest_of_each_objective() {
+    fn a_stopped_trial_has_the_latest_value_of_each_objective() {
         use MetricKind::Intermediate;
         let attempt = AttemptId::new("a-1").unwrap();
         let objective =
@@ -412,11 +411,11 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_compared_without_gaps() {
+    fn the_history_ends_at_the_first_gap() {
         use MetricKind::{Final, Intermediate};
         let mut steps = Steps::new(None);
         assert!(steps.enter(&metric("acc", Intermediate, 0, 0.1)));
-        assert!(!steps.enter(&metric("acc", Intermediate, 0, 0.1)), "said twice");
+        assert!(!steps.enter(&metric("acc", Intermediate, 0, 0.1)), "a repeated step");
         assert!(!steps.enter(&metric("loss", Intermediate, 1, 9.0)), "another metric");
         assert!(!steps.enter(&metric("acc", Final, 0, 9.0)));
         assert!(steps.enter(&metric("acc", Intermediate, 2, 0.3)));
@@ -431,17 +430,17 @@ mod tests {
         let nan = Some(f64::NAN);
         #[rustfmt::skip]
         let table = [
-            ("anything beats nothing",      Maximize, Some(0.0), None,      true),
+            ("a number beats no result",     Maximize, Some(0.0), None,      true),
             ("larger when maximising",      Maximize, Some(2.0), Some(1.0), true),
             ("not smaller",                 Maximize, Some(1.0), Some(2.0), false),
             ("smaller when minimising",     Minimize, Some(1.0), Some(2.0), true),
-            ("the first of equals stays",   Minimize, Some(1.0), Some(1.0), false),
+            ("the first of two equal ones",  Minimize, Some(1.0), Some(1.0), false),
             ("NaN never wins",              Maximize, nan,       None,      false),
             ("NaN always loses",            Maximize, Some(0.0), nan,       true),
             ("infinity never wins",         Maximize, Some(f64::INFINITY), Some(1.0), false),
-            ("neither way",                 Minimize, Some(f64::NEG_INFINITY), None, false),
+            ("nor negative infinity",        Minimize, Some(f64::NEG_INFINITY), None, false),
             ("infinity always loses",       Maximize, Some(1.0), Some(f64::INFINITY), true),
-            ("nothing never wins",          Minimize, None,      None,      false),
+            ("no result never wins",         Minimize, None,      None,      false),
         ];
         for (says, mode, candidate, best, better) in table {
             assert_eq!(is_better(mode, candidate, best), better, "{says}");

@@ -39,7 +39,7 @@ struct Live {
 enum Bound {
     /// Nothing starts after the deadline.
     Holds,
-    /// The deadline has passed, and the state machine knows.
+    /// The deadline has passed, and the observers were notified.
     Told,
     /// The experiment was done. Trials that the user runs again start regardless of the deadline.
     Lifted,
@@ -109,7 +109,7 @@ impl State {
         self
     }
 
-    /// Enters that a trial has reported a metric, so the trials are able to work.
+    /// Records that a trial has reported a metric, which proves that the command can work.
     pub fn reported(&mut self) {
         self.budget.proven();
     }
@@ -201,8 +201,7 @@ impl State {
         self.follow(before, effects)
     }
 
-    /// Completes the `effects` of an event with those of limits, free slots and a change of state. The state was
-    /// `before`.
+    /// Completes the `effects` of an event: enforces limits, fills free slots, and records a state other than `before`.
     fn follow(&mut self, before: ExperimentState, mut effects: Vec<Effect>) -> Vec<Effect> {
         self.enforce_deadlines(&mut effects);
         self.fill(&mut effects);
@@ -222,7 +221,7 @@ impl State {
     ) {
         self.asked = self.asked.saturating_sub(1);
         match proposal {
-            // A trial of the user may have taken the last place while the tuner computed.
+            // A trial of the user may have used up the limit while the tuner computed.
             Proposal::Parameters(parameters)
                 if self.phase == ExperimentState::Running && !self.is_full() =>
             {
@@ -309,8 +308,8 @@ impl State {
         self.tuner_waits = false;
     }
 
-    /// Runs a trial again whose machine is out of reach. The trial has not failed, so no limit of failures or retries
-    /// counts it.
+    /// Runs a fenced trial, whose machine is out of reach, again. The trial has not failed, so it does not count
+    /// towards the limits of failures and retries.
     fn replace(&mut self, trial: TrialJobId, live: &Live, gone: &Gone, effects: &mut Vec<Effect>) {
         let message = gone.message.clone().unwrap_or_default();
         effects.push(Effect::Replace { trial: trial.clone(), message });
@@ -318,7 +317,8 @@ impl State {
         self.again.push_back(trial);
     }
 
-    /// Returns the effect that holds the search if too many successive attempts have failed without a beginning.
+    /// Returns the effect that holds the search if too many successive attempts have failed before their commands
+    /// started.
     fn unstarted(
         &mut self,
         live: &Live,
@@ -412,13 +412,13 @@ impl State {
         }
         if std::mem::replace(&mut self.duration, Bound::Told) == Bound::Holds {
             let rest = match self.live.len() {
-                0 => "nothing more is started".to_owned(),
-                1 => "nothing more is started, and the trial that runs is let end".to_owned(),
+                0 => "no more trials are started".to_owned(),
+                1 => "no more trials are started, and the running trial continues".to_owned(),
                 more => {
-                    format!("nothing more is started, and the {more} trials that run are let end")
+                    format!("no more trials are started, and the {more} running trials continue")
                 }
             };
-            effects.push(Effect::Tell(format!("maxExperimentDuration is over: {rest}")));
+            effects.push(Effect::Tell(format!("maxExperimentDuration has passed: {rest}")));
         }
     }
 
@@ -427,7 +427,7 @@ impl State {
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
     }
 
-    /// Starts trials as there is room: interrupted trials first, then new ones.
+    /// Starts trials in free slots: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
         let may_repeat = !self.time_is_up() && !self.held && self.phase.is_active();
         while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
@@ -465,7 +465,7 @@ impl State {
         }
         self.phase = match self.phase {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
-            // A tuner that waits for results would wait for ever if no trial is left to bring one.
+            // A tuner that waits for results would wait forever if no trial is left to bring one.
             ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
                 ExperimentState::Done
             }
@@ -482,8 +482,8 @@ impl State {
     }
 }
 
-/// Returns whether the result of a trial with this end says something about its parameters. For a trial that the
-/// assessor stopped, the last intermediate result does.
+/// Returns whether the tuner learns from the result of a trial with this end. If the assessor stopped the trial, the
+/// tuner learns from the last intermediate result.
 pub fn counts(state: JobState, intent: Option<StopReason>) -> bool {
     state == JobState::Succeeded
         || (state == JobState::EarlyStopped && intent == Some(StopReason::EarlyStop))

@@ -109,7 +109,7 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
         // An ended search cannot be continued.
         let (status, answer) = send("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
         assert_eq!(status, 409, "{answer}");
-        assert!(answer.contains("the experiment is DONE and starts nothing any more"), "{answer}");
+        assert!(answer.contains("the experiment is DONE and starts no more trials"), "{answer}");
         assert_eq!(send(stop, "").0, accepted, "{stop}");
         let finished = running.finish(BOUND);
         assert_eq!(finished.code, Some(0), "{stop}: {}", finished.stderr);

@@ -12,7 +12,11 @@ fn a_result_that_is_good_enough_ends_the_search() {
         .with("targetMetric", 0.5)
         .run(&bed);
     outcome.expect_done(2, 0);
-    assert!(outcome.stderr.contains("targetMetric 0.5 is reached with 0.5"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("a result of 0.5 reaches targetMetric 0.5"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]
@@ -22,7 +26,7 @@ fn consecutive_failures_pause_the_search_until_a_repair() {
     let outcome = Search::new("sh trial.sh", 6).with("maxConsecutiveFailures", 2).run(&bed);
     assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 2), "{outcome:#?}");
     assert_eq!(outcome.code, 1, "a paused search must exit with 1");
-    let message = "2 trials in a row failed by the command or its parameters";
+    let message = "2 trials in a row failed because of the command or its parameters";
     assert_eq!(outcome.stderr.matches(message).count(), 1, "{}", outcome.stderr);
 
     bed.write("code/trial.sh", "echo score=1");
@@ -38,7 +42,7 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         let held = Search::new(command, 12).run(&bed);
         assert_eq!((held.state.as_str(), held.trials.len()), ("STOPPED", trials), "{held:#?}");
         assert_eq!(held.code, 1, "{held:#?}");
-        let message = "`maxConsecutiveFailures: 0` in the file lets failures pass";
+        let message = "`maxConsecutiveFailures: 0` in the file turns this check off";
         assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
         assert!(trouble(&bed, &held.id).as_str().is_some_and(|text| text.contains(message)));
 

@@ -49,7 +49,11 @@ fn a_mean_reaches_the_target_and_a_lucky_trial_does_not() {
     let bed = TestBed::new();
     let outcome = search(9).with("targetMetric", 0.5).run(&bed);
     outcome.expect_done(6, 0);
-    assert!(outcome.stderr.contains("targetMetric 0.5 is reached with 0.5"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("a result of 0.5 reaches targetMetric 0.5"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]

@@ -311,7 +311,7 @@ async fn changes_need_the_user_s_token_and_are_made_once() {
         (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "debug"}"#, 202, None),
         (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "loud"}"#, 400, Some("the body cannot be read: unknown variant `loud`, expected one of `error`, `warn`, `info`, `debug` at line 1 column 16")),
         (post.clone(),  "/api/v1/trials/u/log-level", None, "", 400, Some("the body cannot be read: missing field `level` at line 1 column 2")),
-        (post,          "/api/v1/experiment/stop", None,      "", 409, Some("the experiment is not running; `trial-manager resume` goes on with it")),
+        (post,          "/api/v1/experiment/stop", None,      "", 409, Some("the experiment is not running; `trial-manager resume` continues it")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": 9, "max_experiment_duration": "1h"}"#, 202, None),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_experiment_duration": "soon"}"#, 400, Some("max_experiment_duration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"budget": 9}"#, 400, Some("the body cannot be read: unknown field `budget`, expected one of `trial_concurrency`, `max_trial_number`, `max_experiment_duration` at line 1 column 9")),

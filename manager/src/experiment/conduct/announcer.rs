@@ -31,12 +31,12 @@ pub(super) struct Announcer {
     best: Option<Best>,
     /// The trouble with an external tuner or assessor, as recorded in the store.
     trouble: Option<String>,
-    /// Set once the user has learned which metric an agent chose as the result.
+    /// Set after the user was notified which metric an agent chose as the result.
     has_told_objective: bool,
 }
 
 impl Announcer {
-    /// Returns the announcer of an experiment whose store contains this trouble.
+    /// Creates an announcer. `trouble` is the trouble in the experiment's store.
     pub(super) fn new(
         about: About,
         spec: &ExperimentSpec,

@@ -49,7 +49,7 @@ impl ExperimentTask {
                 if let Steer::Again(trial) = asked
                     && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
                 {
-                    // The caller sees the waiting trial, and a later manager runs it.
+                    // Recorded at once, so that the caller sees the waiting trial, and a later manager runs it.
                     self.record_requested_retry(&trial).await?;
                 }
                 self.perform_all(effects).await?;
@@ -67,7 +67,7 @@ impl ExperimentTask {
     /// Makes a trial wait for another attempt at the user's request, which does not count as a failure.
     async fn record_requested_retry(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
-        let message = "it is to run once more, on request, as soon as there is room".to_owned();
+        let message = "it waits to run again at the user's request".to_owned();
         self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
     }
 
@@ -77,7 +77,7 @@ impl ExperimentTask {
         self.require_live_trial(trial).await.map(|_| CheckedCommand::Event(stop))
     }
 
-    /// Checks a directive that the agent may obey or miss without consequences.
+    /// Checks a directive that is not recorded. An agent that misses it does no harm.
     async fn direct(
         &mut self,
         trial: TrialJobId,
@@ -150,9 +150,8 @@ impl ExperimentTask {
                 return Err(Refused::Wrong(why));
             }
             if concurrency > MOST_AT_A_TIME {
-                let why = format!(
-                    "trialConcurrency is {concurrency}; at most {MOST_AT_A_TIME} is possible"
-                );
+                let why =
+                    format!("trialConcurrency is {concurrency}; the maximum is {MOST_AT_A_TIME}");
                 return Err(Refused::Wrong(why));
             }
         }
@@ -174,7 +173,7 @@ impl ExperimentTask {
         Ok(CheckedCommand::Steer(Steer::Limit { concurrency, trials, duration }))
     }
 
-    /// Teaches the tuner results from elsewhere. It skips known ones, so that a file may be imported twice.
+    /// Teaches the tuner results from elsewhere. Known results are skipped, so that a file may be imported twice.
     async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
         self.require_active()?;
         let spec = &self.spec;
@@ -198,19 +197,19 @@ impl ExperimentTask {
         let count = fresh.len();
         self.advice.import(as_samples(fresh));
         self.announcer
-            .notify(Notice::Told(format!("the tuner has learnt {count} results from elsewhere")));
+            .notify(Notice::Told(format!("the tuner has learned {count} imported results")));
         Ok(CheckedCommand::Steer(Steer::Taught))
     }
 
-    /// Changes the search space. A built-in tuner is rebuilt for it and learns everything again, as on a resume, so the
-    /// search does not depend on interruptions. A result that does not fit the new space teaches it nothing.
+    /// Changes the search space. A built-in tuner is rebuilt for the new space and learns all results again, as on a
+    /// resume, so the search does not depend on interruptions. The tuner ignores results that do not fit the new space.
     async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, Refused> {
         self.require_active()?;
         let mut canonical = self.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
             members.insert("searchSpace".to_owned(), space);
         }
-        // All settings that depend on the space are checked again: the command's parameters and the tuner's arguments.
+        // Checks the settings that depend on the space again: the command's parameters and the tuner's arguments.
         let spec = config::from_canonical(&canonical);
         let spec = spec.map_err(|error| Refused::Wrong(error.problem))?;
         let Some(row) = self.recorder.store().experiment().await? else {
@@ -251,7 +250,7 @@ impl ExperimentTask {
         self.advice.space(spec.search_space.as_json(), native);
         self.spec.search_space = spec.search_space;
         self.spec.canonical = spec.canonical;
-        self.announcer.notify(Notice::Told("the search space is another from now on".to_owned()));
+        self.announcer.notify(Notice::Told("the search space has changed".to_owned()));
         Ok(CheckedCommand::Steer(Steer::Space { open }))
     }
 }

@@ -36,14 +36,14 @@ impl ExperimentTask {
         &mut self,
         mut events: Vec<JobEvent>,
     ) -> Result<(), store::Error> {
-        // Other events concern attempts that were given up before.
+        // Events of other attempts are outdated: the task gave them up before.
         events.retain(|event| {
             self.is_present(&event.trial, &event.attempt) && self.state.is_live(&event.trial)
         });
         if events.is_empty() {
             return Ok(());
         }
-        // Reports that an agent sent before its end are handled before its end, above all the start.
+        // Reports that arrived before the end are handled first, above all the start.
         while let Some(event) = self.recorder.inbox().waiting() {
             self.handle_batch(event).await?;
         }
@@ -77,7 +77,7 @@ impl ExperimentTask {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
                 None => verdict,
             };
-            // Neither kind of trial had a chance to report a final result.
+            // A trial that was stopped had no chance to report a final result.
             let cut = intent == Some(StopReason::EarlyStop)
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
             let found = if cut && found.last.is_none() {
@@ -95,7 +95,7 @@ impl ExperimentTask {
             effects.extend(self.state.step(event, self.elapsed()));
         }
         self.perform_all(effects).await?;
-        // Retried trials and trials that had ended before leave unused entries.
+        // Entries of retried trials, and of trials that had already ended, are not used.
         self.pending_ends.clear();
         Ok(())
     }
@@ -106,8 +106,8 @@ impl ExperimentTask {
         (event.trial.clone(), attempt.clone())
     }
 
-    /// Returns the stored records of gone attempts after the delivery of their agents' remaining reports. It waits for
-    /// the store if reports could not be stored, since their absence says nothing about a trial.
+    /// Delivers the remaining reports of gone attempts' agents, and returns the stored reports. If a report could not
+    /// be stored, waits for the store and tries again, because a missing report is no evidence of a trial's end.
     async fn last_words(
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],
@@ -142,8 +142,8 @@ impl ExperimentTask {
         }
     }
 
-    /// Returns and records the verdict that the agent kept on disk and the store never received. An agent of an earlier
-    /// version accepts an answer from any server at its manager's address.
+    /// Returns and records the verdict that the agent kept on disk and the store never received. Such a verdict can
+    /// exist because an agent of an earlier version accepts an answer from any server at its manager's address.
     async fn kept_verdict(
         &mut self,
         trial: &TrialJobId,
@@ -155,7 +155,7 @@ impl ExperimentTask {
         }
     }
 
-    /// Records a verdict that is not the agent's.
+    /// Records a verdict that the agent has not reported.
     async fn record_verdict(
         &mut self,
         trial: &TrialJobId,
@@ -210,7 +210,7 @@ impl ExperimentTask {
             job.renew_at = None;
             let words = self.pending_ends.get(&trial);
             let verdict = words.and_then(|words| words.verdict.as_ref());
-            // A manager may notice the end hours later.
+            // The agent's times are used, because a manager may notice the end hours later.
             let span = Span {
                 started_at_ms: words.and_then(|words| words.started_at_ms),
                 duration_ms: verdict.and_then(|verdict| verdict.duration_ms),

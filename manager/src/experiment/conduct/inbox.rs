@@ -1,10 +1,9 @@
-//! The events for an experiment's task: reports and commands. It makes no decisions about them, except while the task
-//! waits for a disk. Senders must not wait with it: the inbox then merges signs of life, keeps reports, refuses
-//! commands with the reason, and accepts a stop.
+//! The events for an experiment's task: reports and commands. The inbox makes no decisions about them, except while the
+//! task waits for a disk. Senders must not wait for the disk too: the inbox then merges heartbeats, keeps reports,
+//! refuses commands with the reason, and accepts a stop.
 //!
 //! A decision of the experiment must be recorded before it takes effect. While the disk is full or fails, the task
-//! therefore pauses and tries again. Reports that cannot be stored meanwhile are refused elsewhere, and wait with their
-//! agents.
+//! therefore pauses and tries again. The intake refuses reports that cannot be stored, and their agents keep them.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -24,11 +23,11 @@ use crate::util::errors::chain;
 
 /// The pause before the next try.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// The time limit for a wait for the disk once the experiment must stop. The user who stops it wants to see an end. No
-/// trial is lost, because the next manager adopts it.
+/// The time limit for a wait for the disk once the experiment must stop, so that its user does not wait for the disk
+/// forever. No trial is lost, because the next manager adopts the trials.
 const LEAVE_AFTER: Duration = Duration::from_secs(10);
 /// The greatest number of reports and commands that are kept while the task is busy. Beyond it, their senders wait.
-/// Signs of life do not count, since the inbox keeps one for each attempt.
+/// Heartbeats do not count, since the inbox keeps at most one for each attempt.
 const MAX_KEPT_EVENTS: usize = 1024;
 
 type Answer = Result<(), Refused>;
@@ -40,11 +39,11 @@ pub struct Inbox {
     handle: Handle,
     /// The events that arrived while the task was busy, in order.
     kept: VecDeque<TaskEvent>,
-    /// The number of kept events that are more than a sign of life.
+    /// The number of kept events, without heartbeats.
     weighty: usize,
-    /// The attempts that `kept` contains reports of.
+    /// The attempts for which `kept` contains reports or a heartbeat.
     spoke: HashSet<(TrialJobId, AttemptId)>,
-    /// The caller whose request is in progress, until it is answered.
+    /// The caller whose command is in progress, until the command is answered.
     asker: Option<oneshot::Sender<Answer>>,
     /// The time until which the task waits for a disk, once the experiment must end.
     leave_at: Option<Instant>,
@@ -87,21 +86,21 @@ impl Inbox {
         Some(event)
     }
 
-    /// Enters the caller of the command that is in progress.
+    /// Sets the caller of the command that is in progress.
     pub(super) fn asked(&mut self, asker: oneshot::Sender<Answer>) {
         self.asker = Some(asker);
     }
 
-    /// Answers the command that is in progress. Its caller may no longer wait, or may know already that the command
-    /// takes longer.
+    /// Answers the command that is in progress. Has no effect if the caller no longer waits, or was already informed of
+    /// a delay.
     pub(super) fn answer(&mut self, answer: Answer) {
         if let Some(asker) = self.asker.take() {
             drop(asker.send(answer));
         }
     }
 
-    /// Runs `work` and keeps events for later. They must not fill the channel, or the delivery of reports would wait
-    /// for the experiment's task.
+    /// Runs `work` and meanwhile keeps events for later. Otherwise they would fill the channel, and the delivery of
+    /// reports would wait for the experiment's task.
     pub(super) async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -128,14 +127,14 @@ impl Inbox {
                 Err(error) if error.may_pass() && !self.leaves() => error,
                 result => {
                     if waits && result.is_ok() {
-                        info!("the experiment goes on");
+                        info!("the experiment continues");
                     }
                     return result;
                 }
             };
             let why = chain(&error);
             if !waits {
-                warn!("{why}: no trial is started or ended until that is mended");
+                warn!("{why}: no trial is started or ended until the problem is solved");
             }
             waits = true;
             self.listen(&why).await;
@@ -147,7 +146,10 @@ impl Inbox {
     pub(super) async fn mended(&mut self, store: &Store) -> Result<(), store::Error> {
         let write_error = store.write_error();
         let why = write_error.as_ref().map(|error| chain(error));
-        self.listen(why.as_deref().unwrap_or("the store refused what an agent has left")).await;
+        self.listen(
+            why.as_deref().unwrap_or("the store refused the remaining reports of an agent"),
+        )
+        .await;
         match write_error {
             Some(error) if self.leaves() => Err(error),
             _ => self.patiently(|| store.probe()).await,
@@ -193,7 +195,7 @@ impl Inbox {
     }
 }
 
-/// Returns whether an event is more than a sign of life.
+/// Returns whether an event is more than a heartbeat.
 fn is_weighty(event: &TaskEvent) -> bool {
     match event {
         TaskEvent::Reported { fresh, .. } => !fresh.is_empty(),
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_errors_that_may_pass_are_waited_for() {
+    async fn only_temporary_errors_are_retried() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle, events);
         let full = failed(ffi::SQLITE_FULL);
@@ -252,11 +254,11 @@ mod tests {
         };
         let result: Result<(), _> = inbox.patiently(attempt).await;
         assert_eq!(result.unwrap_err().class(), Some(store::Class::Damaged));
-        assert_eq!(tries, 1, "a damaged file does not mend itself");
+        assert_eq!(tries, 1, "a damaged file is a permanent error");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_beside_one_that_waits_for_the_disk_is_answered() {
+    async fn a_second_command_is_refused_while_one_waits_for_the_disk() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let (reply, answer) = oneshot::channel();
@@ -276,7 +278,7 @@ mod tests {
                 let refused = handle.command(Command::StopTrial(a.clone())).await.unwrap_err();
                 assert!(matches!(refused, Refused::Held(_)), "{refused}");
                 assert!(refused.to_string().contains("no space is left"), "{refused}");
-                // This report comes last, so everything before it has arrived.
+                // Sent last, so that all earlier events have arrived.
                 handle.reported(a, first(), vec![note(2)]).await;
             }
         });
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reports_are_kept_up_to_a_bound_and_none_is_dropped() {
+    async fn senders_of_reports_wait_above_the_bound_of_kept_events() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let all = u64::try_from(MAX_KEPT_EVENTS).unwrap() + 10;
@@ -306,7 +308,7 @@ mod tests {
         });
         inbox.aside(tokio::time::sleep(RETRY_PAUSE)).await;
         assert_eq!(inbox.kept.len(), MAX_KEPT_EVENTS);
-        assert!(!speaker.is_finished(), "it waits");
+        assert!(!speaker.is_finished(), "the sender waits");
         for seq in 0..all {
             let Some(TaskEvent::Reported { fresh, .. }) = inbox.next().await else {
                 panic!("{seq}")
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stop_does_not_wait_for_a_disk_for_ever() {
+    async fn the_wait_for_a_disk_ends_after_a_stop() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let begun = Instant::now();
@@ -332,6 +334,6 @@ mod tests {
         assert!((LEAVE_AFTER..LEAVE_AFTER + 2 * RETRY_PAUSE).contains(&waited), "{waited:?}");
         let again = Instant::now();
         inbox.patiently(full).await.unwrap_err();
-        assert_eq!(again.elapsed(), Duration::ZERO, "it was waited for long enough");
+        assert_eq!(again.elapsed(), Duration::ZERO, "the time limit of the wait has passed");
     }
 }

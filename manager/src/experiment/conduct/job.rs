@@ -77,7 +77,7 @@ impl Job {
         (self.ended, self.requeued) = (false, true);
     }
 
-    /// Gives the next attempt its number before there is room for it.
+    /// Gives the next attempt its number before a slot for it is free.
     pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId, steps: Steps) {
         self.attempt = ids::next_attempt(trial, &self.attempt);
         self.steps = steps;
@@ -85,7 +85,7 @@ impl Job {
         (self.ended, self.requeued) = (false, false);
     }
 
-    /// Takes over an attempt that the cluster started by itself, and returns the earlier one.
+    /// Makes an attempt that the cluster started the present one, and returns the earlier one.
     pub(super) fn replace_attempt(&mut self, attempt: AttemptId, steps: Steps) -> AttemptId {
         self.steps = steps;
         (self.ended, self.requeued) = (false, false);

@@ -1,13 +1,12 @@
 //! The leases of agents, which their reports renew and the clock checks.
 //!
 //! `LOST` means that a trial's job exists, according to its training service, and its agent is silent. It is not an
-//! end. The trial keeps its place among the concurrent ones, since its job still uses resources. The tuner learns
-//! nothing, and deadlines and stops apply. When the service reports that the job is gone, the trial ends like any
-//! other.
+//! end. The trial still counts towards the concurrency, since its job still uses resources. The tuner learns nothing,
+//! and deadlines and stops apply. When the service reports that the job is gone, the trial ends like any other.
 //!
 //! An agent that has reported the end of its command and is then silent is not lost, since it has nothing more to
-//! report. Its job may still exist, for instance a pod with a running sidecar, or on a node that went down. The manager
-//! then stops the job, and the trial ends as its agent reported.
+//! report. Its job may still exist, for instance as a pod with a running sidecar, or on a node that went down. The
+//! manager then stops the job, and the trial ends as its agent reported.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ pub(super) struct LeaseMonitor {
 }
 
 impl LeaseMonitor {
-    /// Returns a monitor of these leases, as of now.
+    /// Returns a monitor of these leases. The first interval begins now.
     pub(super) fn new(leases: Leases) -> Self {
         Self { leases, checked_at: Instant::now() }
     }

@@ -15,7 +15,7 @@ use crate::search::tuner::{self, Sample};
 use crate::store::{self, NewTrial};
 use crate::util::ids;
 
-/// Completes a point of the user for the search that `spec` describes.
+/// Completes a point of the user: missing parameters are drawn from the space that `spec` describes.
 fn completed(
     spec: &ExperimentSpec,
     given: &Parameters,
@@ -28,7 +28,7 @@ fn completed(
 }
 
 impl ExperimentTask {
-    /// Queues the points of the experiment file, all or none, before anything else begins.
+    /// Queues the points of the experiment file, all or none, before any other trial.
     pub(super) async fn add_initial(&mut self) -> Result<(), store::Error> {
         let is_new =
             self.state.next_sequence() == 0 && self.state.state() == ExperimentState::Running;
@@ -38,7 +38,7 @@ impl ExperimentTask {
         let seed = self.recorder.store().experiment().await?.map_or(0, |row| row.seed);
         let mut points = Vec::new();
         for (number, given) in (0_u64..).zip(self.spec.initial_trials.clone()) {
-            // The file was checked against the same space.
+            // This cannot fail, because the file was checked against the same space.
             let Ok(parameters) = completed(&self.spec, &given, seed, number) else { continue };
             for _ in 0..self.spec.trial_repeats {
                 points.push((self.launcher.new_trial_id(), parameters.clone()));
@@ -62,7 +62,9 @@ impl ExperimentTask {
             return Err(Refused::LastTrials);
         }
         if !self.launcher.reserve_trial_id(&trial) {
-            return Err(Refused::Wrong(format!("there is a trial {trial} already; ask again")));
+            return Err(Refused::Wrong(format!(
+                "trial {trial} already exists; send the request again"
+            )));
         }
         let Some(row) = self.recorder.store().experiment().await? else {
             return Err(Refused::NotRunning);

@@ -1,4 +1,4 @@
-//! The temporary errors that an experiment waits for, and a watch for failed writes of a store. [`super::inbox`] does
+//! The temporary errors that an experiment waits out, and an observer of a store's failed writes. [`super::inbox`] does
 //! the waiting.
 
 use tokio::sync::watch;
@@ -7,9 +7,9 @@ use crate::store;
 use crate::store::Store;
 use crate::training_service::SubmitError;
 
-/// An error that may pass by itself, or after an operator has made room.
+/// An error that may be temporary, for instance until an operator has freed disk space.
 pub(super) trait Passing: std::error::Error {
-    /// Returns whether the error may pass.
+    /// Returns whether the error may be temporary.
     fn may_pass(&self) -> bool;
 }
 
@@ -28,21 +28,21 @@ impl Passing for SubmitError {
     }
 }
 
-/// Observes whether the store accepts all writes during a period. A refused write says nothing about its sender.
+/// Observes whether the store accepts all writes during a period, no matter whose writes they are.
 pub(super) struct Watch {
     write_error: watch::Receiver<Option<store::Error>>,
     was_ill: bool,
 }
 
 impl Watch {
-    /// Begins the period now.
+    /// Begins a period of observation.
     pub(super) fn begin(store: &Store) -> Self {
         let write_error = store.watch_write_error();
         let was_ill = write_error.borrow().is_some();
         Self { write_error, was_ill }
     }
 
-    /// Returns whether no write has failed since the beginning, not even for a moment.
+    /// Returns whether no write has failed since the beginning of the period.
     pub(super) fn took_all(&self) -> bool {
         !self.was_ill && self.write_error.has_changed().is_ok_and(|changed| !changed)
     }
@@ -54,7 +54,7 @@ mod tests {
     use crate::training_service::local;
 
     #[test]
-    fn a_service_is_waited_for_when_the_disk_is_full() {
+    fn a_full_disk_of_the_service_is_a_temporary_error() {
         let error = |kind| {
             let source = std::io::Error::from(kind);
             SubmitError::new(local::Error::Write { path: "f".into(), source })

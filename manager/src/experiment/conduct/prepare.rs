@@ -32,7 +32,7 @@ use crate::store::{self, AttemptState, ReportRow, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::util::ids;
 
-/// Builds the task from the store. A new experiment has no trials, an interrupted one has.
+/// Builds the task from the store, for a new or an interrupted experiment.
 pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, store::Error> {
     let stored = deps.store.experiment().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
@@ -166,7 +166,8 @@ async fn repeat_directives(task: &mut ExperimentTask) {
     for trial in trials {
         if let Some(reason) = task.state.intent(&trial) {
             task.push_stop_directive(&trial, reason);
-            // The earlier manager itself stopped the trials that its end interrupts, and they have their grace period.
+            // The earlier manager itself stopped the trials that its end interrupted. A second stop would cut their
+            // grace period short.
             if reason != StopReason::ManagerShutdown {
                 task.launcher.service().stop(&trial).await;
             }
@@ -181,7 +182,7 @@ type Success = (TrialJobId, u64, Value, Option<MetricValue>);
 struct ResumedTrials {
     jobs: HashMap<TrialJobId, Job>,
     remembered: Vec<Remembered>,
-    /// The starts that are stored, but that the earlier manager died too early to handle.
+    /// The stored starts that the earlier manager did not handle before it died.
     starts: Vec<TaskEvent>,
     /// The jobs that have ended meanwhile.
     gone: Vec<JobEvent>,
@@ -206,7 +207,7 @@ impl ResumedTrials {
         }
     }
 
-    /// Takes a trial over. It finds out the trial's fate, and restores the knowledge of the tuner and the assessor.
+    /// Takes over a trial: determines the trial's fate, and teaches the tuner and the assessor its results.
     async fn add(&mut self, deps: &mut Dependencies, row: TrialRow) -> Result<(), store::Error> {
         let fate = fate(deps, &row, &mut self.gone).await?;
         let result = teach(deps, &row, fate).await?;
@@ -250,7 +251,7 @@ impl ResumedTrials {
     }
 }
 
-/// Finds out the fate of a trial while no manager watched.
+/// Determines the fate of a trial while no manager ran.
 async fn fate(
     deps: &mut Dependencies,
     row: &TrialRow,
@@ -261,7 +262,8 @@ async fn fate(
     }
     let (watch, service) = (Watch::begin(&deps.store), Arc::clone(&deps.service));
     let submitted = ids::submitted(&row.attempt);
-    // A report that arrives meanwhile may also be in the store by then, which does no harm.
+    // The inbox keeps a report that arrives meanwhile, and the task handles it although it may read it from the store
+    // too. This does no harm.
     let adopted = deps.inbox.aside(service.adopt(&row.id, &submitted)).await;
     let known = match adopted {
         Adopted::Gone(_) => recover(deps, row, watch).await?,
@@ -278,20 +280,21 @@ async fn fate(
             let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
             Fate::Alive { running_for: started.map(ran) }
         }
-        // A verdict on disk counts as much as one in the store: the trial has ended, and must not run again.
+        // A verdict on disk counts like one in the store: the trial has ended, and must not run again.
         Adopted::Gone(event)
             if known.ended || service.kept_verdict(&row.id, &row.attempt).await.is_some() =>
         {
             gone.push(event);
             Fate::Alive { running_for: None }
         }
-        // The trial itself is not known to have failed: the machine went down, or a user cleaned up.
+        // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
+        // the job.
         Adopted::Gone(_) | Adopted::Unknown => Fate::Again,
     })
 }
 
-/// Returns the start of a trial that waits according to the store, if an agent has reported the start. A trial that its
-/// queue has taken back has a start time, and waits.
+/// Returns the start that an agent has reported of a trial that waits according to the store. `None` also for a trial
+/// that its queue has taken back: it waits, and already has a start time.
 async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEvent>, store::Error> {
     if row.state != JobState::Waiting || row.started_at_ms.is_some() {
         return Ok(None);
@@ -307,8 +310,8 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEve
     }))
 }
 
-/// Returns the reports of a gone trial after its agent's remaining reports are stored. A failure to store them says
-/// nothing about the trial: it may have succeeded, and must not run again.
+/// Delivers the remaining reports of a gone trial's agent, and returns the stored reports. If they cannot be stored,
+/// waits and tries again: the trial may have succeeded, and must then not run again.
 async fn recover(
     deps: &mut Dependencies,
     row: &TrialRow,

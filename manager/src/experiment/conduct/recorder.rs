@@ -99,7 +99,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.retry_trial(trial, change.clone())).await
     }
 
-    /// Records in one commit that trials run, each since the time that its agent reported.
+    /// Records in one commit that trials run, each with the start time that its agent reported.
     pub(super) async fn record_running(
         &mut self,
         trials: Vec<(TrialJobId, Option<AttemptId>, Option<i64>)>,
@@ -129,7 +129,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.change_trials(changes.to_vec())).await
     }
 
-    /// Records in one commit why trials must stop. `None`: a trial need not stop any more.
+    /// Records in one commit the reasons why trials must stop. `None` removes the reason of a trial.
     pub(super) async fn record_intents(
         &mut self,
         intents: &[(TrialJobId, Option<StopReason>)],
@@ -138,7 +138,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.set_intents(intents, now)).await
     }
 
-    /// Records a verdict that is not the agent's.
+    /// Records a verdict that the agent has not reported.
     pub(super) async fn record_verdict(
         &mut self,
         trial: &TrialJobId,

@@ -12,8 +12,8 @@ use crate::training_service::{JobEvent, JobWaits};
 use crate::util::ids;
 
 impl ExperimentTask {
-    /// Takes over the attempt of a pod that the cluster has started again by itself. From now on only the reports of
-    /// its agent count, and those of the earlier one do not.
+    /// Takes over the attempt of a pod that the cluster has started again. From now on, only the reports of its agent
+    /// count, and no longer those of the earlier agent.
     pub(super) async fn take_over_attempt(
         &mut self,
         trial: &TrialJobId,
@@ -22,14 +22,14 @@ impl ExperimentTask {
         let steps = self.new_steps();
         let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
         if !ids::is_pod_of(&attempt, &job.attempt) {
-            info!(%trial, "its pod was started again by the cluster");
+            info!(%trial, "the cluster has started its pod again");
         }
         let before = job.replace_attempt(attempt.clone(), steps);
         self.handle.forget(trial, &before);
         let runs = self.state.runs(trial);
         let state = if runs { JobState::Running } else { JobState::Waiting };
         self.recorder.record_state(trial, state, None, Some(attempt)).await?;
-        // The directives for the earlier agent have not reached this one.
+        // The new agent has not received the directives for the earlier one.
         if let Some(reason) = self.state.intent(trial) {
             self.push_stop_directive(trial, reason);
         }
@@ -76,7 +76,7 @@ impl ExperimentTask {
         {
             return Ok(());
         }
-        // An agent that was about to report for the first time will not report any more.
+        // The trial's agent, which had not reported yet, is gone.
         if !self.state.runs(&news.trial) {
             return self.record_waits(vec![news]).await;
         }
@@ -94,8 +94,8 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Enters a trial whose agent has reported the end, if its job need not be waited for. The end of a stopped pod
-    /// says nothing about its trial, since the platform may have removed the pod and may run it again.
+    /// Remembers a trial whose agent has reported the end, if the trial may end before its job. A stop that the manager
+    /// did not request does not end the trial, since the platform may have removed the pod and may run it again.
     pub(super) fn note_final_verdict(&mut self, trial: &TrialJobId, verdict: &Verdict) {
         let is_stopped = matches!(verdict.cause, Cause::Stopped | Cause::Preempted);
         let is_final = !is_stopped || verdict.stop.is_some();
@@ -110,7 +110,7 @@ impl ExperimentTask {
     /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
     pub(super) async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
-        // An interrupted search reports what it leaves in the cluster, so it waits for its jobs.
+        // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
         let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
         noted.retain(|(trial, attempt)| !is_interrupted && self.is_present(trial, attempt));
         if noted.is_empty() {
@@ -118,7 +118,7 @@ impl ExperimentTask {
         }
         let mut ends = Vec::new();
         for (trial, attempt) in noted {
-            info!(%trial, "its agent has said how it ended; its job is let go");
+            info!(%trial, "its agent has reported the end; not waiting for its job");
             self.launcher.service().handed_over(&trial).await;
             ends.push(JobEvent::unexplained(trial, attempt));
         }

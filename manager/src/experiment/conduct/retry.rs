@@ -1,4 +1,4 @@
-//! The next attempts of trials. They are recorded with their numbers, and submitted when there is room.
+//! The next attempts of trials. They are recorded with their numbers, and submitted when a slot is free.
 
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
@@ -25,7 +25,7 @@ impl ExperimentTask {
     }
 
     /// Records that a trial will be retried, with the number of its next attempt. If the manager dies before that
-    /// attempt begins, the next manager finds no end of it.
+    /// attempt begins, the next manager submits it, because the store contains no end of that attempt.
     pub(super) async fn record_retry(
         &mut self,
         trial: &TrialJobId,
@@ -42,7 +42,7 @@ impl ExperimentTask {
         trial: &TrialJobId,
         message: String,
     ) -> Result<(), store::Error> {
-        warn!(%trial, "the attempt is given up: {message}");
+        warn!(%trial, "the attempt is fenced: {message}");
         let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
         self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
     }

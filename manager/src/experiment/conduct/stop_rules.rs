@@ -1,12 +1,12 @@
 //! The rules that agents follow even while they cannot reach the manager: the time limit of a trial, and the assessor's
-//! reasons to stop it. It does not decide the assessor's bounds.
+//! reasons to stop it. The assessor itself decides its bounds.
 //!
 //! A rule of the assessor must never stop a trial that the assessor would let run. The assessor's judgement depends on
 //! the trials that succeed meanwhile, so the bounds of a rule allow for all trials that are running now (`others`). A
 //! rule also expires sooner than any trial has succeeded so far, so a trial that starts later does not count before.
 //!
-//! The exception is a trial that succeeds in less than about three quarters of the shortest time so far. It cannot be
-//! foreseen, and the documentation mentions it.
+//! The exception is a trial that succeeds in less than about three quarters of the shortest time so far. Such a trial
+//! cannot be foreseen, and the documentation mentions the case.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) struct StopRules {
 }
 
 impl StopRules {
-    /// Returns the rules of an experiment, which are sent as directives through `handle`.
+    /// Returns the rules of an experiment. `handle` sends them as directives.
     pub(super) fn new(
         handle: Handle,
         limit: Option<Duration>,
@@ -52,12 +52,12 @@ impl StopRules {
         Self { handle, limit, check_interval, shortest_success, is_stale: true }
     }
 
-    /// Enters that the assessor has learned something.
+    /// Marks the assessor's rules as outdated, because the assessor has learned something.
     pub(super) fn mark_stale(&mut self) {
         self.is_stale = true;
     }
 
-    /// Enters the running time of a successful trial.
+    /// Records the running time of a successful trial.
     pub(super) fn record_success(&mut self, ran: Duration) {
         self.shortest_success =
             Some(self.shortest_success.map_or(ran, |shortest| shortest.min(ran)));

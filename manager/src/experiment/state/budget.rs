@@ -1,5 +1,5 @@
-//! PURE: the budget of an experiment: sufficient results, repeated failures and retries of trials. It counts and
-//! reports, and the state decides the consequences.
+//! PURE: the budget of an experiment: sufficient results, repeated failures and retries of trials. The budget counts,
+//! and the state decides the consequences.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::experiment::result::is_better;
 use crate::search::tuner::OptimizeMode;
 
 /// The number of successive attempts that hold the search if they end before their command starts. The number must also
-/// exceed the concurrency. An expired token, an agent that does not run in the image, or an unreachable manager says
-/// nothing about the parameters. Such a fault would use up one trial after the other.
+/// exceed the concurrency. The cause may be an expired token, an agent that does not run in the image, or an
+/// unreachable manager. Such a fault does not depend on the parameters, and would use up one trial after the other.
 const UNSTARTED: usize = 5;
 
 /// The least number of first trials that must fail alike to hold a search by default. The number must also exceed
@@ -76,15 +76,15 @@ pub struct Policy {
 }
 
 /// The used part of the limits. Only this run of the manager counts for successive failures, because a user who resumes
-/// has removed their cause.
+/// is assumed to have removed their cause.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     policy: Policy,
     /// The class of the last failures, and their number without another end between them.
     row: Option<(Class, u32)>,
-    /// Set if a trial of this search has reported a metric or succeeded, so the command can work.
+    /// Set if a trial of this search has reported a metric or succeeded, which proves that the command can work.
     proven: bool,
-    /// The cause and the exit code of the last failures before that, and their number in a row.
+    /// The common cause and exit code of the last failures, and their number in a row. Unused once `proven` is set.
     alike: Option<((Cause, Option<i32>), usize)>,
     /// The number of attempts that failed before their command started, since the last one that started it.
     unstarted: usize,
@@ -96,7 +96,7 @@ impl Budget {
         Self { policy, ..self }
     }
 
-    /// Enters the number of retries of a trial before this run.
+    /// Sets the number of retries of a trial before this run.
     pub(super) fn remember(&mut self, trial: TrialJobId, times: u32) {
         if times > 0 {
             self.retried.insert(trial, times);
@@ -116,36 +116,36 @@ impl Budget {
         Some((*times, self.policy.retries))
     }
 
-    /// Enters the start of a trial's command.
+    /// Records the start of a trial's command.
     pub(super) fn started(&mut self) {
         self.unstarted = 0;
     }
 
-    /// Enters the failure of an attempt before its command started, with `concurrency` as the limit of concurrent
+    /// Counts the failure of an attempt before its command started, with `concurrency` as the limit of concurrent
     /// trials. `Some`: there were too many, with a message for the user.
     pub(super) fn unstarted(&mut self, concurrency: usize, why: &str) -> Option<String> {
         self.unstarted += 1;
         let times = self.unstarted;
         (times >= UNSTARTED && times > concurrency).then(|| {
             format!(
-                "{times} times in a row a trial ended before its command was started, the last one: {why}; nothing \
-                 more is started, and `trial-manager resume` goes on once that is mended"
+                "{times} times in a row a trial ended before its command was started, the last one: {why}; no more \
+                 trials are started; after the problem is solved, continue with `trial-manager resume`"
             )
         })
     }
 
-    /// Enters an end of a trial that is no failure.
+    /// Records an end of a trial that is no failure.
     pub(super) fn fine(&mut self) {
         self.row = None;
     }
 
-    /// Enters that a trial has reported a metric or succeeded, which ends the default limit for this search.
+    /// Records that a trial has reported a metric or succeeded, which ends the default limit for this search.
     pub(super) fn proven(&mut self) {
         self.proven = true;
     }
 
-    /// Enters the permanent failure of a trial, with `concurrency` as the limit of concurrent trials. `None` as the
-    /// limit: no new trial would start. `Some`: there were too many failures, with a message for the user.
+    /// Counts the permanent failure of a trial, with `concurrency` as the limit of concurrent trials. The limit is
+    /// `None` if no new trial would start. Returns a message for the user if there were too many failures.
     pub(super) fn failed(
         &mut self,
         failure: Failure<'_>,
@@ -166,8 +166,8 @@ impl Budget {
         if self.proven {
             return None;
         }
-        // A lost agent says nothing about the command. It neither counts nor separates the other failures. An agent
-        // that is lost before the command starts counts as unstarted.
+        // The loss of an agent is no evidence about the command. It neither counts nor separates the other failures. An
+        // agent that is lost before the command starts counts as unstarted.
         let way = (failure.cause?, failure.exit_code);
         let times = match self.alike {
             Some((last, times)) if last == way => times + 1,
@@ -179,13 +179,15 @@ impl Budget {
         let what = if failure.command_cannot_run() {
             "the command cannot be run".to_owned()
         } else if times >= DOOMED && times > concurrency {
-            format!("{times} trials in a row failed alike, and no trial has reported a metric yet")
+            format!(
+                "{times} trials in a row failed in the same way, and no trial has reported a metric yet"
+            )
         } else {
             return None;
         };
         Some(format!(
-            "{what}: {why}; nothing more is started, and `trial-manager resume` goes on once that is mended \
-             (`maxConsecutiveFailures: 0` in the file lets failures pass)",
+            "{what}: {why}; no more trials are started; after the problem is solved, continue with \
+             `trial-manager resume` (`maxConsecutiveFailures: 0` in the file turns this check off)",
             why = failure.why
         ))
     }
@@ -201,14 +203,14 @@ impl Budget {
             return None;
         }
         let kind = match class {
-            Class::UserError => "by the command or its parameters",
-            Class::Transient => "by their surroundings, which may get better",
-            Class::Permanent => "by their surroundings",
-            Class::None | Class::Other => "for reasons unknown",
+            Class::UserError => "because of the command or its parameters",
+            Class::Transient => "because of their environment, perhaps temporarily",
+            Class::Permanent => "because of their environment",
+            Class::None | Class::Other => "for unknown reasons",
         };
         Some(format!(
-            "{times} trials in a row failed {kind} (maxConsecutiveFailures), the last one: {why}; nothing more is \
-             started, and `trial-manager resume` goes on once that is mended"
+            "{times} trials in a row failed {kind} (maxConsecutiveFailures), the last one: {why}; no more trials are \
+             started; after the problem is solved, continue with `trial-manager resume`"
         ))
     }
 
@@ -224,6 +226,6 @@ impl Budget {
         let number = result.number().filter(|number| !number.is_nan())?;
         // A result that equals the target reaches it.
         let worse = is_better(mode, Some(target), Some(number));
-        (!worse).then(|| format!("targetMetric {target} is reached with {number}"))
+        (!worse).then(|| format!("a result of {number} reaches targetMetric {target}"))
     }
 }

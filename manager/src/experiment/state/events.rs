@@ -13,7 +13,7 @@ use crate::search::tuner::{Outcome, Proposal};
 /// The state of an experiment, in NNI's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExperimentState {
-    /// Trials start as there is room.
+    /// Trials start in free slots.
     Running,
     /// A limit is reached, and the last trials continue.
     NoMoreTrial,
@@ -84,7 +84,7 @@ pub enum Event {
     },
     /// The tuner can propose now, after a [`Proposal::Wait`].
     TunerReady,
-    /// The tuner is lost for good. The last trials continue, and the search can be resumed.
+    /// The tuner is lost permanently. The last trials continue, and the search can be resumed.
     TunerLost,
     /// A trial's agent has started the command.
     Started {
@@ -144,7 +144,7 @@ pub enum Effect {
         /// The trial's parameters.
         parameters: Parameters,
     },
-    /// Records new trials of the user in one commit. They wait until there is room.
+    /// Records new trials of the user in one commit. They wait for free slots.
     Enqueue(Vec<OwnTrial>),
     /// Records that a trial failed and will be retried. The tuner does not learn of this end.
     Retry {
@@ -230,7 +230,7 @@ pub struct Remembered {
     pub sequence: u64,
     /// The tuner's number for the trial.
     pub parameter_id: Option<u64>,
-    /// The fate of the trial's job while no manager watched.
+    /// The fate of the trial's job while no manager ran.
     pub fate: Fate,
     /// The stop that was intended.
     pub intent: Option<StopReason>,

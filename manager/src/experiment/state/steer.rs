@@ -13,12 +13,12 @@ use crate::search::tuner::Outcome;
 /// A change by the user.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Steer {
-    /// Runs an ended trial once more. Its tuner has learned its end and does not learn of it again.
+    /// Runs an ended trial once more. The tuner has already learned its first end, and does not learn the second one.
     Again(TrialJobId),
     /// Runs trials with the user's own parameters, before any further proposal. The caller has checked that the limit
     /// of trials leaves room for them.
     Add(Vec<(TrialJobId, Parameters)>),
-    /// Changes the limits of the experiment. Those that are `None` stay.
+    /// Changes the limits of the experiment. A limit that is `None` stays unchanged.
     Limit {
         /// The greatest number of concurrent trials, at least 1. Trials above it continue to their end.
         concurrency: Option<usize>,
@@ -32,8 +32,8 @@ pub enum Steer {
     /// The tuner searches another space. If it waited or had no further proposals, the state machine requests one
     /// again.
     Space {
-        /// The trials whose ends the tuner has still to learn, with their proposals. A rebuilt tuner knows them without
-        /// an end. The list includes trials that run again at the user's request.
+        /// The trials whose ends the tuner must still learn, with the ids of their proposals. The rebuilt tuner treats
+        /// their proposals as open. The list includes trials that run again at the user's request.
         open: Vec<(TrialJobId, u64)>,
     },
 }
@@ -49,7 +49,7 @@ impl State {
         self.live.contains_key(trial)
     }
 
-    /// Makes a running trial wait. Its progress does not count, and it begins anew.
+    /// Makes a running trial wait for another run from its beginning.
     pub(super) fn requeue(&mut self, trial: &TrialJobId) {
         if let Some(live) = self.live.get_mut(trial) {
             live.running_since = None;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_trial_runs_once_more_and_its_tuner_hears_of_it_once() {
+    fn an_ended_trial_runs_once_more_and_its_tuner_learns_one_end() {
         let mut state = state(1, 2);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
@@ -191,9 +191,13 @@ mod tests {
         };
         let ended = gone(&mut state, "a");
         assert_eq!(told(&ended), 1);
-        assert_eq!(state.steer(Steer::Again(trial("a")), Duration::ZERO), [], "no room yet");
+        assert_eq!(state.steer(Steer::Again(trial("a")), Duration::ZERO), [], "no free slot yet");
         propose(&mut state, 1, "b");
-        assert_eq!(state.steer(Steer::Again(trial("a")), Duration::ZERO), [], "it waits already");
+        assert_eq!(
+            state.steer(Steer::Again(trial("a")), Duration::ZERO),
+            [],
+            "the trial already waits"
+        );
         let next = gone(&mut state, "b");
         assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
         let last = gone(&mut state, "a");
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn points_of_the_users_go_before_the_tuners_and_count() {
+    fn points_of_the_user_run_before_those_of_the_tuner_and_count() {
         let mut state = state(1, 3);
         let effects = state.steer(add(&["x", "y"]), Duration::ZERO);
         let [Effect::Enqueue(own), Effect::Relaunch { trial: first }] = effects.as_slice() else {
@@ -236,7 +240,7 @@ mod tests {
         let last = gone(&mut state, "y");
         assert!(
             last.contains(&Effect::Propose { parameter_id: 0 }),
-            "one is the tuner's: {last:?}"
+            "the tuner proposes one trial: {last:?}"
         );
         assert!(!state.is_full());
         propose(&mut state, 0, "z");
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tuner_learns_the_result_of_a_point_of_the_users_once() {
+    fn the_tuner_learns_the_result_of_a_users_point_once() {
         let mut state = state(1, 2);
         state.steer(add(&["x"]), Duration::ZERO);
         let taught = |effects: &[Effect]| {
@@ -254,11 +258,11 @@ mod tests {
         propose(&mut state, 0, "a");
         state.steer(Steer::Again(trial("x")), Duration::ZERO);
         gone(&mut state, "a");
-        assert_eq!(taught(&succeeded(&mut state, "x")), 0, "a person had it run again");
+        assert_eq!(taught(&succeeded(&mut state, "x")), 0, "the user ran the trial again");
     }
 
     #[test]
-    fn a_proposal_that_comes_after_the_last_place_is_taken_is_not_tried() {
+    fn a_proposal_beyond_the_limit_of_trials_is_not_tried() {
         let mut state = state(2, 2);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
@@ -282,14 +286,14 @@ mod tests {
             panic!("{effects:?}")
         };
         assert_eq!((ended, end.state), (&trial("a"), JobState::UserCanceled));
-        assert_eq!(state.step(stop(), Duration::ZERO), [], "it is over");
+        assert_eq!(state.step(stop(), Duration::ZERO), [], "the trial has ended");
         let last = gone(&mut state, "b");
         assert!(!last.iter().any(|effect| matches!(effect, Effect::Relaunch { .. })), "{last:?}");
         assert_eq!(state.state(), ExperimentState::Done);
     }
 
     #[test]
-    fn a_tuner_made_anew_learns_the_end_of_a_trial_that_a_person_had_run_again() {
+    fn a_rebuilt_tuner_learns_the_end_of_a_trial_that_the_user_runs_again() {
         let learnt = |effects: &[Effect]| -> Vec<u64> {
             let of = |effect: &Effect| {
                 if let Effect::Observe { parameter_id, .. } = effect { *parameter_id } else { None }
@@ -311,7 +315,7 @@ mod tests {
                 assert_eq!(learnt(&gone(&mut state, "b")), [1]);
                 state.steer(Steer::Space { open: vec![(trial("a"), 0)] }, Duration::ZERO);
             }
-            assert_eq!(learnt(&gone(&mut state, "a")), [0], "it waited: {waits}");
+            assert_eq!(learnt(&gone(&mut state, "a")), [0], "the trial waited: {waits}");
         }
     }
 
@@ -322,7 +326,7 @@ mod tests {
         propose(&mut state, 0, "a");
         assert_eq!(state.state(), ExperimentState::NoMoreTrial);
         let more = state.steer(limit(None, Some(3)), Duration::ZERO);
-        assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no room yet");
+        assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no free slot yet");
         let wider = state.steer(limit(Some(2), None), Duration::ZERO);
         assert_eq!(wider, [Effect::Propose { parameter_id: 1 }]);
         propose(&mut state, 1, "b");
@@ -334,11 +338,14 @@ mod tests {
             duration: Some(Duration::from_secs(1)),
         };
         let late = state.steer(time, Duration::from_secs(2));
-        assert!(matches!(late.as_slice(), [Effect::Tell(_)]), "its time is up: {late:?}");
+        assert!(
+            matches!(late.as_slice(), [Effect::Tell(_)]),
+            "the time limit has passed: {late:?}"
+        );
     }
 
     #[test]
-    fn another_space_gives_a_tuner_that_had_used_up_its_own_more_to_propose() {
+    fn a_new_space_continues_a_search_whose_space_was_used_up() {
         let mut state = state(2, 9);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
@@ -347,7 +354,7 @@ mod tests {
         state.step(exhausted, Duration::ZERO);
         assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
         let imported = state.steer(Steer::Taught, Duration::ZERO);
-        assert_eq!(imported, [], "results make no space larger");
+        assert_eq!(imported, [], "imported results do not enlarge the space");
         let effects = state.steer(Steer::Space { open: Vec::new() }, Duration::ZERO);
         let expected =
             [Effect::Propose { parameter_id: 2 }, Effect::RecordState(ExperimentState::Running)];
@@ -355,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tuner_that_waits_is_asked_again_once_it_knows_more() {
+    fn a_waiting_tuner_is_asked_again_after_an_import() {
         let mut state = state(2, 9);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
@@ -367,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn once_stopping_nothing_is_started() {
+    fn a_stopping_search_starts_no_trials() {
         let mut state = state(2, 9);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
