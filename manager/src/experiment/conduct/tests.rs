@@ -44,7 +44,7 @@ struct Bed {
     service: Arc<Service>,
     observed: Observed,
     task: JoinHandle<Result<ExperimentState, store::Error>>,
-    /// While the other end waits, the clock stands still even if nothing else runs.
+    /// While the receiver waits, tokio does not advance the clock, even if no task can run.
     _stand_still: std_mpsc::Sender<()>,
     folder: TempDir,
 }
@@ -185,7 +185,7 @@ impl Bed {
         for second in 0..100 {
             let row = self.store.trials().await.unwrap().remove(0);
             if row.state == JobState::Lost {
-                assert!(second >= 60, "not before its lease is over");
+                assert!(second >= 60, "a trial is not lost before its lease has expired");
                 return row;
             }
             self.silence(1).await;
@@ -281,7 +281,7 @@ fn ended_after(cause: Cause, duration_ms: Option<u64>) -> ReportBody {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
+async fn simultaneous_ends_share_one_commit() {
     let bed = Bed::of((20, 60), None).await;
     let trials = |number: usize, wanted: JobState| {
         let store = bed.store.clone();
@@ -299,7 +299,7 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
         }
     };
     let first = trials(20, JobState::Waiting).await;
-    // Observations are counted a moment later, and the test's own write comes after both.
+    // The store counts a commit shortly after it. The test's own write is after both commits.
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for trial in &first {
@@ -315,15 +315,18 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_trial_is_lost_and_runs_again_when_it_speaks() {
+async fn a_silent_trial_is_lost_and_runs_again_when_it_reports() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.silence(50).await;
     bed.say(&trial, 1, Vec::new()).await; // A heartbeat.
     let row = bed.lost().await;
-    assert!(row.message.unwrap().contains("not been heard for 60 s"), "it says why");
+    assert!(row.message.unwrap().contains("not reported for 60 s"), "the message has the reason");
     assert_eq!(row.started_at_ms, trial.started_at_ms);
-    assert!(bed.store.trials().await.unwrap().len() == 1, "it keeps its place");
+    assert!(
+        bed.store.trials().await.unwrap().len() == 1,
+        "the lost trial still counts towards the concurrency"
+    );
     bed.say(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
     let row = bed.trial(JobState::Running).await;
     assert_eq!((row.message, row.started_at_ms), (None, trial.started_at_ms));
@@ -334,14 +337,14 @@ async fn a_silent_trial_is_lost_and_runs_again_when_it_speaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_outlives_its_agents_last_word_is_ended_and_never_lost() {
+async fn a_job_that_outlives_the_reported_end_is_ended_and_never_lost() {
     let mut bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.say(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
     bed.silence(50).await;
-    bed.say(&trial, 3, Vec::new()).await; // It delivers what its output left.
+    bed.say(&trial, 3, Vec::new()).await; // The agent delivers remaining output.
     bed.silence(50).await;
-    assert!(bed.service.finished.lock().unwrap().is_empty(), "it was heard just now");
+    assert!(bed.service.finished.lock().unwrap().is_empty(), "the agent has just reported");
     for resumed in [false, true] {
         if resumed {
             bed = bed.resumed().await;
@@ -356,11 +359,11 @@ async fn a_job_that_outlives_its_agents_last_word_is_ended_and_never_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_that_was_held_up_takes_no_trial_for_lost() {
+async fn a_delay_of_the_manager_makes_no_trial_lost() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.silence(40).await;
-    // The delay is like that of SIGSTOP, of a sleeping machine, or of a slow tuner.
+    // As after SIGSTOP, on a machine that slept, or with a slow tuner.
     tokio::time::advance(Duration::from_secs(45)).await;
     bed.settled().await;
     bed.say(&trial, 1, Vec::new()).await;
@@ -369,7 +372,7 @@ async fn a_manager_that_was_held_up_takes_no_trial_for_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_that_was_lost_is_found_by_the_next_manager() {
+async fn a_lost_trial_is_found_by_the_next_manager() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.lost().await;
@@ -380,12 +383,12 @@ async fn a_trial_that_was_lost_is_found_by_the_next_manager() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
+async fn the_next_manager_repeats_a_recorded_stop() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.store.set_intents(&[(trial.id.clone(), Some(StopReason::User))], 0).await.unwrap();
     let bed = bed.resumed().await;
-    // Before the task has begun, reports of the agent are accepted without a directive.
+    // Until the task has started, acks contain no directive.
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
     let begun = std::time::Instant::now();
     loop {
@@ -393,11 +396,11 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
         if ack.directives.iter().any(|order| order.body == stop) {
             break;
         }
-        assert!(begun.elapsed() < BOUND, "no order to stop: {ack:?}");
+        assert!(begun.elapsed() < BOUND, "the ack has no stop: {ack:?}");
         tokio::task::yield_now().await;
     }
     while bed.service.stopped.lock().unwrap().is_empty() {
-        assert!(begun.elapsed() < BOUND, "the service is not asked");
+        assert!(begun.elapsed() < BOUND, "the service does not stop the job");
         tokio::task::yield_now().await;
     }
 }
@@ -415,7 +418,7 @@ enum Before {
 /// Covers the table of `docs/operations.md`, "Late reports".
 #[tokio::test(start_paused = true)]
 #[expect(clippy::too_many_lines, reason = "a table")]
-async fn late_reports_are_merged_by_the_table() {
+async fn late_reports_change_the_end_as_documented() {
     use Before::{Lost, LostThenGone, Stopped, StoppedThenGone, Succeeded};
     use JobState::{EarlyStopped, Failed};
     let (fine, killed) = (Cause::Succeeded, Cause::Signal);
@@ -423,14 +426,15 @@ async fn late_reports_are_merged_by_the_table() {
     let lost = || vec![Outcome::Failed];
     #[rustfmt::skip]
     let table = [
-        // what had become of it                           its late verdict, and then    is in the end        the tuner learned
-        ("lost, and it had succeeded",          Lost,            fine,   JobState::Succeeded, won()),
-        ("lost, and it had failed",             Lost,            killed, Failed,              lost()),
-        ("lost and given up by the service",    LostThenGone,    fine,   Failed,              lost()),
-        ("a stop came too late",                Stopped,         fine,   JobState::Succeeded, won()),
-        ("a stop came in time",                 Stopped,         killed, EarlyStopped,        lost()),
-        ("stopped and gone",                    StoppedThenGone, fine,   EarlyStopped,        lost()),
-        ("it had succeeded",                    Succeeded,       killed, JobState::Succeeded, won()),
+        // the case                             before           the late verdict  the final state   the tuner's
+        // outcomes
+        ("lost, then reported a success",      Lost,            fine,   JobState::Succeeded, won()),
+        ("lost, then reported a failure",      Lost,            killed, Failed,              lost()),
+        ("lost, then its job was gone",        LostThenGone,    fine,   Failed,              lost()),
+        ("a stop after the success",           Stopped,         fine,   JobState::Succeeded, won()),
+        ("a stop before the end",              Stopped,         killed, EarlyStopped,        lost()),
+        ("stopped, then its job was gone",     StoppedThenGone, fine,   EarlyStopped,        lost()),
+        ("succeeded",                          Succeeded,       killed, JobState::Succeeded, won()),
     ];
     for (says, before, cause, state, outcomes) in table {
         let bed = Bed::new().await;
@@ -454,7 +458,7 @@ async fn late_reports_are_merged_by_the_table() {
                     lease_ms: 900_000 + 3_600_000,
                 };
                 let bodies: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
-                assert_eq!(bodies, [&rule, &stop], "{says}: the rule, then the order");
+                assert_eq!(bodies, [&rule, &stop], "{says}: the rule, then the stop");
                 assert_eq!(
                     *bed.service.stopped.lock().unwrap(),
                     std::slice::from_ref(&trial.id),
@@ -475,7 +479,7 @@ async fn late_reports_are_merged_by_the_table() {
             bed.gone(&trial);
             bed.trial(gone).await;
         }
-        // The reports come late, twice, and for an earlier attempt as well.
+        // The late reports arrive twice, and an earlier attempt reports too.
         for _ in 0..2 {
             bed.say(&trial, 3, vec![result(5.0), ended(cause)]).await;
             bed.report(&trial, "before", 0, vec![started(), result(9.0), ended(fine)])
@@ -490,7 +494,7 @@ async fn late_reports_are_merged_by_the_table() {
         let stands = bed.task.await.unwrap().unwrap();
         assert_eq!(stands, ExperimentState::Done, "{says}");
         assert_eq!(*bed.observed.0.lock().unwrap(), outcomes, "{says}");
-        // Each report is kept once, and reports from after the end reach no tuner.
+        // Each report is stored once, and reports after the end do not reach the tuner.
         let mut kept = metrics(&bed.store, &trial).await;
         kept.sort_by(|a, b| a.1.total_cmp(&b.1));
         let own = if matches!(before, Succeeded) { 2 } else { 1 };

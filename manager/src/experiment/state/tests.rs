@@ -107,7 +107,7 @@ fn a_search_runs_to_its_limit() {
     assert_eq!(state.step(proposed(1), now), [launch(1)]);
     let running = Effect::RecordRunning { trial: id(0) };
     assert_eq!(state.step(Event::Started { trial: id(0) }, now), [running]);
-    assert_eq!(state.step(Event::Started { trial: id(0) }, now), [], "said twice");
+    assert_eq!(state.step(Event::Started { trial: id(0) }, now), [], "a repeated event");
     let effects = state.step(succeeded(0, 0.5), now);
     assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
     let outcome = Outcome::Result(0.5.into());
@@ -117,7 +117,11 @@ fn a_search_runs_to_its_limit() {
     let effects = state.step(failed(2), now);
     assert_eq!(ends(&effects), [(id(2), JobState::Failed)]);
     let failure = observe(2, JobState::Failed, Outcome::Failed);
-    assert_eq!(effects.last(), Some(&failure), "a failure is told and nothing is started");
+    assert_eq!(
+        effects.last(),
+        Some(&failure),
+        "the tuner learns the failure, and no trial is started"
+    );
     let effects = state.step(succeeded(1, 0.7), now);
     assert_eq!(effects.last(), Some(&Effect::RecordState(Done)));
 }
@@ -174,18 +178,22 @@ fn a_stop_ends_the_trials_and_starts_none() {
     let effects = state.step(Event::ExperimentStopRequested, Duration::ZERO);
     let stopping = Effect::RecordState(ExperimentState::Stopping);
     assert_eq!(effects, [stop(0, StopReason::ManagerShutdown), stopping]);
-    assert_eq!(state.step(Event::ExperimentStopRequested, Duration::ZERO), [], "said twice");
-    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the tuner's answer came too late");
+    assert_eq!(state.step(Event::ExperimentStopRequested, Duration::ZERO), [], "a repeated event");
+    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the tuner's answer arrives too late");
     let gone =
         Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: Some(1.0.into()) };
     let effects = state.step(gone, Duration::ZERO);
     assert_eq!(ends(&effects), [(id(0), JobState::SysCanceled)]);
     let stopped = Effect::RecordState(ExperimentState::Stopped);
-    assert_eq!(effects[1..], [stopped], "the tuner is not told: the trial will run again");
+    assert_eq!(
+        effects[1..],
+        [stopped],
+        "the tuner does not learn this end, because the trial will run again"
+    );
 }
 
 #[test]
-fn a_search_goes_on_where_it_was() {
+fn a_resumed_search_continues() {
     let known = |number, fate| Remembered {
         retries: 0,
         trial: id(number),
@@ -206,7 +214,7 @@ fn a_search_goes_on_where_it_was() {
 }
 
 #[test]
-fn the_number_of_retries_outlives_the_manager() {
+fn a_resume_keeps_the_number_of_retries() {
     let known = Remembered {
         retries: 1,
         trial: id(0),
@@ -238,11 +246,11 @@ fn a_fenced_attempt_is_replaced_and_is_no_failure() {
     let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
     #[rustfmt::skip]
     let table = [
-        // the case                        intent                 verdict      its end
-        ("it is replaced",                 None,                  None,        None),
-        ("a stop needs no other attempt",  Some(User),            None,        Some(JobState::UserCanceled)),
-        ("nor does the search's end",      Some(ManagerShutdown), None,        Some(JobState::SysCanceled)),
-        ("a verdict that came is its end", None,                  Some(&fine), Some(JobState::Succeeded)),
+        // the case                        intent                 verdict      the final state
+        ("no verdict and no stop",          None,                  None,        None),
+        ("a requested stop",                Some(User),            None,        Some(JobState::UserCanceled)),
+        ("the end of the search",           Some(ManagerShutdown), None,        Some(JobState::SysCanceled)),
+        ("a verdict of success",            None,                  Some(&fine), Some(JobState::Succeeded)),
     ];
     for (says, intent, verdict, end) in table {
         let policy = Policy { failures: FailureLimit::Consecutive(1), ..Policy::default() };
@@ -294,7 +302,7 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
 }
 
 #[test]
-fn an_interrupted_trial_that_outlived_its_manager_runs_again_when_it_is_gone() {
+fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
     let known = Remembered {
         retries: 0,
         trial: id(0),
@@ -322,12 +330,12 @@ fn a_trial_that_runs_too_long_is_stopped() {
     assert_eq!(state.step(Event::Tick, 6 * SECOND), []);
     let effects = state.step(Event::Tick, 7 * SECOND);
     assert_eq!(effects, [stop(0, StopReason::Deadline)]);
-    assert_eq!(state.next_deadline(), None, "it is stopped once");
+    assert_eq!(state.next_deadline(), None, "the trial is stopped once");
     assert_eq!(state.step(Event::Tick, 8 * SECOND), []);
 }
 
 #[test]
-fn an_experiment_whose_time_is_up_lets_the_last_trials_end() {
+fn after_the_time_limit_the_last_trials_continue() {
     let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(1, 100) });
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
@@ -341,7 +349,7 @@ fn an_experiment_whose_time_is_up_lets_the_last_trials_end() {
 }
 
 #[test]
-fn the_end_of_the_time_is_reported_also_without_trials_to_come() {
+fn the_end_of_the_time_is_reported_even_if_no_trials_remain() {
     let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(2, 2) });
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
@@ -349,7 +357,7 @@ fn the_end_of_the_time_is_reported_also_without_trials_to_come() {
     assert_eq!(state.state(), ExperimentState::NoMoreTrial);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
-    let message = "maxExperimentDuration is over: nothing more is started, and the 2 trials that run are let end";
+    let message = "maxExperimentDuration has passed: no more trials are started, and the 2 running trials continue";
     assert_eq!(effects, [Effect::Tell(message.to_owned())]);
     assert_eq!(state.next_deadline(), None);
     assert_eq!(state.step(Event::Tick, 6 * SECOND), [], "once");
@@ -396,7 +404,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 
 proptest! {
     #[test]
-    fn the_invariants_hold_whatever_happens(
+    fn the_invariants_hold_for_all_sequences_of_events(
         moves in moves(),
         concurrency in 1..5_usize,
         trials in prop::option::of(1..20_u64),
@@ -446,7 +454,7 @@ proptest! {
                         *observed.entry(id).or_default() += 1;
                     }
                     Effect::Observe { parameter_id: None, .. } => {
-                        unreachable!("nobody adds trials here");
+                        unreachable!("no user adds trials here");
                     }
                     Effect::StopTrial { .. }
                     | Effect::RecordRunning { .. }
@@ -477,7 +485,7 @@ proptest! {
                 }
                 Some(Move::Succeed(n)) => pick(n).map(|trial| end(trial, Cause::Succeeded)),
                 Some(Move::Fail(n)) => pick(n).map(|trial| end(trial, Cause::Exit)),
-                // Nothing more happens: the live trials end, and the experiment is stopped.
+                // After the moves, the live trials end, and the experiment is stopped.
                 None => match pick(0) {
                     Some(trial) => Some(end(trial, Cause::Succeeded)),
                     None => break,
@@ -499,7 +507,7 @@ proptest! {
         prop_assert!(recorded.values().all(|times| *times == 1), "an end recorded twice");
         prop_assert!(observed.values().all(|times| *times == 1), "a proposal observed twice");
         if matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped) {
-            prop_assert_eq!(state.live(), 0, "over, and something lives");
+            prop_assert_eq!(state.live(), 0, "the experiment has ended, and a trial is alive");
         }
     }
 }

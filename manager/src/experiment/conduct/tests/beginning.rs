@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
+async fn the_duration_of_a_trial_is_the_one_that_its_agent_reports() {
     for stored_before in [false, true] {
         let bed = Bed::new().await;
         let trial = bed.trial(JobState::Waiting).await;
@@ -27,7 +27,7 @@ async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_the_manager_died_too_early_to_handle_is_handled_by_the_next() {
+async fn the_next_manager_handles_a_start_that_a_dead_one_only_stored() {
     // The job itself, and a pod of the job.
     for pod in ["", "_p4c7e2b9d1f0a"] {
         let bed = Bed::new().await;
@@ -43,7 +43,7 @@ async fn a_start_that_the_manager_died_too_early_to_handle_is_handled_by_the_nex
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_that_reports_has_begun_whatever_its_keeper_says_of_that() {
+async fn a_trial_that_reports_has_started_even_without_a_start_report() {
     let bed = Bed::new().await;
     let trial = bed.trial(JobState::Waiting).await;
     bed.say(&trial, 0, vec![result(7.0)]).await;
@@ -51,7 +51,7 @@ async fn a_trial_that_reports_has_begun_whatever_its_keeper_says_of_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
+async fn the_concurrency_is_limited_by_the_room_of_the_service() {
     let (folder, store) = Bed::new().await.died().await;
     let service = Service { alive: true, room: Some(2), ..Service::default() };
     let bed = Bed::start(folder, store, service, (1, 9), None);
@@ -65,7 +65,7 @@ async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_limit_of_time_is_kept_as_it_was_written() {
+async fn a_new_time_limit_is_stored_in_its_written_form() {
     let bed = Bed::new().await;
     for written in [serde_json::json!("30m"), serde_json::json!("1h30m"), serde_json::json!(90)] {
         let duration = Some(WrittenDuration::parse(&written).unwrap());
@@ -77,7 +77,7 @@ async fn a_new_limit_of_time_is_kept_as_it_was_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trials_that_begin_together_cost_the_commit_of_one() {
+async fn simultaneous_starts_share_one_commit() {
     let bed = Bed::of((20, 60), None).await;
     let all = async |wanted: JobState| {
         let begun = std::time::Instant::now();
@@ -91,7 +91,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
         }
     };
     let waiting = all(JobState::Waiting).await;
-    // Observations are counted a moment later, and the test's own write comes after that.
+    // The store counts a commit shortly after it. The test's own write is after that commit.
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for row in waiting {

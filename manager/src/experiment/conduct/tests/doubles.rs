@@ -16,7 +16,7 @@ pub(super) struct Service {
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
-    /// Set if trials end with their agents' verdicts.
+    /// Set if trials end with their agents' verdicts, before their jobs.
     pub(super) hands_over: bool,
     pub(super) handed_over: Mutex<Vec<TrialJobId>>,
     /// The remaining reports of a gone job's agent, and the number of times that they were refused.

@@ -1,8 +1,8 @@
-//! Tests of the experience of users and agents while the experiment waits for the store's disk.
+//! Tests of the answers to users and agents while the experiment waits for the store's disk.
 
 use super::*;
 
-/// Returns an experiment whose only trial is gone, and which waits for disk space to record that.
+/// Returns an experiment that waits for disk space to record the end of its only trial.
 async fn waiting() -> (Bed, TrialRow) {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
@@ -27,7 +27,7 @@ impl Bed {
     }
 }
 
-/// Lets time pass until `done`.
+/// Advances the clock until `done` completes.
 async fn soon<T>(done: impl Future<Output = T>) -> T {
     let mut done = std::pin::pin!(done);
     let begun = std::time::Instant::now();
@@ -37,12 +37,12 @@ async fn soon<T>(done: impl Future<Output = T>) -> T {
             done = &mut done => return done,
             () = tokio::task::yield_now() => tokio::time::advance(Duration::from_millis(10)).await,
         }
-        assert!(begun.elapsed() < BOUND, "it is still waited for");
+        assert!(begun.elapsed() < BOUND, "the operation is still not done");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_beside_one_that_waits_for_the_store_is_answered() {
+async fn a_command_is_refused_while_the_task_waits_for_the_disk() {
     let (bed, trial) = waiting().await;
     let refused = soon(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
@@ -58,14 +58,18 @@ async fn a_request_beside_one_that_waits_for_the_store_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_began_before_the_disk_failed_is_done_later() {
+async fn a_stop_from_before_the_disk_failure_is_performed_later() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.settled().await;
     bed.store.fill_disk(true);
     let delayed = soon(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(delayed, Refused::Delayed(_)), "{delayed:?}");
-    assert_eq!(*bed.service.stopped.lock().unwrap(), [], "what is not recorded is not done");
+    assert_eq!(
+        *bed.service.stopped.lock().unwrap(),
+        [],
+        "a stop that is not recorded is not performed"
+    );
     bed.store.fill_disk(false);
     soon(async {
         while bed.service.stopped.lock().unwrap().is_empty() {
@@ -78,7 +82,7 @@ async fn a_stop_that_began_before_the_disk_failed_is_done_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_is_refused_where_nothing_waits_yet_and_the_store_is_ill() {
+async fn a_command_is_refused_as_soon_as_the_store_cannot_write() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.settled().await;
@@ -128,7 +132,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_leaves_what_it_cannot_record_to_the_next_manager() {
+async fn a_stop_during_a_disk_failure_leaves_the_trial_to_the_next_manager() {
     let (bed, trial) = waiting().await;
     bed.handle.stop();
     let Bed { folder, store, mut task, .. } = bed;
@@ -139,7 +143,7 @@ async fn a_stop_leaves_what_it_cannot_record_to_the_next_manager() {
     let bed = Bed::start(folder, store, service, (1, 1), None);
     bed.settled().await;
     let row = bed.store.trial(&trial.id).await.unwrap().unwrap();
-    assert_eq!((row.state, row.intent), (JobState::Running, None), "it is as it was");
+    assert_eq!((row.state, row.intent), (JobState::Running, None), "the state is unchanged");
     bed.say(&trial, 1, vec![result(5.0), ended(Cause::Succeeded)]).await;
     bed.gone(&trial);
     bed.trial(JobState::Succeeded).await;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the end of a trial, which is too large for a nearly full disk.
+/// Returns the last reports of a trial, which are too large for a nearly full disk.
 fn rest(trial: &TrialRow) -> ReportBatch {
     let note = ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
     let bodies = [note, result(5.0), ended(Cause::Succeeded)];
@@ -20,19 +20,19 @@ fn rest(trial: &TrialRow) -> ReportBatch {
     }
 }
 
-/// Waits until the remaining reports have been refused this many more times, and then makes room. The trial does not
-/// run again.
+/// Waits until the remaining reports have been refused `refusals` times, and then frees disk space. Checks that the
+/// trial does not run again.
 async fn room_after(bed: &Bed, refusals: u32) {
     let begun = std::time::Instant::now();
     while *bed.service.refused.lock().unwrap() < refusals {
-        assert_eq!(*bed.service.submitted.lock().unwrap(), [], "it is run again");
-        assert!(begun.elapsed() < BOUND, "it is not tried again");
+        assert_eq!(*bed.service.submitted.lock().unwrap(), [], "the trial runs again");
+        assert!(begun.elapsed() < BOUND, "the delivery is not tried again");
         tokio::time::advance(Duration::from_millis(100)).await;
         bed.store.trials().await.unwrap();
     }
     bed.store.leave_room(1000).await.unwrap();
     while bed.service.left.lock().unwrap().is_some() {
-        assert!(begun.elapsed() < BOUND, "it is not tried again when there is room");
+        assert!(begun.elapsed() < BOUND, "the delivery is not tried again after space was freed");
         tokio::time::advance(Duration::from_millis(100)).await;
         bed.store.trials().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Tests of jobs that are taken back and run again in other pods, and of jobs that outlive their trials.
+//! Tests of jobs that a queue takes back and other pods run again, and of jobs that outlive their trials.
 
 use super::*;
 use crate::training_service::{JobWaits, PodLeft};
@@ -18,7 +18,7 @@ impl Bed {
             if row.message.as_deref() == Some(why) {
                 return row;
             }
-            assert!(begun.elapsed() < BOUND, "it does not wait for {why:?}: {row:?}");
+            assert!(begun.elapsed() < BOUND, "the trial does not wait for {why:?}: {row:?}");
             tokio::task::yield_now().await;
         }
     }
@@ -42,7 +42,7 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
     let trial = bed.waits_for("its queue took it back").await;
     // The pod still reports that it was stopped.
     bed.report(&trial, &first, 2, vec![result(0.3), ended(Cause::Stopped)]).await.unwrap();
-    // The trial does not become lost and its job is not stopped, regardless of the wait.
+    // However long the trial waits, it is not lost and its job is not stopped.
     bed.silence(200).await;
     let waiting = bed.trial(JobState::Waiting).await;
     assert_eq!(waiting.attempt.as_str(), first);
@@ -51,7 +51,7 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
     bed.report(&trial, &second, 0, vec![started(), result(0.5)]).await.unwrap();
     let again = bed.trial(JobState::Running).await;
     assert_eq!(again.attempt.as_str(), second);
-    // A delayed report of the first pod arrives. Its clock and its name show nothing.
+    // A delayed report of the first pod arrives. Neither its clock nor its name shows that it is older.
     bed.report(&trial, &first, 4, vec![result(0.9)]).await.unwrap();
     bed.report(&trial, &second, 2, vec![ended(Cause::Succeeded)]).await.unwrap();
     bed.gone(&again);
@@ -62,7 +62,7 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_limit_of_a_trial_s_time_begins_anew_with_the_pod_that_runs_it_again() {
+async fn the_time_limit_of_a_trial_restarts_with_its_next_pod() {
     let bed = Bed::new().await;
     let trial = bed.trial(JobState::Waiting).await;
     bed.report(&trial, &pod(&trial, "zz"), 0, vec![started()]).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
     let trial = bed.trial(JobState::Running).await;
     bed.say(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
     bed.trial(JobState::Succeeded).await;
-    // The next trial need not wait for the job, whose later end is no news.
+    // The next trial does not wait for the job, and the later end of the job has no effect.
     bed.trial(JobState::Waiting).await;
     bed.gone(&trial);
     bed.settled().await;
@@ -118,7 +118,7 @@ async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_asked_to_end_says_nothing_about_its_trial() {
+async fn a_stopped_pod_does_not_end_its_trial_before_its_job() {
     let bed = handing_over().await;
     let trial = bed.trial(JobState::Running).await;
     bed.say(&trial, 1, vec![ended(Cause::Stopped)]).await;

@@ -41,7 +41,7 @@ async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
     let ack = bed.say(trial, 2, Vec::new()).await;
     ack.directives.into_iter().find_map(|order| {
         let DirectiveBody::StopRules { rules, .. } = order.body else { return None };
-        assert_eq!(rules[0].reason, StopReason::Deadline, "the limit of its time stays");
+        assert_eq!(rules[0].reason, StopReason::Deadline, "the time limit stays");
         Some((order.id, rules.into_iter().find(|rule| rule.reason == StopReason::EarlyStop)?))
     })
 }
@@ -59,10 +59,13 @@ async fn the_assessors_rules_are_sent_to_the_agent_and_renewed() {
             break;
         }
     }
-    assert_eq!(left.len(), 2, "left, and renewed before it expires");
+    assert_eq!(left.len(), 2, "the rule is sent, and renewed before it expires");
     for (_, StopRule { lease_ms, when, .. }) in left {
         let lease_ms = lease_ms.unwrap();
-        assert!((180_000..=220_000).contains(&lease_ms), "half of what the first took: {lease_ms}");
+        assert!(
+            (180_000..=220_000).contains(&lease_ms),
+            "half the duration of the first trial: {lease_ms}"
+        );
         let name = "default".to_owned();
         let (better, bounds) = (Better::Larger, vec![0.6]);
         assert_eq!(when, StopWhen::Best { name, better, from_results: 2, bounds });
@@ -70,7 +73,7 @@ async fn the_assessors_rules_are_sent_to_the_agent_and_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_rules_are_sent_where_trials_are_short() {
+async fn no_rules_are_sent_if_trials_are_short() {
     let bed = assessed().await;
     let trial = second(&bed, 25).await;
     for _ in 0..40 {
@@ -88,8 +91,8 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
     let note = ReportBody::Note { code: "early-stop".to_owned(), message: "too bad".to_owned() };
     #[rustfmt::skip]
     let table = [
-        ("it says so",                    vec![note, stop()], "too bad"),
-        ("it said so to another manager", vec![stop()],       "over"),
+        ("the note arrives",                vec![note, stop()], "too bad"),
+        ("another manager got the note",    vec![stop()],       "over"),
     ];
     for (says, bodies, why) in table {
         let bed = assessed().await;
@@ -106,7 +109,7 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adopted_trials_agent_is_left_the_limit_of_its_time_again() {
+async fn the_agent_of_an_adopted_trial_receives_its_time_limit_again() {
     let bed = Bed::new().await;
     bed.begun().await;
     // No ack has carried the first manager's directive.

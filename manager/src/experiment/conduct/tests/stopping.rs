@@ -3,11 +3,11 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn why_many_trials_are_stopped_is_one_commit() {
+async fn the_reasons_of_many_stops_share_one_commit() {
     let bed = Bed::of((20, 60), None).await;
     let begun = std::time::Instant::now();
     while bed.store.trials().await.unwrap().len() < 20 {
-        assert!(begun.elapsed() < BOUND, "they do not begin");
+        assert!(begun.elapsed() < BOUND, "the trials do not start");
         tokio::task::yield_now().await;
     }
     bed.store.probe().await.unwrap();
@@ -17,7 +17,7 @@ async fn why_many_trials_are_stopped_is_one_commit() {
     while bed.store.experiment().await.unwrap().unwrap().state
         != ExperimentState::Stopping.to_string()
     {
-        assert!(begun.elapsed() < BOUND, "it is not stopped");
+        assert!(begun.elapsed() < BOUND, "the search does not stop");
         tokio::task::yield_now().await;
     }
     assert_eq!(bed.service.stopped.lock().unwrap().len(), 20);
@@ -25,7 +25,7 @@ async fn why_many_trials_are_stopped_is_one_commit() {
     let commits = bed.store.commits() - before;
     assert_eq!(
         commits, 3,
-        "how the search stands, why twenty trials are stopped, and one of the test's own"
+        "the state of the search, the reasons of twenty stops, and the test's own write"
     );
     let rows = bed.store.trials().await.unwrap();
     assert!(rows.iter().all(|row| row.intent == Some(StopReason::ManagerShutdown)), "{rows:?}");

@@ -66,8 +66,8 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
     }
 }
 
-/// A case: its name, the concurrency, and the file's limit. The number of ends before a trial reports follows, then the
-/// ends, and the number of ends that hold the search.
+/// A case: the name, the concurrency, the file's limit, the number of ends before a trial reports a metric, the ends,
+/// and the number of ends that hold the search.
 type Case<'a> =
     (&'a str, usize, Option<u32>, Option<usize>, &'a [(Cause, TrialExit)], Option<usize>);
 
@@ -81,14 +81,14 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
     let table: [Case<'_>; 9] = [
         // the case,                     concurrency, the file's, reports after, ends,          held after
         ("five alike",                             1, None,       None,    &alike,              Some(5)),
-        ("more than run at a time",                7, None,       None,    &alike,              Some(8)),
-        ("in several ways",                        1, None,       None,    &mixed,              None),
+        ("more than the concurrency",               7, None,       None,    &alike,              Some(8)),
+        ("with different exit codes",               1, None,       None,    &mixed,              None),
         ("one reported a metric",                  1, None,       Some(4), &alike,              None),
         ("no such program",                        3, None,       None,    &[(NotFound, missing)], Some(1)),
         ("127 without a reason",                   3, None,       None,    &[(Exit, missing)],  Some(1)),
         ("127 of a command that has worked",       1, None,       Some(0), &[(Exit, missing)],  None),
         ("the default is turned off",              1, Some(0),    None,    &alike,              None),
-        ("a limit of the user's",                  1, Some(2),    None,    &alike,              Some(2)),
+        ("the user's limit",                        1, Some(2),    None,    &alike,              Some(2)),
     ];
     for (says, concurrency, limit, reports, ends, held) in table {
         let failures = FailureLimit::of_file(limit);
@@ -118,7 +118,7 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
 }
 
 #[test]
-fn an_agent_that_is_lost_between_first_failures_neither_counts_nor_parts_them() {
+fn a_lost_agent_between_first_failures_neither_counts_nor_separates_them() {
     let mut state = State::new(limits(1, 99));
     state.step(Event::Begin, Duration::ZERO);
     for number in 0..6 {
@@ -129,7 +129,7 @@ fn an_agent_that_is_lost_between_first_failures_neither_counts_nor_parts_them() 
         let event = Event::Gone { trial: id(number), gone, verdict: found, result: None };
         state.step(event, Duration::ZERO);
     }
-    assert!(state.is_held(), "five failed alike");
+    assert!(state.is_held(), "five trials failed in the same way");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_search_with_nothing_left_to_start_is_done_and_not_held() {
 }
 
 #[test]
-fn attempts_that_do_not_even_begin_hold_the_search() {
+fn attempts_that_never_start_hold_the_search() {
     let lost = |number| Event::Gone {
         trial: id(number),
         gone: unknown_end(),
@@ -185,7 +185,7 @@ fn attempts_that_do_not_even_begin_hold_the_search() {
 }
 
 #[test]
-fn a_failure_that_may_pass_is_tried_again_so_often() {
+fn a_temporary_failure_is_retried_up_to_the_limit() {
     let mut state = governed(Policy { retries: 2, ..Policy::default() });
     for time in 1..=2 {
         let effects = state.step(failed_by(0, Class::Transient), Duration::ZERO);
@@ -198,7 +198,7 @@ fn a_failure_that_may_pass_is_tried_again_so_often() {
     assert_eq!(ends(&effects), [(id(0), JobState::Failed)], "enough");
     state.step(proposed(1), Duration::ZERO);
     let effects = state.step(failed_by(1, Class::UserError), Duration::ZERO);
-    assert_eq!(ends(&effects), [(id(1), JobState::Failed)], "the same again would fail the same");
+    assert_eq!(ends(&effects), [(id(1), JobState::Failed)], "a retry would fail in the same way");
     state.step(proposed(2), Duration::ZERO);
     let lost = Event::Gone { trial: id(2), gone: unknown_end(), verdict: None, result: None };
     let effects = state.step(lost, Duration::ZERO);
@@ -206,7 +206,7 @@ fn a_failure_that_may_pass_is_tried_again_so_often() {
 }
 
 #[test]
-fn a_lost_tuner_leaves_a_search_to_resume() {
+fn a_search_with_a_lost_tuner_can_be_resumed() {
     let mut state = governed(Policy::default());
     assert_eq!(state.step(Event::TunerLost, Duration::ZERO).len(), 1);
     assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
@@ -215,16 +215,16 @@ fn a_lost_tuner_leaves_a_search_to_resume() {
 }
 
 #[test]
-fn a_tuner_that_thinks_holds_up_no_stop() {
+fn a_stop_does_not_wait_for_the_tuner() {
     let mut state = governed(Policy::default());
     state.step(succeeded(0, 1.0), Duration::ZERO);
     state.step(Event::ExperimentStopRequested, Duration::ZERO);
     assert_eq!(state.state(), ExperimentState::Stopped);
-    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "too late");
+    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the proposal arrives too late");
 }
 
 #[test]
-fn what_was_given_up_teaches_by_its_last_result() {
+fn the_tuner_learns_the_last_result_of_an_early_stop() {
     for (reason, learned) in [(StopReason::EarlyStop, true), (StopReason::User, false)] {
         let mut state = governed(Policy::default());
         state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
