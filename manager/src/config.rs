@@ -1,8 +1,8 @@
-//! Experiment file -> checked [`ExperimentSpec`]. Reads NNI's v2 form, and the v1 form of the same fields.
+//! Reads an experiment file into a checked [`ExperimentSpec`]. The file has NNI's v2 form, or the v1 form of the same
+//! fields.
 //!
-//! Every field that NNI knows is checked for its type and kept in the canonical form, also where it has no
-//! effect here. Nothing unknown is passed over: a field, tuner or platform that this build cannot honour is
-//! an error that says so.
+//! Every field of NNI is checked for its type and kept in the canonical form, even if it has no effect in TrialKeeper.
+//! An unknown or unsupported field, tuner or platform is an error.
 
 mod algorithms;
 mod all;
@@ -55,23 +55,25 @@ use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::{CHECKPOINT_FOLDER, OptimizeMode};
 
-/// The most trials that may run at a time: what is more is a slip of the finger, and would all be asked for at once.
+/// The greatest number of concurrent trials. A larger number is a typing error, and the manager would request so many
+/// proposals at once.
 pub const MOST_AT_A_TIME: usize = 100_000;
 
-/// An experiment as wanted; every field is checked.
+/// The checked specification of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExperimentSpec {
     /// `experimentName`.
     pub name: Option<String>,
     /// `searchSpace` or `searchSpaceFile`.
     pub search_space: SearchSpace,
-    /// `trialCommand`; a line for the agent's `--shell`, with `{{name}}` replaced by the parameter of that name.
+    /// `trialCommand`: a line for the agent's `--shell`. The parameter `name` replaces the placeholder `{{name}}`.
     pub trial_command: String,
-    /// `trialCodeDirectory`: absolute. It exists where trials are to be started; that of a stored experiment may have gone.
+    /// `trialCodeDirectory`: an absolute path. It must exist if trials are to be started. For a stored experiment, the
+    /// directory may no longer exist.
     pub trial_code_directory: PathBuf,
     /// `trialConcurrency`, from 1 to [`MOST_AT_A_TIME`].
     pub trial_concurrency: usize,
-    /// `trialGpuNumber`. `None`: GPUs are left alone; `Some(0)`: hidden from the trial.
+    /// `trialGpuNumber`. `None`: the visible GPUs are not changed. `Some(0)`: all GPUs are hidden from the trial.
     pub trial_gpu_number: Option<u32>,
     /// `maxTrialNumber`, at least 1. `None`: unlimited.
     pub max_trial_number: Option<u64>,
@@ -79,10 +81,10 @@ pub struct ExperimentSpec {
     pub max_experiment_duration: Option<Duration>,
     /// `maxTrialDuration`. `None`: unlimited.
     pub max_trial_duration: Option<Duration>,
-    /// `targetMetric` (TrialKeeper's): a result as good as this ends the search. `None`: none does.
+    /// `targetMetric` (TrialKeeper's): the result that ends the search if a trial reaches it. `None`: no result does.
     pub target_metric: Option<f64>,
-    /// `maxConsecutiveFailures` (TrialKeeper's). 0: failures never hold the search. `None`: they do where the first
-    /// trials all fail alike.
+    /// `maxConsecutiveFailures` (TrialKeeper's). 0: failures never hold the search. `None`: failures hold the search if
+    /// the first trials all fail in the same way.
     pub max_consecutive_failures: Option<u32>,
     /// `maxTrialRetries` (TrialKeeper's).
     pub max_trial_retries: u32,
@@ -90,43 +92,44 @@ pub struct ExperimentSpec {
     pub trial_repeats: u64,
     /// `tuner`.
     pub tuner: TunerChoice,
-    /// The direction of the objective, for tuner and assessor alike: `objective.direction` or an
-    /// `optimize_mode`; NNI's default of the tuner where the file states neither.
+    /// The direction of the objective, for both tuner and assessor: `objective.direction`, an `optimize_mode`, or else
+    /// NNI's default for the tuner.
     pub optimize_mode: OptimizeMode,
     /// `true` if the file states no direction.
     pub optimize_mode_assumed: bool,
-    /// `assessor`. `None`: trials are left to run to their end.
+    /// `assessor`. `None`: no trial is stopped early.
     pub assessor: Option<AssessorChoice>,
-    /// `pythonInterpreter` (TrialKeeper's): what runs NNI's dispatcher. `None`: `python3`, as `PATH` finds it.
+    /// `pythonInterpreter` (TrialKeeper's): the program that runs NNI's dispatcher. `None`: `python3` in `PATH`.
     pub python_interpreter: Option<String>,
-    /// `recordPackages` (TrialKeeper's): whether the packages of the interpreter are listed when the search starts.
+    /// `recordPackages` (TrialKeeper's). `true`: the interpreter's packages are recorded when the search starts.
     pub record_packages: bool,
-    /// `tunerGpuIndices`: GPUs for a tuner outside the manager. `None`: none.
+    /// `tunerGpuIndices`: the GPUs for an external tuner. `None`: no GPUs.
     pub tuner_gpu_indices: Option<Vec<u64>>,
-    /// `tunerPatience` (TrialKeeper's): how long a tuner outside the manager may owe an answer without a word.
+    /// `tunerPatience` (TrialKeeper's): the time limit for an answer of an external tuner.
     pub tuner_patience: Duration,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
-    /// `objective` or `objective.metric` (TrialKeeper's): the metric to optimise. `None`: NNI's SDK's, or concluded.
+    /// `objective` or `objective.metric` (TrialKeeper's): the metric to optimise. `None`: the metric of NNI's SDK, or the
+    /// one that the agent chooses.
     pub objective: Option<String>,
-    /// `objectives` and `constraints` (TrialKeeper's): where there are several objectives, `objective` is the first
-    /// one.
+    /// `objectives` and `constraints` (TrialKeeper's). With several objectives, `objective` is the first one.
     pub goals: Goals,
-    /// `initialTrials` (TrialKeeper's): points that are tried first. Each names some of the space's parameters; the
-    /// others are drawn.
+    /// `initialTrials` (TrialKeeper's): the points that are tried first. A point may omit parameters of the space, which
+    /// are then drawn.
     pub initial_trials: Vec<Parameters>,
-    /// `owner` (TrialKeeper's): the person whose search it is. `None`: the user who starts it.
+    /// `owner` (TrialKeeper's): the owner of the search. `None`: the user who starts it.
     pub owner: Option<String>,
-    /// `tags` (TrialKeeper's): words to find it by.
+    /// `tags` (TrialKeeper's): words by which users find the search.
     pub tags: Vec<String>,
-    /// `notifications` (TrialKeeper's): whom to tell. `None`: no one.
+    /// `notifications` (TrialKeeper's): the recipients and events of notifications. `None`: no notifications.
     pub notifications: Option<NotificationsSpec>,
-    /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
+    /// The whole file in the canonical form that is stored: camelCase, absolute paths, the search space inlined.
     pub canonical: Value,
 }
 
 impl ExperimentSpec {
-    /// Returns a sentence for the user if the file states no direction: which one is assumed, and how to state it.
+    /// Returns a hint for the user if the file states no direction. The hint names the assumed direction and the field
+    /// for it.
     pub fn assumed_direction(&self) -> Option<String> {
         self.optimize_mode_assumed.then(|| {
             format!(
@@ -148,10 +151,10 @@ impl ExperimentSpec {
         (!self.optimize_mode_assumed).then_some(self.optimize_mode)
     }
 
-    /// Returns a warning if a class of the user's own is not given the experiment's direction.
+    /// Returns a warning if the user's own class does not receive the experiment's direction.
     ///
-    /// Most such classes maximize by default. So nothing is said where the file states no direction and the tuner's
-    /// default is to maximize.
+    /// Most such classes maximize by default. There is therefore no warning if the file states no direction and the
+    /// tuner's default is to maximize.
     pub fn untold_direction(&self) -> Option<String> {
         if self.optimize_mode_assumed && self.optimize_mode == OptimizeMode::Maximize {
             return None;
@@ -162,15 +165,15 @@ impl ExperimentSpec {
         let mode = self.optimize_mode.word();
         let advice = untold.map(|(section, class)| {
             format!(
-                "`{class}` is not told that the search {mode}s; if it has an argument for it, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"
+                "`{class}` does not learn that the search {mode}s; if it has an argument for the direction, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"
             )
         });
         let advice: Vec<_> = advice.collect();
         (!advice.is_empty()).then(|| advice.join("\n"))
     }
 
-    /// Names the folder of the checkpoints that trials leave for one another, where the tuner needs one and the file names none.
-    /// It becomes a part of what is stored: a resumed search goes on with the same checkpoints.
+    /// Sets the folder of the checkpoints that trials share, if the tuner needs one and the file names none. The stored
+    /// form contains the folder, so that a resumed search continues with the same checkpoints.
     pub fn set_checkpoint_folder(&mut self, folder: &Path) {
         if let TunerChoice::Native(tuner) = &mut self.tuner
             && tuner.needs_checkpoint_folder()
@@ -181,29 +184,29 @@ impl ExperimentSpec {
         }
     }
 
-    /// The variables of the manager's environment that hold a secret; none of them reaches a trial or an algorithm.
+    /// Returns the variables of the manager's environment that hold secrets. No trial and no algorithm receives them.
     pub fn secret_variables(&self) -> Vec<String> {
         self.notifications.as_ref().map_or_else(Vec::new, NotificationsSpec::secret_variables)
     }
 }
 
-/// Where trials run.
+/// The training service, with its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TrainingServiceSpec {
     /// This machine.
     Local(LocalSpec),
     /// Machines that are reached over SSH.
     Remote(RemoteSpec),
-    /// A program of the user's own.
+    /// The user's own program.
     Plugin(PluginSpec),
     /// Frameworks on Kubernetes.
     Kubernetes(Box<KubernetesSpec>),
-    /// Several of these.
+    /// Several of these services.
     Hybrid(HybridSpec),
 }
 
 impl TrainingServiceSpec {
-    /// Returns the section, for what all sections have in common.
+    /// Returns the section by its common interface.
     pub fn section(&self) -> &dyn ServiceSection {
         match self {
             Self::Local(section) => section,
@@ -214,7 +217,7 @@ impl TrainingServiceSpec {
         }
     }
 
-    /// Returns the section, to change it.
+    /// Returns the section for changes.
     pub fn section_mut(&mut self) -> &mut dyn ServiceSection {
         match self {
             Self::Local(section) => section,
@@ -229,30 +232,31 @@ impl TrainingServiceSpec {
 /// The sharing of this machine's GPUs and files among trials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSpec {
-    /// `useActiveGpu`: whether trials may use a GPU that others use, too. `None`: not said, which is
-    /// allowed only where GPUs are left alone.
+    /// `useActiveGpu`. `true`: trials may use a GPU that other processes use, too. `None` is only allowed if trials
+    /// request no GPUs.
     pub use_active_gpu: Option<bool>,
     /// `maxTrialNumberPerGpu`, at least 1.
     pub max_trial_number_per_gpu: u64,
-    /// `gpuIndices`: which GPUs there are for trials. `None`: all.
+    /// `gpuIndices`: the GPUs that trials may use. `None`: all GPUs.
     pub gpu_indices: Option<Vec<u64>>,
-    /// `codeSnapshot`: whether each trial runs in a copy of the code that is made when the search starts.
+    /// `codeSnapshot`. `true`: each trial runs in a copy of the code. The copy is made when the search starts.
     pub code_snapshot: bool,
 }
 
-/// The reason that an experiment file is refused: names the file, each field that is wrong and what is allowed.
+/// The reason for the refusal of an experiment file: the file, each wrong field, and the allowed values.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}{problem}", .file.display(), .at.map(|at| format!("{at}: ")).unwrap_or_default())]
 pub struct Error {
     /// The file.
     pub file: PathBuf,
-    /// Where in it. `None`: it is said in `problem`, not known, or the whole file.
+    /// The location in the file. `None`: `problem` contains it, it is unknown, or the error concerns the whole file.
     pub at: Option<Location>,
-    /// Which field, what is wrong, what is allowed.
+    /// The field, the problem, and the allowed values.
     pub problem: String,
 }
 
-/// Reads and checks an experiment file; `-` is standard input, whose relative paths are relative to the working directory.
+/// Reads and checks an experiment file. The name `-` means standard input, whose relative paths refer to the working
+/// directory.
 pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     let (file, bytes, base) = if file == Path::new("-") {
         let mut bytes = Vec::new();
@@ -276,13 +280,13 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     })
 }
 
-/// Reads and checks an experiment in NNI's canonical form that a client sent as JSON; its paths are absolute.
+/// Checks an experiment that a client sent as JSON, in NNI's canonical form with absolute paths.
 pub fn from_client(document: Value) -> Result<ExperimentSpec, Error> {
     of_any_form(document, Base::requiring_files(Path::new("/")))
         .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
 }
 
-/// Checks a document in v1 or v2 form. Its faults are reported in the document's own words.
+/// Checks a document in v1 or v2 form. Problems are reported in the terms of the document's form.
 fn of_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     if !v1::is_v1(&document) {
         return checked(document, base);
@@ -295,7 +299,7 @@ fn of_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Pr
     })
 }
 
-/// Finds where problems stand: in the text of the experiment file, or in the other file that they name.
+/// Locates problems in the text of the experiment file, or in the other file that they name.
 fn locate(problems: &mut [Problem], text: &[u8]) {
     let here = Places::of(text);
     for problem in problems {
@@ -316,7 +320,7 @@ fn locate(problems: &mut [Problem], text: &[u8]) {
     }
 }
 
-/// The place of what is wrong with a template: in it, or where the file that has it is named.
+/// Returns the location of a template's problem: the place in an inline template, or the field that names its file.
 fn find_in_template(places: &Places, path: &str) -> Option<Location> {
     let found = ["trainingService", "frameworkcontrollerConfig"].iter().find_map(|section| {
         let template = format!("{section}.template");
@@ -329,7 +333,7 @@ fn find_in_template(places: &Places, path: &str) -> Option<Location> {
     places.find(&found?)
 }
 
-/// Checks a document in v2 form. All its faults are reported at once.
+/// Checks a document in v2 form. All its problems are reported at once.
 fn checked(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve(&mut document, base);
     let spec = check::check(document.clone(), base).map_err(|first| {
@@ -344,23 +348,23 @@ fn checked(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Pr
     labels::check_points(&spec).map(|()| spec).map_err(|problem| vec![problem])
 }
 
-/// Reads a file of another kind, JSON or YAML: a search space, results.
+/// Reads another file in JSON or YAML, such as a search space or results.
 pub fn read(file: &Path) -> Result<Value, Error> {
     let fault = |problem: String| Error { file: file.to_owned(), at: None, problem };
     let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
     document::parse(&bytes).map_err(fault)
 }
 
-/// Checks a canonical form that was stored earlier. The files that it names may have gone since.
+/// Checks a stored canonical form. The files that it names need not exist any more.
 pub fn from_canonical(canonical: &Value) -> Result<ExperimentSpec, Error> {
     check::check(canonical.clone(), Base::stored()).map_err(stored_problem)
 }
 
-/// Checks that the files are there with which a stored experiment starts trials: its code, its algorithms, its keys.
+/// Checks that the files exist that a stored experiment needs to start trials: its code, its algorithms, its keys.
 ///
 /// # Errors
 ///
-/// One is missing; the error names it and its field.
+/// A file is missing. The error names the file and its field.
 pub fn check_stored_files(canonical: &Value) -> Result<(), Error> {
     let base = Base::requiring_files(Path::new("/"));
     check::check(canonical.clone(), base).map(drop).map_err(stored_problem)

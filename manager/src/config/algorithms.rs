@@ -29,7 +29,7 @@ pub enum TunerChoice {
         /// `true` if the algorithm also stops trials.
         advisor: bool,
     },
-    /// A program that speaks the ask-and-tell protocol.
+    /// A program that uses the ask-and-tell protocol.
     Command {
         /// The program and its arguments.
         command: Vec<String>,
@@ -79,8 +79,8 @@ impl TunerChoice {
         }
     }
 
-    /// Passes the experiment's direction to an algorithm that certainly has an `optimize_mode`. The user's own class
-    /// receives the arguments that the user wrote, and a program receives its greeting.
+    /// Passes the experiment's direction to an algorithm that is known to have an `optimize_mode`. The user's own class
+    /// receives only the arguments that the user wrote. A program learns the direction from its greeting.
     fn set_mode(&mut self, mode: OptimizeMode) {
         match self {
             Self::Native(spec) => put_mode(&mut spec.class_args, mode),
@@ -106,7 +106,7 @@ impl TunerChoice {
         }
     }
 
-    /// Returns the names in every parameter set, which `{{name}}` may use. `None`: only the tuner knows them.
+    /// Returns the parameter names that a placeholder `{{name}}` may use. `None`: only the tuner knows them.
     pub(super) fn names(&self, space: &SearchSpace) -> Option<Vec<String>> {
         let (batch, own): (_, &[&str]) = match self {
             Self::Native(spec) => (tuner::batch_names(spec, space), spec.own_parameters()),
@@ -143,7 +143,7 @@ impl AssessorChoice {
         }
     }
 
-    /// Passes the experiment's direction to an assessor that certainly takes one. The user's own class receives the
+    /// Passes the experiment's direction to an assessor that is known to use it. The user's own class receives only the
     /// arguments that the user wrote.
     fn set_mode(&mut self, mode: OptimizeMode) -> Result<(), Problem> {
         let (class_args, takes, field) = match self {
@@ -178,7 +178,7 @@ impl Algorithm {
     /// Returns the algorithm's use of the direction. `None`: it is the user's own class.
     fn direction_use(&self) -> Option<DirectionUse> {
         match &self.source {
-            // Batch is never one of them, and each of the others has an `optimize_mode`.
+            // Batch is never run by NNI's dispatcher, and each of NNI's other algorithms has an `optimize_mode`.
             ClassSource::BuiltIn(_) => Some(DirectionUse::Argument(OptimizeMode::Maximize)),
             ClassSource::Class { class, .. } => direction_use(class),
         }
@@ -192,7 +192,7 @@ impl Algorithm {
     }
 }
 
-/// Passes several objectives and constraints to the tuner, or returns the reason why it cannot follow them.
+/// Passes several objectives and constraints to the tuner, or returns the reason why the tuner does not support them.
 pub(super) fn set_goals(
     goals: &Goals,
     space: &SearchSpace,
@@ -203,7 +203,7 @@ pub(super) fn set_goals(
     }
     let TunerChoice::Native(spec) = tuner else {
         let problem = format!(
-            "{} gets one number for a trial; with `objectives` or `constraints` use TPE or NSGA-II, or one that does not learn: Random, QMC, GridSearch, Batch",
+            "{} gets one number for a trial; with `objectives` or `constraints`, use TPE or NSGA-II, or a tuner that does not learn: Random, QMC, GridSearch, Batch",
             tuner.name()
         );
         return Err(Problem::new("tuner", problem));
@@ -221,14 +221,14 @@ pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), P
     }
     let problem = match tuner {
         TunerChoice::Native(spec) if spec.trains_a_population() => {
-            "does not go with PBT: a step of a model is trained once"
+            "cannot be used with PBT, which trains each step of a model once"
         }
         TunerChoice::Native(spec) => {
             spec.repeats = repeats;
             return Ok(());
         }
         TunerChoice::Nni { .. } | TunerChoice::Command { .. } => {
-            "needs a built-in tuner, which learns the mean; one of your own may propose a point several times itself"
+            "needs a built-in tuner, which learns the mean; your own tuner can propose a point several times itself"
         }
     };
     Err(Problem::new("trialRepeats", problem))
@@ -266,12 +266,12 @@ pub(super) fn set_direction(
     Ok(direction)
 }
 
-/// Tuners of NNI whose spaces may hold entries that no other tuner knows.
+/// Tuners of NNI whose search spaces may have entries that no other tuner supports.
 const ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphism"];
 
-/// Returns whether the tuner interprets the search space itself. That holds for the user's own class or program, and
-/// for [`ANY_SPACE`]. The space is checked first, so this function looks ahead. If no algorithm is named, the check of
-/// the section reports that, rather than a fault of the space.
+/// Returns whether the tuner interprets the search space itself, as the user's own class or program and those of
+/// [`ANY_SPACE`] do. The space is checked before the tuner, so this function reads the tuner's section in advance. If
+/// the section names no algorithm, returns `true`, so that its check reports that rather than a fault of the space.
 pub(super) fn takes_any_space(top: &Section) -> bool {
     let section = top.look("tuner").or_else(|| top.look("advisor"));
     let Some(members) = section.and_then(Value::as_object) else { return false };
@@ -333,13 +333,13 @@ pub(super) fn tuner(
     };
     canonical.put(key, written);
     if matches!(choice, TunerChoice::Nni { .. }) && space.has_log_integers() {
-        let problem = "has a `lograndint`, which NNI's tuners do not know; use `qloguniform` with q 1, or a built-in tuner";
+        let problem = "has a `lograndint`, which NNI's tuners do not support; use `qloguniform` with q 1, or a built-in tuner";
         return Err(Problem::new("searchSpace", problem));
     }
     Ok(choice)
 }
 
-/// NNI's advisor, which runs in NNI's dispatcher if the section is called `advisor`, as in NNI. A `tuner` of this name
+/// The name of NNI's advisor, which runs in NNI's dispatcher if the section is called `advisor`. A `tuner` of this name
 /// is the built-in one.
 const NNI_ADVISOR: &str = "BOHB";
 
@@ -391,7 +391,7 @@ pub(super) fn assessor(
     let NamedAlgorithm { what, class_args } = NamedAlgorithm::read("assessor", value, base)?;
     let choice = match what {
         What::Command(_) => {
-            let problem = "belongs to `tuner`: such a program stops trials, too";
+            let problem = "belongs to `tuner`: such a program can also stop trials";
             return Err(Problem::new("assessor.command", problem));
         }
         What::Class(source) => AssessorChoice::Nni(Algorithm { source, class_args }),
@@ -404,7 +404,7 @@ pub(super) fn assessor(
         }
     };
     if let (AssessorChoice::Nni(_), TunerChoice::Command { .. }) = (&choice, tuner) {
-        let problem = "a class of your own cannot be used beside `tuner.command`; that program may stop trials itself";
+        let problem = "your own class cannot be used beside `tuner.command`; that program can stop trials itself";
         return Err(Problem::new("assessor.className", problem));
     }
     canonical.put(
@@ -426,14 +426,13 @@ pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<St
     }
     let path = interpreter_path(&given, base);
     if base.lacks_file(&path) {
-        let problem = format!("there is no program {}", path.display());
+        let problem = format!("program {} does not exist", path.display());
         return Err(top.fault("pythonInterpreter", problem));
     }
     Ok(Some(path.to_string_lossy().into_owned()))
 }
 
-/// Returns the interpreter in the form in which it is started: a path if one is given, or else a name to find in
-/// `PATH`.
+/// Returns the interpreter as it is started: an absolute path, or a name to find in `PATH`.
 pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
     if !given.contains('/') {
         return PathBuf::from(given);
@@ -502,7 +501,7 @@ impl NamedAlgorithm {
                 }
                 let code = resolve(code.as_deref().unwrap_or("."), base);
                 if base.lacks_folder(&code) {
-                    let problem = format!("{} is no directory", code.display());
+                    let problem = format!("{} is not a directory", code.display());
                     return Err(fields.fault("codeDirectory", problem));
                 }
                 What::Class(ClassSource::Class { class, code })

@@ -1,7 +1,8 @@
-//! Finds all faults of an experiment file that can be found at once. [`check`] stops at the first fault. That fault is
-//! then repaired in a copy by a certainly valid value, and the copy is checked again.
+//! Finds as many faults of an experiment file as possible in one pass. [`check`] stops at the first fault. This module
+//! then repairs the fault in a copy with a valid value, and checks the copy again.
 //!
-//! A repair must not cause a fault that is reported. Faults that depend on a repaired section are therefore left out.
+//! A repair can cause new faults, which must not be reported. Faults that depend on a repaired section are therefore
+//! left out.
 
 use serde_json::{Value, json};
 
@@ -13,8 +14,8 @@ use crate::util::nearest::folded;
 /// The greatest number of faults that are reported.
 const MOST: usize = 20;
 
-/// Pairs of field lists that are checked against each other. After a repair of a field in the first list, faults of the
-/// second list are left out.
+/// Pairs of lists of fields. The check of the second list depends on the first one. After a repair of a field in the
+/// first list, faults of the second list are left out.
 const DEPENDENT: [(&[&str], &[&str]); 3] = [
     (
         &["searchSpace", "searchSpaceFile", "the search space"],
@@ -62,7 +63,7 @@ pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> V
         if doubtful || repaired.contains(&section) {
             break;
         }
-        // A misspelt field also counts as missing.
+        // A misspelt field is also reported as missing, which would be the same fault twice.
         let meant = format!("`{}`", problem.path);
         let is_meant = |known: &Problem| known.what.contains(&meant);
         if !(problem.what.starts_with("is missing") && told.iter().any(is_meant)) {
@@ -98,11 +99,11 @@ fn repair(document: &mut Value, section: &str) -> bool {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
             (&["searchSpace", "searchSpaceFile"], Some(("searchSpace", space)))
         }
-        // A program accepts any space, so a space that suited the tuner also suits its substitute.
+        // A program accepts any search space, so the repair causes no fault of the space.
         "tuner" | "advisor" => {
             (&["tuner", "advisor"], Some(("tuner", json!({"command": ["true"]}))))
         }
-        // The number of GPUs of a trial is checked earlier, and makes demands on the service.
+        // Removed together, because `trialGpuNumber` would require further fields of the service.
         "trainingService" => {
             (&["trainingService", "trialGpuNumber"], Some((section, json!({"platform": "local"}))))
         }

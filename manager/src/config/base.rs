@@ -1,10 +1,9 @@
-//! The base folder of an experiment's relative paths, and the requirement that files exist. A new file must name
-//! existing files. A stored experiment is read without that requirement, because its results remain long after its code
-//! has gone.
+//! The base folder of an experiment's relative paths, and the requirement that files exist. A new experiment must name
+//! existing files. A stored experiment is read without that requirement, because its results often outlive its code.
 
 use std::path::Path;
 
-/// The base folder of relative paths, and whether the files that they name must exist.
+/// The base folder of relative paths, and the requirement that files exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base<'a> {
     pub(super) folder: &'a Path,
@@ -17,7 +16,7 @@ impl<'a> Base<'a> {
         Self { folder, requires_files: true }
     }
 
-    /// Returns the base of a stored experiment, whose paths are absolute and whose files may have gone.
+    /// Returns the base of a stored experiment, whose paths are absolute and whose files need not exist any more.
     pub(super) fn stored() -> Self {
         Self { folder: Path::new("/"), requires_files: false }
     }

@@ -1,16 +1,17 @@
-//! PURE: `{{name}}` in a trial command. The parameter's value replaces the placeholder, quoted for `bash` and for a
-//! plain `sh`, so that the shell sees exactly that value. The placeholder may stand bare, within quotes, or within
-//! `$(...)` or backquotes. Here-documents are not recognised: a value in one is treated as bare.
+//! PURE: `{{name}}` in a trial command. The parameter's value replaces the placeholder. The value is quoted for `bash`
+//! and for a plain `sh`, so that the shell passes on exactly that value. The placeholder may be unquoted, within
+//! quotes, or within `$(...)` or backquotes. Here-documents are not recognised: a value in one is quoted like any
+//! unquoted one.
 //!
-//! `{{FC_...}}` is left for `FrameworkController`, and so is text that is not a name (`{{ $1 }}`).
+//! `{{FC_...}}` is left for `FrameworkController`. Text in braces that is not a name, as in `{{ $1 }}`, is not changed.
 
 use serde_json::Value;
 
 use crate::search::search_space::Parameters;
 use crate::util::nearest::advice;
 
-/// Returns the command with every `{{name}}` replaced that names one of the parameters. A string is inserted as it is,
-/// any other value as JSON.
+/// Replaces every `{{name}}` that names one of the parameters. A string is inserted as its text, any other value as
+/// JSON.
 pub fn render_command(command: &str, parameters: &Parameters) -> String {
     let mut shell = Shell::default();
     let mut rendered = String::with_capacity(command.len() + 32);
@@ -44,7 +45,7 @@ pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
             let opened = opened.trim_start();
             let end = opened.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
             let name = &opened[..end.unwrap_or(opened.len())];
-            // Any other name may belong to another language, so its meaning is unknown.
+            // Any other name may belong to another template language.
             if names.contains(&name) {
                 return Err(format!("{{{{{name} is not closed; write {{{{{name}}}}}"));
             }
@@ -176,7 +177,7 @@ impl Shell {
             (_, '`') => self.enter(Within::Backquotes),
             (_, '"') => self.enter(Within::Double),
             (_, '(') if dollar || place != Some(Within::Double) => self.enter(Within::Parentheses),
-            // `$$` is a number, and nothing begins with it.
+            // `$$` is the shell's process id, and starts no expansion.
             (_, '$') => self.dollar = !dollar,
             (Some(Within::Double), _) => return,
             (_, '\'') if dollar => self.enter(Within::Escapes),
@@ -186,7 +187,7 @@ impl Shell {
         }
         self.word = match c {
             ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => Word::Before,
-            // An opening character starts a new word, and a closing one belongs to a word.
+            // After an opening backquote, a new word starts. A closing one is part of a word.
             '`' if self.within.last() == Some(&Within::Backquotes) => Word::Before,
             '{' => Word::Braces,
             _ if self.word == Word::Before => Word::Inside,
@@ -210,7 +211,7 @@ impl Shell {
     fn quote(&self, value: &str, next: Option<char>) -> String {
         let mut text = match self.within.last() {
             Some(Within::Single) => value.replace('\'', r"'\''"),
-            // The value has its own pair of quotes, because a plain `sh` does not know `$'...'` and would keep a
+            // The value gets its own pair of quotes, because a plain `sh` does not support `$'...'` and would keep a
             // backslash.
             Some(Within::Escapes) => format!("''{}'$'", value.replace('\'', r"'\''")),
             Some(Within::Double) => escape(value, &['\\', '"', '$', '`']),
@@ -231,7 +232,7 @@ impl Shell {
     }
 }
 
-/// Returns whether every shell leaves a word unchanged.
+/// Returns whether every shell leaves an unquoted value unchanged.
 fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
     const KEYWORDS: [&str; 17] = [
         "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",

@@ -8,13 +8,13 @@ use crate::util::nearest::folded;
 struct Format {
     /// The name for the user.
     name: &'static str,
-    /// Returns the keys by which a document was recognised, or none.
+    /// Returns the keys by which a document is recognised, or an empty list.
     recognise: fn(&Map<String, Value>) -> Vec<&'static str>,
     /// The tool's terms, and their counterparts in TrialKeeper.
     counterparts: &'static [(&'static str, &'static str)],
 }
 
-/// Fields that only TrialKeeper's files have. A document with one of them is an experiment file, regardless of its
+/// Fields that only TrialKeeper's files have. A document with such a field is an experiment file, even if it has
 /// faults.
 const EXPERIMENT_FIELDS: [&str; 8] = [
     "searchSpace",

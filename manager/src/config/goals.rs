@@ -26,17 +26,17 @@ pub(super) fn goals(
     let mut names: Vec<&str> = Vec::new();
     for (at, objective) in objectives.iter().enumerate() {
         if names.contains(&objective.metric.as_str()) {
-            let problem = format!("`{}` is an objective twice", objective.metric);
+            let problem = format!("`{}` is listed as an objective twice", objective.metric);
             return Err(Problem::new(format!("objectives[{at}].metric"), problem));
         }
         names.push(&objective.metric);
     }
     if objectives.len() > 1 && target.is_some() {
-        let problem = "is for one objective; with several no result is the best, so leave it out, or make it a constraint";
+        let problem = "is for one objective; with several, no result is the best, so leave it out, or make it a constraint";
         return Err(top.fault("targetMetric", problem));
     }
     if objectives.is_empty() && objective.is_none() && !constraints.is_empty() {
-        let problem = "need the objective's name, which tells the metrics apart: add `objective`";
+        let problem = "need the objective's name, to distinguish the metrics: add `objective`";
         return Err(top.fault("constraints", problem));
     }
     if !objectives.is_empty() {
@@ -55,8 +55,8 @@ pub(super) fn first_direction(goals: &Goals) -> Option<Statement> {
     Some(Statement { path: "objectives[0].direction".to_owned(), mode: first.mode })
 }
 
-/// Makes the only objective of an experiment with constraints the first entry of the objectives. Returns no goals if
-/// there is only one objective and no constraint.
+/// Adds the objective of an experiment with constraints to its list of objectives, if the list is empty. Returns empty
+/// goals for a single objective without constraints.
 pub(super) fn with_direction(goals: Goals, objective: Option<&str>, mode: OptimizeMode) -> Goals {
     match objective {
         _ if goals.constraints.is_empty() && !goals.has_several_objectives() => Goals::default(),
@@ -97,7 +97,7 @@ fn metric(fields: &mut Section) -> Result<String, Problem> {
 fn one_objective(fields: &mut Section) -> Result<Objective, Problem> {
     let metric = metric(fields)?;
     let Some(word) = fields.string("direction")? else {
-        return Err(fields.fault("direction", "is missing; say minimize or maximize"));
+        return Err(fields.fault("direction", "is missing; set it to minimize or maximize"));
     };
     let Some(mode) = OptimizeMode::from_word(&word) else {
         let advice = advice(&word, ["maximize", "minimize"]);
@@ -111,10 +111,8 @@ fn one_constraint(fields: &mut Section) -> Result<Constraint, Problem> {
     let (min, max) = (limit(fields, "min")?, limit(fields, "max")?);
     match (min, max) {
         (None, None) => Err(fields.fault("max", "is missing; give `max`, `min` or both")),
-        (Some(min), Some(max)) if min > max => {
-            Err(fields
-                .fault("min", format!("is {min}, more than `max`, {max}: nothing keeps both")))
-        }
+        (Some(min), Some(max)) if min > max => Err(fields
+            .fault("min", format!("is {min}, more than `max`, {max}: no value can satisfy both"))),
         (min, max) => Ok(Constraint { metric, min, max }),
     }
 }

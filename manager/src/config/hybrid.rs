@@ -98,7 +98,7 @@ pub(super) fn section(
     let Some((_, _, first)) = services.first() else {
         return Err(Problem::new(
             "trainingService",
-            "is an empty list; name at least one, such as [{platform: local}]",
+            "is an empty list; name at least one service, such as [{platform: local}]",
         ));
     };
     let (command, code, gpus) = (first.command.clone(), first.code.clone(), first.gpus);
@@ -149,7 +149,8 @@ fn platform_name(value: &Value) -> String {
     platform.and_then(|(_, name)| name.as_str()).unwrap_or_default().to_owned()
 }
 
-/// Refuses parts whose trials would differ, and parts that would mistake each other's jobs for their own.
+/// Refuses parts whose trials would differ. Also refuses two parts on Kubernetes, which would mistake each other's jobs
+/// for their own.
 fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Problem> {
     let mut kubernetes = None;
     for (number, (_, _, service)) in services.iter().enumerate() {
@@ -168,7 +169,7 @@ fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Prob
             && let Some(other) = kubernetes.replace(number)
         {
             let problem = format!(
-                "is on Kubernetes, as is trainingService[{other}]; one part at most may be"
+                "is on Kubernetes, as is trainingService[{other}]; at most one part may be"
             );
             return Err(Problem::new(at("platform"), problem));
         }

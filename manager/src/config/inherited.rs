@@ -9,8 +9,8 @@ use super::TrainingServiceSpec;
 use super::base::Base;
 use super::section::{Problem, Section, Shared};
 
-/// The facts that other parts of the manager read from a section of any service. The defaults are those of a service
-/// whose trials run on other machines, with a copy of the code.
+/// The common interface of the sections of all services. The defaults are those of a service whose trials run on other
+/// machines, with a copy of the code.
 pub trait ServiceSection {
     /// Returns the address at which trials reach the manager. `None`: the section names none.
     fn advertise(&self) -> Option<&str> {
@@ -36,7 +36,7 @@ pub trait ServiceSection {
     ///
     /// # Errors
     ///
-    /// The service does not support the value. The text gives the reason and continues the field's name.
+    /// The service does not support the value. The text is the reason, and follows the field's name in the message.
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         if wanted == self.needs_code() { Ok(()) } else { Err(ALWAYS_COPIED) }
     }
@@ -46,7 +46,7 @@ pub trait ServiceSection {
 }
 
 /// The error for `codeSnapshot: false` of a service whose trials run elsewhere.
-pub(super) const ALWAYS_COPIED: &str = "is false, but trials elsewhere always run a copy that is made when the search starts; leave it out";
+pub(super) const ALWAYS_COPIED: &str = "is false, but trials on other machines always run a copy that is made when the search starts; leave it out";
 
 /// A section `trainingService` with its inherited fields.
 pub(super) struct Service {
@@ -86,7 +86,7 @@ impl Inherited {
         let command = own.command.clone().or_else(|| shared.command.clone());
         let code = own.code.clone().unwrap_or_else(|| shared_code.to_owned());
         if base.lacks_folder(&code) {
-            let found = if code.exists() { "is no directory" } else { "does not exist" };
+            let found = if code.exists() { "is not a directory" } else { "does not exist" };
             return Err(Problem::new(code_path, format!("{} {found}", code.display())));
         }
         let gpus = own.gpus.or(shared.gpus);

@@ -34,10 +34,10 @@ use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 
-/// The default of the time limit for the start of a trial's pods, which allows for large images.
+/// The default time limit for the start of a trial's pods, long enough for large images.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);
-/// The default for trials that wait in a queue. Kueue takes back a trial that has not started after 30 minutes, and
-/// retries it without end.
+/// The default time limit for trials that wait in a queue. It is shorter than that of Kueue, which takes back a trial
+/// that has not started after 30 minutes, and retries it without end.
 const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The default user id of trials. It belongs to no particular user, and is not root.
 const USER: u64 = 65_532;
@@ -101,7 +101,7 @@ pub struct KubernetesSpec {
     pub mounts: Vec<MountSpec>,
     /// `cache` (TrialKeeper's): the folder where pods keep the agent and the code for later pods. `None`: no cache.
     pub cache: Option<CacheSpec>,
-    /// `storage`: the way by which code reaches the pods.
+    /// `storage`: the storage from which the pods get the code.
     pub storage: StorageSpec,
     /// `taskRoles`, at least one.
     pub roles: Vec<RoleSpec>,
@@ -127,8 +127,8 @@ pub struct KubernetesSpec {
     pub hand_over: HandOver,
     /// `metricsFrom` (TrialKeeper's): the role and index of the pod that reports the trial's metrics.
     pub metrics_from: (String, u64),
-    /// `barrierImage` (TrialKeeper's): the image of `frameworkbarrier`, by which pods wait for one another. `None`:
-    /// they meet at the manager.
+    /// `barrierImage` (TrialKeeper's): the image of `frameworkbarrier`, by which pods wait for one another. `None`: the
+    /// pods wait for one another through the manager.
     pub barrier_image: Option<String>,
 }
 
@@ -137,7 +137,7 @@ pub struct KubernetesSpec {
 pub enum HandOver {
     /// `handOver: verdict`: the agent has reported the end of its command. Its pod terminates meanwhile.
     Verdict,
-    /// `handOver: object`: the object has ended, and its pod with it.
+    /// `handOver: object`: the object and its pods have ended.
     Object,
 }
 
@@ -154,7 +154,7 @@ impl ServiceSection for KubernetesSpec {
         match (wanted, self.needs_code()) {
             (true, true) | (false, false) => Ok(()),
             (true, false) => Err(
-                "is true, but trials take the code from where `trainingService.storage` says; leave one of them out",
+                "is true, but trials take the code from `trainingService.storage`; leave one of the two fields out",
             ),
             (false, true) => Err(ALWAYS_COPIED),
         }
@@ -165,7 +165,7 @@ impl ServiceSection for KubernetesSpec {
     }
 }
 
-/// The way in which the agent gets into a pod.
+/// The source of the agent in a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSource {
     /// `agent: auto`: the image's own `trialkeeper`, or else the manager's, which the pod fetches.
@@ -240,14 +240,14 @@ pub(super) fn section(
     let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), main, base)?;
     let workload = workload::for_roles(workload, &roles);
     if workload == WorkloadKind::JobSet && template.is_some() {
-        let what =
-            "has several roles, and the template is the pod of one role; leave one of them out";
+        let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";
         return Err(fields.fault("taskRoles", what));
     }
     workload::check_roles(workload, &fields, &roles)?;
     canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
-    // NNI limits its uploads. TrialKeeper repeats them until they succeed or the manager is stopped.
+    // Kept without effect: NNI limits its uploads, but TrialKeeper repeats them until they succeed or the manager is
+    // stopped.
     canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
     let namespace = checked(&mut fields, "namespace", syntax::namespace)?;
     canonical.put("namespace", &namespace);
@@ -352,7 +352,7 @@ fn agent(
         (None | Some("copy"), Some(image)) => Ok(AgentSource::Copy(image)),
         (Some("volume"), _) if workload == WorkloadKind::Framework => Err(fields.fault(
             "agent",
-            "FrameworkController knows no volumes of images; `copy` does nearly the same",
+            "FrameworkController does not support image volumes; `copy` has nearly the same effect",
         )),
         (Some("volume"), Some(image)) => Ok(AgentSource::Volume(image)),
         (Some("copy" | "volume"), None) => {
@@ -367,7 +367,7 @@ fn agent(
 }
 
 /// Reads `metricsFrom`: `role:index` or `role`. The default is the first task of the first role whose success makes the
-/// trial succeed. A parameter server, which other tools list first, only ends after the workers are done.
+/// trial succeed. The first role of all may be a parameter server, which only ends after the workers are done.
 fn metrics_from(
     fields: &Section,
     written: Option<String>,
@@ -382,7 +382,7 @@ fn metrics_from(
     let role = roles.iter().find(|role| role.name == name);
     let Some(role) = role else {
         let advice = advice(name, roles.iter().map(|role| role.name.as_str()));
-        return Err(fields.fault("metricsFrom", format!("`{name}` is no task role; {advice}")));
+        return Err(fields.fault("metricsFrom", format!("`{name}` is not a task role; {advice}")));
     };
     match index.parse::<u64>() {
         Ok(index) if index < role.task_number => Ok((role.name.clone(), index)),

@@ -1,4 +1,4 @@
-//! The fields that describe a search (its owner and its tags), and the points that it begins with.
+//! The fields that describe a search (its owner and its tags), and its initial points.
 
 use serde_json::Value;
 
@@ -13,14 +13,14 @@ const MOST_CHARACTERS: usize = 60;
 /// The greatest number of tags.
 const MOST_TAGS: usize = 20;
 
-/// Returns the problem of a text that lists show on one line. `None`: there is none.
+/// Returns the problem of a text that lists show on one line. `None`: the text is valid.
 pub(super) fn label_fault(text: &str) -> Option<String> {
     let length = text.chars().count();
     if text.trim().is_empty() {
         return Some("must not be empty".to_owned());
     }
     if length > MOST_CHARACTERS {
-        return Some(format!("has {length} characters; at most {MOST_CHARACTERS} are possible"));
+        return Some(format!("has {length} characters; the maximum is {MOST_CHARACTERS}"));
     }
     text.chars().any(char::is_control).then(|| "must be one line of text".to_owned())
 }
@@ -56,7 +56,7 @@ pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
         }
     }
     if tags.len() > MOST_TAGS {
-        let what = format!("has {} entries; at most {MOST_TAGS} are possible", tags.len());
+        let what = format!("has {} entries; the maximum is {MOST_TAGS}", tags.len());
         return Err(top.fault("tags", what));
     }
     Ok(tags)
@@ -86,8 +86,8 @@ pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Probl
     points.collect()
 }
 
-/// Checks the points of a new experiment against its space and its limit. A stored experiment has tried them, and may
-/// have another space and limit since.
+/// Checks the initial points of a new experiment against its space and its limit. A stored experiment is not checked,
+/// because its space and limit may have changed after the points were tried.
 pub(super) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
     let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
@@ -101,7 +101,7 @@ pub(super) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
     match spec.max_trial_number.filter(|most| count > *most) {
         Some(most) => {
             let what = format!(
-                "asks for {count} trials, and maxTrialNumber is {most}; raise it or leave some out"
+                "asks for {count} trials, but maxTrialNumber is {most}; raise it, or remove points"
             );
             Err(Problem::new("initialTrials", what))
         }

@@ -56,7 +56,7 @@ pub(super) fn section(
     let reuse = local.boolean("reuseMode")?.unwrap_or(false);
     let with_gpus = gpus.is_some_and(|gpus| gpus > 0);
     if with_gpus && use_active_gpu.is_none() {
-        let problem = "must be set when `trialGpuNumber` is: true if trials may use a GPU that others (such as a desktop) use, too";
+        let problem = "must be set if `trialGpuNumber` is: true if trials may use a GPU that other processes (such as a desktop) use, too";
         return Err(local.fault("useActiveGpu", problem));
     }
     if !with_gpus && per_gpu != 1 {

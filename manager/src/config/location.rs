@@ -34,14 +34,14 @@ impl From<serde_saphyr::Location> for Location {
 pub(super) struct Places(Node);
 
 impl Places {
-    /// Parses a text that was read as a document before. `None`: it cannot be parsed again.
+    /// Parses a text that was already read as a document. `None`: the text cannot be parsed again.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         serde_saphyr::from_str(text).ok().map(Self)
     }
 
-    /// Returns the location of a field, such as `trainingService.taskRoles[0].name`. For a missing field it is the
+    /// Returns the location of a field, such as `trainingService.taskRoles[0].name`. For a missing field, returns the
     /// location of the object that should contain it. `None`: that object is the whole document.
     pub(super) fn find(&self, path: &str) -> Option<Location> {
         self.walk(path).0

@@ -1,5 +1,5 @@
-//! PURE: the section `notifications`: the recipients, the events and the means. The section names the sources of
-//! secrets, which are read only when needed.
+//! PURE: the section `notifications`: the events, and the server or command that receives them. The section names the
+//! sources of secrets, which are read only when needed.
 
 use std::path::PathBuf;
 
@@ -122,11 +122,11 @@ pub(super) fn notifications(
     {
         return Err(section.fault("webhookUrl", "must begin with http:// or https://"));
     }
-    // The error messages do not contain the address.
+    // The error must not contain the address, which may be a secret.
     if let Some(SecretSource::Given(url)) = &url
         && let Err(error) = reqwest::Url::parse(url)
     {
-        return Err(section.fault("webhookUrl", format!("is no URL: {error}")));
+        return Err(section.fault("webhookUrl", format!("is not a URL: {error}")));
     }
     let token = source(&mut section, "webhookToken", base, &mut canonical)?;
     let ca_file = path(&mut section, "webhookCaFile", base, &mut canonical)?;
@@ -204,7 +204,7 @@ fn events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
         let word = item.as_str().unwrap_or_default();
         let Some(event) = EventKind::ALL.into_iter().find(|event| event.as_str() == word) else {
             let advice = advice(word, words.iter().copied());
-            let problem = format!("{} is no event; {advice}", kind(&item));
+            let problem = format!("{} is not an event; {advice}", kind(&item));
             return Err(section.fault("events", problem));
         };
         if !events.contains(&event) {
@@ -253,12 +253,12 @@ mod tests {
             (json!({"events": ["experiment_ended"]}),          "notifications", "has no channel"),
             (json!({"command": ""}),                           "notifications.command", "must not be empty"),
             (json!({"webhookUrl": "example.org"}),             "notifications.webhookUrl", "http://"),
-            (json!({"webhookUrl": "https://"}),                "notifications.webhookUrl", "is no URL: empty host"),
-            (json!({"webhookUrl": "http://h:port/s3cret"}),    "notifications.webhookUrl", "is no URL: invalid port number"),
+            (json!({"webhookUrl": "https://"}),                "notifications.webhookUrl", "is not a URL: empty host"),
+            (json!({"webhookUrl": "http://h:port/s3cret"}),    "notifications.webhookUrl", "is not a URL: invalid port number"),
             (json!({"webhookUrl": "http://h", "webhookUrlFile": "f"}), "notifications.webhookUrl", "given twice"),
             (json!({"webhookTokenFile": "f"}),                 "notifications.webhookUrl", "is missing"),
             (json!({"command": "true", "events": []}),         "notifications.events", "a list of"),
-            (json!({"command": "true", "events": ["ended"]}),  "notifications.events", "is no event"),
+            (json!({"command": "true", "events": ["ended"]}),  "notifications.events", "is not an event"),
             (json!({"command": "true", "event": ["x"]}),       "notifications.event", "unknown field"),
             (json!("mail"),                                    "notifications", "expected fields"),
         ];

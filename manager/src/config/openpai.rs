@@ -92,8 +92,8 @@ pub(super) fn section(
     })
 }
 
-/// Returns the interpreter of the environment in which this program is installed, because it has the module, or else
-/// the one in `PATH`.
+/// Returns the interpreter next to this program, because its environment contains the module. Without one, returns the
+/// interpreter in `PATH`.
 fn python() -> String {
     let beside = std::env::current_exe().ok().map(|program| program.with_file_name("python3"));
     let beside = beside.filter(|program| program.is_file());
@@ -118,7 +118,7 @@ fn host(section: &mut Section) -> Result<String, Problem> {
             Ok(url)
         }
         _ => {
-            let problem = format!("`{url}` is no address such as https://pai.example.org");
+            let problem = format!("`{url}` is not an address such as https://pai.example.org");
             Err(section.fault("host", problem))
         }
     }
@@ -130,7 +130,7 @@ fn token(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Res
     let file = section.string("tokenFile")?.map(|file| resolve(&file, base));
     match (&token, &file) {
         (None, None) => {
-            let problem = "is missing; give it, or better a `tokenFile` that only you may read";
+            let problem = "is missing; set it, or better a `tokenFile` that only you can read";
             return Err(section.fault("token", problem));
         }
         (Some(_), Some(_)) => {

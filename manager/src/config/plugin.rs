@@ -29,9 +29,9 @@ pub struct PluginSpec {
     pub command: Vec<String>,
     /// `settings`: an object that the program receives unchanged.
     pub settings: Value,
-    /// `nniManagerIp`: the address at which trials reach the manager. `None`: a guess, or `--advertise`.
+    /// `nniManagerIp`: the address at which trials reach the manager. `None`: `--advertise`, or else a guess.
     pub advertise: Option<String>,
-    /// The address of the platform that runs the trials, if the manager knows it. Trials reach the manager from there.
+    /// The address of the platform that runs the trials, if known. The manager then listens for connections from there.
     /// `None`: the manager listens as for trials on this machine, unless the user configures otherwise.
     pub api_server: Option<String>,
 }

@@ -18,12 +18,12 @@ use crate::util::nearest::folded;
 /// The name of the file in NNI 3.0 (`nni/tools/package_utils/config_manager.py`).
 const REGISTRY: &str = "registered_algorithms.yml";
 
-/// An algorithm name that was not found, and an addition to the message about it.
+/// An algorithm name that was not found in NNI's registry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotRegistered {
     /// The path of the field, such as `tuner.name`.
     pub(super) path: String,
-    /// The file that was searched.
+    /// The searched file and the result, as an addition to the error about the name.
     pub(super) note: String,
 }
 
@@ -52,7 +52,8 @@ pub(super) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<NotRegistered
         }) {
             Ok(found) => put(members, section, found),
             Err(why) => {
-                let note = format!("; looked for among those of `nnictl algo register`: {why}");
+                let note =
+                    format!("; it is not registered with `nnictl algo register` either: {why}");
                 missing.push(NotRegistered { path: format!("{section}.name"), note });
             }
         }
@@ -66,8 +67,8 @@ fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> 
     members.iter().find(|(key, _)| folded(key) == wanted).map(|(_, value)| value)
 }
 
-/// Returns the file of registered algorithms that NNI reads under `python`, and its content. An error describes what
-/// was found instead.
+/// Returns the path and the content of the registry that NNI reads under the interpreter `python`. An error names the
+/// file that cannot be read, and the reason.
 fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
     let file = find_nni_config(python)?.join(REGISTRY);
     let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -80,7 +81,7 @@ fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
 #[derive(Debug, PartialEq)]
 struct Registered {
     class: String,
-    /// The arguments of the registration, which those of the experiment override.
+    /// The arguments of the registration. Arguments of the experiment override them.
     class_args: Map<String, Value>,
     is_advisor: bool,
 }
@@ -110,7 +111,7 @@ fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
     })
 }
 
-/// Replaces the name by a class. A tuner that was registered as an advisor moves to the advisor's section.
+/// Replaces the name by the registered class. A tuner that is registered as an advisor moves to the section `advisor`.
 fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
     let wanted = folded(section);
     let Some(key) = members.keys().find(|key| folded(key) == wanted).cloned() else { return };

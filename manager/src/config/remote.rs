@@ -49,7 +49,7 @@ const MACHINE: [&str; 18] = [
     "sshPassphraseFile",
 ];
 
-/// The default of `machinePatience`. Kubernetes waits as long for a node before it runs its pods elsewhere.
+/// The default of `machinePatience`. Kubernetes waits equally long before it evicts the pods of an unreachable node.
 const DEFAULT_PATIENCE: Duration = Duration::from_mins(5);
 
 /// The machines that run trials.
@@ -152,7 +152,7 @@ pub(super) fn section(
         let (machine, canonical) = machine(&path, value, gpus, base)?;
         if machines.iter().any(|other| other.name == machine.name) {
             let problem =
-                format!("`{}` is given twice; give each a `name` of its own", machine.name);
+                format!("`{}` is used twice; give each machine its own `name`", machine.name);
             return Err(Problem::new(format!("{path}.name"), problem));
         }
         machines.push(machine);
@@ -186,7 +186,7 @@ pub(super) fn section(
 fn machine_list(section: &mut Section) -> Result<Vec<Value>, Problem> {
     let problem = match section.take("machineList") {
         Some(Value::Array(list)) if !list.is_empty() => return Ok(list),
-        Some(Value::Array(_)) => "must name a machine at least",
+        Some(Value::Array(_)) => "must name at least one machine",
         Some(_) => "expected a list of machines",
         None => "is missing; for example [{host: gpu1, user: me}]",
     };
@@ -209,7 +209,7 @@ fn machine(
     let user = word(&mut section, "user")?;
     let key = section.string("sshKeyFile")?.map(|file| own_path(&file, base));
     if let Some(file) = key.as_ref().filter(|file| base.lacks_file(file)) {
-        return Err(section.fault("sshKeyFile", format!("{} is no file", file.display())));
+        return Err(section.fault("sshKeyFile", format!("{} is not a file", file.display())));
     }
     let password_file = secret_file(&mut section, "passwordFile", base)?;
     let passphrase_file = secret_file(&mut section, "sshPassphraseFile", base)?;
@@ -280,9 +280,9 @@ fn secret_file(
     };
     let shown = path.display();
     match path.metadata() {
-        Ok(file) if !file.is_file() => Err(section.fault(name, format!("{shown} is no file"))),
+        Ok(file) if !file.is_file() => Err(section.fault(name, format!("{shown} is not a file"))),
         Ok(file) if file.permissions().mode() & 0o077 != 0 => {
-            let problem = format!("others can read {shown}; run `chmod 600 {shown}`");
+            let problem = format!("other users can read {shown}; run `chmod 600 {shown}`");
             Err(section.fault(name, problem))
         }
         Ok(_) => Ok(Some(path)),

@@ -1,4 +1,4 @@
-//! The section `trainingService`. It finds the platform, whose module reads the fields.
+//! The section `trainingService`. This module finds the platform, and the platform's module reads the fields.
 
 use std::path::Path;
 
@@ -84,7 +84,7 @@ const PLATFORMS: [(&str, Platform); 9] = [
 /// Finds the requested platform, before its fields are read.
 fn platform(service: &Value) -> Result<Platform, Problem> {
     let Some(members) = service.as_object() else {
-        return Ok(Platform::Local); // No object: said where it is opened.
+        return Ok(Platform::Local); // Not an object: reported when the section is opened.
     };
     let field = members.iter().find(|(key, _)| folded(key) == "platform");
     check_platform("trainingService.platform", field.map(|(_, value)| value))
@@ -101,7 +101,7 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platfor
             }
             if name == HYBRID {
                 let example = "such as [{platform: local}, {platform: remote, machineList: […]}]";
-                format!("`{name}` is no platform; name several in a list, {example}")
+                format!("`{name}` is not a platform; list several platforms, {example}")
             } else if OTHER_PLATFORMS.contains(&name.as_str()) {
                 format!("`{name}` is not available in this build, which has {has}")
             } else {

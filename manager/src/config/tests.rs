@@ -187,7 +187,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"tuner": {"command": []}}),           "tuner.command: expected a program"),
         (json!({"assessor": {"command": ["a"]}}),     "assessor.command: belongs to `tuner`"),
         (json!({"tuner": null, "advisor": {"name": "BOHB"}, "assessor": {"name": "Medianstop"}}), "assessor: is given besides an advisor"),
-        (json!({"pythonInterpreter": "no/python"}),   "pythonInterpreter: there is no program "),
+        (json!({"pythonInterpreter": "no/python"}),   "pythonInterpreter: program "),
         (json!({"advisor": {"name": "Random"}}),      "advisor: is given besides `tuner`; keep one of them"),
         (json!({"assessor": {"name": "Medianstopp"}}), "assessor.name: `Medianstopp` is not an assessor; did you mean `Medianstop`?"),
         (json!({"assessor": {"name": "Medianstop", "classArgs": {"stp": 1}}}), "assessor.classArgs.stp: is not an argument of Medianstop; allowed: optimize_mode, start_step"),
@@ -200,7 +200,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trainingService": [{"platform": "aml"}]}), "trainingService[0].platform: `aml` is not available in this build"),
         (json!({"trainingService": {"platform": "local", "gpuIndexes": 1}}), "trainingService.gpuIndexes: unknown field; did you mean `gpuIndices`?"),
         (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning without `trialGpuNumber`"),
-        (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set when `trialGpuNumber` is"),
+        (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set if `trialGpuNumber` is"),
         (json!({"trialGpuNumber": -1}),               "trialGpuNumber: expected an integer of at least 0, found -1"),
         (json!({"sharedStorage": {}}),                "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`"),
         (json!({"name": "iris"}),                     "name: unknown field; here it is `experimentName`"),
@@ -333,7 +333,10 @@ fn a_code_directory_must_be_a_directory() {
     let problem = |path: &Path| load(path).unwrap_err().problem;
     assert_eq!(problem(&file), format!("trialCodeDirectory: {} does not exist", code.display()));
     std::fs::write(&code, "").unwrap();
-    assert_eq!(problem(&file), format!("trialCodeDirectory: {} is no directory", code.display()));
+    assert_eq!(
+        problem(&file),
+        format!("trialCodeDirectory: {} is not a directory", code.display())
+    );
     std::fs::remove_file(&code).unwrap();
     std::fs::create_dir(&code).unwrap();
     assert_eq!(load(&file).unwrap().trial_code_directory, code);
@@ -427,7 +430,7 @@ fn trials_elsewhere_run_a_snapshot_anyway() {
         (&local,  json!(true),  Ok(true)),
         (&remote, Value::Null,  Ok(true)),
         (&remote, json!(true),  Ok(true)),
-        (&remote, json!(false), Err("codeSnapshot: is false, but trials elsewhere always run a copy")),
+        (&remote, json!(false), Err("codeSnapshot: is false, but trials on other machines always run a copy")),
         (&local,  json!("yes"), Err("codeSnapshot: expected true or false")),
     ];
     for (service, wanted, expected) in table {

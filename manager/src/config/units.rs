@@ -40,8 +40,8 @@ const MEBIBYTES: [(&str, f64); 14] = [
     ("tb", 1_048_576.0),
 ];
 
-/// Reads a duration such as `90`, `"1.5h"` or `"1h30m"`, in seconds if there is no unit. It rounds fractions of a
-/// second up, as NNI does, unless the unit is `ms`.
+/// Reads a duration such as `90`, `"1.5h"` or `"1h30m"`. A number without a unit is in seconds. Fractions of a second
+/// are rounded up, as in NNI, unless the unit is `ms`.
 pub fn duration(value: &Value) -> Result<Duration, String> {
     let form = "a duration such as 90, 90s, 10m, 1.5h or 2d";
     let seconds = amount(value, &SECONDS).ok_or_else(|| wrong(value, form))?;
@@ -53,8 +53,8 @@ pub fn duration(value: &Value) -> Result<Duration, String> {
     }
 }
 
-/// Reads an amount of memory such as `8192` or `"8gb"`, in MiB if there is no unit. It returns MiB, rounded up. All
-/// units are powers of 1024, as in NNI.
+/// Reads an amount of memory such as `8192` or `"8gb"`, and returns it in MiB, rounded up. A number without a unit is
+/// in MiB. All units are powers of 1024, as in NNI.
 pub fn memory_mib(value: &Value) -> Result<u64, String> {
     let form = "an amount of memory such as 8192, 8192mb or 8gb";
     let mebibytes = amount(value, &MEBIBYTES).ok_or_else(|| wrong(value, form))?.ceil();

@@ -11,7 +11,7 @@ use crate::util::nearest::folded;
 #[derive(Debug)]
 pub(super) struct Converted {
     pub(super) v2: Value,
-    /// Maps v2 paths to v1 paths, including those of possible fields. The last entry for a path counts.
+    /// Maps v2 paths to v1 paths, also of fields that the document does not have. The last entry for a path counts.
     names: Vec<(String, String)>,
 }
 
@@ -51,18 +51,18 @@ pub(super) fn is_v1(document: &Value) -> bool {
     platform_of(document).is_some()
 }
 
-/// Returns the value of the field that only the v1 form has.
+/// Returns the value of `trainingServicePlatform`, which only the v1 form has.
 fn platform_of(document: &Value) -> Option<&Value> {
     let mut members = document.as_object()?.iter();
     members.find(|(key, _)| folded(key) == "trainingserviceplatform").map(|(_, value)| value)
 }
 
-/// Refuses a platform that is not built in. The check comes first, because the fields of such a platform are also
-/// unknown.
+/// Refuses a platform that is not built in. This check precedes that of the fields, because those of such a platform
+/// are unknown.
 pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     let Some(name) = platform_of(document).filter(|name| !name.is_null()) else { return Ok(()) };
     if name == service::HYBRID {
-        return Ok(()); // Its platforms are checked where they are named.
+        return Ok(()); // The platforms of a hybrid experiment are checked in its list.
     }
     service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
 }
@@ -285,7 +285,7 @@ impl Converter {
             self.name("trainingService.storage.storageType", &format!("{config}.storage"));
         }
         if v1.boolean("multiPhase")? == Some(true) {
-            return Err(v1.fault("multiPhase", "multi-phase trials do not exist any more"));
+            return Err(v1.fault("multiPhase", "multi-phase trials are no longer supported"));
         }
         let mut v2 = Map::new();
         self.rename(&mut v1, "", COMMON, &mut v2);
@@ -339,7 +339,7 @@ impl Converter {
                 "remote" => self.remote_fields(v1, &path, &mut part)?,
                 other => {
                     let problem = format!(
-                        "`{other}` has no place here; name the services in a list `trainingService`, as version 2 has it"
+                        "`{other}` is not supported in this list; use the list form of `trainingService` of version 2"
                     );
                     return Err(Problem::new(format!("{NAMES}[{i}]"), problem));
                 }

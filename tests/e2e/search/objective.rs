@@ -71,7 +71,7 @@ fn a_class_without_a_direction_argument_is_named() {
     let search = Search::new("echo score=1", 1)
         .with("tuner", json!({"name": "TPE", "classArgs": {"optimize_mode": "minimize"}}))
         .with("assessor", json!({"className": "mine.Strict"}));
-    let warning = "`mine.Strict` is not told that the search minimizes";
+    let warning = "`mine.Strict` does not learn that the search minimizes";
     assert_eq!(doctor(&bed, &search, false).matches(warning).count(), 1);
     let done = search.run(&bed);
     assert_eq!(done.stderr.matches(warning).count(), 1, "{}", done.stderr);

@@ -51,7 +51,7 @@ impl WorkloadKind {
 
     /// Returns the kind of object in the user's template.
     pub(super) fn template(self) -> &'static str {
-        // The pod has the same form as a Job's.
+        // The template is a Job, because only its pod is used.
         if self == Self::TrainJob { "Job" } else { self.object() }
     }
 
@@ -60,12 +60,12 @@ impl WorkloadKind {
         matches!(self, Self::Job | Self::TrainJob)
     }
 
-    /// Returns true if the pods of all trials come from one template, which no trial may change.
+    /// Returns true if all trials share one pod template, which no trial may change.
     pub fn shares_pod_template(self) -> bool {
         self == Self::TrainJob
     }
 
-    /// Returns a sentence about a cluster without any problem.
+    /// Returns the message for a cluster without problems.
     pub fn good_news(self) -> &'static str {
         match self {
             Self::Framework => {

@@ -11,7 +11,7 @@ use crate::util::nearest::{advice, folded};
 /// A kind of the training operator, with its name and its roles in an experiment file.
 #[derive(Debug)]
 struct OperatorKind {
-    /// The value of `operator`: the earlier operator of this kind, before one operator served all kinds.
+    /// The value of `operator`: the name of the kind's former operator. Today, one operator serves all kinds.
     operator: &'static str,
     workload: WorkloadKind,
     /// The roles of the kind.
@@ -48,10 +48,10 @@ const KINDS: [OperatorKind; 4] = [
     },
 ];
 
-/// The roles that a section may have. The deciding one comes first.
+/// The roles that a section may have, first the one that decides the end of the trial.
 const ROLES: [&str; 3] = ["master", "worker", "ps"];
 
-/// The versions in NNI's files. Clusters serve only v1 today, which is sent for all of them.
+/// The versions in NNI's files. Today's clusters serve only v1, which the manager sends for all of them.
 const VERSIONS: [&str; 4] = ["v1alpha2", "v1beta1", "v1beta2", "v1"];
 
 /// The fields of a role: NNI's, and `privateRegistryAuthPath` of its v1 form.
@@ -70,7 +70,10 @@ const ROLE_FIELDS: [&str; 8] = [
 const MEANINGLESS: [(&str, &str); 3] = [
     ("configPath", "is FrameworkController's; a job of the training operator has no template"),
     ("template", "has no meaning here; a job of the training operator has no template"),
-    ("barrierImage", "is FrameworkController's; pods of the training operator meet at the manager"),
+    (
+        "barrierImage",
+        "is FrameworkController's; pods of the training operator wait for one another through the manager",
+    ),
 ];
 
 /// A section in the common form.
@@ -85,7 +88,7 @@ pub(super) struct Converted {
 }
 
 impl Converted {
-    /// Returns a problem of the common form in the terms of the section.
+    /// Converts a problem of the common form to the terms of the section.
     pub(super) fn original(&self, problem: Problem) -> Problem {
         let others = problem.others.into_iter().map(|other| self.original(other)).collect();
         Problem { path: self.path(&problem.path), others, ..problem }
@@ -108,7 +111,7 @@ impl Converted {
 pub(super) fn convert(section: Value) -> Result<Converted, Problem> {
     let at = |field: &str| format!("trainingService.{field}");
     let Value::Object(mut members) = section else {
-        return Err(Problem::new("trainingService", "expected fields, found something else"));
+        return Err(Problem::new("trainingService", "expected fields, found another value"));
     };
     let kind = kind(take(&mut members, "operator"))?;
     let version = version(take(&mut members, "apiVersion"))?;

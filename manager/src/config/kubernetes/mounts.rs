@@ -25,7 +25,7 @@ const FIELDS: [&str; 8] =
 const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
 /// The longest name: a volume's name has at most 63 characters, and begins with `data-`.
 const LONGEST_NAME: usize = 58;
-/// The folders of the agent and of the shared disk.
+/// The folders of the agent and of the shared storage, which no mount may use.
 const RESERVED: [&str; 5] =
     ["/trialkeeper", "/trialkeeper-agent", "/trialkeeper-cache", "/run/trialkeeper", "/tmp/mount"];
 
@@ -49,7 +49,7 @@ pub(super) fn read(
             ("path", mounts.iter().any(|known| known.path == mount.path)),
         ] {
             if taken {
-                return Err(section.fault(field, "is that of another mount"));
+                return Err(section.fault(field, "is used by another mount"));
             }
         }
         mounts.push(mount);
@@ -69,7 +69,7 @@ fn mount(
     let name = needed(fields, "name")?;
     if syntax::namespace(&name).is_err() || name.len() > LONGEST_NAME {
         let what = format!(
-            "`{name}` is no name of a volume: up to {LONGEST_NAME} lower-case letters, digits and dashes"
+            "`{name}` is not a valid volume name: at most {LONGEST_NAME} lower-case letters, digits and dashes are allowed"
         );
         return Err(fields.fault("name", what));
     }
@@ -80,13 +80,13 @@ fn mount(
     if path == "/" || RESERVED.iter().any(|reserved| inside(reserved)) {
         return Err(fields.fault(
             "path",
-            format!("`{path}` is TrialKeeper's or the image's own; take another folder"),
+            format!("`{path}` is a folder of TrialKeeper or of the image; choose another folder"),
         ));
     }
     let given: Vec<&str> =
         SOURCES.into_iter().filter(|source| fields.look(source).is_some()).collect();
     let [source] = given.as_slice() else {
-        let what = format!("needs one of {}", SOURCES.join(", "));
+        let what = format!("needs exactly one of {}", SOURCES.join(", "));
         return Err(Problem::new(fields.path(), what));
     };
     let (source, written) = (*source, fields.look(source).cloned());
@@ -95,7 +95,7 @@ fn mount(
     match (source, said) {
         ("emptyDir", Some(true)) => {
             return Err(
-                fields.fault("readOnly", "is of no use for an `emptyDir`, which begins empty")
+                fields.fault("readOnly", "is not useful for an `emptyDir`, which begins empty")
             );
         }
         ("image", Some(false)) => {
@@ -142,8 +142,7 @@ fn volume(
             Ok(json!({"persistentVolumeClaim": {"claimName": text}}))
         }
         "image" if workload == WorkloadKind::Framework => {
-            let what =
-                "is unknown to FrameworkController, which drops it; `platform: kubernetes` has it";
+            let what = "is unknown to FrameworkController, which drops it; `platform: kubernetes` supports it";
             Err(fields.fault(source, what))
         }
         "image" => {
@@ -157,7 +156,7 @@ fn volume(
 /// Returns the value `path` of the field `hostPath`, if the section allows folders of nodes.
 pub(super) fn host_path(fields: &Section, path: String, allowed: bool) -> Result<String, Problem> {
     if !allowed {
-        let what = "gives trials a folder of the node's own; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";
+        let what = "gives trials access to a folder of the node; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";
         return Err(fields.fault("hostPath", what));
     }
     absolute(fields, "hostPath", path)
@@ -167,7 +166,7 @@ fn absolute(fields: &Section, field: &str, path: String) -> Result<String, Probl
     if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
         return Ok(path);
     }
-    Err(fields.fault(field, format!("`{path}` is no absolute path without `..`")))
+    Err(fields.fault(field, format!("`{path}` is not an absolute path without `..`")))
 }
 
 #[cfg(test)]
@@ -231,15 +230,15 @@ mod tests {
         let table = [
             ("kubernetes", json!({}), "mounts: expected a list of volumes"),
             ("kubernetes", json!([{"path": "/a", "claimName": "c"}]), "mounts[0].name: is missing"),
-            ("kubernetes", json!([{"name": "A.b", "path": "/a", "claimName": "c"}]), "`A.b` is no name of a volume"),
-            ("kubernetes", json!([{"name": "a", "path": "a", "claimName": "c"}]), "`a` is no absolute path"),
-            ("kubernetes", json!([{"name": "a", "path": "/tmp/mount/x", "claimName": "c"}]), "is TrialKeeper's or the image's own"),
-            ("kubernetes", json!([{"name": "a", "path": "/trialkeeper-cache", "claimName": "c"}]), "is TrialKeeper's or the image's own"),
-            ("kubernetes", json!([{"name": "a", "path": "/a"}]), "mounts[0]: needs one of claimName"),
-            ("kubernetes", json!([{"name": "a", "path": "/a", "claimName": "c", "image": "i"}]), "mounts[0]: needs one of claimName"),
-            ("kubernetes", json!([{"name": "a", "path": "/a", "emptyDir": "1gb", "readOnly": true}]), "readOnly: is of no use"),
+            ("kubernetes", json!([{"name": "A.b", "path": "/a", "claimName": "c"}]), "`A.b` is not a valid volume name"),
+            ("kubernetes", json!([{"name": "a", "path": "a", "claimName": "c"}]), "`a` is not an absolute path"),
+            ("kubernetes", json!([{"name": "a", "path": "/tmp/mount/x", "claimName": "c"}]), "is a folder of TrialKeeper or of the image"),
+            ("kubernetes", json!([{"name": "a", "path": "/trialkeeper-cache", "claimName": "c"}]), "is a folder of TrialKeeper or of the image"),
+            ("kubernetes", json!([{"name": "a", "path": "/a"}]), "mounts[0]: needs exactly one of claimName"),
+            ("kubernetes", json!([{"name": "a", "path": "/a", "claimName": "c", "image": "i"}]), "mounts[0]: needs exactly one of claimName"),
+            ("kubernetes", json!([{"name": "a", "path": "/a", "emptyDir": "1gb", "readOnly": true}]), "readOnly: is not useful"),
             ("kubernetes", json!([{"name": "a", "path": "/a", "image": "i", "readOnly": false}]), "readOnly: is always true"),
-            ("kubernetes", two, "mounts[1].name: is that of another mount"),
+            ("kubernetes", two, "mounts[1].name: is used by another mount"),
             ("frameworkcontroller", json!([{"name": "a", "path": "/a", "image": "i"}]), "image: is unknown to FrameworkController"),
             ("frameworkcontroller", json!([{"name": "a", "path": "/a", "hostPath": "/a"}]), "`allowHostPath: true` in `trainingService` allows it"),
         ];

@@ -98,8 +98,7 @@ pub(super) fn read(
     if let Some((name, _)) =
         templates.iter().find(|(name, _)| !roles.iter().any(|r| r.name == *name))
     {
-        let what =
-            format!("the template's role `{name}` is not among them; name every role or none");
+        let what = format!("the template's role `{name}` is missing; list every role or none");
         return Err(Problem::new(path, what));
     }
     Ok((roles, paths))
@@ -110,7 +109,7 @@ struct Around<'a> {
     inherited: &'a Inherited,
     templates: &'a [(String, Value)],
     base: Base<'a>,
-    /// Set if there is no other role.
+    /// Set if this is the only role.
     alone: bool,
     /// Set if the role is the first.
     first: bool,
@@ -133,7 +132,7 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
     let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
     let task_number = fields.integer("taskNumber", 1)?.or(in_template).unwrap_or(1);
     if task_number > 10_000 {
-        let what = format!("{task_number} pods are too many; at most 10000");
+        let what = format!("{task_number} pods are too many; the maximum is 10000");
         return Err(fields.fault("taskNumber", what));
     }
     let own = fields.string("command")?.map(|command| (fields.at("command"), command));
@@ -217,7 +216,7 @@ fn policy(
     let field = "frameworkAttemptCompletionPolicy";
     let from_template = || template.and_then(|role| role.get(field).cloned());
     let Some(value) = fields.take(field).or_else(from_template) else {
-        // The trial is done when all working pods are done, which are those of the reporting role.
+        // The trial succeeds when all pods of the reporting role have succeeded.
         let all = i64::try_from(tasks).unwrap_or(-1);
         return Ok(CompletionPolicy {
             min_failed: 1,
@@ -238,7 +237,7 @@ fn policy(
         }
     };
     let failed = count("minFailedTaskCount")?;
-    // NNI's v2 form has one spelling, while v1 and FrameworkController have the other.
+    // NNI's v2 form has the first spelling. NNI's v1 form and FrameworkController have the second one.
     let (short, long) = (count("minSucceedTaskCount")?, count("minSucceededTaskCount")?);
     if short.is_some() && long.is_some() && short != long {
         return Err(policy.fault("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));

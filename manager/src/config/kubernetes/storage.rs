@@ -1,5 +1,5 @@
-//! PURE: `storage`, the way by which a trial's code reaches its pods. It covers NNI 3.0's `K8sNfsConfig` and
-//! `K8sAzureStorageConfig`, and two ways without shared files.
+//! PURE: `storage`, the storage from which pods get the trial's code. It covers NNI 3.0's `K8sNfsConfig` and
+//! `K8sAzureStorageConfig`, and two kinds without shared files.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::advice;
 
-/// The way by which the code reaches the pods.
+/// The storage from which the pods get the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorageSpec {
     /// TrialKeeper's, and the default: the agent fetches the code from the manager.
@@ -27,7 +27,7 @@ pub enum StorageSpec {
     Pvc {
         /// The claim in the namespace (TrialKeeper's). `None`: the template mounts it.
         claim: Option<String>,
-        /// The mount point of the claim at NNI's manager, which is kept and not needed.
+        /// The mount point of the claim at NNI's manager. Kept without effect.
         path: String,
     },
     /// `K8sAzureStorageConfig`.
@@ -69,7 +69,7 @@ pub(super) fn read(
     let Some(value) = value else { return Ok(StorageSpec::Http) };
     let value = if value.is_string() { json!({"storageType": value}) } else { value };
     let mut fields = Section::open(path, value, &FIELDS)?;
-    // NNI's Python objects state it twice.
+    // NNI's Python objects have both fields.
     let (first, second) = (fields.string("storageType")?, fields.string("storage")?);
     if let (Some(first), Some(second)) = (&first, &second)
         && plain(first) != plain(second)
@@ -120,7 +120,7 @@ pub(super) fn read(
     Ok(storage)
 }
 
-/// Returns the word for a kind without case and dashes, and one word for a kind with two.
+/// Returns the folded word for a kind, and `azurestorage` for both words of that kind.
 fn plain(word: &str) -> String {
     let plain = crate::util::nearest::folded(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
@@ -134,7 +134,7 @@ fn absolute(at: &str, path: String) -> Result<String, Problem> {
 }
 
 impl StorageSpec {
-    /// Returns whether the agents fetch the code from the manager, into the pod or to the share.
+    /// Returns whether agents fetch the code from the manager, into the pod or onto the shared storage.
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Image => false,

@@ -1,6 +1,6 @@
 //! PURE: checks of values that Kubernetes would refuse, often only later in a waiting pod or in every trial.
-//! `FrameworkController` reads all Frameworks of a cluster at once. It reads none while one of them has a field of an
-//! unexpected type.
+//! `FrameworkController` reads all Frameworks of a cluster at once. If one of them has a field of an unexpected type,
+//! `FrameworkController` reads none.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,9 +10,9 @@ use serde_path_to_error::Segment;
 use crate::config::section::{Problem, kind};
 use crate::util::nearest::advice;
 
-/// Fields that hold amounts, by the name of the enclosing object or by their own. Kubernetes also accepts them as
-/// numbers.
+/// The objects whose members are amounts. Kubernetes also accepts numbers for amounts.
 const AMOUNTS: [&str; 3] = ["requests", "limits", "overhead"];
+/// The fields that are amounts themselves.
 const AMOUNT: [&str; 2] = ["sizeLimit", "divisor"];
 
 /// Reads `value` as the type that Kubernetes uses. The path of an error begins with `at`.
@@ -46,7 +46,7 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
     })
 }
 
-/// Refuses fields of `value` that are missing in `typed`, which was read from it, because they would have no effect.
+/// Refuses fields of `value` that are missing in `typed`, which was read from `value`. They would have no effect.
 pub(super) fn no_unknown(at: &str, value: &Value, typed: &impl Serialize) -> Result<(), Problem> {
     let read = serde_json::to_value(typed).unwrap_or_default();
     compare(at, value, &read)
@@ -133,7 +133,7 @@ fn is_amount(text: &str) -> bool {
             || exponent().is_some())
 }
 
-/// Returns the library's term for a type in the user's language.
+/// Translates the library's name of a type for the user.
 fn plainly(expected: &str) -> &str {
     match expected {
         "a sequence" => "a list",
@@ -141,7 +141,7 @@ fn plainly(expected: &str) -> &str {
         "a boolean" => "true or false",
         "i32" | "i64" => "an integer",
         "u64" => "an integer of at least 0",
-        // The name of a kind of object.
+        // A type of Kubernetes.
         other if other.starts_with("struct ") => "fields",
         other if other.starts_with(|c: char| c.is_ascii_uppercase()) => "fields",
         other => other,
@@ -180,7 +180,7 @@ pub(super) fn image(name: &str) -> Result<(), String> {
         })
     };
     let printable = name.chars().all(|c| c.is_ascii_graphic());
-    // The controller inserts a task's number and similar values.
+    // The controller replaces these placeholders by a task's number and similar values.
     if name.contains("{{FC_")
         || printable
             && path.split('/').all(is_component)
@@ -192,11 +192,11 @@ pub(super) fn image(name: &str) -> Result<(), String> {
     let lower = path.to_ascii_lowercase();
     if lower != path && lower.split('/').all(is_component) {
         return Err(format!(
-            "`{name}` is no name of an image: `{path}` has upper-case letters, which only a host and a tag may have"
+            "`{name}` is not a valid image name: `{path}` has upper-case letters, which only a host and a tag may have"
         ));
     }
     Err(format!(
-        "`{name}` is no name of an image; one is like registry.example.com:5000/team/image:1.0"
+        "`{name}` is not a valid image name; a valid one is registry.example.com:5000/team/image:1.0"
     ))
 }
 
@@ -215,7 +215,9 @@ pub(super) fn name(name: &str) -> Result<(), String> {
     if is_subdomain(name) {
         return Ok(());
     }
-    Err(format!("`{name}` is no name in Kubernetes: lower-case letters, digits and dashes"))
+    Err(format!(
+        "`{name}` is not a valid name in Kubernetes: only lower-case letters, digits, dashes and dots are allowed"
+    ))
 }
 
 /// Checks a namespace's name (a DNS label).
@@ -224,7 +226,7 @@ pub(super) fn namespace(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "`{name}` is no name of a namespace: at most 63 lower-case letters, digits and dashes"
+        "`{name}` is not a valid namespace: at most 63 lower-case letters, digits and dashes are allowed"
     ))
 }
 
@@ -249,7 +251,7 @@ pub(super) fn label_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "`{name}` is no name of a label; one is like gpu or node.example.com/gpu: after the domain at most 63 letters, \
+        "`{name}` is not a valid label name; valid ones are gpu and node.example.com/gpu: after the domain at most 63 letters, \
          digits, dashes, dots and underscores"
     ))
 }
@@ -260,7 +262,7 @@ pub(super) fn label_value(value: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "`{value}` is no value of a label: at most 63 letters, digits, dashes, dots and underscores, and no other at either end"
+        "`{value}` is not a valid label value: at most 63 letters, digits, dashes, dots and underscores, with a letter or digit at both ends"
     ))
 }
 

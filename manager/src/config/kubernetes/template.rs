@@ -1,5 +1,5 @@
-//! The user's own Framework or Job, from a file or from the experiment file itself. The manager completes it. The parts
-//! that the manager relies on are checked fully, and the rest by the types of Kubernetes.
+//! The user's own Framework or Job, from a separate file or from the experiment file. The manager completes it. The
+//! parts that the manager relies on are checked fully. The rest is only checked against the types of Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use crate::config::section::{Problem, Section};
 /// A Framework in the form that its controller reads.
 #[derive(Deserialize)]
 struct FrameworkDocument {
-    #[expect(dead_code, reason = "its types are what matters")]
+    #[expect(dead_code, reason = "only the types of its fields matter")]
     metadata: Option<Metadata>,
     spec: Option<Spec>,
 }
 
 #[derive(Deserialize)]
-#[expect(dead_code, reason = "its types are what matters")]
+#[expect(dead_code, reason = "only the types of its fields matter")]
 struct Metadata {
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
@@ -43,7 +43,7 @@ struct Spec {
 struct Role {
     name: Option<String>,
     task_number: Option<u64>,
-    /// The reader of the experiment file's field checks this one, too.
+    /// Checked by the reader of the experiment file's field of the same name.
     framework_attempt_completion_policy: Option<Value>,
     task: Option<Task>,
 }
@@ -84,7 +84,7 @@ pub(super) fn read(
         .map_err(|what| Problem::new("the template", what).in_other_file(&path))?;
     let kind = workload.template();
     if read.get("kind").and_then(Value::as_str) != Some(kind) {
-        let what = format!("{} is no object of kind {kind}", path.display());
+        let what = format!("{} is not an object of kind {kind}", path.display());
         return Err(fields.fault("configPath", what));
     }
     with_roles(workload, read).map(Some).map_err(|problem| problem.in_other_file(&path))
@@ -100,11 +100,14 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
     let members = spec.and_then(Value::as_object);
     let others = members.into_iter().flat_map(|members| members.keys());
     if let Some(other) = others.clone().find(|field| *field != "template") {
-        let what = "is not taken from a template: how a Job is run is TrialKeeper's; leave it out";
+        let what = "is not taken from a template, because TrialKeeper sets it; leave it out";
         return Err(Problem::new(format!("the template, spec.{other}"), what));
     }
     let Some(pod) = spec.and_then(|spec| spec.get("template")) else {
-        return Err(Problem::new("the template, spec.template", "is missing; it is a Job's pod"));
+        return Err(Problem::new(
+            "the template, spec.template",
+            "is missing; it is the Job's pod template",
+        ));
     };
     Ok(json!({
         "metadata": template["metadata"],

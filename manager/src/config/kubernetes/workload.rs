@@ -54,7 +54,8 @@ pub(super) fn check_roles(
         WorkloadKind::Framework => return Ok(()),
         WorkloadKind::Job => {}
         WorkloadKind::TrainJob if roles.len() > 1 => {
-            let what = "a TrainJob has one role; `platform: kubernetes` runs several as a JobSet";
+            let what =
+                "a TrainJob has one role; `platform: kubernetes` runs several roles as a JobSet";
             return Err(fields.fault("taskRoles", what));
         }
         WorkloadKind::TrainJob => {}
@@ -115,14 +116,16 @@ pub(super) fn check_fields(
         WorkloadKind::Framework => {
             let set = queued.into_iter().find(|(_, value)| value.is_some());
             set.map_or(Ok(()), |(field, _)| {
-                let what = "is Kueue's, which queues no Frameworks; `platform: kubernetes` has it";
+                let what =
+                    "is Kueue's, which queues no Frameworks; `platform: kubernetes` supports it";
                 Err(fields.fault(field, what))
             })
         }
         WorkloadKind::Job | WorkloadKind::JobSet | WorkloadKind::TrainJob
             if barrier_image.is_some() =>
         {
-            let what = "is FrameworkController's; pods of a Job meet at the manager";
+            let what =
+                "is FrameworkController's; pods of a Job wait for one another through the manager";
             Err(fields.fault("barrierImage", what))
         }
         _ if priority_class.is_some() && queue.is_none() => {
@@ -234,7 +237,7 @@ mod tests {
         assert_reads_again(&job(&with), &good);
         #[rustfmt::skip]
         let table = [
-            ("kind: Framework\nspec: {}".to_owned(), "is no object of kind Job"),
+            ("kind: Framework\nspec: {}".to_owned(), "is not an object of kind Job"),
             ("kind: Job\nspec: {}".to_owned(), "the template, spec.template: is missing"),
             (format!("kind: Job\nspec: {{backoffLimit: 3, template: {POD}}}"), "the template, spec.backoffLimit: is not taken from a template"),
         ];

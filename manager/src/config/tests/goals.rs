@@ -66,7 +66,7 @@ fn bad_goals_are_refused_with_the_remedy() {
         (json!({"objectives": [{"metric": "a"}]}),                            "objectives[0].direction: is missing"),
         (json!({"objectives": [{"direction": "min"}]}),                       "objectives[0].metric: is missing"),
         (json!({"objectives": [{"metric": "a", "direction": "up"}]}),         "objectives[0].direction: `up` is not known"),
-        (json!({"objectives": twice}),                                        "objectives[1].metric: `a` is an objective twice"),
+        (json!({"objectives": twice}),                                        "objectives[1].metric: `a` is listed as an objective twice"),
         (json!({"constraints": [{"metric": "m", "max": 1}]}),                 "constraints: need the objective's name"),
         (limit(json!({"metric": "m"})),                                       "constraints[0].max: is missing"),
         (limit(json!({"metric": "m", "min": 2, "max": 1})),                   "constraints[0].min: is 2, more than `max`, 1"),
@@ -74,7 +74,7 @@ fn bad_goals_are_refused_with_the_remedy() {
         (json!({"objective": "acc", "constraints": [{"metric": "m", "max": 1}], "tuner": {"name": "GP"}}),
             "tuner.name: GP supports no constraints; for constraints, use TPE, NSGA-II or CMA-ES"),
         (json!({"searchSpace": {"n": {"_type": "lograndint", "_value": [1, 9]}}, "tuner": {"name": "SMAC"}}),
-            "searchSpace: has a `lograndint`, which NNI's tuners do not know"),
+            "searchSpace: has a `lograndint`, which NNI's tuners do not support"),
     ];
     for (changes, start) in table {
         let said = said(&changes);

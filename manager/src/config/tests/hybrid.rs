@@ -66,7 +66,7 @@ fn a_problem_with_a_part_names_its_place_in_the_list() {
         (json!([local, {"platform": "local", "trialCodeDirectory": "/"}]), "trainingService[1].trialCodeDirectory: differs"),
         (json!([[local]]),                                  "trainingService[0]: expected fields"),
         (json!([kubernetes, local, kubernetes]),            "trainingService[2].platform: is on Kubernetes, as is trainingService[0]"),
-        (json!({"platform": "hybrid"}),                     "trainingService.platform: `hybrid` is no platform; name several in a list"),
+        (json!({"platform": "hybrid"}),                     "trainingService.platform: `hybrid` is not a platform; list several platforms"),
     ];
     for (parts, problem) in table {
         let said = service(&parts).unwrap_err();
@@ -76,7 +76,7 @@ fn a_problem_with_a_part_names_its_place_in_the_list() {
         "trainingService": [local, {"platform": "plugin", "command": ["s"]}], "codeSnapshot": false,
     }));
     let said = loaded(&elsewhere.to_string()).unwrap_err();
-    assert!(said.starts_with("codeSnapshot: is false, but trials elsewhere"), "{said}");
+    assert!(said.starts_with("codeSnapshot: is false, but trials on other machines"), "{said}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_legacy_hybrid_file_is_read() {
         (platforms(json!("local")),           format!("{field}: expected a list of platforms")),
         (platforms(json!([])),                format!("{field}: ")),
         (platforms(json!(["local", "aml"])),  format!("{field}[1]: `aml` is not available")),
-        (platforms(json!(["kubeflow"])),      format!("{field}[0]: `kubeflow` has no place here")),
+        (platforms(json!(["kubeflow"])),      format!("{field}[0]: `kubeflow` is not supported in this list")),
         (platforms(json!(["local"])),         format!("machineList: belongs to a platform that `{field}` does not name")),
         (json!({"localConfig": {"gpus": 1}}), "localConfig.gpus: unknown field".to_owned()),
         (json!({"machineList": [{"ip": "h", "username": "u", "sshKeyPath": "none"}]}), "machineList[0].sshKeyPath: ".to_owned()),

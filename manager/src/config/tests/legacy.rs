@@ -63,8 +63,8 @@ fn a_legacy_file_is_refused_in_its_own_words() {
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u"}}), "paiConfig.token: is missing"),
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"passWrd": "p"}}), "paiConfig.passWrd: unknown field"),
         (json!({"trial": {"command": "true", "image": "i"}}),          "trial.image: unknown field"),
-        (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: must be set when `trial.gpuNum` is: true"),
-        (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: must be set when `trial.gpuNum` is: true"),
+        (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: must be set if `trial.gpuNum` is: true"),
+        (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: must be set if `trial.gpuNum` is: true"),
         (json!({"localConfig": {"maxTrialNumPerGpu": 2}}),             "localConfig.maxTrialNumPerGpu: 2 has no meaning without `trial.gpuNum`"),
         (json!({"trial": {"codeDir": "."}}),                           "trial.command: is missing; for example: python3 trial.py"),
         (json!({"trial": null}),                                       "trial.command: is missing"),
@@ -80,9 +80,9 @@ fn a_legacy_file_is_refused_in_its_own_words() {
         (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"storage": "ceph"}}), "frameworkcontrollerConfig.storage: `ceph` is not known"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"nfs": {"server": "s"}}}), "frameworkcontrollerConfig.nfs.path: is missing"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"mounts": [{"name": "a"}]}}), "frameworkcontrollerConfig.mounts[0].path: is missing"),
-        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"cache": {"hostPath": "/c"}}}), "frameworkcontrollerConfig.cache.hostPath: gives trials a folder of the node's own"),
-        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"allowHostPath": true, "cache": {"hostPath": "c"}}}), "frameworkcontrollerConfig.cache.hostPath: `c` is no absolute path"),
-        (json!({"multiPhase": true}),                                  "multiPhase: multi-phase trials do not exist any more"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"cache": {"hostPath": "/c"}}}), "frameworkcontrollerConfig.cache.hostPath: gives trials access to a folder of the node"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"allowHostPath": true, "cache": {"hostPath": "c"}}}), "frameworkcontrollerConfig.cache.hostPath: `c` is not an absolute path"),
+        (json!({"multiPhase": true}),                                  "multiPhase: multi-phase trials are no longer supported"),
         (json!({"localConfig": {"gpuIndices": "0,x"}}),                "localConfig.gpuIndices: expected indices"),
     ];
     for (changes, message) in table {

@@ -66,11 +66,11 @@ fn faults_are_reported_with_nnis_field() {
     #[rustfmt::skip]
     let table = [
         (json!({"host": null}),                     "trainingService.host: is missing; the address of OpenPAI"),
-        (json!({"host": "ftp://pai"}),              "trainingService.host: `ftp://pai` is no address such as https"),
-        (json!({"host": "https://"}),               "trainingService.host: `https://` is no address"),
+        (json!({"host": "ftp://pai"}),              "trainingService.host: `ftp://pai` is not an address such as https"),
+        (json!({"host": "https://"}),               "trainingService.host: `https://` is not an address"),
         (json!({"username": null}),                 "trainingService.username: is missing"),
         (json!({"userName": "me"}),                 "trainingService.username: is given twice"),
-        (json!({"token": null}),                    "trainingService.token: is missing; give it, or better a `tokenFile`"),
+        (json!({"token": null}),                    "trainingService.token: is missing; set it, or better a `tokenFile`"),
         (json!({"tokenFile": "t"}),                 "trainingService.tokenFile: is given besides `token`"),
         (json!({"trialCpuNumber": null}),           "trainingService.trialCpuNumber: is missing; for example 4"),
         (json!({"trialCpuNumber": 0}),              "trainingService.trialCpuNumber: expected an integer of at least 1"),

@@ -47,7 +47,7 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
         "ErrImageNeverPull" => {
             format!("the image {image} is not on the node and may not be pulled")
         }
-        "InvalidImageName" => format!("{image} is no name of an image"),
+        "InvalidImageName" => format!("{image} is not a valid image name"),
         "ImageInspectError" => format!("the image {image} cannot be used"),
         "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
             format!("the container {name} cannot be made")
