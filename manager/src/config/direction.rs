@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn all_statements_must_agree_and_the_default_needs_none() {
+    fn all_statements_must_agree_and_the_default_applies_without_any() {
         let say = |path: &str, mode| Statement { path: path.to_owned(), mode };
         let (objective, tuner, assessor) = ("objective.direction", "tuner.x", "assessor.x");
         #[rustfmt::skip]
@@ -150,9 +150,9 @@ mod tests {
             ("nothing is stated",     vec![],                                             Ok((Minimize, true))),
             ("the tuner states it",   vec![say(tuner, Maximize)],                         Ok((Maximize, false))),
             ("the assessor does",     vec![say(assessor, Maximize)],                      Ok((Maximize, false))),
-            ("both, alike",           vec![say(tuner, Maximize), say(assessor, Maximize)], Ok((Maximize, false))),
-            ("both, unlike",          vec![say(tuner, Minimize), say(assessor, Maximize)], Err("assessor.x")),
-            ("the objective outside", vec![say(objective, Maximize), say(tuner, Minimize)], Err("tuner.x")),
+            ("both, equal",           vec![say(tuner, Maximize), say(assessor, Maximize)], Ok((Maximize, false))),
+            ("both, different",       vec![say(tuner, Minimize), say(assessor, Maximize)], Err("assessor.x")),
+            ("the objective, too",    vec![say(objective, Maximize), say(tuner, Minimize)], Err("tuner.x")),
         ];
         for (rule, statements, expected) in table {
             let found = agree(&statements, Minimize);

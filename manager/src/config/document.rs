@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_a_person_means_them() {
+    fn common_yaml_values_are_read_as_json() {
         #[rustfmt::skip]
         let table = [
             ("a: 1",                       json!({"a": 1})),

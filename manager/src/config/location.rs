@@ -190,7 +190,7 @@ assessor: *t
 ";
 
     #[test]
-    fn a_field_is_found_where_it_stands() {
+    fn a_field_is_located_in_the_text() {
         #[rustfmt::skip]
         let table = [
             ("trialCommand",                        Some((2, 1))),

@@ -239,7 +239,11 @@ mod tests {
         let events = vec![EventKind::ExperimentEnded];
         let wanted = NotificationsSpec { events, webhook: Some(webhook), command };
         assert_eq!(spec, wanted);
-        assert_eq!(read(&canonical).unwrap(), Some((spec, canonical)), "as it was stored");
+        assert_eq!(
+            read(&canonical).unwrap(),
+            Some((spec, canonical)),
+            "the canonical form is read unchanged"
+        );
         let (spec, _) = read(&json!({"command": "true"})).unwrap().unwrap();
         assert_eq!(spec.events, EventKind::ALL);
         assert_eq!(read(&Value::Null).unwrap(), None);

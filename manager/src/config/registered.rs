@@ -143,7 +143,7 @@ fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
 mod tests {
     use super::*;
 
-    /// A file as NNI 3.0 writes it, with remains of NNI 2.5.
+    /// A registry of NNI 3.0, with entries of NNI 2.5.
     const FILE: &str = "
 tuners:
 - {builtinName: demotuner, className: demo_tuner.DemoTuner, source: user, nniVersion: '3.0'}
@@ -185,7 +185,7 @@ assessors:
     }
 
     #[test]
-    fn a_registered_class_stands_in_the_place_of_its_name() {
+    fn a_registered_class_replaces_its_name() {
         let found = |is_advisor| Registered {
             class: "m.C".to_owned(),
             class_args: json!({"a": 1, "b": 2}).as_object().cloned().unwrap(),

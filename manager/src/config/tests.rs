@@ -85,7 +85,7 @@ objective: accuracy
 }
 
 #[test]
-fn the_canonical_form_is_nnis_and_comes_back_as_the_same_spec() {
+fn the_canonical_form_is_nnis_and_is_read_as_the_same_spec() {
     for case in nni("canonical") {
         let (directory, file) = written(&case["document"].to_string());
         let base = directory.path().canonicalize().unwrap();
@@ -102,7 +102,7 @@ fn the_canonical_form_is_nnis_and_comes_back_as_the_same_spec() {
 }
 
 #[test]
-fn an_empty_string_that_nni_writes_for_an_unset_field_is_absent() {
+fn an_empty_string_counts_as_an_unset_field() {
     // NNI 3.0 writes it for FrameworkController and Kubeflow, and an older loader may have written it to a local file.
     let service = json!({"platform": "local", "trialCommand": "", "trialCodeDirectory": ""});
     let spec = loaded(&with(&json!({"trainingService": service})).to_string()).unwrap();
@@ -127,7 +127,7 @@ fn durations_and_memory_are_nnis() {
 }
 
 #[test]
-fn machines_get_the_address_of_their_section_or_above_it() {
+fn machines_use_the_address_of_their_section_or_of_the_file() {
     let section = json!({"platform": "remote", "machineList": [{"host": "h"}]});
     let mut own = section.clone();
     own["nniManagerIp"] = json!("10.0.0.2");
@@ -227,7 +227,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
 }
 
 #[test]
-fn the_allowed_fields_are_told_once_with_the_words_of_other_tools_or_without() {
+fn the_allowed_fields_are_listed_once_for_several_unknown_fields() {
     let words = json!({"n_jobs": 2, "x": 1, "y": 1, "run_cap": 9});
     let problem = loaded(&with(&words).to_string()).unwrap_err();
     let lines: Vec<&str> = problem.lines().collect();
@@ -245,7 +245,7 @@ fn the_allowed_fields_are_told_once_with_the_words_of_other_tools_or_without() {
 }
 
 #[test]
-fn a_tuner_of_ones_own_has_a_space_of_its_own() {
+fn a_users_own_tuner_may_have_any_search_space() {
     let class = json!({"className": "m.C"});
     let own = json!({"layers": {"min": 1, "max": 5}, "mode": "fast", "none": null});
     let nas = json!({"conv": {"_type": "layer_choice", "_value": ["a", "b"]}});
@@ -257,7 +257,7 @@ fn a_tuner_of_ones_own_has_a_space_of_its_own() {
         (json!({"tuner": null, "advisor": class, "searchSpace": own}), None),
         (json!({"tuner": {"command": ["search"]}, "searchSpace": own}), None),
         (json!({"tuner": {"name": "PPOTuner"}, "searchSpace": nas}),  None),
-        // The names of the parameters are unknown in this case.
+        // The parameters' names are unknown, so the placeholder is accepted.
         (json!({"tuner": class, "searchSpace": own, "trialCommand": "t {{depth}}"}), None),
         (json!({"tuner": class, "trialCommand": "t {{depth}}"}),      Some("trialCommand: {{depth}} names no parameter")),
         (json!({"tuner": class, "searchSpace": [own]}),               Some("searchSpace: expected an object of parameters, found a list")),
@@ -304,7 +304,7 @@ fn all_faults_and_only_faults_are_reported_at_once() {
          &["trialConcurrency", "maxExperimentDuration", "maxTrialNumber", "tuner.name"][..]),
         (json!({"trialComand": "x", "trialCommand": null, "trialConcurrency": null, "colour": 1}),
          &["trialComand", "colour", "trialConcurrency"]),
-        // Fields that were written for a faulty space are not judged by a valid one.
+        // Fields that depend on a faulty space are not checked against the substitute.
         (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
          &["searchSpace.lr._type", "maxTrialNumber"]),
         (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
@@ -391,7 +391,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn placeholders_of_a_batch_are_the_names_that_every_set_has() {
+fn placeholders_of_a_batch_may_use_names_in_every_set() {
     let space = json!({"sets": {"_type": "choice", "_value": [{"x": 1, "y": 2}, {"x": 3}]}});
     let batch = |command: &str| {
         with(&json!({"searchSpace": space, "tuner": {"name": "Batch"}, "trialCommand": command}))
@@ -420,7 +420,7 @@ proptest! {
 }
 
 #[test]
-fn trials_elsewhere_run_a_snapshot_anyway() {
+fn trials_on_other_machines_always_run_a_snapshot() {
     let remote = json!({"platform": "remote", "machineList": [{"host": "h"}]});
     let local = json!({"platform": "local"});
     #[rustfmt::skip]
@@ -451,8 +451,8 @@ fn trials_elsewhere_run_a_snapshot_anyway() {
     }
 }
 
-/// Checks that the algorithms of `spec` have the direction, and that the rule is reported for the user's own algorithm
-/// without one.
+/// Checks that the algorithms of `spec` have the direction `mode`, and that there is a warning for the user's own class
+/// without a direction.
 fn expect_told(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
     let tuner = match &spec.tuner {
         TunerChoice::Native(tuner) => &tuner.class_args,
@@ -490,18 +490,18 @@ fn an_experiment_has_one_direction() {
         ("an assessor follows the tuner",     tuner("TPE", Some("maximize")),    tuner("Medianstop", None),             Value::Null,        Ok((Maximize, false))),
         ("a tuner follows the assessor",      tuner("TPE", None),                tuner("ASHA", Some("maximize")),       Value::Null,        Ok((Maximize, false))),
         ("both follow the objective",         tuner("TPE", None),                tuner("ASHA", None),                   toward("maximize"), Ok((Maximize, false))),
-        ("short words mean the same",         tuner("Random", Some("Min")),      tuner("ASHA", Some("minimize")),       toward("min"),      Ok((Minimize, false))),
+        ("abbreviations are allowed",         tuner("Random", Some("Min")),      tuner("ASHA", Some("minimize")),       toward("min"),      Ok((Minimize, false))),
         ("NNI's default of TPE is assumed",   tuner("TPE", None),                tuner("Medianstop", None),             Value::Null,        Ok((Minimize, true))),
-        ("NNI's default of Random is, too",   tuner("Random", None),             Value::Null,                           Value::Null,        Ok((Maximize, true))),
+        ("so is NNI's default of Random",     tuner("Random", None),             Value::Null,                           Value::Null,        Ok((Maximize, true))),
         ("a contradiction is refused",        tuner("TPE", Some("minimize")),    tuner("Medianstop", Some("maximize")), Value::Null,        Err("assessor.classArgs.optimize_mode: is `maximize`, but `tuner.classArgs.optimize_mode` is `minimize`")),
-        ("with the objective, too",           tuner("TPE", Some("minimize")),    Value::Null,                           toward("maximize"), Err("tuner.classArgs.optimize_mode: is `minimize`, but `objective.direction` is `maximize`")),
+        ("one with the objective, too",       tuner("TPE", Some("minimize")),    Value::Null,                           toward("maximize"), Err("tuner.classArgs.optimize_mode: is `minimize`, but `objective.direction` is `maximize`")),
         ("Curvefitting cannot minimize",      tuner("Random", Some("minimize")), tuner("Curvefitting", None),           Value::Null,        Err("assessor.name: Curvefitting expects results that grow")),
         ("Curvefitting maximizes",            tuner("Random", None),             tuner("Curvefitting", None),           Value::Null,        Ok((Maximize, true))),
-        ("NNI's own class of it, too",        tuner("Random", Some("minimize")), nni("curvefitting_assessor.CurvefittingAssessor"), Value::Null, Err("assessor.className: nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor expects results that grow")),
+        ("so does NNI's class of it",         tuner("Random", Some("minimize")), nni("curvefitting_assessor.CurvefittingAssessor"), Value::Null, Err("assessor.className: nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor expects results that grow")),
         ("an assessor by its class follows",  tuner("TPE", Some("minimize")),    nni("medianstop_assessor.MedianstopAssessor"), Value::Null, Ok((Minimize, false))),
         ("tuner and assessor by their class", nni("evolution_tuner.EvolutionTuner"), nni("medianstop_assessor.MedianstopAssessor"), toward("minimize"), Ok((Minimize, false))),
         ("the default of NNI's class holds",  nni("tpe_tuner.TpeTuner"),         nni("medianstop_assessor.MedianstopAssessor"), Value::Null, Ok((Minimize, true))),
-        ("one of one's own keeps its own",    tuner("TPE", Some("minimize")),    class("mine.Strict"),                  Value::Null,        Ok((Minimize, false))),
+        ("the user's class is unchanged",     tuner("TPE", Some("minimize")),    class("mine.Strict"),                  Value::Null,        Ok((Minimize, false))),
         ("a misspelt direction is named",     tuner("Random", None),             Value::Null,                           toward("maximise"), Err("objective.direction: `maximise` is not known; did you mean `maximize`?")),
     ];
     for (rule, tuner, assessor, objective, expected) in table {

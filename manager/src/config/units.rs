@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_nni_reads_them_and_a_little_more() {
+    fn durations_are_read_in_nnis_and_further_notations() {
         #[rustfmt::skip]
         let table = [
             (json!(60),        Some(60_000)),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_as_nni_reads_it_and_a_little_more() {
+    fn memory_is_read_in_nnis_and_further_notations() {
         #[rustfmt::skip]
         let table = [
             (json!(8192),     Some(8192)),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_shows_the_forms() {
+    fn an_error_shows_the_notations() {
         let expected =
             "expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"";
         assert_eq!(duration(&json!("soon")), Err(expected.to_owned()));

@@ -11,7 +11,7 @@ fn parameters(json: &Value) -> Parameters {
 }
 
 #[test]
-fn placeholders_give_way_to_values_that_are_quoted_only_where_needed() {
+fn placeholders_are_replaced_by_values_quoted_only_if_needed() {
     #[rustfmt::skip]
     let table = [
         ("train --lr {{lr}}",          json!({"lr": 0.001}),            "train --lr 0.001"),

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_platform_has_a_cache_and_what_is_stored_reads_as_it_was_written() {
+    fn every_platform_supports_a_cache_and_reads_its_stored_form() {
         for platform in ["kubernetes", "frameworkcontroller", "kubeflow", "trainer"] {
             #[rustfmt::skip]
             let table = [
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_could_not_be_used_is_refused() {
+    fn an_unusable_cache_is_refused() {
         #[rustfmt::skip]
         let table = [
             (json!({"cache": "/c"}), "cache: expected fields (claimName, hostPath), found the string \"/c\""),

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nnis_v2_form_is_read_and_what_is_stored_reads_again() {
+    fn nnis_v2_form_and_its_stored_form_are_read() {
         let worker = json!({
             "replicas": 2, "command": "python3 w.py", "gpuNumber": 1, "cpuNumber": 4,
             "memorySize": "8 gb", "dockerImage": "w:1", "codeDirectory": ".",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn nnis_v1_form_is_read_as_it_stands() {
+    fn nnis_v1_form_is_read_unchanged() {
         let whole = loaded(&legacy(), "").unwrap();
         assert_eq!(whole.max_trial_number, Some(5));
         let read = spec(&legacy());
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v1_file_is_refused_in_its_own_words() {
+    fn errors_of_a_v1_file_have_its_terms() {
         #[rustfmt::skip]
         let table = [
             ("replicas: 1",            "replicas: 0",             "trial.worker.replicas: expected an integer of at least 1"),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_is_a_kind_and_its_deciding_role_reports() {
+    fn an_operator_selects_the_kind_and_the_reporting_role() {
         let role =
             |replicas: u64| json!({"replicas": replicas, "dockerImage": "i", "codeDirectory": "."});
         #[rustfmt::skip]
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_a_kind_lacks_are_refused_where_they_stand() {
+    fn fields_that_a_kind_lacks_are_refused_with_their_paths() {
         let role = json!({"replicas": 1, "dockerImage": "i", "codeDirectory": "."});
         let two = json!({"replicas": 2, "dockerImage": "i"});
         let elsewhere = json!({"replicas": 1, "dockerImage": "i", "codeDirectory": ".."});

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_the_training_operator_have_mounts_too() {
+    fn jobs_of_the_training_operator_support_mounts() {
         let section = json!({
             "platform": "kubeflow", "operator": "tf-operator",
             "worker": {"replicas": 1, "dockerImage": "i", "command": "c"},
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_mounts_are_read_as_they_were_written() {
+    fn stored_mounts_are_read() {
         let mounts = json!([{"name": "c", "path": "/c", "emptyDir": "2gb"}, {"name": "e", "path": "/e", "hostPath": "/e"}]);
         let whole = loaded(&section("kubernetes", &mounts), "").unwrap();
         let mut section = whole.canonical["trainingService"].clone();

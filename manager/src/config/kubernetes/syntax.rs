@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_as_kubernetes_has_them() {
+    fn names_follow_the_rules_of_kubernetes() {
         type Check = fn(&str) -> Result<(), String>;
         let digest = format!("a@sha256:{}", "0".repeat(64));
         let (long, tag) = ("a".repeat(64), format!("a:{}", "1".repeat(129)));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_as_kubernetes_has_them() {
+    fn amounts_follow_the_rules_of_kubernetes() {
         for good in ["1", "0.5", ".5", "5.", "500m", "2Gi", "1e3", "1E-3", "-1", "12k"] {
             assert!(is_amount(good), "{good}");
         }

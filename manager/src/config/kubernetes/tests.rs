@@ -33,14 +33,14 @@ pub(super) fn spec(document: &str) -> KubernetesSpec {
     *spec
 }
 
-/// Returns one of NNI's own files, in the form that its users have.
+/// Returns an example file of NNI.
 fn nni(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/config").join(name);
     std::fs::read_to_string(path).unwrap()
 }
 
 #[test]
-fn every_example_that_is_deployed_is_read() {
+fn every_example_in_deploy_is_read() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     #[rustfmt::skip]
     let table = [
@@ -65,7 +65,7 @@ fn every_example_that_is_deployed_is_read() {
     }
     let folders = std::fs::read_dir(&deploy).unwrap().flatten();
     let examples = folders.filter(|folder| folder.path().join("experiment.yml").is_file());
-    assert_eq!(examples.count(), table.len(), "each has its row");
+    assert_eq!(examples.count(), table.len(), "each example has a row");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn nnis_v2_form_is_read() {
 }
 
 #[test]
-fn a_role_s_command_counts_where_nni_wrote_an_empty_one_for_the_service() {
+fn a_roles_command_counts_if_that_of_the_service_is_empty() {
     let role = json!({"name": "worker", "dockerImage": "i", "command": "python3 own.py {{x}}"});
     let service = json!({
         "platform": "frameworkcontroller", "trialCommand": "", "taskRoles": [role],
@@ -105,7 +105,11 @@ fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
     assert_eq!(worker.policy, CompletionPolicy { min_failed: 1, min_succeeded: 2 });
     assert_eq!((worker.task_number, worker.gpus, worker.memory_mib), (2, Some(1), Some(8192)));
     assert_eq!(ps.command, "python3 model2.py --role ps");
-    assert_eq!(spec.metrics_from, ("worker".to_owned(), 0), "the one that decides; ps never ends");
+    assert_eq!(
+        spec.metrics_from,
+        ("worker".to_owned(), 0),
+        "the role that decides the end; a parameter server never ends"
+    );
 }
 
 #[test]
@@ -131,7 +135,7 @@ fn trialkeepers_fields_have_the_same_names_in_v1() {
 }
 
 #[test]
-fn the_role_whose_metrics_count_is_the_one_that_decides() {
+fn the_reporting_role_decides_the_end_of_the_trial() {
     let roles = json!([
         {"name": "ps", "dockerImage": "any"}, {"name": "worker", "dockerImage": "any", "taskNumber": 2},
     ]);
@@ -139,7 +143,11 @@ fn the_role_whose_metrics_count_is_the_one_that_decides() {
         json!({"platform": "frameworkcontroller", "taskRoles": roles, "metricsFrom": "worker:1"});
     let spec = spec(&document(&service).to_string());
     let policies: Vec<i64> = spec.roles.iter().map(|role| role.policy.min_succeeded).collect();
-    assert_eq!(policies, [-1, 2], "or the trial would wait for a server to end");
+    assert_eq!(
+        policies,
+        [-1, 2],
+        "otherwise, the trial would wait for the end of a parameter server"
+    );
     assert_eq!(spec.metrics_from, ("worker".to_owned(), 1));
 }
 
@@ -249,7 +257,7 @@ fn a_role_without_a_command_is_named() {
 }
 
 #[test]
-fn a_template_gives_what_the_file_does_not() {
+fn a_template_completes_the_file() {
     let service = json!({"platform": "frameworkcontroller", "configPath": "framework.yml"});
     let mut document = document(&service);
     document["trialCommand"] = Value::Null;
@@ -266,12 +274,15 @@ spec:
     assert_eq!(spec.trial_command, "run {{x}}");
     let TrainingServiceSpec::Kubernetes(fc) = &spec.training_service else { panic!() };
     assert_eq!((fc.roles[0].name.as_str(), fc.roles[0].task_number), ("trainer", 3));
-    assert!(spec.canonical["trainingService"]["template"].is_object(), "a resume needs no file");
+    assert!(
+        spec.canonical["trainingService"]["template"].is_object(),
+        "a resumed search does not need the file"
+    );
 }
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn a_template_is_as_the_controller_reads_it() {
+fn a_template_is_checked_against_the_controllers_types() {
     let all = "
 kind: Framework
 metadata: {name: mine, creationTimestamp: null, managedFields: []}

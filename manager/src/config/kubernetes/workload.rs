@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jobs_role_may_stand_in_the_section_itself() {
+    fn a_jobs_role_may_be_in_the_section_itself() {
         let flat = json!({"taskNumber": 2, "gpuNumber": 1, "memory_size": "1gb", "queue": "q", "priorityClass": "p"});
         let read = spec(&job(&flat));
         assert_eq!(read.workload, WorkloadKind::Job);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn several_roles_are_a_job_set() {
+    fn several_roles_need_a_job_set() {
         let roles = json!([
             {"name": "ps", "dockerImage": "i", "command": "c",
              "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": -1}},
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_a_job_of_which_the_pod_is_taken() {
+    fn only_the_pod_of_a_job_template_is_used() {
         let with = json!({"configPath": "framework.yml", "dockerImage": null});
         let good =
             format!("kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {POD}}}\n");

@@ -20,7 +20,7 @@ fn two() -> Value {
 }
 
 #[test]
-fn several_objectives_and_constraints_reach_the_tuner_and_come_back() {
+fn several_objectives_and_constraints_reach_the_tuner_and_are_stored() {
     let limits = json!([{"metric": "memory", "max": 16}]);
     let changes = json!({"objectives": two(), "constraints": limits, "tuner": {"name": "tpe"}});
     let (_directory, file) = written(&with(&changes).to_string());
@@ -35,7 +35,7 @@ fn several_objectives_and_constraints_reach_the_tuner_and_come_back() {
 }
 
 #[test]
-fn one_objective_with_constraints_is_named_and_one_alone_is_plain() {
+fn one_objective_forms_goals_only_with_constraints() {
     let limits = json!([{"metric": "memory", "min": 1, "max": 16}]);
     let changes = json!({"objective": "acc", "constraints": limits, "targetMetric": 1});
     let spec = loaded(&with(&changes).to_string()).unwrap();
@@ -86,7 +86,7 @@ fn bad_goals_are_refused_with_the_remedy() {
 }
 
 #[test]
-fn bohb_is_built_in_and_nnis_is_the_advisor() {
+fn bohb_is_built_in_as_tuner_and_nnis_as_advisor() {
     let built_in = loaded(&with(&json!({"tuner": {"name": "bohb"}})).to_string()).unwrap();
     assert!(matches!(built_in.tuner, TunerChoice::Native(_)));
     let changes = json!({"tuner": null, "advisor": {"name": "bohb"}});

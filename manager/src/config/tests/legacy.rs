@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_legacy_document_becomes_what_nni_makes_of_it_and_keeps_what_nni_loses() {
+fn a_legacy_document_is_converted_as_in_nni_and_keeps_all_fields() {
     for case in nni("legacy") {
         let ours = v1::convert(case["v1"].clone()).unwrap().v2;
         let mut theirs = case["v2"].clone();
@@ -43,7 +43,7 @@ targetMetric: 0.9
 }
 
 #[test]
-fn a_legacy_file_is_refused_in_its_own_words() {
+fn errors_of_a_legacy_file_have_its_terms() {
     let good = json!({
         "trialConcurrency": 1, "trainingServicePlatform": "local", "maxTrialNum": 2,
         "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
@@ -144,7 +144,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
 }
 
 #[test]
-fn shared_storage_of_a_legacy_file_is_refused_with_what_there_is_instead() {
+fn shared_storage_of_a_legacy_file_is_refused_with_the_alternatives() {
     let document = json!({
         "trialConcurrency": 1, "trainingServicePlatform": "local",
         "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},

@@ -82,7 +82,7 @@ trialCommand: 'true'
 }
 
 #[test]
-fn a_file_of_another_tool_is_refused_with_the_names_of_its_fields_here() {
+fn a_file_of_another_tool_is_refused_with_the_counterparts_of_its_fields() {
     let sweep = "program: t.py\nmethod: bayes\nparameters: {lr: {min: 0, max: 1}}\n";
     let problem = loaded(sweep).unwrap_err();
     assert!(problem.starts_with("looks like a W&B sweep (by its `program`, "), "{problem}");

@@ -38,7 +38,7 @@ fn nnis_fields_become_the_settings_of_the_plugin() {
 }
 
 #[test]
-fn a_job_of_the_users_own_needs_no_sizes_and_has_the_command() {
+fn a_users_own_job_needs_no_sizes_and_contains_the_command() {
     let job = json!({
         "protocolVersion": 2, "type": "job", "name": "theirs",
         "taskRoles": {"worker": {"commands": ["cd code", "python3 t.py"]}, "ps": {"instances": 3}},

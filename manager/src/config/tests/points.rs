@@ -10,7 +10,7 @@ fn said(changes: &Value) -> String {
 }
 
 #[test]
-fn repeats_reach_the_tuner_and_come_back() {
+fn repeats_reach_the_tuner_and_are_stored() {
     let spec = loaded(&with(&json!({"trialRepeats": 3})).to_string()).unwrap();
     let TunerChoice::Native(tuner) = &spec.tuner else { panic!("Random is built in") };
     assert_eq!((spec.trial_repeats, tuner.repeats), (3, 3));
@@ -19,7 +19,7 @@ fn repeats_reach_the_tuner_and_come_back() {
 }
 
 #[test]
-fn the_folder_of_checkpoints_is_stored_where_the_file_names_none() {
+fn the_folder_of_checkpoints_is_stored_if_the_file_names_none() {
     let pbt = json!({"tuner": {"name": "PBT"}, "trialCommand": "t {{load_checkpoint_dir}}"});
     let mut spec = loaded(&with(&pbt).to_string()).unwrap();
     spec.set_checkpoint_folder(std::path::Path::new("/e/checkpoint"));
@@ -30,7 +30,7 @@ fn the_folder_of_checkpoints_is_stored_where_the_file_names_none() {
 }
 
 #[test]
-fn repeats_and_steps_that_a_tuner_cannot_have_are_refused() {
+fn unsupported_repeats_and_steps_are_refused() {
     let population = json!({"name": "PBT"});
     let machines = json!({"platform": "plugin", "command": ["sh"]});
     #[rustfmt::skip]
