@@ -1,5 +1,5 @@
-//! The training services, which run trial jobs. A training service starts jobs, says when they are gone, and stops them; it knows
-//! nothing of experiments, tuners or the store.
+//! The training services, which run trial jobs. A training service starts jobs, reports their ends, and stops them. It
+//! does not depend on experiments, tuners or the store.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub mod platform;
 pub mod plugin;
 pub mod remote;
 
-/// A trial job as wanted.
+/// The specification of a trial job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialJobSpec {
     /// The experiment.
@@ -29,15 +29,15 @@ pub struct TrialJobSpec {
     pub attempt: AttemptId,
     /// Position of the trial in its experiment, from 0.
     pub sequence: u64,
-    /// The shell line to run, placeholders filled in.
+    /// The shell line to run, without placeholders.
     pub command: String,
     /// The parameter record for `parameter.cfg`.
     pub parameter_record: Value,
-    /// The bearer token with which the agent reports. Never shown.
+    /// The bearer token with which the agent reports. `Debug` output hides it.
     pub token: Token,
 }
 
-/// A parameter record as NNI's SDK reads it from `parameter.cfg` (NNI 3.0, `nni/trial.py`): the content
+/// Returns the parameter record that NNI's SDK reads from `parameter.cfg` (NNI 3.0, `nni/trial.py`). It is the content
 /// of the dispatcher's `TR` message.
 pub fn parameter_record(parameter_id: Option<u64>, parameters: &Value) -> Value {
     let source = if parameter_id.is_some() { "algorithm" } else { "customized" };
@@ -49,7 +49,7 @@ pub fn parameter_record(parameter_id: Option<u64>, parameters: &Value) -> Value 
     })
 }
 
-/// A secret text: its `Debug` hides it.
+/// A secret text. Its `Debug` output hides the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(pub String);
 
@@ -66,28 +66,28 @@ pub struct JobEvent {
     pub trial: TrialJobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// Exit code of the job's first process (the agent), as a shell shows it, where known.
+    /// The exit code of the job's first process (the agent) in the form that a shell shows, if known.
     pub exit_code: Option<i32>,
-    /// The reason that the job is gone, where the service knows more than a code. For a person.
+    /// The reason for the end, for the user, if the service knows more than a code.
     pub message: Option<String>,
-    /// The prospect of a retry, where the service knows.
+    /// The prospect of a retry, if the service knows it.
     pub class: Option<Class>,
-    /// The cause, where the service knows it for certain and the agent may not have lived to tell it.
+    /// The cause, if the service is certain of it. The agent may have died before it could report the cause.
     pub cause: Option<Cause>,
-    /// The disruption that took the job's machine away: the platform's reason and its words.
+    /// The disruption that removed the job's machine, in the platform's words.
     pub disruption: Option<String>,
-    /// True if the service calls the job a success, whatever its agent saw: a controller ends the other pods of a job
-    /// once enough of them have succeeded.
+    /// True if the service calls the job a success, regardless of its agent's observations. For example, a controller
+    /// ends the other pods of a job as soon as enough of them have succeeded.
     pub succeeded: bool,
-    /// True if the service has fenced the attempt: its machine is out of reach, and the service sees to it that the attempt
-    /// ends before anything else happens there. What it still reports counts for nothing.
+    /// True if the service has fenced the attempt: its machine is out of reach, and the service ends the attempt there
+    /// before it does anything else on the machine. Further reports of the attempt are ignored.
     pub fenced: bool,
-    /// True if the service never made the job and never will: it may be submitted elsewhere.
+    /// True if the service has not created the job and never will. The job may be submitted elsewhere.
     pub refused: bool,
 }
 
 impl JobEvent {
-    /// The job is gone, and the service knows no more.
+    /// Returns the end of a job about which the service knows nothing else.
     pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
         Self {
             trial,
@@ -104,25 +104,25 @@ impl JobEvent {
     }
 }
 
-/// The reason that a job that was submitted does not run yet.
+/// The reason why a submitted job does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobWaits {
     /// The trial.
     pub trial: TrialJobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// For a person.
+    /// The reason, for the user.
     pub why: String,
 }
 
-/// A pod of a job with several that its platform takes away.
+/// A pod that the platform removes from a job with several pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodLeft {
-    /// Which trial.
+    /// The trial.
     pub trial: TrialJobId,
-    /// Which attempt of it.
+    /// The attempt of the trial.
     pub attempt: AttemptId,
-    /// The pod's own id, as its platform gives it.
+    /// The platform's unique id of the pod.
     pub incarnation: String,
 }
 
@@ -133,7 +133,7 @@ pub struct JobImage {
     pub trial: TrialJobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// The image with its digest, as the platform names it: `docker.io/library/busybox@sha256:…`.
+    /// The image with its digest, in the platform's form: `docker.io/library/busybox@sha256:…`.
     pub image: String,
 }
 
@@ -144,124 +144,126 @@ pub struct JobPart {
     pub trial: TrialJobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// The part's place in the list, from 0.
+    /// The position of the part in the list, from 0.
     pub part: usize,
-    /// Its platform.
+    /// The platform of the part.
     pub platform: String,
 }
 
 /// News from a training service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobNews {
-    /// A job is gone and everything that its agent left behind was delivered: once per job.
+    /// A job is gone, and its agent's remaining reports were delivered. Sent once for each job.
     Gone(JobEvent),
-    /// A job waits, for a reason that is new.
+    /// A job waits for a new reason.
     Waits(JobWaits),
-    /// A job that ran is to wait again, as [`Self::Waits`], and is not gone: its queue has taken it back.
+    /// A running job waits again, because its queue has taken it back. The job is not gone.
     Requeued(JobWaits),
-    /// A pod is no longer one of its job's, and another may take its place: once per pod.
+    /// A pod no longer belongs to its job, and another pod may replace it. Sent once for each pod.
     PodLeft(PodLeft),
-    /// The platform has resolved a job's image: once per attempt.
+    /// The platform has resolved a job's image. Sent once for each attempt.
     Image(JobImage),
-    /// An attempt is about to be submitted to one of several services: once per submission.
+    /// An attempt is about to be submitted to one of several services. Sent once for each submission.
     Placed(JobPart),
 }
 
-/// The room for further jobs, as of now.
+/// The present room for further jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FreeRoom {
-    /// The service does not know; a job that it cannot begin with waits there.
+    /// The service does not know its room. A job that it cannot start yet waits there.
     Unknown,
-    /// The service begins at once with so many jobs.
+    /// The service can start this number of further jobs at once.
     Jobs(usize),
-    /// The service cannot begin, since it is out of reach. The reason, for a person.
+    /// The service is out of reach and cannot start jobs. The text is the reason, for the user.
     Unreachable(String),
 }
 
 /// The state of one of several training services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartStatus {
-    /// Its platform.
+    /// The platform of the part.
     pub platform: String,
-    /// Jobs that are there.
+    /// The number of jobs at the service.
     pub jobs: usize,
-    /// The jobs of these that wait there.
+    /// The number of these jobs that wait there.
     pub waiting: usize,
-    /// Jobs that it could take beside them. `None`: it does not know.
+    /// The number of further jobs that the service could start. `None`: unknown.
     pub free: Option<usize>,
-    /// The reason that it cannot be reached. `None`: it can.
+    /// The reason why the service is out of reach. `None`: it can be reached.
     pub trouble: Option<String>,
 }
 
-/// Where the news of all jobs goes.
+/// The sender for the news of all jobs.
 pub type JobEvents = mpsc::UnboundedSender<JobNews>;
 
 /// The fate of a job that was submitted before a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
-    /// The job is there; its event will come.
+    /// The job still exists. Its end will be reported as an event.
     Alive,
-    /// The job is gone. What its agent left behind was delivered, and this is all that the service knows.
+    /// The job is gone, and its agent's remaining reports were delivered. The event has the service's knowledge of the
+    /// end.
     Gone(JobEvent),
-    /// The job was never there: it may be submitted.
+    /// The job was never created, and may be submitted.
     Unknown,
 }
 
-/// The output of a job, piece by piece, as the job prints it.
+/// The output of a job, in pieces, as the job prints it.
 pub type Output = BoxStream<'static, Vec<u8>>;
 
-/// The reason that a job could not be submitted: an error of the service's own.
+/// The reason why a job could not be submitted, as an error of the service.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct SubmitError(Box<dyn std::error::Error + Send + Sync>);
 
 impl SubmitError {
-    /// Returns the error as a training service hands it on.
+    /// Wraps an error of a training service.
     pub fn new(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self(Box::new(error))
     }
 }
 
-/// Runs trial jobs somewhere.
+/// A service that runs trial jobs.
 #[async_trait]
 pub trait TrainingService: Send + Sync {
-    /// Starts a job. The caller has recorded the attempt before, so that a crash in between is seen.
+    /// Starts a job. The caller has already recorded the attempt, so that a crash of the manager cannot hide the job.
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError>;
 
-    /// Takes over a job that an earlier manager submitted: looks for it, delivers what it left behind,
-    /// and watches it if it lives.
+    /// Takes over a job that an earlier manager submitted. If the job still exists, the service watches it. Otherwise,
+    /// the service delivers its agent's remaining reports.
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted;
 
-    /// Delivers what a gone job's agent left behind, if anything.
+    /// Delivers the remaining reports of a gone job's agent.
     async fn recover(&self, trial: &TrialJobId);
 
-    /// The verdict that an attempt's agent kept where the service can read it, for one whose reports were lost on their
-    /// way. `None`: there is none, or it is out of reach.
+    /// Returns the verdict that an attempt's agent has kept on disk, in case its report was lost. `None`: the service
+    /// finds no verdict, or cannot reach the disk.
     async fn kept_verdict(&self, _trial: &TrialJobId, _attempt: &AttemptId) -> Option<Verdict> {
         None
     }
 
-    /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
-    /// comes as an event. A job that is gone is no error.
+    /// Requests the end of a job. The service kills the job if it still runs after its agent's own time limits. Returns
+    /// at once, and the end is reported as an event. Has no effect on a job that is gone.
     async fn stop(&self, trial: &TrialJobId);
 
-    /// Returns whether a trial has ended as soon as its agent has said so, while its job still goes: then the service sees to
-    /// the rest, and the next trial need not wait for it.
+    /// Returns whether a trial ends when its agent reports the end, even if its job still exists. The service then ends
+    /// the job itself, and the next trial does not wait for that.
     fn ends_with_verdict(&self) -> bool {
         false
     }
 
-    /// A job's agent has said that its command has ended, and the trial was recorded as ended. Returns at once.
+    /// Informs the service that a trial was recorded as ended because its agent reported the end, although the job
+    /// still exists. Returns at once.
     async fn handed_over(&self, _trial: &TrialJobId) {}
 
-    /// A job's agent has said that its command has ended and has been silent since, and the job is still there: ends
-    /// what is left of it. Returns at once.
+    /// Ends a job whose agent has reported the end of its command and is silent since. Returns at once.
     async fn finish(&self, trial: &TrialJobId) {
         self.stop(trial).await;
     }
 
-    /// Returns the output of a job whose agent is not heard, straight from its machine: all of it, or what comes since
-    /// `ago`. `None`: nothing is to be had, or not yet. `Err`: why it never will be.
+    /// Returns the output of a job whose agent does not report, directly from its machine: the whole output, or the
+    /// part since `ago`. `None`: there is no output, or not yet. `Err`: the reason why the output will never be
+    /// available.
     async fn output(
         &self,
         _trial: &TrialJobId,
@@ -271,35 +273,35 @@ pub trait TrainingService: Send + Sync {
     }
 
     /// Waits until the service has been out of reach for so long that a stopping manager should not wait for the ends
-    /// of its jobs. [`Self::close`] then says what is left where, and why.
+    /// of its jobs. [`Self::close`] then reports the remaining jobs, their location and the reason.
     async fn out_of_reach(&self) {
         std::future::pending::<()>().await;
     }
 
-    /// Trials that it can run at a time. `None`: it knows of no bound.
+    /// Returns the greatest number of concurrent trials. `None`: there is no known bound.
     fn room(&self) -> Option<usize> {
         None
     }
 
-    /// Returns the room for further jobs beside those that were submitted.
+    /// Returns the room for jobs in addition to the submitted ones.
     fn free_room(&self) -> FreeRoom {
         FreeRoom::Unknown
     }
 
-    /// Takes back a job that was submitted and that the service has not begun with: `true` if no part of it is there and none
-    /// will be. No news of it come any more.
+    /// Withdraws a submitted job that the service has not started. Returns `true` if the job does not exist and never
+    /// will. The service then sends no more news of it.
     async fn withdraw(&self, _trial: &TrialJobId) -> bool {
         false
     }
 
-    /// A job's agent was heard: the job runs. Returns at once.
+    /// Informs the service that a job's agent has reported, so the job runs. Returns at once.
     fn began(&self, _trial: &TrialJobId) {}
 
-    /// Returns the state of each of several services. Empty: it is one.
+    /// Returns the state of each of several services. The list is empty for a single service.
     fn parts(&self) -> Vec<PartStatus> {
         Vec::new()
     }
 
-    /// Waits for what still watches jobs; called once, when no job is left that anybody waits for.
+    /// Waits for the service's own tasks to end. Called once, when the experiment no longer waits for any job.
     async fn close(&self);
 }

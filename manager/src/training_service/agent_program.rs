@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 /// The name of the program.
 const NAME: &str = "trialkeeper";
 
-/// The number of bytes that are read. It suffices for the header and all program headers, which linkers put first: a
-/// few dozen of at most 56 bytes.
+/// The number of bytes to read. They contain the header and all program headers, which linkers put first: a few dozen
+/// of at most 56 bytes.
 const HEAD: u64 = 64 << 10;
 /// The program header that names a loader (`PT_INTERP`). An image may lack that loader, or have another version of it.
 const INTERP: u32 = 3;
@@ -21,8 +21,8 @@ pub struct Error {
     pub path: PathBuf,
 }
 
-/// Finds the agent program: the user's choice, or else the one next to this program, or else one in `PATH`. The path is
-/// absolute, because the agent starts in other directories.
+/// Returns the path of the agent program: the user's choice, the one next to this program, or one in `PATH`. The path
+/// is absolute, because agents start in other directories.
 pub fn find(chosen: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(path) = chosen {
         return if path.is_file() {
@@ -46,10 +46,10 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// Returns the reason why a program will not run in every image. `None`: its header names no reason.
+/// Returns the reason why a program cannot run in every image. `None`: its header shows no reason.
 pub fn unfit(program: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
-    // A user who cannot read the program gets the error when it is needed.
+    // An unreadable program is reported later, when it is needed.
     File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     of(&head)
 }
@@ -60,7 +60,7 @@ fn of(head: &[u8]) -> Option<&'static str> {
     }
     // TrialKeeper's builds are 64-bit and little-endian (System V ABI, ELF-64).
     if !head.starts_with(b"\x7fELF\x02\x01") {
-        return Some("it is no program for Linux on x86-64 or aarch64");
+        return Some("it is not a program for Linux on x86-64 or aarch64");
     }
     let number = |at: usize, bytes: usize| {
         let field = head.get(at..at.checked_add(bytes)?)?;
@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_program_without_a_loader_runs_everywhere() {
+    fn only_a_program_without_a_loader_runs_in_every_image() {
         assert_eq!(of(&program(&[6, 1, 1])), None);
         assert!(of(&program(&[6, 3, 1])).is_some_and(|why| why.contains("C library")));
-        assert!(of(b"\xcf\xfa\xed\xfe").is_some_and(|why| why.contains("no program")));
+        assert!(of(b"\xcf\xfa\xed\xfe").is_some_and(|why| why.contains("not a program")));
         assert_eq!(of(b"#!/bin/sh\n"), None);
-        // The file may end anywhere, or contain offsets that lead nowhere.
+        // The file may be truncated, or contain invalid offsets.
         let whole = program(&[3]);
         for length in 0..whole.len() {
             of(&whole[..length]);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     #[cfg(target_env = "gnu")]
-    fn a_test_program_is_no_static_program() {
+    fn a_test_program_is_not_static() {
         assert!(unfit(&std::env::current_exe().unwrap()).is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! Runs one experiment at several training services. A trial goes to a part with room. If the part refuses it, or lets
-//! it wait, the trial goes to another part.
+//! Runs one experiment at several training services, its parts. A trial is submitted to a part with room. If the part
+//! refuses the trial, or lets it wait, the trial moves to another part.
 //!
 //! The part of each attempt is recorded in the trial's folder before the attempt is submitted. A resumed manager asks
 //! only that part, because an attempt belongs to exactly one part.
@@ -135,7 +135,7 @@ impl HybridState {
     /// Places trials after each change, and from time to time, because a part does not announce new room.
     async fn keep_placing(&self) {
         loop {
-            // A timeout is expected: it is time to look.
+            // A timeout is expected: the room is also read at intervals.
             drop(timeout(ROOM_INTERVAL, self.changed.notified()).await);
             self.move_waiting().await;
             self.place().await;
@@ -193,14 +193,14 @@ impl HybridState {
     /// Handles a refusal by a part: the job goes to another part, or is gone if all parts have refused it.
     fn refused(&self, part: usize, event: JobEvent) {
         let JobEvent { trial, attempt, .. } = &event;
-        let why = event.message.clone().unwrap_or_else(|| "it refuses the trial".to_owned());
+        let why = event.message.clone().unwrap_or_else(|| "the trial was refused".to_owned());
         match self.schedule().refuse(trial, attempt, part, &why, Instant::now()) {
             Refused::Queued => {
-                warn!(%trial, "trainingService[{part}] refuses it: {why}; it goes elsewhere");
+                warn!(%trial, "trainingService[{part}] refuses the trial: {why}; moving it to another part");
                 self.changed.notify_one();
             }
             Refused::ByAll(reasons) => {
-                let message = Some(format!("no training service takes it: {reasons}"));
+                let message = Some(format!("no training service accepts the trial: {reasons}"));
                 self.news(JobNews::Gone(JobEvent { message, ..event }));
             }
             Refused::Unknown => self.news(JobNews::Gone(event)),
@@ -216,7 +216,7 @@ impl HybridState {
             if self.schedule().part_of(&trial) == Some(part)
                 && self.parts[part].service.withdraw(&trial).await
             {
-                info!(%trial, "trainingService[{part}] has not begun with it; it goes elsewhere");
+                info!(%trial, "trainingService[{part}] has not started the trial; moving it to another part");
                 self.schedule().take_back(&trial, Instant::now());
                 // One trial moves at a time, because the next part may have room for only one.
                 return self.changed.notify_one();
@@ -301,7 +301,7 @@ impl TrainingService for Hybrid {
         let Some((_, part)) = recorded.filter(|(recorded, _)| recorded == attempt) else {
             return Adopted::Unknown;
         };
-        // The takeover precedes the request, because the part's news may arrive first.
+        // Must precede the call of `adopt`, because the part's news may arrive before the answer.
         self.shared.schedule().take_over(trial, attempt, part);
         let adopted = self.shared.parts[part].service.adopt(trial, attempt).await;
         match &adopted {
@@ -311,7 +311,7 @@ impl TrainingService for Hybrid {
             Adopted::Unknown => {
                 let mut schedule = self.shared.schedule();
                 schedule.remove(trial, attempt);
-                // The trial's agent may be on its way there.
+                // The earlier manager may have submitted the trial there, and its agent may still start.
                 schedule.bind(trial, part);
             }
         }

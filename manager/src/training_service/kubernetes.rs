@@ -1,5 +1,5 @@
-//! Runs trials as objects on Kubernetes, the command of each pod under an agent. The kind of object is the concern of
-//! [`Workload`].
+//! Runs trials as objects on Kubernetes, with the command of each pod under an agent. [`Workload`] abstracts from the
+//! kind of object.
 //!
 //! Names are derived and creation is idempotent, so nothing is submitted twice. States come from watches, one for each
 //! kind of object and experiment. The [`tracker`] makes the decisions about them.
@@ -52,8 +52,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The time limit for the cleanup at the end.
 const CLEANING: Duration = Duration::from_secs(30);
-/// The time after which a caller that wants to leave stops waiting for an unreachable cluster. The two constants below
-/// are the interval between the checks and the time limit of one check.
+/// The time after which a stopping manager gives up waiting for an unreachable cluster. The two constants below are the
+/// interval between the checks and the time limit of one check.
 const AWAY: Duration = Duration::from_secs(10);
 const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
@@ -69,11 +69,11 @@ const TIMEKEEPER_PAUSE: Duration = Duration::from_millis(250);
 /// The time by which the watch of the pods may lag behind a listing of them.
 const WATCH_LAG: Duration = Duration::from_secs(10);
 
-/// The time that workloads of ended trials get to end by themselves after the search is over.
+/// The time after the end of the search in which the workloads of ended trials may terminate on their own.
 const HANDED_OVER: Duration = Duration::from_secs(15);
 
 /// The message of an interrupted submission.
-const LEFT: &str = "the manager ended before it was submitted";
+const LEFT: &str = "the manager ended before the trial was submitted";
 
 /// The settings of a [`KubernetesService`].
 pub struct Settings {
@@ -175,7 +175,8 @@ impl TrainingService for KubernetesService {
     }
 
     async fn recover(&self, _trial: &TrialJobId) {
-        // Everything that an agent leaves behind disappears with its pod, so the agent waits for the manager first.
+        // An agent's remaining reports disappear with its pod. The agent therefore waits for the manager before it
+        // ends.
     }
 
     async fn stop(&self, trial: &TrialJobId) {
@@ -244,7 +245,7 @@ impl TrainingService for KubernetesService {
                     continue;
                 }
                 Ok(Ok(false)) => format!(
-                    "the account may not stop {} any more",
+                    "the account no longer has the right to stop {}",
                     self.shared.kind.resource().plural
                 ),
                 Ok(Err(error)) => error.to_string(),
@@ -287,10 +288,10 @@ impl TrainingService for KubernetesService {
         let trouble = match tokio::time::timeout(CLEANING, cleaned).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("it is not done after {CLEANING:?}"),
+            Err(_) => format!("the deletion is not complete after {CLEANING:?}"),
         };
         warn!(
-            "the cluster is not clean: {trouble}; `trial-manager clean {experiment}` tries again"
+            "objects of the experiment may remain in the cluster: {trouble}; delete them with `trial-manager clean {experiment}`"
         );
     }
 }
@@ -357,7 +358,7 @@ impl Shared {
         while let Some((kind, object)) = objects.get(next) {
             let mut stop_requests = self.stop_requests.subscribe();
             if self.tracker().is_unwanted(name) {
-                return Err("it was stopped before it was submitted".to_owned());
+                return Err("the trial was stopped before it was submitted".to_owned());
             }
             let request = self.request(|| self.create(*kind, object, is_lost));
             let Some(answer) = self.closing.run_until_cancelled(request).await else {
@@ -368,10 +369,10 @@ impl Shared {
                 continue;
             };
             let needs_shared = error.is_not_found() || self.kind.lacks_shared(&error.to_string());
-            // The preflight checks showed that the account has the rights, so something has run out or was removed
-            // since. The trial is not at fault and waits for at most `startUpDeadline`.
+            // The preflight checks showed that the account has the rights, so a quota is exhausted or an object was
+            // removed since. The trial is not at fault and waits for at most `startUpDeadline`.
             if !needs_shared && !error.may_be_mended() {
-                return Err(format!("it could not be submitted: {error}"));
+                return Err(format!("the trial could not be submitted: {error}"));
             }
             let told = self.tell_refusal(name, &error, is_lost);
             if self.closing.run_until_cancelled(told).await.is_none() {
@@ -466,7 +467,7 @@ impl Shared {
         Some((self.kind.reporter(&common.spec, name, &pods)?, container))
     }
 
-    /// Returns the time that pods may take to end after a stop request.
+    /// Returns the time in which pods must end after a stop request.
     fn ending_time(&self) -> Duration {
         manifest::grace(&self.settings.common.spec) + POD_MARGIN
     }

@@ -208,14 +208,14 @@ fn a_trial_that_one_service_refuses_runs_on_the_other() {
     let refuser = json!({"platform": "plugin", "command": ["python3", program]});
     let manager = search(&bed, json!([refuser, local(1)]), 4, 2).start(&bed);
     // One trial runs locally. The other is offered to the plugin.
-    let refusal = "trainingService[0] refuses it: the account has no hours left; it goes elsewhere";
+    let refusal = "trainingService[0] refuses the trial: the account has no hours left; moving it to another part";
     wait_for("the refusal", BOUND, || manager.stderr().contains(refusal).then_some(()));
     gate.open(4);
     expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
     let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
     let message = format!("{:?}", alone.trials);
     let refusal =
-        "no training service takes it: trainingService[0] (plugin): the account has no hours left";
+        "no training service accepts the trial: trainingService[0] (plugin): the account has no hours left";
     assert!(
         message.contains(refusal) || alone.stderr.contains(refusal),
         "{message}{}",

@@ -30,7 +30,7 @@ impl PartError {
     }
 }
 
-/// Returns the experiment from the view of a part.
+/// Returns the specification of the experiment for a part.
 fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
     ExperimentSpec {
         training_service: part.spec.clone(),

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A trial is with one part at most.
-//! 2. A trial that an earlier manager may have submitted to a part goes to that part only.
+//! 1. A trial is at most at one part.
+//! 2. A trial that an earlier manager may have submitted to a part is only submitted to that part.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use crate::training_service::{FreeRoom, TrialJobSpec};
 
-/// The first and the longest time for which a part is skipped after it has not begun with a trial. The time doubles
-/// with each further trial.
+/// The first and the longest time for which a part is skipped after it did not start a trial. The time doubles with
+/// each further such trial.
 const PASS_OVER: Duration = Duration::from_secs(5);
 const PASS_OVER_LONGEST: Duration = Duration::from_mins(5);
 
@@ -33,7 +33,7 @@ pub(super) struct Schedule {
 struct PartState {
     name: String,
     limit: Option<usize>,
-    /// The number of successive trials that the part has not begun with.
+    /// The number of successive trials that the part has not started.
     setbacks: u32,
     passed_over_until: Option<Instant>,
 }
@@ -78,7 +78,7 @@ enum PlacementPhase {
 /// The fate of a trial that a part has refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The trial goes to another part.
+    /// The trial is queued for another part.
     Queued,
     /// All parts have refused the trial, for these reasons.
     ByAll(String),
@@ -121,8 +121,8 @@ impl Schedule {
         self.bound.insert(trial.clone(), part);
     }
 
-    /// Places the trial with the longest wait among those for which a part has room. If several parts have room, it
-    /// goes to the part with the fewest trials. `rooms` is the parts' room beyond the trials at them.
+    /// Places the first trial of the queue for which a part has room. If several parts have room, the one with the
+    /// fewest trials gets it. `rooms` is the room of the parts in addition to their present trials.
     pub(super) fn place_next(
         &mut self,
         rooms: &[FreeRoom],
@@ -173,10 +173,10 @@ impl Schedule {
             return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
         }
         if self.on(number).any(|placed| placed.phase == PlacementPhase::Waiting) {
-            return Some("a trial waits there already".to_owned());
+            return Some("another trial already waits there".to_owned());
         }
         let is_passed_over = part.passed_over_until.is_some_and(|until| now < until);
-        is_passed_over.then(|| "it has not begun with the last trial".to_owned())
+        is_passed_over.then(|| "it has not started the last trial".to_owned())
     }
 
     fn on(&self, part: usize) -> impl Iterator<Item = &PlacedTrial> {
@@ -188,7 +188,7 @@ impl Schedule {
         self.placed.get(trial).map(|placed| placed.part)
     }
 
-    /// Enters that a trial's agent has reported.
+    /// Records that a trial's agent has reported.
     pub(super) fn began(&mut self, trial: &TrialJobId) {
         if let Some(placed) = self.placed.get_mut(trial) {
             placed.phase = PlacementPhase::Running;
@@ -197,7 +197,7 @@ impl Schedule {
         }
     }
 
-    /// Enters that a trial waits at its part.
+    /// Records that a trial waits at its part.
     pub(super) fn waits(&mut self, trial: &TrialJobId, attempt: &AttemptId, requeued: bool) {
         let placed = self.placed.get_mut(trial).filter(|placed| placed.attempt == *attempt);
         if let Some(placed) =
@@ -207,7 +207,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the trials that wait at a part while another could take them, each with its part.
+    /// Returns the trials that wait at a part while another part has room for them, each with its present part.
     pub(super) fn movable(&self, rooms: &[FreeRoom], now: Instant) -> Vec<(TrialJobId, usize)> {
         let waiting = self.placed.iter().filter(|(trial, placed)| {
             let elsewhere = || self.best_part(trial, &placed.refusals, rooms, now);
@@ -219,7 +219,7 @@ impl Schedule {
         waiting.map(|(trial, placed)| (trial.clone(), placed.part)).collect()
     }
 
-    /// Moves a trial that its part has given back to the head of the queue.
+    /// Moves a trial that was withdrawn from its part to the head of the queue.
     pub(super) fn take_back(&mut self, trial: &TrialJobId, now: Instant) {
         let Some(PlacedTrial { part, job: Some(job), refusals, .. }) = self.placed.remove(trial)
         else {
@@ -229,7 +229,7 @@ impl Schedule {
         self.queue.push_front(QueuedTrial { job, refusals, told: None });
     }
 
-    /// Enters that a part has refused a trial, which then goes to another part.
+    /// Records that a part has refused a trial, and queues the trial for another part if there is one.
     pub(super) fn refuse(
         &mut self,
         trial: &TrialJobId,
@@ -256,7 +256,7 @@ impl Schedule {
         Refused::Queued
     }
 
-    /// Enters that a part could not begin with a trial, which is gone.
+    /// Records that a part could not start a trial, which is gone.
     pub(super) fn failed_to_begin(
         &mut self,
         trial: &TrialJobId,
@@ -279,7 +279,7 @@ impl Schedule {
         }
     }
 
-    /// Enters that a trial must stop: it goes to no other part.
+    /// Records that a trial must stop, so that it does not move to another part.
     pub(super) fn request_stop(&mut self, trial: &TrialJobId) {
         if let Some(placed) = self.placed.get_mut(trial) {
             placed.stop_requested = true;
@@ -312,7 +312,7 @@ impl Schedule {
                 Some(format!("{name}: {why}"))
             });
             let why = reasons.collect::<Vec<_>>().join("; ");
-            let why = format!("no training service has room for it ({why})");
+            let why = format!("no training service has room for the trial ({why})");
             if queued.told.as_ref() != Some(&why) {
                 queued.told = Some(why.clone());
                 news.push((queued.job.trial.clone(), queued.job.attempt.clone(), why));

@@ -1,7 +1,7 @@
 //! PURE: the remedy for a pod that the cluster refuses, derived from the API server's message. Only the text of the
 //! message distinguishes rights, profiles and quotas.
 
-/// The controller that drops newer fields of a pod and has its own role in `deploy/`.
+/// The controller that drops newer fields of a pod, and whose role is in `deploy/`.
 const FRAMEWORK_CONTROLLER: &str = "FrameworkController";
 
 /// Returns the remedy for a pod of `controller` that the API server refused with this message. `None`: the message is
@@ -9,39 +9,39 @@ const FRAMEWORK_CONTROLLER: &str = "FrameworkController";
 fn advice(message: &str, controller: &str) -> Option<String> {
     if message.contains("cannot create resource \"pods\"") {
         let remedy = if controller == FRAMEWORK_CONTROLLER {
-            ": deploy/frameworkcontroller has a role that is enough"
+            ": deploy/frameworkcontroller has a sufficient role"
         } else {
             ": its installation lacks a role"
         };
         return Some(format!(
-            "the account that makes pods, that of {controller}, has no right to{remedy}"
+            "the account of {controller}, which creates the pods, lacks the right{remedy}"
         ));
     }
     let says = |words: &[&str]| words.iter().all(|word| message.contains(word));
     #[rustfmt::skip]
     let table: [(&[&str], &str); 11] = [
         (&["violates PodSecurity", "init-pytorch"],
-            "the training operator puts the container `init-pytorch` into workers, which the profile `restricted` forbids: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets them in, and so does a trial of a `master` alone"),
+            "the training operator puts the container `init-pytorch` into workers, which the profile `restricted` forbids: run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline`, or use a trial with only a `master`"),
         (&["violates PodSecurity \"restricted", "seccompProfile"],
-            "the namespace enforces the Pod Security profile `restricted`, whose `seccompProfile` FrameworkController drops: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets trials in"),
+            "the namespace enforces the Pod Security profile `restricted`, whose `seccompProfile` FrameworkController drops: run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline`"),
         (&["violates PodSecurity"],
-            "the namespace's Pod Security profile forbids what the template asks for: leave that out, or `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=...` with a profile that allows it"),
+            "the namespace's Pod Security profile forbids fields of the template: leave them out, or run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=...` with a profile that allows them"),
         (&["service account", "not found"],
-            "`serviceAccountName` names an account that is not in the namespace: `kubectl create serviceaccount` makes it"),
+            "`serviceAccountName` names an account that does not exist in the namespace: create it with `kubectl create serviceaccount`"),
         (&["failed quota", "must specify"],
-            "a quota of the namespace asks that every container say how much it wants: set `cpuNumber` and `memorySize` of each role, and the same in other containers of a template"),
+            "a quota of the namespace requires requests and limits of every container: set `cpuNumber` and `memorySize` of each role, and the same in other containers of a template"),
         (&["exceeded quota"],
-            "`kubectl describe quota` shows what is used: ask for less, or for a larger quota"),
+            "`kubectl describe quota` shows the usage: request less, or ask for a larger quota"),
         (&["no PriorityClass"],
-            "`priorityClassName` of the template names a class that is not there: `kubectl get priorityclass` shows those that are"),
+            "`priorityClassName` of the template names a class that does not exist: `kubectl get priorityclass` lists the classes"),
         (&["usage per Container"],
-            "a LimitRange of the namespace bounds it (`kubectl describe limitrange`): change `cpuNumber` or `memorySize`"),
+            "a LimitRange of the namespace limits it (`kubectl describe limitrange`): change `cpuNumber` or `memorySize`"),
         (&["usage per Pod"],
-            "a LimitRange of the namespace bounds it (`kubectl describe limitrange`): change `cpuNumber` or `memorySize`"),
+            "a LimitRange of the namespace limits it (`kubectl describe limitrange`): change `cpuNumber` or `memorySize`"),
         (&["security context constraint"],
-            "set `runAsUser` to one of the namespace's range, or have the cluster choose by a template whose `securityContext` is empty"),
+            "set `runAsUser` to a user of the namespace's range, or let the cluster choose one: use a template with an empty `securityContext`"),
         (&["admission webhook"],
-            "a webhook of the cluster's refuses it: who runs the cluster knows what it wants, and how trials are excepted"),
+            "a webhook of the cluster refuses the pod: ask the cluster's administrator for its rules, and for an exception for trials"),
     ];
     let applies =
         |advice: &str| controller == FRAMEWORK_CONTROLLER || !advice.contains(FRAMEWORK_CONTROLLER);
@@ -62,12 +62,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_names_the_remedy() {
         // Messages of API servers of Kubernetes 1.25 to 1.36.
         #[rustfmt::skip]
         let table = [
             ("pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile (pod or container \"framework\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")", Some("enforce=baseline")),
-            ("pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)", Some("leave that out")),
+            ("pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)", Some("leave them out")),
             ("pods is forbidden: User \"system:serviceaccount:frameworkcontroller:frameworkcontroller\" cannot create resource \"pods\" in API group \"\" in the namespace \"lab\"", Some("deploy/frameworkcontroller")),
             ("pods \"x\" is forbidden: error looking up service account lab/nobody: serviceaccount \"nobody\" not found", Some("kubectl create serviceaccount")),
             ("pods \"x\" is forbidden: failed quota: q: must specify limits.cpu for: framework; requests.cpu for: framework", Some("`cpuNumber`")),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_the_controller_that_was_refused() {
+    fn advice_names_the_refused_controller() {
         let message = |what: &str| format!("pods \"x\" is forbidden: {what}");
         let seccomp = message("violates PodSecurity \"restricted:latest\": seccompProfile (…)");
         let right = message("User \"u\" cannot create resource \"pods\" in API group \"\"");

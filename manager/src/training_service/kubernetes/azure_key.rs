@@ -59,7 +59,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The location of the key is not given.
+    /// No location of the key is configured.
     #[error(
         "the key of the Azure storage account is not given; set {VARIABLE}, name a file with azureKeyFile, \
          or a Key Vault with keyVaultName and keyVaultKey"
@@ -76,7 +76,7 @@ pub enum Error {
     )]
     Slow,
     /// The `az` command failed.
-    #[error("the Key Vault {vault} does not give its secret {secret}: {said}")]
+    #[error("the secret {secret} of the Key Vault {vault} cannot be read: {said}")]
     Vault {
         /// The vault.
         vault: String,
@@ -85,8 +85,8 @@ pub enum Error {
         /// The error message of `az`.
         said: String,
     },
-    /// The text that was found is not a key.
-    #[error("what {place} holds is no key of a storage account; a key is base64")]
+    /// The text at the location is not a key.
+    #[error("{place} does not contain the key of a storage account; a key is base64")]
     NoKey {
         /// The location of the text.
         place: String,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_key_is_where_it_was_said_to_be() {
+    async fn the_key_is_read_from_its_configured_location() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key");
         fs::write(&file, "ZmlsZQ==\n").unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_none_it_is_said_what_to_do() {
+    async fn the_error_for_a_missing_key_names_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty");
         fs::write(&empty, "").unwrap();
@@ -178,10 +178,10 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             (Source::Variable,     none.clone(), &az,    "set AZURE_STORAGE_KEY"),
-            (Source::Variable,     Some("-".to_owned()), &az, "AZURE_STORAGE_KEY holds is no key"),
-            (Source::File(empty),  none.clone(), &az,    "empty holds is no key"),
+            (Source::Variable,     Some("-".to_owned()), &az, "AZURE_STORAGE_KEY does not contain the key"),
+            (Source::File(empty),  none.clone(), &az,    "empty does not contain the key"),
             (Source::File(folder.path().join("x")), none.clone(), &az, "azureKeyFile: cannot read the storage account's key from"),
-            (vault(),              none.clone(), &az,    "secret s: ERROR: Please run az login"),
+            (vault(),              none.clone(), &az,    "the secret s of the Key Vault v cannot be read: ERROR: Please run az login"),
             (vault(),              none,         &no_az, "install the Azure CLI"),
         ];
         for (source, variable, az, says) in table {

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_secs(2);
 pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
     let mut kinds = Vec::new();
     for &kind in KINDS {
-        // An account that serves one kind needs no rights for another.
+        // An account for one kind of workload need not have rights for another kind.
         for resource in kinds_of(workload(kind)) {
             if client::a_few_times(|| cluster.may("delete", resource)).await? {
                 kinds.push(resource);
@@ -37,8 +37,8 @@ pub fn kinds_of(workload: &dyn Workload) -> impl Iterator<Item = Resource> {
     std::iter::once(workload.resource()).chain(shared)
 }
 
-/// Deletes every object of a kind that `selector` matches. It sends one request, or one for each object where the
-/// account lacks `deletecollection`. The roles that operators install do not include that verb.
+/// Deletes every object of a kind that `selector` matches, with one request. If the account lacks `deletecollection`,
+/// which the roles that operators install do not include, sends one request for each object.
 pub async fn delete_all(
     cluster: &Cluster,
     kind: Resource,
@@ -82,7 +82,8 @@ pub async fn clean(
     Ok(())
 }
 
-/// Waits until no pod of an experiment is left. Each pod has its own grace period. `false`: some pods are still there.
+/// Waits until no pod of an experiment exists, and returns `false` if some remain after the time limit. Each pod has
+/// its own grace period.
 pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, client::Error> {
     let selector = manifest::selector(experiment);
     let pods = || cluster.names(PODS, &selector);

@@ -214,7 +214,7 @@ impl Cluster {
     }
 
     fn no_request(&self, error: &dyn std::fmt::Display) -> Error {
-        let message = format!("what would be asked is no request: {error}");
+        let message = format!("the request cannot be built: {error}");
         Error::Refused { server: self.server.clone(), message }
     }
 
@@ -323,7 +323,7 @@ impl Cluster {
     fn object(&self, object: &Value) -> Result<DynamicObject, Error> {
         serde_json::from_value(object.clone()).map_err(|error| Error::Refused {
             server: self.server.clone(),
-            message: format!("what would be sent is no object: {error}"),
+            message: format!("the object cannot be encoded: {error}"),
         })
     }
 

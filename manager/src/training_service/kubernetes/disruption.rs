@@ -1,5 +1,5 @@
-//! PURE: the disruption of a pod, from its status. The sources are the condition `DisruptionTarget` and the reason that
-//! the kubelet gives for a pod that it ended itself.
+//! PURE: the disruption of a pod, from its status. The sources are the condition `DisruptionTarget`, and the reason
+//! that the kubelet sets for a pod that the kubelet itself ended.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ impl Disruption {
         } else {
             format!("{reason}: {}", shortened(message))
         };
-        let why = format!("its pod was taken away: {} ({said})", meant(reason));
+        let why = format!("its pod was removed: {} ({said})", meant(reason));
         Self { said, why }
     }
 }
@@ -38,7 +38,7 @@ pub fn of_pod(pod: &Value) -> Option<Disruption> {
     of_reason(&text(status, "reason"), &text(status, "message"))
 }
 
-/// Returns the disruption that a pod's own reason names, when the kubelet or the node controller ended it.
+/// Returns the disruption that the reason in a pod's status names. The kubelet or the node controller sets the reason.
 pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     let taken = match reason {
         "Evicted" => !is_over_its_limit(reason, message),
@@ -48,16 +48,17 @@ pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     taken.then(|| Disruption::new(reason, message))
 }
 
-/// Returns the disruption for one of the controller's usual codes (evicted, node lost, preempted), where the status
-/// shows no pod.
+/// Returns the disruption for one of the controller's usual codes (evicted, node lost, preempted), if the status does
+/// not show the pod.
 pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Disruption> {
     matches!(code, Some(-1000 | -1001 | -1003)).then(|| Disruption::new(phrase, ""))
 }
 
-/// Returns whether a pod was evicted for its own usage although its node had enough. A retry would repeat that.
+/// Returns whether a pod was evicted for its own usage, although its node had enough resources. A retry would end in
+/// the same way.
 pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
-    // The kubelet's words about a pod, a volume or a container. Its messages about a node that runs low contain none of
-    // them.
+    // The kubelet's messages about a pod, a volume or a container contain these texts. Its messages about a node that
+    // runs low do not.
     let words = ["exceeds the total limit", "exceeds the limit", "exceeded its local"];
     reason == "Evicted" && words.iter().any(|words| message.contains(words))
 }
@@ -65,15 +66,17 @@ pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
 /// Returns the explanation of a reason.
 fn meant(reason: &str) -> &'static str {
     match reason {
-        "PreemptionByScheduler" => "a pod of higher priority needed its place",
-        "EvictionByEvictionAPI" => "somebody had it evicted, as `kubectl drain` does",
-        "DeletionByTaintManager" => "its node got a taint, as one does that no longer answers",
+        "PreemptionByScheduler" => "a pod of higher priority needed its resources",
+        "EvictionByEvictionAPI" => "it was evicted through the API, for example by `kubectl drain`",
+        "DeletionByTaintManager" => {
+            "its node got a taint, for example because the node no longer answers"
+        }
         "DeletionByPodGC" | "NodeLost" => "its node is gone",
         "TerminationByKubelet" => {
-            "its node ran low, was shut down, or needed the place for a pod of its own"
+            "its node ran low on resources, was shut down, or needed the resources for a critical pod"
         }
-        "Evicted" => "its node ran low",
-        "Preempting" => "its node needed the place for a pod of its own",
+        "Evicted" => "its node ran low on resources",
+        "Preempting" => "its node needed the resources for a critical pod",
         "NodeShutdown" | "Shutdown" | "Terminated" => "its node was shut down",
         _ => "the cluster ended it",
     }
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_was_taken_away_says_by_whom() {
+    fn the_disruption_of_a_removed_pod_is_explained() {
         let target = |status: &str, reason: &str, message: &str| {
             json!({"status": {"conditions": [
                 {"type": "Ready", "status": "True"},
@@ -106,8 +109,8 @@ mod tests {
             (target("True", "WhoKnows", ""), Some("the cluster ended it (WhoKnows)")),
             (target("False", "PreemptionByScheduler", ""), None),
             (ended("Evicted", "The node was low on resource: ephemeral-storage. Container framework was using 5Gi, request is 0, has larger consumption of ephemeral-storage. "),
-                Some("its node ran low (Evicted: The node was low on resource: ephemeral-storage.")),
-            (ended("Preempting", "Preempted in order to admit critical pod"), Some("a pod of its own")),
+                Some("its node ran low on resources (Evicted: The node was low on resource: ephemeral-storage.")),
+            (ended("Preempting", "Preempted in order to admit critical pod"), Some("a critical pod")),
             (ended("NodeLost", "Node n1 which was running pod p is unresponsive"), Some("its node is gone")),
             (ended("Terminated", "Pod was terminated in response to imminent node shutdown."), Some("shut down")),
             // The pod exceeded its own limit.
@@ -124,7 +127,7 @@ mod tests {
             let why = of_pod(&pod).map(|taken| taken.why);
             match (&why, expected) {
                 (Some(why), Some(part)) => {
-                    assert!(why.starts_with("its pod was taken away: "), "{why}");
+                    assert!(why.starts_with("its pod was removed: "), "{why}");
                     assert!(why.contains(part), "{part:?} is not in {why}");
                 }
                 (None, None) => {}

@@ -28,7 +28,8 @@ pub const fn priority_classes(version: &'static str) -> Resource {
     Resource { group: "kueue.x-k8s.io", version, kind, plural }
 }
 
-/// Returns the reason why a `LocalQueue` currently admits nothing. `None`: it admits trials, or gives no reason.
+/// Returns the reason why a `LocalQueue` currently admits nothing. `None`: it admits trials, or its status has no
+/// reason.
 pub fn inactive(queue: &Value) -> Option<String> {
     let policy = queue.pointer("/spec/stopPolicy").and_then(Value::as_str);
     if let Some(policy) = policy.filter(|policy| *policy != "None") {
@@ -54,7 +55,7 @@ pub enum QueueState {
     Admitted,
     /// The trial waits for this reason.
     Waits(String),
-    /// The trial waits, and it would not fit even if its queue were empty.
+    /// The trial waits, although it would not fit even into an empty queue.
     NeverFits(String),
     /// The queue no longer lets the trial run.
     Ended(QueueEnd),
@@ -71,7 +72,8 @@ pub struct QueueEnd {
 
 /// Reads the state of a trial from its Workload. `None`: Kueue has not examined it yet.
 ///
-/// The conditions `PodsReady` and `Requeued` are ignored: they flicker at every end, and stay true after a return.
+/// The conditions `PodsReady` and `Requeued` are ignored: they change briefly at every end, and stay true after a
+/// requeue.
 pub fn read(workload: &Value) -> Option<QueueState> {
     let status = workload.get("status")?;
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
@@ -80,7 +82,7 @@ pub fn read(workload: &Value) -> Option<QueueState> {
             reason @ ("FailedToStart" | "OutOfSync") => {
                 let message = text(finished, "message");
                 let disruption = (reason == "OutOfSync").then(|| format!("{reason}: {message}"));
-                let why = format!("its queue has given it up: {message} ({reason})");
+                let why = format!("its queue has given up the trial: {message} ({reason})");
                 QueueState::Ended(QueueEnd { why, disruption })
             }
             _ => QueueState::Admitted,
@@ -94,12 +96,15 @@ pub fn read(workload: &Value) -> Option<QueueState> {
         }
         // The eviction stays true until the trial runs again. Meanwhile the queue reports the reason for the wait.
         if !is_queued_again(status, &message) {
-            let why = format!("its queue took it back{}: {message}", times(status));
+            let why = format!("its queue took the trial back{}: {message}", times(status));
             return Some(QueueState::Waits(why));
         }
     }
-    let begins =
-        if holds("Evicted").is_some() { "its queue took it back" } else { "it waits in its queue" };
+    let begins = if holds("Evicted").is_some() {
+        "its queue took the trial back"
+    } else {
+        "it waits in its queue"
+    };
     let reserved = condition(status, "QuotaReserved")?;
     if holds("Admitted").is_some() {
         return Some(QueueState::Admitted);
@@ -107,12 +112,12 @@ pub fn read(workload: &Value) -> Option<QueueState> {
     if is(reserved, "status", "True") {
         let flavor = flavor(status).map(|flavor| format!(" in the flavor {flavor}"));
         let flavor = flavor.unwrap_or_default();
-        let why = format!("its queue has room for it{flavor} and waits for {}", checks(status));
+        let why = format!("its queue has reserved quota{flavor} and waits for {}", checks(status));
         return Some(QueueState::Waits(why));
     }
     let message = text(reserved, "message");
     let never = message.contains("> maximum capacity");
-    let end = if never { "; it never fits as the queue is now" } else { "" };
+    let end = if never { "; the trial cannot fit with the queue's present quota" } else { "" };
     let why = format!("{begins}{}: {message}{end}", times(status));
     Some(if never { QueueState::NeverFits(why) } else { QueueState::Waits(why) })
 }
@@ -133,10 +138,11 @@ fn deactivated(reason: &str, message: &str) -> QueueEnd {
             disruption: None,
         },
         Some("MaximumExecutionTimeExceeded") => {
-            QueueEnd { why: "it ran longer than its queue allows".to_owned(), disruption }
+            QueueEnd { why: "the trial ran longer than its queue allows".to_owned(), disruption }
         }
         Some("RequeuingLimitExceeded") => {
-            let why = "its pods were not ready in time, so often that its queue has given it up";
+            let why =
+                "its pods were so often not ready in time that its queue has given up the trial";
             QueueEnd { why: why.to_owned(), disruption }
         }
         Some(_) | None => {
@@ -188,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_says_why_it_admits_nothing() {
+    fn the_reason_of_an_inactive_queue_is_read() {
         let queue = |policy: &str, status: &str, reason: &str| {
             let active =
                 json!({"type": "Active", "status": status, "reason": reason, "message": "M"});
@@ -200,7 +206,7 @@ mod tests {
             (json!({"spec": {"clusterQueue": "c"}}), None),
             (queue("None", "True", "Ready"), None),
             (queue("Hold", "False", "Stopped"), Some("it is stopped (`stopPolicy: Hold`)")),
-            // The condition changes a moment later.
+            // The condition changes shortly after the policy.
             (queue("HoldAndDrain", "True", "Ready"), Some("it is stopped (`stopPolicy: HoldAndDrain`)")),
             (queue("None", "False", "ClusterQueueDoesNotExist"), Some("its ClusterQueue `c` does not exist")),
             (queue("None", "False", "ClusterQueueIsInactive"), Some("its ClusterQueue `c` is stopped or incomplete")),
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_says_why_its_trial_waits() {
+    fn the_reason_for_a_wait_is_read_from_the_workload() {
         let room = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 400m more needed";
         let never = "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default-flavor, previously considered podsets requests (0) + current podset request (3) > maximum capacity (1)";
         let reserved = ("QuotaReserved", "True", "QuotaReserved", "");
@@ -242,16 +248,16 @@ mod tests {
             (conditions(&[]), None),
             (conditions(&[("PodsReady", "False", "WaitForStart", "")]), None),
             (conditions(&[("QuotaReserved", "False", "Pending", room)]), waits(format!("it waits in its queue: {room}"))),
-            (conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; it never fits as the queue is now")))),
+            (conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; the trial cannot fit with the queue's present quota")))),
             (again, waits(format!("it waits in its queue (preempted 2 times): {room}"))),
             (conditions(&[reserved, admitted]), Some(QueueState::Admitted)),
-            (checked, waits("its queue has room for it in the flavor spot and waits for the admission check by-hand: waiting for a node".to_owned())),
+            (checked, waits("its queue has reserved quota in the flavor spot and waits for the admission check by-hand: waiting for a node".to_owned())),
             (conditions(&[reserved, admitted, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload")]),
-                waits("its queue took it back: Preempted to accommodate a workload".to_owned())),
+                waits("its queue took the trial back: Preempted to accommodate a workload".to_owned())),
             (conditions(&[("QuotaReserved", "False", "Pending", "Preempted to"), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
-                waits("its queue took it back: Preempted to".to_owned())),
+                waits("its queue took the trial back: Preempted to".to_owned())),
             (conditions(&[("QuotaReserved", "False", "Pending", room), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
-                waits(format!("its queue took it back: {room}"))),
+                waits(format!("its queue took the trial back: {room}"))),
             (conditions(&[reserved, admitted, ("Evicted", "False", "QuotaReserved", "Previously: Preempted")]), Some(QueueState::Admitted)),
             (conditions(&[reserved, ("Finished", "True", "Succeeded", "")]), Some(QueueState::Admitted)),
         ];
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_ends_a_trial_that_it_lets_run_no_more() {
+    fn a_queue_ends_a_trial_that_may_not_run_any_more() {
         let evicted = |active: bool, reason: &str| {
             let mut workload = conditions(&[
                 ("QuotaReserved", "False", "Pending", "M"),
@@ -274,11 +280,11 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             (evicted(false, "Deactivated"), "its Workload was deactivated: M", Some("Deactivated: M")),
-            (evicted(false, "DeactivatedDueToMaximumExecutionTimeExceeded"), "it ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded: M")),
-            (evicted(false, "DeactivatedDueToRequeuingLimitExceeded"), "its pods were not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded: M")),
+            (evicted(false, "DeactivatedDueToMaximumExecutionTimeExceeded"), "the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded: M")),
+            (evicted(false, "DeactivatedDueToRequeuingLimitExceeded"), "its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded: M")),
             (evicted(false, "DeactivatedDueToAdmissionCheck"), "an admission check of its queue rejected it: M", None),
-            (finished("FailedToStart"), "its queue has given it up: M (FailedToStart)", None),
-            (finished("OutOfSync"), "its queue has given it up: M (OutOfSync)", Some("OutOfSync: M")),
+            (finished("FailedToStart"), "its queue has given up the trial: M (FailedToStart)", None),
+            (finished("OutOfSync"), "its queue has given up the trial: M (OutOfSync)", Some("OutOfSync: M")),
         ];
         for (workload, why, disruption) in table {
             let Some(QueueState::Ended(end)) = read(&workload) else { panic!("{workload}") };
@@ -291,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_workload_is_read(kind in "[A-Za-z]{0,14}", status in "True|False|[a-z]{0,4}", reason in ".{0,40}", number in any::<i64>()) {
+        fn random_workloads_never_panic(kind in "[A-Za-z]{0,14}", status in "True|False|[a-z]{0,4}", reason in ".{0,40}", number in any::<i64>()) {
             let condition = json!({"type": kind, "status": status, "reason": reason, "message": number});
             drop(read(&json!({"spec": number, "status": {
                 "conditions": [condition, 3], "schedulingStats": {"evictions": [number, {"reason": "Preempted", "count": number}]},

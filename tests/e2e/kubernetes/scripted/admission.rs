@@ -22,8 +22,8 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
     let invalid = "Job.batch \"x\" is invalid: spec.template.labels: Invalid value: \"x\": must be no more than 63 characters";
     for (code, message, advice) in [
         (400, field, "this cluster's version does not know that field"),
-        (403, DENIED, "a webhook of the cluster's refuses it"),
-        (400, DENIED, "a webhook of the cluster's refuses it"),
+        (403, DENIED, "a webhook of the cluster refuses the pod"),
+        (400, DENIED, "a webhook of the cluster refuses the pod"),
         (422, invalid, "the Job of a trial could not be made"),
     ] {
         let bed = TestBed::new();
@@ -72,7 +72,11 @@ fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
         run(&bed, &search)
     });
     outcome.expect_done(1, 1);
-    assert!(outcome.stderr.contains("FAILED: it could not be submitted: "), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("FAILED: the trial could not be submitted: "),
+        "{}",
+        outcome.stderr
+    );
     assert!(outcome.stderr.contains(DENIED), "{}", outcome.stderr);
     kube.wait_until_empty();
 }

@@ -42,7 +42,7 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     kube.disrupt(&pod, "PreemptionByScheduler", words);
     let search = Outcome::of(manager.finish(BOUND));
     let why = format!(
-        "its pod was taken away: a pod of higher priority needed its place (PreemptionByScheduler: {words})"
+        "its pod was removed: a pod of higher priority needed its resources (PreemptionByScheduler: {words})"
     );
     let message = format!("SYS_CANCELED (exit code 143): {why}");
     assert!(search.stderr.contains(&message), "{}", search.stderr);
@@ -73,7 +73,7 @@ fn disrupted_and_deleted_trials_are_tried_again() {
         assert_eq!(search.trial(0).final_result, 2, "{case}");
         // Both causes are transient.
         let cause = if reason.is_some() {
-            "its pod was taken away: "
+            "its pod was removed: "
         } else {
             "somebody deleted the trial's pod"
         };

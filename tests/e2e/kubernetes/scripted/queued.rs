@@ -51,11 +51,11 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
-    wait_for_words(&running, "its queue took it back");
+    wait_for_words(&running, "its queue took the trial back");
     wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for_state(&bed, "WAITING");
     // Back in the queue, the message contains the queue's reason.
-    wait_for_words(&running, "its queue took it back (preempted once): couldn't assign flavors");
+    wait_for_words(&running, "its queue took the trial back (preempted once): couldn't assign flavors");
     kube.set_quota(1);
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
@@ -100,7 +100,7 @@ fn the_pods_of_a_preempted_trial_find_one_another_again() {
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
-    wait_for_words(&running, "its queue took it back");
+    wait_for_words(&running, "its queue took the trial back");
     wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     wait_until_up(&bed, 4);
@@ -123,7 +123,7 @@ fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
-    wait_for_words(&running, "its queue took it back");
+    wait_for_words(&running, "its queue took the trial back");
     wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     wait_until_up(&bed, 2);

@@ -140,7 +140,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     outcome.expect_done(3, 0);
     for reason in [
         "waits: the cluster does not allow it: secrets \"x\" is forbidden: exceeded quota",
-        "rejected our credentials (Unauthorized)",
+        "rejected the credentials (Unauthorized)",
     ] {
         assert!(outcome.stderr.contains(reason), "{reason:?} is not in\n{}", outcome.stderr);
     }

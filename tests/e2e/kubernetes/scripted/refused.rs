@@ -21,7 +21,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
         ("no such kubeconfig", |bed, _, search| changed(bed, search, &json!({"kubeconfig": "nowhere"})),
             &["the kubeconfig", "nowhere"]),
         ("a wrong context", |bed, _, search| changed(bed, search, &json!({"context": "tset"})),
-            &["there is no context `tset`; it has test"]),
+            &["it has no context `tset`; its contexts are test"]),
         ("no such namespace", |bed, _, search| changed(bed, search, &json!({"namespace": "lap"})),
             &["has no namespace `lap`", "kubectl create namespace lap"]),
         ("no such kind", |_, kube, search| { kube.remove_frameworks(); search },
@@ -35,7 +35,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             let text = bed.read("kubeconfig").replace("token: scripted", "token: old");
             bed.write("kubeconfig", &text);
             search
-        }, &["rejected our credentials", "expired"]),
+        }, &["rejected the credentials", "expired"]),
         ("an address without a listener", |bed, _, search| {
             let text = bed.read("kubeconfig");
             let (start, _) = text.split_once("http://").unwrap();

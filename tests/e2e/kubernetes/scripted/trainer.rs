@@ -107,7 +107,7 @@ fn a_queue_preempts_and_readmits_a_train_job() {
     runs(1);
     kube.set_quota(0);
     wait_for("the queue's message", BOUND, || {
-        running.stderr().contains("its queue took it back").then_some(())
+        running.stderr().contains("its queue took the trial back").then_some(())
     });
     wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);

@@ -47,16 +47,16 @@ fn down() -> FreeRoom {
 }
 
 #[test]
-fn a_trial_goes_where_there_is_room() {
+fn a_trial_is_placed_at_a_part_with_room() {
     type Row<'a> = (&'a str, &'a [Option<usize>], Vec<FreeRoom>, &'a [usize]);
     let now = Instant::now();
     #[rustfmt::skip]
     let table: [Row<'_>; 7] = [
         ("in turn, the first part first",      &[None, None],       vec![Unknown, Unknown],     &[0, 1, 0]),
-        ("as many as the part's bound",        &[Some(1), None],    vec![Unknown, Unknown],     &[0, 1, 1]),
-        ("no more than all bounds",            &[Some(1), Some(1)], vec![Unknown, Unknown],     &[0, 1]),
-        ("not where there is no room",         &[None, None],       vec![Jobs(0), Unknown],     &[1, 1, 1]),
-        ("not where nothing is reached",       &[None, None],       vec![Jobs(3), down()],      &[0, 0, 0]),
+        ("up to the part's limit",             &[Some(1), None],    vec![Unknown, Unknown],     &[0, 1, 1]),
+        ("up to the limits of all parts",       &[Some(1), Some(1)], vec![Unknown, Unknown],     &[0, 1]),
+        ("not at a part without room",          &[None, None],       vec![Jobs(0), Unknown],     &[1, 1, 1]),
+        ("not at an unreachable part",          &[None, None],       vec![Jobs(3), down()],      &[0, 0, 0]),
         ("nowhere",                            &[None, None],       vec![Jobs(0), down()],      &[]),
         ("to the only part",                   &[Some(2)],          vec![Unknown],              &[0, 0]),
     ];
@@ -68,7 +68,7 @@ fn a_trial_goes_where_there_is_room() {
 }
 
 #[test]
-fn a_part_at_which_a_trial_waits_gets_no_other_until_that_runs() {
+fn a_part_with_a_waiting_trial_gets_no_further_trial() {
     let now = Instant::now();
     let rooms = [Unknown, Unknown];
     let mut schedule = schedule(&[None, Some(1)], &["a", "b", "c"]);
@@ -77,38 +77,46 @@ fn a_part_at_which_a_trial_waits_gets_no_other_until_that_runs() {
     schedule.add(job("d"));
     assert_eq!(place(&mut schedule, &rooms, now), []);
     let news = schedule.news_of_waiting(&rooms, now);
-    let why = "no training service has room for it (part 0: a trial waits there already; \
+    let why = "no training service has room for the trial (part 0: another trial already waits there; \
                part 1: it has 1 of at most 1 trials (`trialConcurrency`))";
     assert_eq!(news, [(trial("d"), attempt("d"), why.to_owned())]);
-    assert_eq!(schedule.news_of_waiting(&rooms, now), [], "a reason is told once");
+    assert_eq!(schedule.news_of_waiting(&rooms, now), [], "a reason is reported once");
     schedule.began(&trial("a"));
     // A late report about an earlier wait changes nothing.
     schedule.waits(&trial("a"), &attempt("a"), false);
     assert_eq!(place(&mut schedule, &rooms, now), [("d".to_owned(), 0)]);
     assert_eq!((schedule.counts(0), schedule.counts(1)), ((3, 0), (1, 0)));
     schedule.waits(&trial("a"), &attempt("a"), true);
-    assert_eq!(schedule.counts(0), (3, 1), "its queue has taken it back");
+    assert_eq!(
+        schedule.counts(0),
+        (3, 1),
+        "the trial waits again after its queue has taken it back"
+    );
 }
 
 #[test]
-fn a_trial_that_waits_moves_to_a_part_with_room_and_not_back_at_once() {
+fn a_waiting_trial_moves_to_a_part_with_room_and_not_back_at_once() {
     let now = Instant::now();
     let mut schedule = schedule(&[None, None], &["a"]);
     assert_eq!(place(&mut schedule, &[Unknown, down()], now), [("a".to_owned(), 0)]);
-    assert_eq!(schedule.movable(&[Unknown, Unknown], now), [], "it does not wait");
+    assert_eq!(schedule.movable(&[Unknown, Unknown], now), [], "the trial does not wait");
     schedule.waits(&trial("a"), &attempt("a"), false);
-    assert_eq!(schedule.movable(&[Unknown, down()], now), [], "there is nowhere to go");
+    assert_eq!(schedule.movable(&[Unknown, down()], now), [], "no other part has room");
     assert_eq!(schedule.movable(&[Unknown, Unknown], now), [(trial("a"), 0)]);
     schedule.take_back(&trial("a"), now);
-    assert_eq!(place(&mut schedule, &[Unknown, down()], now), [], "not back");
+    assert_eq!(place(&mut schedule, &[Unknown, down()], now), [], "the trial does not move back");
     assert_eq!(place(&mut schedule, &[Unknown, down()], now + PASS_OVER), [("a".to_owned(), 0)]);
     schedule.waits(&trial("a"), &attempt("a"), false);
     schedule.request_stop(&trial("a"));
-    assert_eq!(schedule.movable(&[Unknown, Unknown], now + PASS_OVER), [], "it is to stop");
+    assert_eq!(
+        schedule.movable(&[Unknown, Unknown], now + PASS_OVER),
+        [],
+        "a stopped trial does not move"
+    );
 }
 
 #[test]
-fn a_refused_trial_goes_to_each_other_part_once() {
+fn a_refused_trial_is_placed_at_each_other_part_once() {
     let now = Instant::now();
     let rooms = [Unknown, Unknown];
     let mut schedule = schedule(&[None, None], &["a"]);
@@ -125,20 +133,16 @@ fn a_refused_trial_goes_to_each_other_part_once() {
     assert_eq!(refused, Refused::ByAll(reasons.to_owned()));
     assert_eq!(place(&mut schedule, &rooms, now), []);
     schedule.add(job("b"));
-    assert_eq!(place(&mut schedule, &rooms, now), [], "both are passed over for a while");
+    assert_eq!(place(&mut schedule, &rooms, now), [], "both parts are skipped for a while");
     let later = now + PASS_OVER;
     assert_eq!(place(&mut schedule, &rooms, later), [("b".to_owned(), 0)]);
     schedule.request_stop(&trial("b"));
     let refused = schedule.refuse(&trial("b"), &attempt("b"), 0, "no", later);
-    assert_eq!(
-        refused,
-        Refused::ByAll("part 0: no".to_owned()),
-        "one that is to stop goes nowhere"
-    );
+    assert_eq!(refused, Refused::ByAll("part 0: no".to_owned()), "a stopped trial does not move");
 }
 
 #[test]
-fn a_part_that_cannot_begin_with_trials_does_not_swallow_all() {
+fn a_part_that_cannot_start_trials_is_skipped_for_a_while() {
     let mut now = Instant::now();
     let rooms = [Unknown, Jobs(0)];
     let mut schedule = schedule(&[None, None], &[]);
@@ -156,19 +160,19 @@ fn a_part_that_cannot_begin_with_trials_does_not_swallow_all() {
     schedule.add(job("a"));
     place(&mut schedule, &rooms, now);
     schedule.began(&trial("a"));
-    // A trial that has run, and its further fate, says nothing about the next trial.
+    // The end of a trial that has run does not count as a failed start.
     schedule.failed_to_begin(&trial("a"), &attempt("a"), now);
     schedule.add(job("b"));
     assert_eq!(place(&mut schedule, &rooms, now), [("b".to_owned(), 0)]);
 }
 
 #[test]
-fn a_trial_that_may_have_been_submitted_to_a_part_goes_there_only() {
+fn a_trial_that_may_be_at_a_part_is_only_placed_there() {
     let now = Instant::now();
     let mut schedule = schedule(&[None, None], &[]);
     schedule.take_over(&trial("a"), &attempt("a"), 1);
     assert_eq!(schedule.part_of(&trial("a")), Some(1));
-    // The part does not know the trial: the earlier manager died just before or after the submit.
+    // The part does not have the trial: the earlier manager died just before or after it submitted the trial.
     schedule.remove(&trial("a"), &attempt("a"));
     schedule.bind(&trial("a"), 1);
     schedule.add(job("a"));
@@ -182,14 +186,14 @@ fn a_trial_that_may_have_been_submitted_to_a_part_goes_there_only() {
 }
 
 #[test]
-fn a_trial_that_is_stopped_in_the_queue_goes_nowhere() {
+fn a_stopped_trial_leaves_the_queue() {
     let now = Instant::now();
     let mut schedule = schedule(&[None], &["a", "b"]);
     assert_eq!(schedule.remove_queued(&trial("a")), Some(attempt("a")));
     assert_eq!(schedule.remove_queued(&trial("a")), None);
     assert_eq!(place(&mut schedule, &[Unknown], now), [("b".to_owned(), 0)]);
     schedule.remove(&trial("b"), &AttemptId::new("b-2").unwrap());
-    assert_eq!(schedule.part_of(&trial("b")), Some(0), "that is another attempt");
+    assert_eq!(schedule.part_of(&trial("b")), Some(0), "an end of another attempt has no effect");
     schedule.remove(&trial("b"), &attempt("b"));
     assert_eq!(schedule.part_of(&trial("b")), None);
 }

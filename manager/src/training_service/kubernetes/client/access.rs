@@ -26,7 +26,7 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
         let config = config.map_err(|error| Error::Kubeconfig { from, message: chain(&error) })?;
         return Ok((config, None));
     };
-    // The first line of a YAML error gives the location. The lines after it draw an excerpt.
+    // Only the first line of a YAML error is used. The other lines show an excerpt of the file.
     let bad = |message: String| Error::Kubeconfig {
         from: from.clone(),
         message: message.lines().next().unwrap_or_default().to_owned(),
@@ -71,14 +71,14 @@ fn check_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), String> 
     {
         let has: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
         let has = if has.is_empty() { "none".to_owned() } else { has.join(", ") };
-        return Err(format!("there is no context `{wanted}`; it has {has}"));
+        return Err(format!("it has no context `{wanted}`; its contexts are {has}"));
     }
     let current = file.current_context.as_deref().filter(|current| !current.is_empty());
     let context = wanted.or(current).ok_or(
         "it has no current context; name one with `context`, or `kubectl config use-context`",
     )?;
     missing_user(file, context).map_or(Ok(()), |user| {
-        Err(format!("its context `{context}` names the user `{user}`, who is not in it"))
+        Err(format!("its context `{context}` names the user `{user}`, which it does not contain"))
     })
 }
 
@@ -101,8 +101,8 @@ fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
     Some(at.strftime(EXPIRED).to_string())
 }
 
-/// Removes the line break at the end of a token, which `kubectl` does and the library does not. A token file without a
-/// line break stays a file, because a program may renew it. `Err`: the token contains an invalid character.
+/// Removes the line break at the end of a token. `kubectl` does the same, but the library does not. A token file
+/// without a line break stays a file, because a program may renew it. `Err`: the token contains an invalid character.
 fn trim_tokens(file: &mut Kubeconfig) -> Result<(), String> {
     for known in &mut file.auth_infos {
         let Some(user) = &mut known.auth_info else { continue };
@@ -116,7 +116,7 @@ fn trim_tokens(file: &mut Kubeconfig) -> Result<(), String> {
         let token = token.trim();
         if token.contains(|c: char| !c.is_ascii_graphic()) {
             return Err(format!(
-                "the token of the user `{}` has a character that no token has, such as a line break",
+                "the token of the user `{}` has an invalid character, such as a line break",
                 known.name
             ));
         }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_for_servers_elsewhere_that_are_not_excepted() {
+    fn a_proxy_is_used_for_remote_servers_without_an_exception() {
         #[rustfmt::skip]
         let table = [
             ("https", "k8s.example.com", "",                        true),

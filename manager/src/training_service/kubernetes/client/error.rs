@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// The client certificate has expired.
     #[error(
-        "the client certificate in the kubeconfig {from} expired on {since}: log in anew, or have who runs the cluster make a new kubeconfig (with kubeadm: `kubeadm certs renew admin.conf`); is this machine's clock right?"
+        "the client certificate in the kubeconfig {from} expired on {since}: log in again, or ask the cluster's administrator for a new kubeconfig (with kubeadm: `kubeadm certs renew admin.conf`); is this machine's clock right?"
     )]
     Expired {
         /// The origin of the kubeconfig.
@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// The cluster's certificate has expired.
     #[error(
-        "the certificate of the cluster at {server} has expired{since}: who runs the cluster renews it (with kubeadm: `kubeadm certs renew apiserver`); is this machine's clock right?"
+        "the certificate of the cluster at {server} has expired{since}: ask the cluster's administrator to renew it (with kubeadm: `kubeadm certs renew apiserver`); is this machine's clock right?"
     )]
     ServerExpired {
         /// The API server.
@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// One side does not accept the other's certificate.
     #[error(
-        "no trusted connection to the cluster at {server}: {message}; look at the certificates in the kubeconfig (has one expired?)"
+        "no trusted connection to the cluster at {server}: {message}; check the certificates in the kubeconfig (has one expired?)"
     )]
     Certificate {
         /// The API server.
@@ -64,7 +64,7 @@ pub enum Error {
     },
     /// This machine has no certificate authority to check the cluster's certificate.
     #[error(
-        "no trusted connection to the cluster at {server}: this machine knows no certificate authority; install its ca-certificates, or name the cluster's in the kubeconfig (certificate-authority)"
+        "no trusted connection to the cluster at {server}: this machine has no certificate authorities; install its ca-certificates, or name the cluster's authority in the kubeconfig (certificate-authority)"
     )]
     NoAuthorities {
         /// The API server.
@@ -72,7 +72,7 @@ pub enum Error {
     },
     /// The cluster rejected the credentials.
     #[error(
-        "the cluster at {server} rejected our credentials ({message}): the certificate or token in the kubeconfig may have expired"
+        "the cluster at {server} rejected the credentials ({message}): the certificate or token in the kubeconfig may have expired"
     )]
     NotKnown {
         /// The API server.
@@ -146,8 +146,8 @@ impl Error {
         }
     }
 
-    /// Returns whether a request that succeeded before may succeed again after a repair. Examples are an exhausted
-    /// quota, an expired token or certificate, an absent authenticator, or a removed kind.
+    /// Returns whether a request that succeeded before may succeed again after a user has removed the cause. Examples
+    /// are an exhausted quota, an expired token or certificate, an absent authenticator, or a removed kind.
     pub fn may_be_mended(&self) -> bool {
         let papers = matches!(
             self,
@@ -164,13 +164,13 @@ impl Error {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Returns whether a quota is exhausted. The API server says so only in its message: `… is forbidden: exceeded
-    /// quota: …`.
+    /// Returns whether a quota is exhausted. Only the API server's message shows this: `… is forbidden: exceeded quota:
+    /// …`.
     pub fn is_quota(&self) -> bool {
         matches!(self, Self::NotAllowed { message } if message.contains("exceeded quota"))
     }
 
-    /// Returns whether a webhook that the cluster calls for every such object does not answer.
+    /// Returns whether a webhook that the cluster calls for every object of this kind does not answer.
     pub fn is_webhook_down(&self) -> bool {
         matches!(self, Self::Trouble { message, .. } if message.contains("failed calling webhook"))
     }
@@ -194,7 +194,7 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
             return Error::Credentials { server, message: credentials(problem) };
         }
         let message = chain(&source);
-        // The names of the library's layers mean nothing to a user.
+        // The names of the library's layers would not help a user.
         let layers = ["ServiceError: ", "client error (Connect): "];
         let message = layers
             .iter()
@@ -219,24 +219,24 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     // kinds: `404 page not found`.)
     let message = if status.reason == "Failed to parse error data" {
         let said = shortened(message.lines().next().unwrap_or_default());
-        format!("{server} answers what a Kubernetes API server does not ({code}): {said}")
+        format!("the answer of {server} is not that of a Kubernetes API server ({code}): {said}")
     } else {
         message
     };
     match code {
         401 => Error::NotKnown { server, message },
-        // The denial would be the same with any rights.
+        // A denial does not depend on the account's rights.
         403 if is_denied(&message) => Error::Refused { server, message },
         403 => Error::NotAllowed { message },
         404 => Error::NotFound { message },
         409 if status.reason == "AlreadyExists" => Error::Conflict { message },
-        // Any other 409 changed nothing: two requests collided, for example while a quota was counted.
+        // Any other 409 is temporary: two requests collided, for example while a quota was counted.
         408 | 409 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
         _ => Error::Refused { server, message },
     }
 }
 
-/// Returns whether a webhook or a policy of the cluster examined the object and denied it.
+/// Returns whether a webhook or a policy of the cluster denied the object.
 fn is_denied(message: &str) -> bool {
     let webhook = message.contains("admission webhook") && message.contains("denied the request");
     webhook || message.contains("ValidatingAdmissionPolicy")
@@ -268,8 +268,8 @@ fn papers<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthEr
     error.downcast_ref().or_else(|| papers(error.source()?))
 }
 
-/// Describes a credentials problem for the user. The library would show a program's variables and arguments, which hold
-/// secrets, and its output, which may be the token.
+/// Describes a credentials problem for the user. The library's own message would contain a program's variables and
+/// arguments, which hold secrets, and its output, which may be the token.
 fn credentials(problem: &AuthError) -> String {
     match problem {
         AuthError::AuthExecStart(source) => format!(
@@ -290,8 +290,7 @@ fn credentials(problem: &AuthError) -> String {
                 .to_owned()
         }
         AuthError::InvalidBearerToken(_) => {
-            "the token in the kubeconfig has characters that no token has, such as a line break"
-                .to_owned()
+            "the token in the kubeconfig has invalid characters, such as a line break".to_owned()
         }
         AuthError::InvalidBasicAuth(_)
         | AuthError::UnrefreshableTokenResponse
@@ -316,10 +315,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_told_apart() {
+    fn status_codes_are_distinguished() {
         #[rustfmt::skip]
         let table = [
-            (401, false, true,  "rejected our credentials"),
+            (401, false, true,  "rejected the credentials"),
             (403, false, true,  "does not allow it: exceeded quota"),
             (404, false, true,  "exceeded quota"),
             (409, true,  true,  "is in trouble (409)"),
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_webhook_denies_is_refused_and_one_that_is_away_may_come_back() {
+    fn a_webhooks_denial_is_permanent_and_its_absence_temporary() {
         let kyverno =
             "admission webhook \"validate.kyverno.svc\" denied the request: no latest tag";
         let policy = "jobs.batch \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_for_our_papers_that_fails_shows_no_secret() {
+    fn an_error_of_the_credentials_program_contains_no_secret() {
         let out = Output {
             status: ExitStatus::from_raw(2 << 8),
             stdout: b"a-token".to_vec(),

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_says_until_when_it_is_good() {
+    fn the_expiry_of_a_certificate_is_read() {
         for (year, text) in [
             (2019, "2019-03-04T00:00:00Z"),
             (2049, "2049-03-04T00:00:00Z"),
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_not(bytes in any::<Vec<u8>>()) {
+        fn random_bytes_never_panic(bytes in any::<Vec<u8>>()) {
             item(&bytes);
         }
     }

@@ -1,5 +1,5 @@
 //! Repeats requests that failed for a temporary reason: an overloaded cluster, a fault of the cluster, or a cut
-//! connection. It serves requests of a user at a terminal and gives up soon.
+//! connection. It gives up soon, because a user at a terminal waits for these requests.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_may_pass_is_tried_a_few_times_and_nothing_else_is() {
+    async fn only_temporary_errors_are_retried_and_only_a_few_times() {
         let refused =
             || Error::Refused { server: "https://k".to_owned(), message: "no".to_owned() };
         #[rustfmt::skip]
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_that_does_not_answer_is_not_waited_for_again_and_again() {
+    async fn an_unresponsive_cluster_is_not_tried_again_after_the_time_limit() {
         let count = Cell::new(0);
         let done = a_few_times(|| async {
             count.set(count.get() + 1);

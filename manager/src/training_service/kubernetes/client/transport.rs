@@ -1,5 +1,5 @@
-//! The transport of every request. It serves two needs for all callers. It honours the `Retry-After` of an overloaded
-//! server, and it reads the credentials again after a rejection, since they may have been renewed.
+//! The transport of every request. It honours the `Retry-After` of an overloaded server. After a rejection, it reads
+//! the credentials again, since they may have been renewed.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ type Response = hyper::Response<Body>;
 #[derive(Clone)]
 pub(super) struct Transport {
     access: Arc<Access>,
-    /// The API server. If the kubeconfig later names another server, it is ignored.
+    /// The API server. A kubeconfig that later names another server is ignored.
     pub(super) server: String,
     /// The namespace in the kubeconfig.
     pub(super) namespace: String,
@@ -99,7 +99,7 @@ impl Transport {
                 match Client::try_from(config) {
                     Ok(client) => {
                         info!(
-                            "the cluster at {} rejected our credentials; the kubeconfig is read again",
+                            "the cluster at {} rejected the credentials; the kubeconfig is read again",
                             self.server
                         );
                         self.state().client = client;
@@ -107,7 +107,7 @@ impl Transport {
                     Err(problem) => debug!("{}", error::of(&self.server, problem)),
                 }
             }
-            Ok(_) => debug!("the kubeconfig leads to another cluster by now"),
+            Ok(_) => debug!("the kubeconfig names another cluster now"),
             Err(problem) => debug!("{problem}"),
         }
     }
@@ -129,7 +129,7 @@ impl Service<Request> for Transport {
 
 async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let (mut config, expired) = access::config(access).await?;
-    // The pauses of this crate know whether a caller waits, report the reason, and last no longer than a request may.
+    // This crate's own retries depend on the caller, report the reason, and last no longer than a request may.
     config.default_retry = false;
     config.connect_timeout = Some(super::CONNECT);
     if config.accept_invalid_certs && config.root_cert.is_none() {
@@ -139,7 +139,7 @@ async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     Ok((config, expired))
 }
 
-/// Returns the time for which an overloaded server wants no requests.
+/// Returns the time for which an overloaded server asks for no requests.
 fn rest(response: &Response) -> Option<Duration> {
     let after = response.headers().get(hyper::header::RETRY_AFTER);
     let after = after.filter(|_| [429, 503].contains(&response.status().as_u16()))?;
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_too_busy_is_left_alone_as_long_as_it_says() {
+    fn an_overloaded_server_gets_no_requests_for_its_retry_after() {
         #[rustfmt::skip]
         let table = [
             (429, Some("1"),    Some(1)),

@@ -30,8 +30,8 @@ const WATCH_S: u32 = 60;
 pub struct WatchedObject {
     /// The name of the object.
     pub name: String,
-    /// The `status`, `metadata.deletionTimestamp` and the fields of `spec` that say whether the object may run. For an
-    /// event, its message and its subject.
+    /// The `status`, `metadata.deletionTimestamp`, and the fields of `spec` that determine whether the object may run.
+    /// For an event, its message and its subject.
     pub body: Value,
     /// The unique id, which differs even between objects of the same name.
     pub uid: Option<String>,
@@ -69,7 +69,8 @@ struct ReadOwner {
     name: Option<String>,
 }
 
-/// The fields of a `spec` that say whether the object may run, and in how many pods. JSON `null` counts as absent.
+/// The fields of a `spec` that determine whether the object may run, and in how many pods. JSON `null` counts as
+/// absent.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RunSpec {
@@ -171,7 +172,7 @@ pub enum Seen {
     Complete,
     /// An object is gone.
     Gone(WatchedObject),
-    /// The watch was interrupted and resumes by itself.
+    /// The watch was interrupted, and resumes automatically.
     Trouble(String),
 }
 
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_object_is_read_what_is_looked_at() {
+    fn only_the_used_fields_of_an_object_are_read() {
         let framework = json!({
             "apiVersion": "frameworkcontroller.microsoft.com/v1", "kind": "Framework",
             "metadata": {"name": "f", "resourceVersion": "7", "managedFields": [{"fieldsV1": {"f:spec": {}}}]},
