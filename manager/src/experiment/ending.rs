@@ -247,7 +247,7 @@ mod tests {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let gone = Gone {
             exit_code: Some(0),
-            message: Some("its pod ended well".to_owned()),
+            message: Some("its pod succeeded".to_owned()),
             succeeded: true,
             ..Gone::default()
         };
@@ -286,7 +286,7 @@ mod tests {
         for (intent, verdict, taken, state, code) in table {
             let gone = Gone {
                 exit_code: Some(137),
-                message: Some("its pod was taken away".to_owned()),
+                message: Some("its pod was removed".to_owned()),
                 disruption: taken.map(str::to_owned),
                 ..Gone::default()
             };

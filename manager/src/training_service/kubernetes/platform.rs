@@ -83,13 +83,13 @@ pub async fn clean_cluster(access: &Access, id: &ExperimentId) -> Result<(), cli
     Ok(())
 }
 
-/// Finds the agent program that pods fetch. It warns of a program that does not run in every image.
+/// Finds the agent program that pods fetch. Logs a warning if the program does not run in every image.
 fn agent_for_any_image(chosen: Option<&Path>) -> Result<PathBuf, agent_program::Error> {
     let agent = agent_program::find(chosen)?;
     if let Some(why) = agent_program::unfit(&agent) {
         warn!(
-            "{} is handed to pods whose image has no trialkeeper, and {why}: build the static one (cargo static) and \
-             name it with --agent, or set agentImage",
+            "{} is the agent of pods whose image has no trialkeeper, and {why}: build a static agent (cargo static) \
+             and name it with --agent, or set agentImage",
             agent.display()
         );
     }
@@ -152,7 +152,7 @@ async fn cached(
     let digest = async |field, path: Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
         let file = path.clone();
-        // Hashing large code would block the executor.
+        // In a blocking task, because hashing large code would block the executor.
         let task = tokio::task::spawn_blocking(move || sha256_of_file(&file)).await;
         let digest = task.unwrap_or_else(|lost| Err(std::io::Error::other(lost)));
         digest.map(Some).map_err(|source| Error::Read { field, path, source })

@@ -1,8 +1,8 @@
 //! PURE: the end of a pod, from its status, for kinds whose objects do not state it.
 //!
-//! The order of the checks follows the behaviour of real clusters (Kubernetes 1.36). They look for a removal by the
-//! platform, an end by the kubelet for excessive usage, the container's own end, and last a deletion. An eviction for
-//! the pod's own disk usage and a deletion by hand set no `DisruptionTarget`.
+//! The order of the checks follows the behaviour of real clusters (Kubernetes 1.36). First comes a removal by the
+//! platform, then an end by the kubelet for excessive usage, the container's own end, and last a deletion. An eviction
+//! for the pod's own disk usage and a deletion by hand set no `DisruptionTarget`.
 
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
@@ -78,7 +78,7 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
             let why = [reason, message].into_iter().filter(|part| !part.is_empty());
             let why = shortened(&why.collect::<Vec<_>>().join(": "));
             let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-            end(format!("the pod failed although none of its containers did{why}"), None)
+            end(format!("the pod failed although none of its containers failed{why}"), None)
         }
         (None, _) => None,
     }
@@ -114,7 +114,7 @@ fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
         .or_else(|| beside.last().copied())
 }
 
-/// Returns the reason for a container's end, in its agent's words where they are certain.
+/// Returns the reason for a container's end: its agent's message if that is certain, or else the exit code.
 fn of_container(code: i64, reason: &str, said: &str) -> String {
     if let Ok(verdict) = serde_json::from_str::<Verdict>(said)
         && verdict.exit.is_some()

@@ -15,10 +15,10 @@ impl Shared {
         }
         let refusal = match &said {
             Some(words) => admission_advice::with_advice(words.clone(), controller),
-            // A controller that has not examined the workload has met no refusal.
+            // A controller that has not examined the workload has not tried to create a pod.
             None if !self.tracker().is_seen(name) => return None,
             None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),
         };
-        Some(format!("{controller} cannot make its pod: {refusal}"))
+        Some(format!("{controller} cannot create its pod: {refusal}"))
     }
 }

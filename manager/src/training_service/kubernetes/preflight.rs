@@ -18,7 +18,7 @@ use crate::util::backoff::Backoff;
 /// The time limit for the controller to notice a new object. The usual time is 20 ms.
 const NOTICE: Duration = Duration::from_secs(15);
 
-/// The time for which a new namespace may lack its service account, for instance.
+/// The time for which a new namespace may be incomplete. For example, it may lack its service account.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The requests that the manager needs for every kind of workload.
@@ -39,7 +39,7 @@ pub enum Refusal {
     Cluster(#[from] Error),
     /// The namespace does not exist.
     #[error(
-        "the cluster at {server} has no namespace `{namespace}`; `kubectl create namespace {namespace}` makes it, `namespace` in the experiment file names another"
+        "the cluster at {server} has no namespace `{namespace}`; create it with `kubectl create namespace {namespace}`, or set `namespace` in the experiment file to another one"
     )]
     NoNamespace {
         /// The API server.
@@ -48,7 +48,7 @@ pub enum Refusal {
         namespace: String,
     },
     /// The cluster does not serve the kind.
-    #[error("the cluster at {server} does not know {kind}s: {installation}{served}")]
+    #[error("the cluster at {server} does not serve {kind}s: {installation}{served}")]
     NoSuchKind {
         /// The API server.
         server: String,
@@ -61,7 +61,7 @@ pub enum Refusal {
     },
     /// The account lacks rights.
     #[error(
-        "the account of the kubeconfig may not do this in the namespace `{namespace}`: {missing}; `kubectl apply -n {namespace} -k deploy/rights` makes an account that may do all that is needed"
+        "the account of the kubeconfig lacks these rights in the namespace `{namespace}`: {missing}; `kubectl apply -n {namespace} -k deploy/rights` creates an account with all required rights"
     )]
     NoRights {
         /// The namespace.
@@ -70,7 +70,7 @@ pub enum Refusal {
         missing: String,
     },
     /// The cluster refuses a trial's pod.
-    #[error("a pod of the role `{role}` could not be made: {}", admission_advice::with_advice(.why.to_string(), .controller))]
+    #[error("a pod of the role `{role}` could not be created: {}", admission_advice::with_advice(.why.to_string(), .controller))]
     NoPod {
         /// The role.
         role: String,
@@ -80,7 +80,7 @@ pub enum Refusal {
         why: Error,
     },
     /// The cluster refuses the object that runs a trial.
-    #[error("the {kind} of a trial could not be made: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field(.why))]
+    #[error("the {kind} of a trial could not be created: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field(.why))]
     NoObject {
         /// The kind.
         kind: &'static str,
@@ -91,7 +91,7 @@ pub enum Refusal {
     },
     /// The experiment's queue does not exist.
     #[error(
-        "the namespace `{namespace}` has no LocalQueue `{queue}`, in which trials are to wait; `kubectl -n {namespace} get localqueues` lists those that it has, and `queue` in the experiment file names one"
+        "the namespace `{namespace}` has no LocalQueue `{queue}`, which `queue` in the experiment file names; `kubectl -n {namespace} get localqueues` lists the existing ones"
     )]
     NoQueue {
         /// The namespace.
@@ -101,7 +101,7 @@ pub enum Refusal {
     },
     /// The experiment's priority class does not exist.
     #[error(
-        "the cluster has no WorkloadPriorityClass `{class}`, and Kueue lets a trial with an unknown one wait for ever; `kubectl get workloadpriorityclasses` lists those that it has, and `priorityClass` in the experiment file names one"
+        "the cluster has no WorkloadPriorityClass `{class}`, which `priorityClass` in the experiment file names, and with an unknown class Kueue never starts a trial; `kubectl get workloadpriorityclasses` lists the existing ones"
     )]
     NoPriorityClass {
         /// The class.
@@ -109,7 +109,7 @@ pub enum Refusal {
     },
     /// No controller notices new objects of the kind.
     #[error(
-        "{controller} takes no notice of a new {kind} in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
+        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
     )]
     NoController {
         /// The controller.
@@ -128,8 +128,8 @@ pub async fn check(
     queued: bool,
 ) -> Result<(), Refusal> {
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
-    // This check precedes that of the rights. An account without rights for a kind may learn that the kind does not
-    // exist.
+    // This check precedes that of the rights, because an account without rights for a kind can still see that the
+    // kind does not exist.
     presence(cluster, workload).await?;
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
@@ -189,7 +189,7 @@ async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     }
     let served = match served.as_slice() {
         [] => String::new(),
-        served => format!("; of the kinds that run trials it serves {}", served.join(", ")),
+        served => format!("; it serves these kinds that can run trials: {}", served.join(", ")),
     };
     Refusal::NoSuchKind {
         server: cluster.server().to_owned(),
@@ -199,17 +199,17 @@ async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     }
 }
 
-/// Returns the remedy for a field that the cluster does not know, empty if it knows all.
+/// Returns the remedy for a field that the cluster does not support. The text is empty for any other error.
 fn unknown_field(why: &Error) -> &'static str {
     if why.is_unknown_field() {
-        "; this cluster's version does not know that field: leave it out of the template, or have the cluster brought up to date"
+        "; this cluster's version does not support that field: leave it out of the template, or upgrade the cluster"
     } else {
         ""
     }
 }
 
 impl Refusal {
-    /// Returns whether the missing resources may be in use by others, who may release them.
+    /// Returns whether a quota is exhausted, whose resources other users may release.
     pub fn is_quota(&self) -> bool {
         matches!(self, Self::NoPod { why, .. } | Self::NoObject { why, .. } if why.is_quota())
     }
@@ -234,8 +234,8 @@ pub async fn all(
     controller(cluster, workload, &common.experiment).await
 }
 
-/// Checks with a dry run that the cluster accepts the object that runs a trial and knows all its fields. `None`: it
-/// does, or cannot tell.
+/// Checks with a dry run that the cluster accepts the object that runs a trial, with all its fields. `None`: the
+/// cluster accepts the object, or does not support the dry run.
 async fn objects(
     cluster: &Cluster,
     workload: &dyn Workload,
@@ -257,8 +257,8 @@ async fn objects(
 }
 
 /// Checks with a dry run that the cluster accepts a trial's pods, if the account may create pods. The check matters
-/// because the controller creates them, and some controllers report a refusal only in their log. `None`: the cluster
-/// accepts them, or the account may not ask.
+/// because a controller creates the pods, and some controllers report a refusal only in their log. `None`: the cluster
+/// accepts the pods, or the account lacks the right to check.
 pub async fn pods(
     cluster: &Cluster,
     workload: &dyn Workload,
@@ -288,8 +288,8 @@ pub async fn pods(
     Ok(None)
 }
 
-/// Checks that the kind's controller is at work. It creates an object that starts no pod and waits for the controller
-/// to fill in its status.
+/// Checks that the kind's controller is at work: creates an object that starts no pod, and waits until the controller
+/// fills in its status.
 async fn controller(
     cluster: &Cluster,
     workload: &dyn Workload,

@@ -1,5 +1,5 @@
-//! PURE: a disk that the pods of all trials share, as parts of a pod. It is an NFS export, a claim or an Azure file
-//! share.
+//! PURE: the shared disk of all trials' pods, in the form of parts of a pod. The disk is an NFS export, a claim or an
+//! Azure file share.
 //!
 //! The disk holds a trial's directory (output, code and the trial's own files), which therefore outlives the pod. Pods
 //! fetch their code from the manager themselves. The manager's machine need not mount the disk, which would need root.
@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
-/// The mount point, the same as in NNI: templates and training programs of NNI's users rely on it.
+/// The mount point, the same as in NNI, because templates and training programs of NNI's users rely on it.
 pub const MOUNT: &str = "/tmp/mount";
 
 /// The name of the volume, the same as in NNI.
@@ -75,8 +75,8 @@ pub fn pieces(
         volume
     });
     let mounts = volumes.is_some().then(|| json!({"name": VOLUME, "mountPath": MOUNT}));
-    // The folder of a trial is the same as in NNI. Each of several pods has its own folder in it, so that none
-    // overwrites another's files.
+    // The folder of a trial is the same as in NNI. Each of several pods has its own folder in it, so that no pod
+    // overwrites the files of another.
     let mut folder = format!("{MOUNT}/nni/{experiment}/{trial}");
     if let Some(index) = index {
         folder = format!("{folder}/{role}-{index}");
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_disk_is_mounted_where_nni_has_it() {
+    fn each_disk_is_mounted_as_in_nni() {
         let (experiment, trial) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
         let owned = |text: &str| text.to_owned();
         #[rustfmt::skip]
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_s_secret_has_its_two_names() {
+    fn the_secret_of_an_azure_share_has_the_names_that_the_kubelet_requires() {
         let data = azure_data("account", "a2V5");
         assert_eq!(data["azurestorageaccountname"], "YWNjb3VudA==");
         assert_eq!(data["azurestorageaccountkey"], "YTJWNQ==");

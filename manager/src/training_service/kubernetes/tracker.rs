@@ -3,10 +3,10 @@
 //!
 //! # Invariants
 //!
-//! 1. The end of an attempt is reported once. After it, the tracker only tidies up.
+//! 1. The end of an attempt is reported once. Afterwards, the tracker only deletes its remains.
 //! 2. An attempt ends when its workload is completed or gone, could not be created, or runs on a node that is gone.
 //!    Nothing else ends it.
-//! 3. The next listing reveals changes that no watch saw.
+//! 3. The next listing reveals changes that a watch missed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -32,18 +32,18 @@ mod waits;
 
 /// The time that a new workload may go unnoticed before the tracker gives that as the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
-/// The interval between questions to the cluster about an idle workload.
+/// The interval between queries to the cluster about an idle workload.
 const ASK_AGAIN: Duration = Duration::from_mins(3);
-/// The time beyond its pods' grace period that a workload may take to end after a stop. Then it is deleted.
+/// The time beyond its pods' grace period in which a workload must end after a stop. Otherwise it is deleted.
 const MARGIN: Duration = Duration::from_mins(1);
-/// The time for which pods may run before the tracker checks on an agent that has not started the trial. Most agents
-/// start it within seconds. The receiver of the news verifies it.
+/// The time for which pods may run before the tracker reports that no agent has started the trial. Most agents start
+/// the trial within seconds. The tracker does not see agents' reports, so the receiver of the news checks that.
 const UNHEARD: Duration = Duration::from_secs(30);
-/// The number of finished workloads that stay in the cluster for a returning manager, and the number that is tidied up
-/// at a time.
+/// The number of finished workloads that stay in the cluster for a returning manager, and the number that is deleted at
+/// a time.
 const KEPT: usize = 100;
 const TIDIED: usize = 50;
-/// The number of finished workloads that stay when a quota needs room: their ends may not be recorded yet.
+/// The number of finished workloads that stay even if a quota is exhausted, because their ends may not be recorded yet.
 const SPARED: usize = 10;
 
 /// Tracks the workloads of an experiment.
@@ -57,13 +57,13 @@ pub struct Tracker {
     latest: HashMap<TrialJobId, String>,
     /// The workloads of an earlier manager that are not yet adopted.
     strangers: HashMap<String, JobPhase>,
-    /// The names that were created before the current listing began and that it has not shown yet. `None`: no listing
-    /// is in progress.
+    /// The workloads that were created before the current listing began, and that the listing has not shown yet.
+    /// `None`: no listing is in progress.
     missing: Option<HashSet<String>>,
     listed: bool,
     finished: VecDeque<AttemptId>,
     pods: Pods,
-    /// Set if workloads name a queue.
+    /// Set if the workloads' labels name a queue.
     queued: bool,
     /// Set if the queues are watched.
     watches_queue: bool,
@@ -73,8 +73,8 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Creates an empty tracker. A workload fails if its pods have not started within `start_up`. Each pod may take
-    /// `grace` to end.
+    /// Creates an empty tracker. A workload fails if its pods have not started within `start_up`. `grace` is the pods'
+    /// grace period.
     pub fn new(kind: &'static dyn Workload, start_up: Duration, grace: Duration) -> Self {
         Self {
             kind,
@@ -111,7 +111,7 @@ impl Tracker {
         self.listed
     }
 
-    /// Enters an attempt that is about to be submitted under this name.
+    /// Adds an attempt that is about to be submitted under this name.
     pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
         self.enter(name, trial, attempt, now, JobPhase::Unseen);
     }
@@ -155,7 +155,7 @@ impl Tracker {
         self.jobs.insert(name.to_owned(), job);
     }
 
-    /// Enters the result of a submission.
+    /// Handles the result of a submission.
     pub fn submitted(
         &mut self,
         name: &str,
@@ -210,7 +210,7 @@ impl Tracker {
         let Some(phase) = self.strangers.remove(name) else {
             return (Adopted::Unknown, Vec::new());
         };
-        // The agent's reports were delivered, which the caller knows, or were lost with the pod. Nothing else remains.
+        // Nothing remains to be delivered: the caller has the agent's reports, or they were lost with the pod.
         if let JobPhase::Completed(Outcome {
             succeeded: true,
             needs_pods: false,
@@ -242,7 +242,7 @@ impl Tracker {
         self.stop(&name, now)
     }
 
-    /// Enters that a trial has ended, as its agent reported, while its workload has not.
+    /// Stops the workload of a trial that has ended according to its agent, while the workload has not.
     pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         // A queue that took the trial back lets it run again.
@@ -253,7 +253,7 @@ impl Tracker {
             && job.stop.is_none()
         {
             job.forced = Some(ForcedEnd::failure(
-                "its trial had ended and its pod did not: does something else run in the pod, or is its node down?"
+                "the trial ended, but its pod did not: does another process run in the pod, or is its node down?"
                     .to_owned(),
             ));
         }
@@ -274,7 +274,7 @@ impl Tracker {
         vec![Act::Stop(name.to_owned())]
     }
 
-    /// Enters the observed phase of a workload.
+    /// Handles the observed phase of a workload.
     pub fn workload(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
@@ -333,38 +333,40 @@ impl Tracker {
         }
     }
 
-    /// Enters that a workload is gone.
+    /// Handles the disappearance of a workload.
     pub fn workload_gone(&mut self, name: &str) -> Vec<Act> {
         self.strangers.remove(name);
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.made) else { return Vec::new() };
-        // The pods may have been deleted with the workload and then show nothing more, or the tracker already awaits
-        // their end.
+        // The tracker already waits for the pods' end or reads their status. The pods may have been deleted with the
+        // workload, so reading them again would show nothing.
         if job.is_inspected {
             return Vec::new();
         }
         let message = match job.stop {
-            Some(Stop::Deleted) => "it did not end within its time and was deleted".to_owned(),
+            Some(Stop::Deleted) => {
+                "the workload did not end within its time and was deleted".to_owned()
+            }
             Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => {
                 job.is_inspected = true;
                 job.phase = JobPhase::Ending;
                 return vec![Act::AwaitPods(name.to_owned())];
             }
             Some(Stop::Wanted | Stop::Asked(_)) | None => {
-                format!("somebody deleted its {}", self.kind.resource().kind)
+                format!("its {} was deleted, but not by the manager", self.kind.resource().kind)
             }
         };
         self.end(name, Outcome::unseen(message))
     }
 
-    /// Enters that the pods of a workload deleted on request are gone, or that their time is up.
+    /// Ends a workload that was deleted on request. Its pods are gone, or their time limit has passed.
     pub fn pods_gone(&mut self, name: &str) -> Vec<Act> {
         self.end(name, Outcome::unseen("stopped on request".to_owned()))
     }
 
-    /// Enters the start of a listing.
+    /// Begins a listing of the workloads.
     pub fn listing(&mut self) {
         let made = self.jobs.iter().filter(|(_, job)| job.made).map(|(name, _)| name);
         // The workloads of an earlier manager stay known during the listing. A resume may ask for one at any time, and
@@ -372,21 +374,21 @@ impl Tracker {
         self.missing = Some(made.chain(self.strangers.keys()).cloned().collect());
     }
 
-    /// Enters the end of a listing: a workload that was not listed is gone.
+    /// Completes a listing. A workload that was not listed is gone.
     pub fn listing_done(&mut self) -> Vec<Act> {
         self.listed = true;
         let missing = self.missing.take().unwrap_or_default();
         missing.iter().flat_map(|name| self.workload_gone(name)).collect()
     }
 
-    /// Enters the observed reason why a pod of a workload waits.
+    /// Handles the observed reason why a pod of a workload waits.
     pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.waits_since.is_none() && job.phase != JobPhase::Suspended {
             return Vec::new();
         }
-        // A reason that a pod no longer gives, or gives in fewer words, may still hold. Only a running pod disproves
-        // it.
+        // A reason may still hold if the pod no longer reports it, or reports it in less detail. Only a running pod
+        // disproves it.
         let known = job.why.as_deref().unwrap_or_default();
         if let Some(why) = why.filter(|why| !known.starts_with(why)) {
             job.why = Some(why);
@@ -394,7 +396,7 @@ impl Tracker {
         tell_why(job).into_iter().collect()
     }
 
-    /// Enters the observation of a pod: its reason for waiting, and its disruption by the platform.
+    /// Handles the observation of a pod: its reason for waiting, and its disruption by the platform.
     pub fn pod(
         &mut self,
         pod: &str,
@@ -405,7 +407,7 @@ impl Tracker {
         if !self.knows(name) {
             return Vec::new();
         }
-        // A deleted pod waits for nothing, and its workload has another pod or none.
+        // A deleted pod's reason to wait does not matter, because its workload has another pod or none.
         if self.pods.is_deleted(pod) {
             self.pods.seen(pod, disruption);
             return Vec::new();
@@ -421,13 +423,13 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// Tidies up ended attempts early when the cluster accepts nothing more.
+    /// Deletes the remains of ended attempts early, when a quota of the cluster is exhausted.
     pub fn make_room(&mut self) -> Option<Act> {
         let many = self.finished.len().checked_sub(SPARED).filter(|many| *many > 0)?;
         Some(Act::Tidy(self.finished.drain(..many).collect()))
     }
 
-    /// Enters the end of a workload, completed with the observations of its pods.
+    /// Handles the end of a workload, completed with the observations of its pods.
     pub fn explained(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
         let outcome = if outcome.succeeded {
             Outcome { message: UNREPORTED.to_owned(), ..outcome }
@@ -444,7 +446,7 @@ impl Tracker {
             self.latest.remove(&trial);
         }
         self.pods.forget(name);
-        // To the controller a requested stop is permanent. The reason for the stop tells whether a retry makes sense.
+        // The controller calls a requested stop permanent. The prospect of a retry depends on the reason for the stop.
         let Outcome { succeeded, exit_code, message, class, cause, disruption, .. } = outcome;
         let (message, class, cause, disruption) = match forced {
             None => (message, class, cause, disruption.map(|disruption| disruption.said)),

@@ -1,4 +1,4 @@
-//! Watches the cluster and enters the events into the tracker.
+//! Watches the cluster and passes the events to the tracker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Shared {
             Watched::Queue => {
                 let served = || preflight::queue::served_version(cluster);
                 let Some(served) = self.until_done("the queues", served).await else { return };
-                // A watch of a kind that is not served reports that, and tries again.
+                // If neither version is served, the watch reports the error and tries again.
                 (kueue::workloads(served.unwrap_or(kueue::VERSIONS[1])), None, None)
             }
         };
@@ -92,7 +92,7 @@ impl Shared {
         Some((name, image::of_pod(&pod.body, &container)?))
     }
 
-    /// Enters the observation of a workload.
+    /// Passes the observation of a workload to the tracker.
     fn workload(&self, tracker: &mut Tracker, seen: Seen) -> Vec<Act> {
         match seen {
             Seen::Begin => {
@@ -116,7 +116,7 @@ impl Shared {
     }
 }
 
-/// Enters the observation of a pod, an event or a queue.
+/// Passes the observation of a pod, an event or a queue to the tracker.
 fn news_of(
     watched: Watched,
     tracker: &mut Tracker,
@@ -137,7 +137,7 @@ fn news_of(
     }
 }
 
-/// Enters the observation of a pod.
+/// Passes the observation of a pod to the tracker.
 pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
     let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
@@ -159,7 +159,7 @@ pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duratio
     tracker.pod(&pod.name, why, disruption).into_iter().chain(left).collect()
 }
 
-/// Enters that a pod is gone.
+/// Informs the tracker that a pod is gone.
 pub(super) fn pod_is_gone(
     tracker: &mut Tracker,
     pod: &WatchedObject,

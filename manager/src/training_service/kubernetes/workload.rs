@@ -37,7 +37,7 @@ pub trait Workload: Debug + Send + Sync {
         &[]
     }
 
-    /// Returns the objects that all trials of an experiment need beside their own. They outlive the trials.
+    /// Returns the additional objects that all trials of an experiment share. They outlive the trials.
     fn shared(&self, _common: &Common) -> Vec<(Resource, Value)> {
         Vec::new()
     }
@@ -47,8 +47,8 @@ pub trait Workload: Debug + Send + Sync {
         false
     }
 
-    /// Returns the objects that represent a trial in a dry run. They are those of [`Self::shared`] if these hold the
-    /// pod.
+    /// Returns the objects that represent a trial in a dry run. If [`Self::shared`] contains the pod, returns those
+    /// objects instead.
     fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
         let trial = example(&common.experiment);
         vec![(self.resource(), self.manifest(common, &trial))]
@@ -74,16 +74,16 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns the phase of an object.
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
-    /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with the observations of the workload's pods.
+    /// Completes an [`Outcome`] with [`Outcome::needs_pods`] from the observations of the workload's pods.
     fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome;
 
-    /// Returns the outcome of a workload, from its pods, if its controller has decided the end and does not complete
-    /// it. `None`: the pods are not conclusive, or the controller needs no other object for that.
+    /// Derives the outcome of a workload from its pods, for a controller that has decided the end but does not complete
+    /// the workload. `None`: the pods are not conclusive, or such a controller always completes workloads of this kind.
     fn settle(&self, _spec: &KubernetesSpec, _pods: &[Value]) -> Option<Outcome> {
         None
     }
 
-    /// Returns true if the kind's controller learns from Jobs how pods ended, and reports nothing until they do.
+    /// Returns true if the kind's controller reads the ends of pods from Jobs, and reports nothing before the Jobs do.
     fn follows_jobs(&self) -> bool {
         false
     }
@@ -100,7 +100,7 @@ pub trait Workload: Debug + Send + Sync {
         vec![(self.resource().kind, name.to_owned())]
     }
 
-    /// Returns the way to make the controller end the pods.
+    /// Returns the request that makes the controller end the pods.
     fn stop(&self) -> StopRequest;
 
     /// Returns the pod whose metrics are the trial's, among the pods of the workload `name`.
@@ -112,7 +112,7 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns an object that starts no pod, for checking whether the controller notices it.
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value;
 
-    /// Returns the objects that the probe needs beside it.
+    /// Returns the additional objects that the probe needs.
     fn shared_by_probe(
         &self,
         _experiment: &ExperimentId,
@@ -125,7 +125,7 @@ pub trait Workload: Debug + Send + Sync {
     fn is_noticed(&self, probe: &Value) -> bool;
 }
 
-/// Defines the one table of kinds: the list of all, and the implementation of each.
+/// Defines the table of kinds: the list of all kinds, and the implementation of each.
 macro_rules! workloads {
     ($($kind:ident => $implementation:expr,)*) => {
         /// All kinds of objects that an experiment may have left in a cluster.

@@ -21,10 +21,10 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
     let field = "Job in version \"v1\" cannot be handled as a Job: strict decoding error: unknown field \"spec.template.spec.hostnameOverride\"";
     let invalid = "Job.batch \"x\" is invalid: spec.template.labels: Invalid value: \"x\": must be no more than 63 characters";
     for (code, message, advice) in [
-        (400, field, "this cluster's version does not know that field"),
+        (400, field, "this cluster's version does not support that field"),
         (403, DENIED, "a webhook of the cluster refuses the pod"),
         (400, DENIED, "a webhook of the cluster refuses the pod"),
-        (422, invalid, "the Job of a trial could not be made"),
+        (422, invalid, "the Job of a trial could not be created"),
     ] {
         let bed = TestBed::new();
         let kube = cluster(&bed);
@@ -112,7 +112,7 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
         (bed, kube, running)
     });
     for (_bed, kube, running) in begun {
-        wait_for_words(&running, "cannot make its pod: Error creating: pods \"");
+        wait_for_words(&running, "cannot create its pod: Error creating: pods \"");
         for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
             assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
         }
@@ -146,7 +146,7 @@ fn a_removed_kind_is_waited_for_and_no_trial_fails() {
     let running = start_first(&bed, &kube);
     kube.remove_kind("jobs");
     bed.write("go", "");
-    wait_for_words(&running, "does not know Jobs: it does not serve batch/v1");
+    wait_for_words(&running, "does not serve Jobs: it does not serve batch/v1");
     kube.restore_kind("jobs");
     Outcome::of(running.finish(BOUND)).expect_done(2, 0);
     kube.wait_until_empty();

@@ -53,7 +53,7 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
     #[rustfmt::skip]
     let table = [
-        (None, Some(2020), "the client certificate in the kubeconfig ", " expired on 2020-12-31 00:00:00 UTC: log in anew"),
+        (None, Some(2020), "the client certificate in the kubeconfig ", " expired on 2020-12-31 00:00:00 UTC: log in again"),
         (Some(2020), None, "the certificate of the cluster at https://127.0.0.1:", " has expired on 2020-12-31 00:00:00 UTC: who runs"),
     ];
     for (own, client, starts, refusal) in table {
@@ -108,7 +108,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
         assert_eq!(finished.code, ends, "{message}: {}", finished.stderr);
         if ends == Some(2) {
-            let refusal = "a pod of the role `worker` could not be made: ";
+            let refusal = "a pod of the role `worker` could not be created: ";
             assert!(finished.stderr.contains(refusal), "{}", finished.stderr);
             assert_eq!(kube.created("frameworks").len(), 0, "{message}");
         }

@@ -75,7 +75,7 @@ fn disrupted_and_deleted_trials_are_tried_again() {
         let cause = if reason.is_some() {
             "its pod was removed: "
         } else {
-            "somebody deleted the trial's pod"
+            "the trial's pod was deleted, but not by the manager"
         };
         let explanation = why(&bed);
         assert!(
@@ -95,7 +95,11 @@ fn a_deleted_framework_ends_its_pods() {
     kube.delete("frameworks", framework);
     let search = Outcome::of(manager.finish(BOUND));
     search.expect_done(0, 1);
-    assert!(search.stderr.contains("FAILED: somebody deleted its Framework"), "{}", search.stderr);
+    assert!(
+        search.stderr.contains("FAILED: its Framework was deleted, but not by the manager"),
+        "{}",
+        search.stderr
+    );
     bed.wait_until_empty();
     kube.wait_until_empty();
 }

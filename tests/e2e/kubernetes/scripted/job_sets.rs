@@ -105,7 +105,7 @@ fn a_cluster_without_job_sets_is_reported_before_anything_is_submitted() {
     let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
     for message in [
-        "does not know JobSets: a trial of several `taskRoles` needs JobSet",
+        "does not serve JobSets: a trial of several `taskRoles` needs JobSet",
         "kubectl apply --server-side -f",
     ] {
         assert!(finished.stderr.contains(message), "{}", finished.stderr);

@@ -186,7 +186,7 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
     let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-    let message = "may not do this in the namespace `lab`: list, watch workloads";
+    let message = "lacks these rights in the namespace `lab`: list, watch workloads";
     assert!(finished.stderr.contains(message), "{}", finished.stderr);
     assert_eq!(kube.all("jobs"), Vec::<Value>::new());
 }
@@ -202,10 +202,11 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
         assert!(finished.stderr.contains(message), "{}", finished.stderr);
         assert_eq!(kube.created("jobs"), Vec::<Value>::new());
     };
-    let queue = "the namespace `lab` has no LocalQueue `team`, in which trials are to wait";
+    let queue =
+        "the namespace `lab` has no LocalQueue `team`, which `queue` in the experiment file names";
     refused(&json!({"queue": "team"}), queue);
     kube.create_queue("team");
-    let class = "the cluster has no WorkloadPriorityClass `low`, and Kueue lets a trial";
+    let class = "the cluster has no WorkloadPriorityClass `low`, which `priorityClass`";
     refused(&json!({"queue": "team", "priorityClass": "low"}), class);
     for version in ["v1beta1", "v1beta2"] {
         kube.remove_kind(&format!("kueue.x-k8s.io/{version}"));

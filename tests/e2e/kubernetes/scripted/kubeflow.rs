@@ -234,11 +234,11 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 3] = [
         ("no such kind", |kube| kube.remove_kind("tfjobs"),
-            &["does not know TFJobs", "training operator (version 1) is not installed", "kubectl apply", "`platform: kubernetes` needs no operator"]),
+            &["does not serve TFJobs", "training operator (version 1) is not installed", "kubectl apply", "`platform: kubernetes`, which needs no operator"]),
         ("missing rights", |kube| kube.remove_right("create tfjobs"),
-            &["may not do this in the namespace `lab`: create tfjobs", "deploy/"]),
+            &["lacks these rights in the namespace `lab`: create tfjobs", "deploy/"]),
         ("an operator that is not at work", |kube| kube.set_controllers_running(false),
-            &["the training operator takes no notice of a new TFJob", "does its pod run"]),
+            &["the training operator has not noticed a new TFJob", "does its pod run"]),
     ];
     for (case, change, words) in table {
         println!("{case}");

@@ -20,7 +20,7 @@ fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Behavior + Send + 
 #[test]
 fn every_recorded_end_is_reported_with_its_reason() {
     const CASES: [(&str, &str); 9] = [
-        ("ok5", "FAILED (exit code 0): its pod ended well, but its agent never reported so"),
+        ("ok5", "FAILED (exit code 0): its pod succeeded, but its agent did not report it"),
         ("fail5", "FAILED (exit code 7): the container ended with exit code 7"),
         (
             "oom",
@@ -32,9 +32,9 @@ fn every_recorded_end_is_reported_with_its_reason() {
         ),
         ("badcmd", "FAILED (exit code 128): the container ended with exit code 128 (StartError)"),
         ("badpod", "FAILED: the cluster refuses the pod: "),
-        ("pod-deleted-externally", "FAILED: somebody deleted the trial's pod"),
+        ("pod-deleted-externally", "FAILED: the trial's pod was deleted, but not by the manager"),
         ("retry", "FAILED (exit code 9): the container ended with exit code 9"),
-        ("delete-background", "FAILED: somebody deleted its Framework"),
+        ("delete-background", "FAILED: its Framework was deleted, but not by the manager"),
     ];
     const NAMES: [&str; 9] = {
         let mut names = [""; 9];
@@ -111,8 +111,8 @@ fn a_trial_that_cannot_start_has_a_reason_and_fails_in_time() {
         "waits: no node can take its pod: 0/1 nodes are available: 1 Insufficient cpu",
         "waits: no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
         "waits: the image ",
-        "FAILED: it did not start within 4 s (startUpDeadline): no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
-        "FAILED: it did not start within 4 s (startUpDeadline): the image ",
+        "FAILED: the trial did not start within 4 s (startUpDeadline): no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
+        "FAILED: the trial did not start within 4 s (startUpDeadline): the image ",
     ] {
         assert!(outcome.stderr.contains(reason), "{reason:?} is not in\n{}", outcome.stderr);
     }
@@ -163,7 +163,7 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
         run(&bed, &search)
     });
     outcome.expect_done(1, 1);
-    let reason = "it did not start within 2 s (startUpDeadline): the cluster does not allow it: no longer yours";
+    let reason = "the trial did not start within 2 s (startUpDeadline): the cluster does not allow it: no longer yours";
     assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
 }
 

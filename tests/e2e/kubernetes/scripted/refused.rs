@@ -25,12 +25,12 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
         ("no such namespace", |bed, _, search| changed(bed, search, &json!({"namespace": "lap"})),
             &["has no namespace `lap`", "kubectl create namespace lap"]),
         ("no such kind", |_, kube, search| { kube.remove_frameworks(); search },
-            &["does not know Frameworks", "not installed"]),
+            &["does not serve Frameworks", "not installed"]),
         ("missing rights", |_, kube, search| {
             kube.remove_right("create frameworks");
             kube.remove_right("watch pods");
             search
-        }, &["may not do this in the namespace `lab`: create frameworks; watch pods", "deploy/"]),
+        }, &["lacks these rights in the namespace `lab`: create frameworks; watch pods", "deploy/"]),
         ("a token that expired", |bed, _, search| {
             let text = bed.read("kubeconfig").replace("token: scripted", "token: old");
             bed.write("kubeconfig", &text);
@@ -44,7 +44,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             search
         }, &["cannot be reached"]),
         ("a controller that is not at work", |_, kube, search| { kube.set_controllers_running(false); search },
-            &["FrameworkController takes no notice", "does its pod run"]),
+            &["FrameworkController has not noticed", "does its pod run"]),
         ("an invalid advertised address", |bed, _, search| changed(bed, search, &json!({"advertise": "my manager"})),
             &["--advertise my manager", "host:port"]),
         ("a registry's password that is not there", |bed, _, search| changed(bed, search, &json!({

@@ -143,12 +143,12 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 3] = [
         ("no such kind", |kube| kube.remove_kind("trainjobs"),
-            &["does not know TrainJobs", "Kubeflow Trainer (version 2) is not installed", "kubectl apply",
-              "it serves Framework (`platform: frameworkcontroller`), JobSet (`platform: kubernetes`), Job (`platform: kubernetes`), TFJob (`platform: kubeflow`)"]),
+            &["does not serve TrainJobs", "Kubeflow Trainer (version 2) is not installed", "kubectl apply",
+              "it serves these kinds that can run trials: Framework (`platform: frameworkcontroller`), JobSet (`platform: kubernetes`), Job (`platform: kubernetes`), TFJob (`platform: kubeflow`)"]),
         ("missing rights", |kube| { kube.remove_right("create trainjobs"); kube.remove_right("patch trainingruntimes"); },
-            &["may not do this in the namespace `lab`: create trainjobs; patch trainingruntimes; `kubectl apply -n lab -k deploy/rights`"]),
+            &["lacks these rights in the namespace `lab`: create trainjobs; patch trainingruntimes; `kubectl apply -n lab -k deploy/rights`"]),
         ("a Trainer that is not at work", |kube| kube.set_controllers_running(false),
-            &["Kubeflow Trainer takes no notice of a new TrainJob", "does its pod run"]),
+            &["Kubeflow Trainer has not noticed a new TrainJob", "does its pod run"]),
     ];
     for (case, change, words) in table {
         println!("{case}");

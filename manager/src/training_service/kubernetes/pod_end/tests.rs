@@ -12,7 +12,7 @@ fn terminated(code: i64, reason: &str, message: &str) -> Value {
 }
 
 #[test]
-fn a_pods_end_is_told_in_the_words_that_are_certain() {
+fn the_end_of_a_pod_is_read_from_its_status() {
     let mut deleted = terminated(143, "Error", "");
     deleted["metadata"] = json!({"deletionTimestamp": "2026-11-23T16:34:10Z"});
     let mut never = terminated(137, "ContainerStatusUnknown", "");
@@ -48,7 +48,7 @@ fn a_pods_end_is_told_in_the_words_that_are_certain() {
         (with_init(runs(), 0),                    None),
         (with_other(runs(), 2),                   None),
         (json!({"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}}),
-                                                  Some((None,      "the pod failed although none of its containers did: UnexpectedAdmissionError: no", None))),
+                                                  Some((None,      "the pod failed although none of its containers failed: UnexpectedAdmissionError: no", None))),
         (json!({"status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}}), None),
         (json!({}),                               None),
     ];
@@ -61,7 +61,7 @@ fn a_pods_end_is_told_in_the_words_that_are_certain() {
 
 proptest! {
     #[test]
-    fn any_status_is_read_or_passed_over(text in "[a-zA-Z]{0,12}", code in any::<i64>(), odd in any::<bool>()) {
+    fn random_statuses_never_panic(text in "[a-zA-Z]{0,12}", code in any::<i64>(), odd in any::<bool>()) {
         let state = if odd { json!(text) } else { json!({"terminated": {"exitCode": code, "reason": text, "message": [text]}}) };
         let pod = json!({"status": {"phase": text, "reason": code, "containerStatuses": [{"state": state}, 7]}});
         if let Some(end) = read(&pod, &["trial".to_owned()]) {

@@ -18,8 +18,8 @@ pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, E
     Ok(None)
 }
 
-/// Refuses a missing queue or priority class, as far as the account may read them. Returns a warning about a queue that
-/// currently admits nothing: trials wait until it does.
+/// Refuses a missing queue or priority class, as far as the account may read them. Returns a warning if the queue
+/// currently admits no trials, which then wait.
 pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<String>, Refusal> {
     let Some(name) = &spec.queue else { return Ok(None) };
     let Some(version) = served_version(cluster).await? else { return Ok(None) };
@@ -27,7 +27,7 @@ pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<St
         let resource = kueue::priority_classes(version);
         match a_few_times(|| cluster.has_cluster_wide(resource, class)).await {
             Ok(false) => return Err(Refusal::NoPriorityClass { class: class.clone() }),
-            // Few accounts may read cluster-wide objects.
+            // Not an error, because few accounts may read cluster-wide objects.
             Ok(true) | Err(Error::NotAllowed { .. }) => {}
             Err(error) => return Err(error.into()),
         }

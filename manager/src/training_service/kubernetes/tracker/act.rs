@@ -21,7 +21,8 @@ pub enum Act {
     Delete(String),
     /// Deletes the workload of a trial that ended without it.
     Discard(String),
-    /// Reads the end from the pods, then calls [`super::Tracker::explained`]. The end was decided long ago.
+    /// Reads the end from the pods, then calls [`super::Tracker::explained`]. The controller decided the end long ago
+    /// and has not completed the workload.
     Settle(String),
     /// Watches the queues, because one of them holds a workload that names no queue.
     WatchQueue,

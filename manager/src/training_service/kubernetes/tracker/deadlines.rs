@@ -9,15 +9,15 @@ use super::{Act, Tracker, UNHEARD, UNSEEN};
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::workload::{StopRequest, Workload};
 
-/// The time after which the pods tell the end of a workload, if its controller has decided the end and does not
-/// complete it.
+/// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
+/// but does not complete the workload.
 const SETTLED: Duration = Duration::from_mins(1);
 /// The time beyond its grace period after which a terminating pod counts as gone with its node. A pod that survives
 /// does no harm, because the next attempt has another number.
 const NODE_GONE: Duration = Duration::from_mins(10);
 
 /// The reason for the wait of a workload that its queue does not know.
-const NO_WORKLOAD: &str = "Kueue has made no Workload for it: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and is there such a WorkloadPriorityClass? Its log says so";
+const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
 
 impl Tracker {
     /// Returns the actions that are due at `now`.
@@ -64,10 +64,10 @@ impl Tracker {
         let Some(job) = self.jobs.get_mut(name) else { return acts };
         let deadline = job.start_deadline(self.start_up, self.queued);
         if let Some((_, class)) = deadline.filter(|(at, _)| now >= *at) {
-            let why =
-                job.why.clone().unwrap_or_else(|| "nothing in the cluster says why".to_owned());
+            let why = job.why.clone().unwrap_or_else(|| "the cluster shows no reason".to_owned());
             let waited = self.start_up.as_secs();
-            let message = format!("it did not start within {waited} s (startUpDeadline): {why}");
+            let message =
+                format!("the trial did not start within {waited} s (startUpDeadline): {why}");
             job.forced = Some(ForcedEnd { message, class, disruption: None });
             acts.extend(self.stop(name, now));
         } else if job.asks_at(self.wanted).is_some_and(|at| now >= at) {
@@ -91,7 +91,7 @@ impl Tracker {
                 continue;
             };
             let message =
-                "its pod was to end and its node has not said that it has: is the node gone?";
+                "its pod was deleted, but its node has not reported the end: is the node gone?";
             job.forced.get_or_insert(ForcedEnd {
                 message: message.to_owned(),
                 class: Some(Class::Transient),
@@ -136,8 +136,8 @@ impl Job {
         self.suspended_since.filter(|_| queued && !self.in_queue && self.stop.is_none())
     }
 
-    /// Returns the time by which the workload must start, and the prospect of a retry after a failure to do so. Time in
-    /// a queue does not count, unless the queue does not know the workload or never has room for it.
+    /// Returns the time by which the workload must start, and the prospect of a retry if it does not. Time in a queue
+    /// does not count, unless the queue has not noticed the workload or can never admit it.
     fn start_deadline(
         &self,
         start_up: Duration,

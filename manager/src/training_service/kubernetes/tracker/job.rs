@@ -11,13 +11,13 @@ use crate::training_service::{JobNews, JobWaits};
 
 /// The reason for the wait of a suspended workload until its queue gives another.
 pub(super) const SUSPENDED: &str =
-    "it is suspended: a queue, or a person with `kubectl`, is to let it run";
+    "it is suspended: a queue, or a user with `kubectl`, must resume it";
 
 /// The message of a workload that succeeded without a report from its agent.
-pub(super) const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
+pub(super) const UNREPORTED: &str = "its pod succeeded, but its agent did not report it: can pods reach the manager? See --advertise";
 
 /// A workload that has not ended.
-#[expect(clippy::struct_excessive_bools, reason = "facts that come and go one by one")]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) trial: TrialJobId,
@@ -36,13 +36,13 @@ pub(super) struct Job {
     pub(super) queue_why: Option<String>,
     /// The time since which the workload would not fit even into an empty queue.
     pub(super) never_fits_since: Option<Duration>,
-    /// The time since which the end of the workload is decided, or the time of the last look at it.
+    /// The time since which the end of the workload is decided, or the time at which the tracker last read its pods.
     pub(super) ending_since: Option<Duration>,
     /// The time at which its trial was recorded as ended while the workload continued.
     pub(super) handed_over: Option<Duration>,
-    /// The time since which the pods run, until the tracker has checked on the agent.
+    /// The time since which the pods run. `None` also after the tracker has asked for a silent agent's output.
     pub(super) runs_since: Option<Duration>,
-    /// The number of places that have had a pod since the workload may run.
+    /// The number of pod places that have had a pod since the workload may run.
     pub(super) places: u64,
     /// Set if the cluster has the workload.
     pub(super) made: bool,
@@ -54,7 +54,7 @@ pub(super) struct Job {
     pub(super) image: Option<String>,
     /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
     pub(super) is_inspected: bool,
-    /// The time of the last question to the cluster about a missing pod.
+    /// The time of the last query to the cluster about a missing pod.
     pub(super) asked_about: Option<Duration>,
     pub(super) stop: Option<Stop>,
     /// An end that takes precedence over the observed one, because the workload was stopped for it.
@@ -80,8 +80,8 @@ impl ForcedEnd {
 }
 
 impl Job {
-    /// Returns the time of the next question to the cluster about an idle workload that needs `wanted` pods. `None`:
-    /// the workload makes progress.
+    /// Returns the time of the next query to the cluster about an idle workload that needs `wanted` pods. `None`: the
+    /// workload makes progress.
     pub(super) fn asks_at(&self, wanted: u64) -> Option<Duration> {
         let is_idle = self.stop.is_none() && self.is_left_alone(wanted);
         let since = self.waits_since.filter(|_| is_idle)?;
@@ -91,7 +91,7 @@ impl Job {
     /// Returns whether the controller has not examined the workload, or has not created all of its pods.
     pub(super) fn is_left_alone(&self, wanted: u64) -> bool {
         match self.phase {
-            // If one pod exists and another was refused, the status may stay empty for ever.
+            // If one pod exists and another was refused, the status may stay empty.
             JobPhase::Unseen => self.made,
             JobPhase::Waiting | JobPhase::Starting => self.places < wanted,
             JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
@@ -109,14 +109,14 @@ impl Job {
         let pods = match (&self.phase, self.places) {
             (JobPhase::Unseen, _) => {
                 return Some(format!(
-                    "{controller} has not looked at it; does its pod run, and does it watch this namespace?"
+                    "{controller} has not noticed the trial's object; does its pod run, and does it watch this namespace?"
                 ));
             }
             (_, 0) => "no pod".to_owned(),
             (_, made) => format!("only {made} of {wanted} pods"),
         };
         Some(format!(
-            "{controller} has made {pods} for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? {controller}'s log says so"
+            "{controller} has created {pods}; possible causes are a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a missing service account; {controller}'s log gives the reason"
         ))
     }
 }

@@ -1,4 +1,4 @@
-//! PURE: observations of pods that their workloads may not report.
+//! PURE: observations of pods, which the status of their workloads may lack.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobImage, JobNews, PodLeft};
 
 impl Tracker {
-    /// Enters the image of the pod whose metrics are the trial's.
+    /// Handles the image of the pod whose metrics are the trial's.
     pub fn image(&mut self, name: &str, image: String) -> Option<Act> {
         let job = self.jobs.get_mut(name).filter(|job| job.image.as_ref() != Some(&image))?;
         job.image = Some(image.clone());
@@ -21,14 +21,14 @@ impl Tracker {
         Some(Act::Tell(JobNews::Image(JobImage { trial, attempt, image })))
     }
 
-    /// Enters a pod that ends, or has ended.
+    /// Handles a pod that ends, or has ended.
     pub fn pod_ends(&mut self, pod: &str, seen: Value) {
         if self.knows(workload_of(pod)) {
             self.pods.ends(pod, seen);
         }
     }
 
-    /// Enters a running pod. Its workload reports this later, and a queue may take both back before that.
+    /// Handles a running pod. Its workload reports this later, and a queue may take both back before that.
     pub fn pod_runs(&mut self, pod: &str) {
         let job = self.jobs.get_mut(workload_of(pod));
         if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
@@ -36,7 +36,7 @@ impl Tracker {
         }
     }
 
-    /// Enters a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with it.
+    /// Handles a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with the pod.
     pub fn pod_over(&mut self, pod: &str, now: Duration) {
         let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
         let job = self.jobs.get_mut(workload_of(pod)).filter(|_| counts);
@@ -46,7 +46,7 @@ impl Tracker {
         }
     }
 
-    /// Enters the disappearance of a pod. `incarnation` is its unique id.
+    /// Handles a step in the disappearance of a pod. `incarnation` is the pod's unique id.
     pub fn pod_goes(
         &mut self,
         pod: &str,
@@ -67,18 +67,18 @@ impl Tracker {
         Some(Act::Tell(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
     }
 
-    /// Returns whether a workload belongs to the experiment, or may yet turn out to.
+    /// Returns whether a workload belongs to the experiment, or may belong to it because no listing is complete yet.
     pub(super) fn knows(&self, name: &str) -> bool {
         !self.listed || self.jobs.contains_key(name) || self.strangers.contains_key(name)
     }
 
-    /// Returns the listed pods of a workload and those that were seen to end, without pods of an earlier run.
+    /// Returns the listed pods of a workload, and the pods whose ends were observed, without pods of an earlier run.
     pub fn with_ended_pods(&self, name: &str, listed: Vec<Value>) -> Vec<Value> {
         self.pods.with_ended(name, listed)
     }
 
-    /// Returns the pod of a workload with a single pod if it was seen to end by itself. A listing would show nothing
-    /// more.
+    /// Returns the pod of a workload with a single pod, if the pod's own end was observed. A listing is then not
+    /// necessary.
     pub fn only_pod(&self, name: &str) -> Option<Value> {
         let mut ended = self.pods.with_ended(name, Vec::new());
         let pod = ended.pop().filter(|_| self.wanted == 1 && ended.is_empty())?;
@@ -88,8 +88,8 @@ impl Tracker {
         (is_over && !is_deleted && !self.pods.lacks_end(name, &[])).then_some(pod)
     }
 
-    /// Returns whether a pod is missing from the listing and was not seen to end. Then the watch lags behind the
-    /// listing.
+    /// Returns whether a pod is missing from the listing although its end was not observed. The watch then lags behind
+    /// the listing.
     pub fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
         self.pods.lacks_end(name, listed)
     }
@@ -98,7 +98,7 @@ impl Tracker {
 /// A step in the disappearance of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodGoes {
-    /// The pod stays, or has ended by itself.
+    /// The pod was not deleted.
     No,
     /// The pod was deleted and has not ended yet.
     Deleted,
@@ -108,8 +108,8 @@ pub enum PodGoes {
 
 /// The observed pods of each workload, in the order in which they were first seen.
 ///
-/// A deleted pod no longer counts for its workload once another pod has its place. Neither does it once the queue that
-/// stopped it lets the workload run again.
+/// A deleted pod no longer counts for its workload as soon as another pod has its place, or as soon as the queue that
+/// stopped the pod lets the workload run again.
 #[derive(Debug)]
 pub(super) struct Pods {
     kind: &'static dyn Workload,
@@ -120,7 +120,7 @@ pub(super) struct Pods {
 #[derive(Debug, Default)]
 struct Pod {
     name: String,
-    /// The unique id, if it was seen. A recreated pod may have the name of its predecessor.
+    /// The unique id, if known. A recreated pod may have the name of its predecessor.
     incarnation: Option<String>,
     /// The disruption by which the platform removes the pod.
     disruption: Option<Disruption>,
@@ -128,9 +128,9 @@ struct Pod {
     end: Option<Value>,
     /// Set if the pod was deleted or is gone.
     is_deleted: bool,
-    /// The time since which the pod should end and has not.
+    /// The time of the deletion, while the pod has not ended.
     goes_since: Option<Duration>,
-    /// Set if the departure of the pod was reported.
+    /// Set if the news that the pod has left was sent.
     has_left: bool,
     /// Set if the pod was deleted before its queue let the workload run again.
     is_past: bool,
@@ -142,7 +142,7 @@ impl Pods {
         Self { kind, seen: HashMap::new() }
     }
 
-    /// Returns the pod with this name, and enters it if it is new.
+    /// Returns the pod with this name, and adds it if it is new.
     fn pod(&mut self, name: &str) -> &mut Pod {
         let own = self.seen.entry(workload_of(name).to_owned()).or_default();
         let at = own.iter().position(|pod| pod.name == name).unwrap_or_else(|| {
@@ -156,7 +156,7 @@ impl Pods {
         self.seen.get(workload).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether a pod was deleted and another pod has its place: one that was seen later, or one that was not
+    /// Returns whether a pod was deleted and another pod has its place. The other pod was observed later, or was not
     /// deleted.
     fn is_replaced(&self, own: &[Pod], at: usize) -> bool {
         let has_place = |(other, pod): (usize, &Pod)| {
@@ -185,15 +185,15 @@ impl Pods {
         u64::try_from(places.len()).unwrap_or(u64::MAX)
     }
 
-    /// Returns whether a pod counts for its workload's present run. An unknown pod does.
+    /// Returns whether a pod counts for its workload's present run, as an unknown pod does.
     pub(super) fn is_current(&self, pod: &str) -> bool {
         let own = self.own(workload_of(pod));
         let at = own.iter().position(|known| known.name == pod);
         at.is_none_or(|at| self.is_telling(own, at))
     }
 
-    /// Enters whether the platform removes a pod. `None` also clears the disruption of an earlier pod with the same
-    /// name.
+    /// Sets the disruption by which the platform removes a pod. `None` also clears the disruption of an earlier pod
+    /// with the same name.
     pub(super) fn seen(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.pod(pod).disruption = disruption;
     }
@@ -203,12 +203,12 @@ impl Pods {
         self.own(workload_of(pod)).iter().any(|known| known.name == pod && known.is_deleted)
     }
 
-    /// Enters a pod that ends, or has ended.
+    /// Records the observation of a pod that ends, or has ended.
     pub(super) fn ends(&mut self, pod: &str, seen: Value) {
         self.pod(pod).end = Some(seen);
     }
 
-    /// Enters the id of a pod and its disappearance.
+    /// Records the id of a pod, and a step in its disappearance.
     pub(super) fn goes(
         &mut self,
         pod: &str,
@@ -243,18 +243,18 @@ impl Pods {
         })
     }
 
-    /// Enters that a pod has left. Returns `true` if that is new.
+    /// Records that a pod has left, and returns `true` if this is new.
     pub(super) fn leaves(&mut self, pod: &str) -> bool {
         !std::mem::replace(&mut self.pod(pod).has_left, true)
     }
 
-    /// Enters that a workload runs again after its queue had taken it back.
+    /// Marks the deleted pods of a workload as past, because the workload runs again after its queue had taken it back.
     pub(super) fn resume(&mut self, workload: &str) {
         let own = self.seen.get_mut(workload).into_iter().flatten();
         own.filter(|pod| pod.is_deleted).for_each(|pod| pod.is_past = true);
     }
 
-    /// Returns the listed pods of a workload and those that were seen to end, as far as they count for its present run.
+    /// Returns the listed pods of a workload, and the pods whose ends were observed, if they count for its present run.
     pub(super) fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
         let own = self.own(workload);
         let is_stale = |seen: &Value| {
@@ -269,7 +269,7 @@ impl Pods {
         pods
     }
 
-    /// Returns whether a pod of a workload was seen, but not its end.
+    /// Returns whether a pod of a workload is missing from the listing although its end was not observed.
     pub(super) fn lacks_end(&self, workload: &str, listed: &[Value]) -> bool {
         let is_listed = |pod: &Pod| listed.iter().any(|seen| pod.has_name_of(seen));
         self.current(workload).any(|pod| pod.end.is_none() && !is_listed(pod))
@@ -291,7 +291,7 @@ impl Pods {
         }
     }
 
-    /// Forgets the pods of a workload.
+    /// Removes the pods of a workload.
     pub(super) fn forget(&mut self, workload: &str) {
         self.seen.remove(workload);
     }
@@ -302,7 +302,7 @@ impl Pod {
         seen.pointer("/metadata/name").and_then(Value::as_str) == Some(self.name.as_str())
     }
 
-    /// Returns whether this observation is of the pod itself, and not of another with its name.
+    /// Returns whether an observation is of this pod, and not of another pod with the same name.
     fn is(&self, seen: &Value) -> bool {
         let id = seen.pointer("/metadata/uid").and_then(Value::as_str);
         let ids = id.zip(self.incarnation.as_deref());

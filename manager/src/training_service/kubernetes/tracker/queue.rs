@@ -11,11 +11,11 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::{JobNews, JobWaits};
 
 impl Tracker {
-    /// Enters that a workload is suspended, at first or again.
+    /// Handles a workload that is suspended, initially or again.
     pub(super) fn suspended(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         let waited = job.waits_since.take().map(|since| now.saturating_sub(since));
-        // A workload that no controller had examined was in the queue from the start.
+        // A workload without any pod was in the queue from the start.
         job.waited += waited.filter(|_| job.places > 0).unwrap_or_default();
         (job.runs_since, job.ending_since, job.places) = (None, None, 0);
         job.suspended_since = job.suspended_since.or(Some(now));
@@ -36,7 +36,7 @@ impl Tracker {
         acts
     }
 
-    /// Enters the state of a workload in its queue. `None`: the queue has noticed it, and no more.
+    /// Handles the state of a workload in its queue. `None`: the queue has only noticed the workload.
     pub fn queue(&mut self, name: &str, state: Option<QueueState>, now: Duration) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         job.in_queue = true;
@@ -66,7 +66,7 @@ impl Tracker {
         }
     }
 
-    /// Enters that a trial was recorded as ended while its workload continues for a while.
+    /// Records that a trial has ended while its workload still exists.
     pub fn hand_over(&mut self, trial: &TrialJobId, now: Duration) {
         let Some(name) = self.latest.get(trial) else { return };
         if let Some(job) = self.jobs.get_mut(name) {

@@ -83,11 +83,17 @@ fn the_end_is_told_once() {
 #[test]
 fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     // The workload was deleted while it was watched.
-    assert_eq!(made().workload_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(
+        made().workload_gone("fa"),
+        [gone(None, "its Framework was deleted, but not by the manager")]
+    );
     // The workload was deleted during a gap in the watch.
     let mut tracker = made();
     tracker.listing();
-    assert_eq!(tracker.listing_done(), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(
+        tracker.listing_done(),
+        [gone(None, "its Framework was deleted, but not by the manager")]
+    );
     // The workload was created after the listing began, or is not created yet, so the listing need not have it.
     let mut tracker = self::tracker();
     tracker.listing();
@@ -99,7 +105,10 @@ fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     assert_eq!(tracker.listing_done(), []);
     // The workload disappeared between its turn in the list and the end of the list.
     tracker.listing();
-    assert_eq!(tracker.workload_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(
+        tracker.workload_gone("fa"),
+        [gone(None, "its Framework was deleted, but not by the manager")]
+    );
     assert_eq!(tracker.listing_done(), []);
 }
 
@@ -121,7 +130,7 @@ fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
     assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
         tracker.workload_gone("fa"),
-        [gone(None, "it did not end within its time and was deleted")]
+        [gone(None, "the workload did not end within its time and was deleted")]
     );
 }
 
@@ -133,7 +142,10 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
     let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
     let [Act::Tell(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
-    assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
+    assert!(
+        event.message.as_ref().unwrap().starts_with("the trial ended, but its pod did not"),
+        "{event:?}"
+    );
     // After a stop by the user, the stop is the reason.
     let mut tracker = made();
     tracker.stop_trial(&trial("a"), at(5));
@@ -209,7 +221,7 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     tracker.pod("fa-worker-0", None, None);
     assert_eq!(tracker.podless("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
-    let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
+    let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
     let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
     // A workload with a pod reports the reason itself.
@@ -240,7 +252,7 @@ fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
         tracker.tick(START_UP);
         let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
         let why =
-            "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
+            "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
         assert_eq!(ended, [gone(None, why)]);
     }
     // If the cluster gives no reason, the message names the number of pods.
@@ -307,10 +319,11 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
     // The message for `PodExternalDeleted`, which is all that the controller knows of a preempted pod.
     let deleted = |role: &str| {
         let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
-        let outcome = Outcome::unseen("somebody deleted the trial's pod".to_owned());
+        let outcome =
+            Outcome::unseen("the trial's pod was deleted, but not by the manager".to_owned());
         JobPhase::Completed(Outcome { decided_by: Some(decided_by), ..outcome })
     };
-    let none = "somebody deleted the trial's pod";
+    let none = "the trial's pod was deleted, but not by the manager";
     #[rustfmt::skip]
     let table: [(&[Pod], &str, &str, bool); 6] = [
         (&[("fa-worker-0", Some("Preempted"))],                        "worker", "taken: Preempted",       true),
@@ -351,7 +364,8 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
     tracker.pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
-    let why = "it did not start within 600 s (startUpDeadline): the image x cannot be pulled";
+    let why =
+        "the trial did not start within 600 s (startUpDeadline): the image x cannot be pulled";
     assert_eq!(
         tracker.workload("fa", completed(None, "stopped on request"), at(1)),
         [gone(None, why)]
@@ -375,7 +389,7 @@ fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() 
     assert_eq!(tracker.workload("fa", JobPhase::Starting, at(1)), []);
     assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
-    let why = "it did not start within 600 s (startUpDeadline): no room";
+    let why = "the trial did not start within 600 s (startUpDeadline): no room";
     let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }
@@ -389,7 +403,7 @@ fn pods_that_run_without_a_word_are_told_of_once() {
     assert_eq!(tracker.tick(at(6) + UNHEARD), []);
     for (said, says) in [
         (None, "(`kubectl logs -l trialkeeper/attempt=a-1`"),
-        (Some("no route"), "said last: no route"),
+        (Some("no route"), "last output: no route"),
     ] {
         let told = tracker.unheard("fa", said);
         assert!(
@@ -434,7 +448,10 @@ fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
     tracker.listing();
     tracker.listing();
     assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
-    assert_eq!(tracker.listing_done(), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(
+        tracker.listing_done(),
+        [gone(None, "its Framework was deleted, but not by the manager")]
+    );
     let vanished = tracker.adopt("fb", &trial("b"), &attempt("b"), at(4));
     assert_eq!(vanished, (Adopted::Unknown, vec![]));
 }
@@ -479,7 +496,7 @@ fn what_the_cluster_does_not_take_waits_no_longer_than_a_pod_may() {
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), []);
     assert!(tracker.is_unwanted("fa"));
-    let why = "it did not start within 600 s (startUpDeadline): exceeded quota";
+    let why = "the trial did not start within 600 s (startUpDeadline): exceeded quota";
     let ended = tracker.submitted("fa", Err("it was stopped".to_owned()), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }
@@ -506,7 +523,10 @@ fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
 
     let mut tracker = batch_job();
     assert_eq!(tracker.workload("ja", JobPhase::Running, at(1)), []);
-    assert_eq!(tracker.workload_gone("ja"), [gone(None, "somebody deleted its Job")]);
+    assert_eq!(
+        tracker.workload_gone("ja"),
+        [gone(None, "its Job was deleted, but not by the manager")]
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! PURE: the reasons why workloads wait that their pods do not give.
+//! PURE: the reasons for waiting that the pods of a workload do not show.
 
 use super::job::tell_why;
 use super::{Act, Tracker};
@@ -11,7 +11,7 @@ impl Tracker {
         self.jobs.get(name).is_some_and(|job| job.phase != JobPhase::Unseen)
     }
 
-    /// Enters the cluster's reason for the lack of a pod. `None`: the cluster gives no reason.
+    /// Handles the cluster's reason for a missing pod. `None`: the cluster shows no reason.
     pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let (kind, wanted) = (self.kind, self.wanted);
         let Some(job) = self.jobs.get(name).filter(|job| job.is_left_alone(wanted)) else {
@@ -21,7 +21,7 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// Enters the last output, if known, of the pod of a workload whose agent has not reported.
+    /// Handles the last line of output, if known, of a running pod whose agent has not reported.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
         let kind = self.kind;
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
@@ -29,14 +29,14 @@ impl Tracker {
             return Vec::new();
         }
         let said = match said {
-            Some(said) => format!("the pod said last: {}", shortened(said)),
+            Some(said) => format!("the pod's last output: {}", shortened(said)),
             None => format!(
-                "`kubectl logs -l {}` in its namespace shows what the pod says",
+                "`kubectl logs -l {}` in its namespace shows the pod's output",
                 kind.pod_label(name, &job.attempt)
             ),
         };
         job.why = Some(format!(
-            "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise ({said})"
+            "its pod runs, but its agent has not reported the start of the trial; can pods reach the manager? See --advertise ({said})"
         ));
         tell_why(job).into_iter().collect()
     }

@@ -1,7 +1,7 @@
 //! PURE: trials as Frameworks of Microsoft's `FrameworkController`.
 //!
-//! The controller rewrites its input with the types of Kubernetes 1.16 and silently drops newer fields of a pod.
-//! `seccompProfile` and `resizePolicy` are examples. The manifest therefore does not use them.
+//! The controller rewrites its input with the types of Kubernetes 1.16 and silently drops newer fields of a pod, such
+//! as `seccompProfile` and `resizePolicy`. The manifest therefore does not use them.
 
 pub mod status;
 
@@ -50,7 +50,7 @@ impl Workload for Framework {
     }
 
     fn installation(&self) -> &'static str {
-        "FrameworkController is not installed there (docs/kubernetes.md says how)"
+        "FrameworkController is not installed there (docs/kubernetes.md describes the installation)"
     }
 
     fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
@@ -58,7 +58,8 @@ impl Workload for Framework {
     }
 
     fn examples(&self, _common: &Common) -> Vec<(Resource, Value)> {
-        // The dry run of the pods shows unknown fields. The controller silently drops the rest, which does no harm.
+        // The dry run of the pods already shows unknown fields. The controller silently drops unknown fields elsewhere,
+        // which does no harm.
         Vec::new()
     }
 
@@ -122,7 +123,7 @@ fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
     })
 }
 
-/// Completes the user's template to a trial's Framework.
+/// Builds a trial's Framework from the user's template.
 pub(in crate::training_service::kubernetes) fn framework(
     common: &Common,
     job: &TrialJobSpec,
@@ -132,7 +133,7 @@ pub(in crate::training_service::kubernetes) fn framework(
     framework["apiVersion"] = Value::from("frameworkcontroller.microsoft.com/v1");
     framework["kind"] = Value::from("Framework");
     if let Some(object) = framework.as_object_mut() {
-        // A status is never sent, because the controller would believe a stored one.
+        // No status is sent, because the controller would accept it as its own.
         object.shift_remove("status");
     }
     let labels = labels_of(&common.experiment, job);
@@ -199,7 +200,7 @@ pub(in crate::training_service::kubernetes) fn pods(common: &Common) -> Vec<(Str
     roles.collect()
 }
 
-/// Disables retries, since a retry is the manager's decision and gets a number.
+/// Returns a policy without retries, since a retry is the manager's decision and gets a new attempt number.
 fn no_retry() -> Value {
     json!({"fancyRetryPolicy": false, "maxRetryCount": 0})
 }

@@ -1,7 +1,7 @@
 //! PURE: trials as Jobs of `batch/v1`, which every cluster has. Kueue queues them if `queue` is set.
 //!
-//! A Job reports that it failed, and rarely why. The failure policy makes it name the pod and the exit code. The rest
-//! is read from its pods, which stay until the Job is deleted.
+//! A Job reports that it failed, but rarely the reason. The failure policy makes it name the pod and the exit code. The
+//! rest is read from its pods, which stay until the Job is deleted.
 //!
 //! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of its behaviour.
 
@@ -48,7 +48,7 @@ impl Workload for Job {
     }
 
     fn installation(&self) -> &'static str {
-        "it does not serve batch/v1, which every Kubernetes cluster since 1.21 does: is this its API server?"
+        "it does not serve batch/v1, as every Kubernetes cluster since 1.21 does: is the address that of an API server?"
     }
 
     fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
@@ -145,7 +145,7 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
         body["completionMode"] = Value::from("Indexed");
     }
     if spec.queue.is_some() {
-        // Kueue's webhook would do the same. If it is absent, the Job must not bypass the queue.
+        // Kueue's webhook would do the same. Without the webhook, the Job must not bypass the queue.
         body["suspend"] = Value::Bool(true);
     }
     json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
@@ -182,7 +182,7 @@ pub(super) fn example_pod(common: &Common, template: Value, name: &str) -> Value
 pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
     let container = template.pointer("/spec/containers/0/name").cloned().unwrap_or_default();
     json!({
-        // A retry is the manager's decision, and gets a number.
+        // A retry is the manager's decision, and gets a new attempt number.
         "backoffLimit": 0,
         "parallelism": pods,
         "completions": pods,
@@ -245,8 +245,8 @@ fn phase(object: &Value) -> JobPhase {
         return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
     }
     if let Some(failed) = holds("Failed").or_else(|| holds("FailureTarget")) {
-        // Nothing more happens while the Job is suspended: the end of a pod that its queue stopped counted as a
-        // failure.
+        // While the Job is suspended, its controller will not complete it. The end of a pod that the queue stopped
+        // counted as a failure.
         return match (suspended, holds("Failed")) {
             (true, _) => JobPhase::Completed(taken_back(&text(failed, "message"))),
             (false, Some(_)) => JobPhase::Completed(failure(failed)),
@@ -286,12 +286,12 @@ fn failure(condition: &Value) -> Outcome {
             let why = "its Job ran longer than its activeDeadlineSeconds".to_owned();
             let said = format!("DeadlineExceeded: {message}");
             let disruption = Some(Disruption { said, why: why.clone() });
-            // A retry would take as long. The exit code comes from the pod, the message does not.
+            // A retry would take equally long. Only the exit code is read from the pod.
             let class = Some(Class::Permanent);
             Outcome { class, disruption, needs_pods: true, ..Outcome::unseen(why) }
         }
         "BackoffLimitExceeded" => {
-            let message = "its pod failed, and is gone".to_owned();
+            let message = "its pod failed, and no longer exists".to_owned();
             Outcome { needs_pods: true, ..Outcome::unseen(message) }
         }
         _ => Outcome { needs_pods: true, ..Outcome::unseen(message) },
@@ -301,8 +301,9 @@ fn failure(condition: &Value) -> Outcome {
 /// Returns the outcome of a workload that its queue took back and that cannot be resumed. The end of a pod that was
 /// stopped for the queue counted as the workload's failure.
 pub(super) fn taken_back(message: &str) -> Outcome {
-    let why =
-        format!("its queue took it back as its pod ended, and it cannot be resumed ({message})");
+    let why = format!(
+        "its queue took the trial back as its pod ended, so the trial cannot be resumed ({message})"
+    );
     let disruption = Some(Disruption { said: format!("Suspended: {message}"), why: why.clone() });
     Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::unseen(why) }
 }

@@ -1,6 +1,7 @@
 //! PURE: trials of several roles as `JobSet`s of `jobset.x-k8s.io/v1alpha2`, with a Job for each role.
 //!
-//! A `JobSet` names the Job that failed first. The pods of that Job show the rest, and the `JobSet` deletes the others.
+//! A `JobSet` names the Job that failed first. The pods of that Job show the reason, and the `JobSet` deletes the other
+//! pods.
 //!
 //! Source: `JobSet` 0.12, and recordings of its behaviour.
 
@@ -52,7 +53,7 @@ impl Workload for JobSet {
         let roles = spec.roles.iter().enumerate();
         let roles = roles.map(|(position, role)| replicated_job(common, job, role, position));
         let mut body = json!({
-            // A retry is the manager's decision, and gets a number.
+            // A retry is the manager's decision, and gets a new attempt number.
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": roles.collect::<Vec<_>>(),
         });
@@ -63,7 +64,7 @@ impl Workload for JobSet {
             body["successPolicy"] = json!({"operator": "Any", "targetReplicatedJobs": deciding});
         }
         if spec.queue.is_some() {
-            // Kueue's webhook would do the same. If it is absent, the trial must not bypass the queue.
+            // Kueue's webhook would do the same. Without the webhook, the trial must not bypass the queue.
             body["suspend"] = Value::Bool(true);
         }
         json!({
@@ -116,7 +117,7 @@ impl Workload for JobSet {
 
     fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         let jobs = spec.roles.iter().map(|role| ("Job", job_name(name, role)));
-        // The Jobs themselves could be refused, too.
+        // The Jobs themselves may have been refused, too.
         jobs.chain([(JOB_SETS.kind, name.to_owned())]).collect()
     }
 
@@ -144,7 +145,7 @@ impl Workload for JobSet {
             "restartPolicy": "Never",
             "containers": [{"name": CONTAINER_NAME, "image": "none"}],
         }});
-        // A queue that also admits JobSets without a queue label may resume it, but then it has no pods to create.
+        // A queue that also admits JobSets without a queue label may resume this one, but it has no pods to create.
         let body = json!({"parallelism": 0, "backoffLimit": 0, "template": pod});
         json!({
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -246,7 +247,7 @@ pub(super) fn phase_of(
     if suspended {
         return JobPhase::Suspended;
     }
-    // The numbers count Jobs, and each role has one.
+    // The status counts Jobs, and each role has one Job.
     let jobs = status.get(names.jobs).and_then(Value::as_array);
     let begun = jobs.into_iter().flatten().filter(|job| {
         let counts = ["ready", "succeeded", "failed"].iter();
@@ -284,8 +285,8 @@ pub(super) struct RolePods<'a> {
     pub(super) wanted: Option<u64>,
 }
 
-/// Returns the outcome of a workload of these roles, from pods whose ends are long known and that its Jobs cannot
-/// report. `None`: the outcome is undecided.
+/// Derives the outcome of a workload of these roles from its ended pods, whose ends its Jobs cannot report. `None`: the
+/// outcome is undecided.
 pub(super) fn settle(
     roles: &[RolePods<'_>],
     main: Decider,

@@ -30,13 +30,13 @@ pub struct TrainingJob {
     installation: &'static str,
 }
 
-/// Builds the sentence for a cluster that does not serve a kind.
+/// Builds the message for a cluster that does not serve a kind.
 macro_rules! installation {
     ($kind:literal) => {
         concat!(
             "Kubeflow's training operator (version 1) is not installed there, or not with ",
             $kind,
-            "s; `kubectl apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4\"` installs it, and `platform: kubernetes` needs no operator"
+            "s; install it with `kubectl apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4\"`, or use `platform: kubernetes`, which needs no operator"
         )
     };
 }
@@ -106,7 +106,7 @@ impl Workload for TrainingJob {
         let roles = spec.roles.iter().enumerate().map(|(position, role)| {
             let replica = json!({
                 "replicas": role.task_number,
-                // A retry is the manager's decision, and gets a number.
+                // A retry is the manager's decision, and gets a new attempt number.
                 "restartPolicy": "Never",
                 "template": pod_template(common, job, role, position),
             });
@@ -116,7 +116,7 @@ impl Workload for TrainingJob {
         // Parameter servers end with the trial, and ended pods stay readable.
         let mut policy = json!({"cleanPodPolicy": "Running"});
         if spec.queue.is_some() {
-            // Kueue's webhook would do the same. If it is absent, the trial must not bypass the queue.
+            // Kueue's webhook would do the same. Without the webhook, the trial must not bypass the queue.
             policy["suspend"] = Value::Bool(true);
         }
         json!({
@@ -158,7 +158,7 @@ impl Workload for TrainingJob {
     }
 
     fn stop(&self) -> StopRequest {
-        // A suspended job would look as if it waited.
+        // Deleted rather than suspended, because a suspended job counts as waiting.
         StopRequest::Delete
     }
 
@@ -173,12 +173,12 @@ impl Workload for TrainingJob {
 
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
         let pod = json!({"spec": {
-            // A queue that also admits jobs without a queue label may resume it, but then no node accepts its pod.
+            // A queue that also admits jobs without a queue label may resume this one. Its pod is then never scheduled.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
             "containers": [{"name": self.container, "image": "none"}],
         }});
         let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
-        // This role may stand alone.
+        // A job may consist of this role alone.
         let role = if self.kind == "TFJob" { "Worker" } else { "Master" };
         json!({
             "apiVersion": "kubeflow.org/v1",
@@ -228,7 +228,7 @@ fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: 
     merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
     pod::complete(&mut template["spec"], common, job, role, position);
     if let Some(spec) = template["spec"].as_object_mut() {
-        // The role has its own restart policy, and the operator warns of two.
+        // The role has its own restart policy, and the operator warns of a second one in the pod.
         spec.shift_remove("restartPolicy");
     }
     let container = &mut template["spec"]["containers"][0];
@@ -236,13 +236,14 @@ fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: 
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
     pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
     pod::place_output(container, common, job, role);
-    // A pod that vanished while the operator was down is recreated under the same name. A queue has the same effect.
+    // A pod that disappears while the operator is down is recreated under the same name, as is a pod of a job that its
+    // queue took back.
     pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }
 
-/// Returns the phase of a job. It finds conditions by their type, because the operator moves changed ones to the end
-/// and keeps some past ones as "False".
+/// Returns the phase of a job. Conditions are found by their type, because the operator moves changed conditions to the
+/// end of the list and keeps some past ones as "False".
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let suspended = object.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
     let status = object.get("status").filter(|status| status.get("conditions").is_some());

@@ -22,7 +22,7 @@ fn recording(case: &str) -> Vec<Value> {
         .join(format!("{case}.jsonl"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
     let (_, name) = case.split_once('/').unwrap();
-    // In a recording with two jobs, the preempted one is of interest.
+    // In a recording with two jobs, the preempted one is the trial's.
     let others = [format!("{name}-low"), format!("{name}-b")];
     let other = others.iter().find(|other| text.contains(&format!("\"{other}\"")));
     let name = other.map_or(name, String::as_str);
@@ -99,7 +99,7 @@ impl<'a> Player<'a> {
         player
     }
 
-    /// Enters a line of the recording.
+    /// Passes a line of the recording to the tracker.
     fn see(&mut self, line: &Value) -> Vec<Act> {
         let (tracker, now) = (&mut self.tracker, self.now);
         let gone = line["type"] == "DELETED";
@@ -149,12 +149,12 @@ impl<'a> Player<'a> {
                         .map(|outcome| self.tracker.explained(&name, outcome))
                         .unwrap_or_default()
                 }
-                // A workload that Kueue has given up is deleted, and its pods are gone by then.
+                // The workload is deleted because Kueue has given it up, and its pods no longer exist.
                 Act::Stop(name) if self.case.starts_with("kueue/") => {
                     self.tracker.workload_gone(&name);
                     self.tracker.pods_gone(&name)
                 }
-                // The recording contains the queue's messages, if there are any, and no answers.
+                // The recording has the queue's messages, and no answers to queries.
                 Act::WatchQueue | Act::Listen(_) | Act::Ask(_) => Vec::new(),
                 Act::Stop(_)
                 | Act::Discard(_)

@@ -24,7 +24,7 @@ impl Ended {
             Some(PodEnd { exit_code: Some(code), disruption: None, .. })
                 if deleted && code == 0 =>
             {
-                // The controller called the pod failed when it was deleted, and not when it ended.
+                // The controller counts the pod as failed because of its deletion, whatever its exit code.
                 PodEnd { exit_code: Some(code), ..was_deleted() }
             }
             Some(end) => end,
@@ -50,7 +50,7 @@ fn was_deleted() -> PodEnd {
     }
 }
 
-/// Returns the failure with the pod that caused it. `named` tells whether the workload's own message fits a pod. `main`
+/// Returns the failure with the pod that caused it. `named` returns whether the workload's message names a pod. `main`
 /// is the pod whose metrics are the trial's.
 pub(super) fn caused(
     outcome: &Outcome,
@@ -59,7 +59,7 @@ pub(super) fn caused(
     named: impl Fn(&Ended) -> bool,
 ) -> Outcome {
     let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.disruption.is_some();
-    // A deleted pod is either the cause, or was cleaned up afterwards.
+    // A deleted pod may be the cause, or the controller may have deleted it after the failure.
     let by_itself = |end: &&Ended| !end.deleted && failed(end);
     let taken = |end: &&Ended| end.end.disruption.is_some();
     let deleted = |end: &&Ended| end.deleted && named(end);

@@ -104,7 +104,7 @@ impl Workload for TrainJob {
             },
         });
         if common.spec.queue.is_some() {
-            // Kueue's webhook would do the same. If it is absent, the trial must not bypass the queue.
+            // Kueue's webhook would do the same. Without the webhook, the trial must not bypass the queue.
             body["suspend"] = Value::Bool(true);
         }
         json!({
@@ -189,7 +189,8 @@ impl Workload for TrainJob {
     ) -> Vec<(Resource, Value)> {
         let pod = json!({"spec": {
             "restartPolicy": "Never",
-            // A queue that also admits TrainJobs without a queue label may resume it, but then no node accepts its pod.
+            // A queue that also admits TrainJobs without a queue label may resume this one. Its pod is then never
+            // scheduled.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
             "containers": [{"name": NODE, "image": "none"}],
         }});
@@ -199,7 +200,7 @@ impl Workload for TrainJob {
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
-        // The controller of the JobSet has examined it, too.
+        // `jobsStatus` also shows that the controller of the JobSet has noticed the probe.
         let jobs = probe.pointer("/status/jobsStatus").and_then(Value::as_array);
         jobs.is_some_and(|jobs| !jobs.is_empty())
     }
@@ -226,7 +227,7 @@ fn runtime(common: &Common) -> Value {
     let container = &mut template["spec"]["containers"][0];
     container["name"] = Value::from(NODE);
     if let Some(container) = container.as_object_mut() {
-        // A TrainJob brings its own command, and its variables would not precede the runtime's.
+        // Each TrainJob has its own command, and its variables would not precede the runtime's.
         container.shift_remove("command");
         container.shift_remove("env");
     }
@@ -236,7 +237,7 @@ fn runtime(common: &Common) -> Value {
     runtime_of(&metadata, &job_spec(&template, role.task_number))
 }
 
-/// Returns a runtime with one role, in which `PyTorch`'s launcher finds its variables.
+/// Returns a runtime with one role, for which the Trainer sets the variables of `PyTorch`'s launcher.
 fn runtime_of(metadata: &Value, job: &Value) -> Value {
     let role = json!({
         "name": NODE,
@@ -249,7 +250,7 @@ fn runtime_of(metadata: &Value, job: &Value) -> Value {
         "metadata": metadata,
         "spec": {
             "mlPolicy": {"numNodes": 1, "torch": {}},
-            // A retry is the manager's decision, and gets a number.
+            // A retry is the manager's decision, and gets a new attempt number.
             "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [role]}},
         },
     })
@@ -261,7 +262,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     if let Some(failed) = failed.filter(|failed| {
         is(failed, "status", "True") && is(failed, "reason", "TrainingRuntimeNotSupported")
     }) {
-        let message = format!("Kubeflow Trainer does not take it: {}", text(failed, "message"));
+        let message = format!("Kubeflow Trainer rejects the TrainJob: {}", text(failed, "message"));
         let class = Some(Class::Permanent);
         return JobPhase::Completed(Outcome { class, ..Outcome::unseen(message) });
     }

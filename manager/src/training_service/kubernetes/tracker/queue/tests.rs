@@ -145,7 +145,7 @@ fn a_queue_that_takes_no_notice_is_said_and_not_waited_for_for_ever() {
     assert_eq!(tracker.next_deadline(), Some(at(21)));
     let told = tracker.tick(at(21));
     let [Act::Tell(JobNews::Waits(said))] = told.as_slice() else { panic!("{told:?}") };
-    assert!(said.why.starts_with("Kueue has made no Workload for it"), "{}", said.why);
+    assert!(said.why.starts_with("Kueue has created no Workload for the trial"), "{}", said.why);
     assert_eq!(tracker.tick(at(22)), []);
     assert_eq!(tracker.tick(at(1) + START_UP), [Act::Stop("ja".to_owned())]);
     // A queue that has noticed the trial may keep it waiting.

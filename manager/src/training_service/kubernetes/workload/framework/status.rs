@@ -1,5 +1,5 @@
-//! PURE: the reader of a Framework's status. The fields are those that the controller at commit d6e7078 writes. No
-//! field is required, and any state may be skipped.
+//! PURE: the reader of a Framework's status. The fields are those that the controller at commit d6e7078 writes. Every
+//! field may be missing, and the watch may skip any state.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -63,7 +63,9 @@ fn is_starting(status: &Value) -> bool {
 
 fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
     let Some(completion) = completion else {
-        return Outcome::unseen("the Framework is completed and says nothing of how".to_owned());
+        return Outcome::unseen(
+            "the Framework is completed, but its status has no outcome".to_owned(),
+        );
     };
     let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
     let succeeded = text("/type/name") == "Succeeded";
@@ -78,14 +80,14 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     });
     let containers = pod.as_ref().and_then(|pod| pod.get("containers")?.as_array());
     let container = containers.and_then(|list| decisive(list));
-    // A node that went down leaves containers that "exited with 0" in a pod that failed.
+    // After a node went down, its failed pods contain containers that "exited with 0".
     let exit_code = container
         .as_ref()
         .and_then(|container| container.get("code")?.as_i64())
         .filter(|code| succeeded || *code != 0)
         .and_then(|code| i32::try_from(code).ok());
     let reason = container.as_ref().and_then(|container| container.get("reason")?.as_str());
-    // The reason why the pod itself ended, if its containers were not the cause.
+    // The pod's own reason and message, if its containers were not the cause of the end.
     let of_pod = |field: &str| pod.as_ref().and_then(|pod| pod.get(field)?.as_str());
     let pods = ["reason", "message"].map(|field| of_pod(field).unwrap_or_default().trim());
     let message = if succeeded {
@@ -97,7 +99,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
                 && containers.and_then(|list| list.last()) != Some(container)
         });
         let container = (container.as_ref(), other);
-        // The controller quotes everything that it knows of a pod, which includes the pod's own message.
+        // The controller's diagnostics quote the whole status of the pod, so the pod's own message is preferred.
         let diagnostics = if pods[1].is_empty() { text("/diagnostics") } else { pods[1] };
         failure(code, text("/phrase"), diagnostics, container, exit_code)
     };
@@ -152,8 +154,8 @@ fn failure(
     let what =
         if other { format!("the container {}", text("name")) } else { "the container".to_owned() };
     let known = known(code, &reason);
-    // The agent's own words count if it managed to write them. A verdict written ahead of an end that the agent did not
-    // survive is a guess, and so is a conclusion from a signal. The words of the controller and the kubelet are not.
+    // The agent's verdict counts if the agent saw the end. A verdict that was written in advance, or that is derived
+    // from a signal, is only a guess. The statements of the controller and the kubelet then take precedence.
     if let Ok(verdict) = serde_json::from_str::<Verdict>(&said) {
         let saw = verdict.exit.is_some()
             && verdict.cause != Cause::Stopped
@@ -184,7 +186,7 @@ fn failure(
         (known, _) if matches!(code, Some(-101 | -210 | -220 | OOM_CODE)) => known.to_owned(),
         (known, _) => {
             let detail = shortened(first_line(diagnostics));
-            // No pod was created, so the API server's message is the only source.
+            // No pod was created, so the API server's message is the only source of a reason.
             let refused = matches!(code, Some(-200 | -310));
             let detail =
                 if refused { admission_advice::with_advice(detail, CONTROLLER) } else { detail };
@@ -193,19 +195,21 @@ fn failure(
     }
 }
 
-/// Returns the certain cause of an end, from its code, or from the kubelet's reason if the controller is not configured
-/// to read it.
+/// Returns the certain cause of an end, from the controller's code, or from the kubelet's reason if the controller is
+/// not configured to derive a code from it.
 fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
     Some(match code {
-        Some(-100) => "somebody deleted the trial's config map",
-        Some(-101) => "somebody deleted the trial's pod",
-        Some(-110 | -111) => "the pod never came to be seen",
-        Some(-120) => "the pod could not be created for now",
+        Some(-100) => "the trial's config map was deleted, but not by the manager",
+        Some(-101) => "the trial's pod was deleted, but not by the manager",
+        Some(-110 | -111) => "the controller created the pod but never observed it",
+        Some(-120) => "the pod could not be created at the time",
         Some(-200) => "the cluster refuses the pod",
         Some(-210) => "stopped on request",
-        Some(-220) => "stopped because the rest of its Framework was done",
+        Some(-220) => "stopped because the rest of its Framework was complete",
         Some(-230) => "its task was removed",
-        Some(-300) => "the pod failed although none of its containers did; was its node restarted?",
+        Some(-300) => {
+            "the pod failed although none of its containers failed; was its node restarted?"
+        }
         Some(-310) => "the pod could not be created",
         Some(-1000) => "the pod was evicted",
         Some(-1001) => "the pod's node was lost",
@@ -228,7 +232,7 @@ fn memory(verdict: &Verdict) -> String {
     }
 }
 
-/// Returns the container that supplies the exit code: the first that failed, or else the trial's.
+/// Returns the container whose exit code counts: the first that failed, or else the trial's.
 fn decisive(containers: &[Value]) -> Option<Value> {
     let code = |container: &Value| container.get("code").and_then(Value::as_i64);
     let named = |container: &&Value| container.get("name").is_some_and(|name| name == "framework");

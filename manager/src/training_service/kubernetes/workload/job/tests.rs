@@ -18,12 +18,12 @@ fn told(case: &str) -> Vec<JobNews> {
 }
 
 #[test]
-fn every_recorded_end_is_told_as_it_was() {
+fn every_recorded_end_is_reported_correctly() {
     const DELETED: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
-        ("job/exit0",                  Some(0),   "its pod ended well", None, None),
+        ("job/exit0",                  Some(0),   "its pod succeeded", None, None),
         ("job/exit1",                  Some(1),   "the container ended with exit code 1", None, None),
         ("job/exit139-segv",           Some(139), "the container ended with exit code 139", None, None),
         ("job/exit143-by-itself",      Some(143), "the container ended with exit code 143", None, None),
@@ -31,17 +31,17 @@ fn every_recorded_end_is_told_as_it_was() {
         ("job/sigkill",                Some(137), "the container ended with exit code 137", None, None),
         ("job/badcmd",                 Some(128), "the command could not be started", OVER_LIMIT, None),
         ("job/emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", OVER_LIMIT, None),
-        ("job/evicted-rule-failjob",   Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("job/preempted-by-scheduler", Some(143), "its pod was taken away: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
-        ("job/node-lost",              Some(143), "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        ("job/evicted-rule-failjob",   Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/preempted-by-scheduler", Some(143), "its pod was removed: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
+        ("job/node-lost",              Some(143), "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
         ("job/pod-deleted-exit143",    Some(143), "the trial's pod was deleted", DELETED, None),
         ("job/pod-force-deleted",      Some(143), "the trial's pod was deleted", DELETED, None),
-        ("job/indexed-two-ok",         Some(0),   "its pod ended well", None, None),
+        ("job/indexed-two-ok",         Some(0),   "its pod succeeded", None, None),
         ("job/indexed-two-one-fails",  Some(1),   "the container ended with exit code 1", None, None),
-        ("job/suspended-then-resumed", Some(0),   "its pod ended well", None, None),
+        ("job/suspended-then-resumed", Some(0),   "its pod succeeded", None, None),
         ("job/deadline",               Some(143), "its Job ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
         // The pod failed while its queue took it back: a race for which the trial is not at fault.
-        ("job/suspend-pod-exits-1-kept", Some(1), "its queue took it back as its pod ended, ", DELETED, Some("Suspended")),
+        ("job/suspend-pod-exits-1-kept", Some(1), "its queue took the trial back as its pod ended, ", DELETED, Some("Suspended")),
     ];
     for (case, exit_code, message, class, taken) in table {
         let told = told(case);
@@ -60,8 +60,8 @@ fn every_recorded_end_is_told_as_it_was() {
 type InQueue = (&'static str, usize, Option<(&'static str, Option<&'static str>)>);
 
 #[test]
-fn what_kueue_does_to_a_job_is_told_as_it_was() {
-    const WELL: Option<(&str, Option<&str>)> = Some(("its pod ended well", None));
+fn every_recorded_action_of_kueue_is_reported_correctly() {
+    const WELL: Option<(&str, Option<&str>)> = Some(("its pod succeeded", None));
     #[rustfmt::skip]
     let table: [InQueue; 12] = [
         // The recording ends when the Job runs again.
@@ -71,14 +71,14 @@ fn what_kueue_does_to_a_job_is_told_as_it_was() {
         ("waits-then-admitted",    0, WELL),
         ("localqueue-hold-before", 0, WELL),
         ("localqueue-drained",     1, WELL),
-        // No condition reports it, and its pod was deleted nevertheless.
+        // No condition reports the suspension, but the pod was deleted.
         ("suspended-by-hand",      1, WELL),
         ("kueue-down-at-end",      0, WELL),
         ("workload-deactivated",   0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
-        ("max-exec-time",          0, Some(("it ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
+        ("max-exec-time",          0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
         // The image does not exist, and the pod never ran.
-        ("podsready-timeout",      0, Some(("its pods were not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
-        // One admission check took the Job back, and later rejects it.
+        ("podsready-timeout",      0, Some(("its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
+        // An admission check takes the Job back, and later rejects it.
         ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
     ];
     for (case, requeued, end) in table {
@@ -113,7 +113,7 @@ fn a_suspended_job_waits_and_one_that_failed_meanwhile_has_ended() {
 }
 
 #[test]
-fn a_job_that_cannot_say_how_it_ended_is_settled_by_its_pods() {
+fn the_end_of_an_incomplete_job_is_read_from_its_pods() {
     let pod = |phase: &str, code: u64, deleted: Option<&str>| {
         let terminated =
             json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z"});
@@ -151,7 +151,7 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
 }
 
 #[test]
-fn the_trial_s_container_outranks_those_beside_it() {
+fn the_trials_container_outranks_other_containers() {
     let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i:1"}]}});
     let template = json!({"spec": {"template": pod}});
     let spec = common(&json!({"platform": "kubernetes", "template": template})).spec;
@@ -161,7 +161,7 @@ fn the_trial_s_container_outranks_those_beside_it() {
     };
     let pod = json!({
         "metadata": {"name": "tkx-aaaaa"},
-        // The other container was added on the way, as service meshes do.
+        // The other container was added during admission, as by a service mesh.
         "status": {"phase": "Failed", "containerStatuses": [ended("beside", 2), ended("mine", 3)]},
     });
     let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
@@ -170,7 +170,7 @@ fn the_trial_s_container_outranks_those_beside_it() {
 }
 
 #[test]
-fn a_job_stands_where_its_counts_and_conditions_say() {
+fn the_phase_of_a_job_follows_from_its_counts_and_conditions() {
     let job =
         |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
     let condition =
@@ -203,7 +203,7 @@ fn a_job_stands_where_its_counts_and_conditions_say() {
 }
 
 #[test]
-fn a_job_is_as_it_was() {
+fn the_manifest_of_a_job_matches_the_reviewed_one() {
     let section = json!({
         "platform": "kubernetes", "agent": "image", "dockerImage": "python:3.12", "taskNumber": 2,
         "cpuNumber": 0.5, "memorySize": "8gb", "queue": "research", "priorityClass": "low",
@@ -216,7 +216,7 @@ fn a_job_is_as_it_was() {
 }
 
 #[test]
-fn the_agent_may_be_a_volume_of_its_image() {
+fn the_agent_may_be_mounted_from_its_image() {
     let section = json!({
         "platform": "kubernetes", "agent": "volume", "agentImage": "registry/agent:1", "dockerImage": "python:3.12",
         "imagePullPolicy": "IfNotPresent",
@@ -240,7 +240,7 @@ fn the_agent_may_be_a_volume_of_its_image() {
 
 proptest! {
     #[test]
-    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<i64>()) {
+    fn random_statuses_never_panic(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<i64>()) {
         let object = json!({"spec": {"suspend": number}, "status": {
             "conditions": [{"type": kind, "status": status, "message": number}, 3],
             "active": number, "ready": kind,

@@ -29,22 +29,22 @@ fn two() -> Value {
 }
 
 #[test]
-fn every_recorded_end_is_told_as_it_was() {
+fn every_recorded_end_is_reported_correctly() {
     const DELETED: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
-        ("exit0",                  Some(0),   "its pod ended well", None, None),
+        ("exit0",                  Some(0),   "its pod succeeded", None, None),
         ("exit1",                  Some(1),   "the container ended with exit code 1", None, None),
         ("oom",                    Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                Some(137), "the container ended with exit code 137", None, None),
         ("pod-deleted",            Some(143), "the trial's pod was deleted", DELETED, None),
-        ("pod-evicted",            Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("two-worker-succeeds",    Some(0),   "its pod ended well", None, None),
+        ("pod-evicted",            Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("two-worker-succeeds",    Some(0),   "its pod succeeded", None, None),
         // The parameter server is deleted after the worker has failed, and is not the cause.
         ("two-one-fails",          Some(1),   "the container ended with exit code 1", None, None),
         ("indexed-two-one-fails",  Some(1),   "worker 1: the container ended with exit code 1", None, None),
-        ("suspended-then-resumed", Some(0),   "its pod ended well", None, None),
+        ("suspended-then-resumed", Some(0),   "its pod succeeded", None, None),
     ];
     let spec = common(&two()).spec;
     for (case, exit_code, message, class, taken) in table {
@@ -69,7 +69,7 @@ fn a_suspended_job_set_waits_for_its_queue() {
 }
 
 #[test]
-fn a_pod_in_whose_place_another_runs_is_no_end() {
+fn a_replaced_pod_does_not_end_its_job_set() {
     let mut section = section(&[("worker", 1, 1)]);
     section["queue"] = json!("team");
     let spec = common(&section).spec;
@@ -80,7 +80,7 @@ fn a_pod_in_whose_place_another_runs_is_no_end() {
 }
 
 #[test]
-fn a_job_set_stands_where_its_jobs_and_conditions_say() {
+fn the_phase_of_a_job_set_follows_from_its_jobs_and_conditions() {
     let spec = common(&two()).spec;
     let set =
         |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
@@ -130,11 +130,11 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
     let of_ps = (Some(5), "ps 0: the container ended with exit code 5".to_owned());
     assert_eq!(cause("jobset failed (first failed job: tkx-worker-0)"), of_worker);
     assert_eq!(cause("jobset failed (first failed job: tkx-ps-0)"), of_ps);
-    assert_eq!(cause("jobset failed"), of_ps, "the first that failed, where none is named");
+    assert_eq!(cause("jobset failed"), of_ps, "the first failed pod, if the message names no Job");
 }
 
 #[test]
-fn pods_settle_a_job_set_whose_jobs_cannot_end() {
+fn the_end_of_an_incomplete_job_set_is_read_from_its_pods() {
     let pod = |name: &str, phase: &str, code: Option<u64>| {
         let terminated = code.map(|code| {
             json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z"})
@@ -189,11 +189,11 @@ fn completion_policies_become_success_policies() {
     let (of_set, of_jobs) = policies(&[("chief", 1, 1), ("worker", 3, 1)]);
     assert_eq!((of_set, of_jobs), (any(json!(["chief", "worker"])), vec![Value::Null, first]));
     let (of_set, _) = policies(&[("ps", 1, -1), ("worker", 2, -1)]);
-    assert_eq!(of_set, Value::Null, "all of them");
+    assert_eq!(of_set, Value::Null, "without a policy, all roles must succeed");
 }
 
 #[test]
-fn a_job_set_is_as_it_was() {
+fn the_manifest_of_a_job_set_matches_the_reviewed_one() {
     let mut section = section(&[("ps", 1, -1), ("worker", 2, 2)]);
     (section["queue"], section["priorityClass"]) = (json!("research"), json!("low"));
     let made = JobSet.manifest(&common(&section), &job());
@@ -204,7 +204,7 @@ fn a_job_set_is_as_it_was() {
 }
 
 #[test]
-fn the_events_of_a_role_are_those_of_its_job_and_its_job_set() {
+fn the_owners_of_the_pods_are_the_jobs_and_the_job_set() {
     let spec = common(&two()).spec;
     let owners = [("Job", "tkx-ps-0"), ("Job", "tkx-worker-0"), ("JobSet", "tkx")];
     let owners = owners.map(|(kind, name)| (kind, name.to_owned()));
@@ -215,7 +215,7 @@ fn the_events_of_a_role_are_those_of_its_job_and_its_job_set() {
 
 proptest! {
     #[test]
-    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}|Failed", message in ".{0,40}", number in any::<i64>()) {
+    fn random_statuses_never_panic(kind in "[A-Za-z]{0,10}|Failed", message in ".{0,40}", number in any::<i64>()) {
         let object = json!({"metadata": {"name": message}, "spec": {"suspend": number}, "status": {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "replicatedJobsStatus": [{"ready": number}, kind],

@@ -35,7 +35,7 @@ fn told(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
 }
 
 #[test]
-fn every_recorded_end_is_told_as_it_was() {
+fn every_recorded_end_is_reported_correctly() {
     const DELETED: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     let one: &[(&str, u64)] = &[("worker", 1)];
@@ -44,7 +44,7 @@ fn every_recorded_end_is_told_as_it_was() {
     let two: &[(&str, u64)] = &[("master", 1), ("worker", 1)];
     #[rustfmt::skip]
     let table = [
-        ("tfjob/exit0",                       one,     Some(0),   "its pod ended well", None, None),
+        ("tfjob/exit0",                       one,     Some(0),   "its pod succeeded", None, None),
         ("tfjob/exit1",                       one,     Some(1),   "the container ended with exit code 1", None, None),
         ("tfjob/oom",                         one,     Some(137), "out of memory", OVER_LIMIT, None),
         ("tfjob/sigkill",                     one,     Some(137), "the container ended with exit code 137", None, None),
@@ -52,18 +52,18 @@ fn every_recorded_end_is_told_as_it_was() {
         ("tfjob/pod-deleted",                 one,     None,      "the trial's pod was deleted", DELETED, None),
         ("tfjob/pod-deleted-exit0",           one,     None,      "the trial's pod was deleted", DELETED, None),
         ("tfjob/pod-force-deleted",           one,     None,      "the trial's pod was deleted", DELETED, None),
-        ("tfjob/pod-evicted",                 one,     None,      "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("tfjob/node-lost",                   one,     None,      "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        ("tfjob/pod-evicted",                 one,     None,      "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("tfjob/node-lost",                   one,     None,      "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
         // The operator ends the parameter server, and counts it as succeeded.
-        ("tfjob/two-one-succeeds",            with_ps, Some(0),   "its pod ended well", None, None),
+        ("tfjob/two-one-succeeds",            with_ps, Some(0),   "its pod succeeded", None, None),
         ("tfjob/two-one-fails",               with_ps, Some(1),   "the container ended with exit code 1", None, None),
         ("tfjob/two-workers-one-fails",       &[("worker", 2)], Some(1), "worker 1: the container ended with exit code 1", None, None),
-        ("tfjob/suspended-then-resumed",      one,     Some(0),   "its pod ended well", None, None),
-        ("tfjob/quota-refuses-pod",           one,     Some(0),   "its pod ended well", None, None),
-        ("pytorchjob/exit0",                  master,  Some(0),   "its pod ended well", None, None),
+        ("tfjob/suspended-then-resumed",      one,     Some(0),   "its pod succeeded", None, None),
+        ("tfjob/quota-refuses-pod",           one,     Some(0),   "its pod succeeded", None, None),
+        ("pytorchjob/exit0",                  master,  Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/exit1",                  master,  Some(1),   "the container ended with exit code 1", None, None),
-        ("pytorchjob/pod-evicted",            master,  None,      "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("pytorchjob/two-one-succeeds",       two,     Some(0),   "its pod ended well", None, None),
+        ("pytorchjob/pod-evicted",            master,  None,      "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("pytorchjob/two-one-succeeds",       two,     Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/two-one-fails",          two,     Some(1),   "worker 0: the container ended with exit code 1", None, None),
     ];
     for (case, roles, exit_code, message, class, taken) in table {
@@ -80,7 +80,7 @@ fn every_recorded_end_is_told_as_it_was() {
 }
 
 #[test]
-fn a_pod_that_is_made_again_is_no_end() {
+fn a_recreated_pod_does_not_end_its_job() {
     let told = told("tfjob/operator-down-pod-deleted", &[("worker", 1)]);
     assert_eq!(ends(&told), Vec::<&JobEvent>::new());
 }
@@ -97,7 +97,7 @@ fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
 }
 
 #[test]
-fn a_job_stands_where_its_conditions_and_counts_say() {
+fn the_phase_of_a_job_follows_from_its_conditions_and_counts() {
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "M"});
     let created = condition("Created", "True");
     let running = condition("Running", "True");
@@ -114,7 +114,7 @@ fn a_job_stands_where_its_conditions_and_counts_say() {
         (at(std::slice::from_ref(&created), json!({"Worker": {}})),   JobPhase::Waiting),
         (at(&[running.clone(), created.clone()], one.clone()),        JobPhase::Starting),
         (at(&[running.clone(), created.clone()], both.clone()),       JobPhase::Running),
-        // The condition Created can be missing for ever.
+        // The condition Created may never appear.
         (at(std::slice::from_ref(&running), both.clone()),            JobPhase::Running),
         (at(&[condition("Suspended", "True")], json!({})),            JobPhase::Suspended),
         (at(&[running, condition("Suspended", "False")], both),       JobPhase::Running),
@@ -127,7 +127,7 @@ fn a_job_stands_where_its_conditions_and_counts_say() {
 }
 
 #[test]
-fn the_pod_that_decides_tells_where_a_job_is_called_both_succeeded_and_failed() {
+fn the_deciding_pod_counts_if_a_job_has_both_succeeded_and_failed() {
     let spec = common(&section("tf-operator", &[("worker", 2)])).spec;
     let condition = |kind: &str| json!({"type": kind, "status": "True", "message": "TFJob lab/tkx has failed because 1 Worker replica(s) failed."});
     let object = json!({"status": {"conditions": [condition("Succeeded"), condition("Failed")]}});
@@ -143,7 +143,7 @@ fn the_pod_that_decides_tells_where_a_job_is_called_both_succeeded_and_failed() 
 }
 
 #[test]
-fn an_init_container_of_the_operators_that_fails_is_named() {
+fn the_message_names_a_failed_init_container_of_the_operator() {
     let spec = common(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
     let condition = json!({"type": "Failed", "status": "True", "message": "PyTorchJob tkx is failed because 1 Worker replica(s) failed."});
     let JobPhase::Completed(outcome) =
@@ -161,7 +161,7 @@ fn an_init_container_of_the_operators_that_fails_is_named() {
 }
 
 #[test]
-fn a_job_is_made_of_its_roles() {
+fn a_job_has_its_roles() {
     let mut wanted = section("tf-operator", &[("worker", 2), ("ps", 1)]);
     wanted["queue"] = json!("research");
     let made = TF_JOB.manifest(&common(&wanted), &job());
@@ -177,7 +177,7 @@ fn a_job_is_made_of_its_roles() {
             (&json!(replicas), &json!("Never"))
         );
         let pod = &replica["template"]["spec"];
-        assert_eq!(pod.get("restartPolicy"), None, "the operator warns of two");
+        assert_eq!(pod.get("restartPolicy"), None, "the operator warns of a second policy");
         let container = &pod["containers"][0];
         assert_eq!(container["name"], "tensorflow");
         assert_eq!(
@@ -206,7 +206,7 @@ fn a_job_is_made_of_its_roles() {
     assert_eq!(alone["spec"]["runPolicy"], json!({"cleanPodPolicy": "Running"}));
 }
 
-/// Returns the labels of a job's pods: its own, without the queue's, and those that keep a service mesh out.
+/// Returns the labels of a job's pods: those of the job without the queue's, and those that exclude a service mesh.
 fn job_labels(made: &Value) -> Value {
     let mut labels = made["metadata"]["labels"].clone();
     labels.as_object_mut().unwrap().retain(|name, _| !name.starts_with("kueue"));
@@ -215,7 +215,7 @@ fn job_labels(made: &Value) -> Value {
 }
 
 #[test]
-fn every_kind_has_its_own_words_and_nothing_else_of_its_own() {
+fn the_kinds_differ_only_in_names() {
     #[rustfmt::skip]
     let table = [
         (&PYTORCH_JOB, "pytorch-operator", "pytorchReplicaSpecs", "pytorch", "Master"),
@@ -243,7 +243,7 @@ fn every_kind_has_its_own_words_and_nothing_else_of_its_own() {
             let init = pod.pointer("/spec/initContainers/0/name").and_then(Value::as_str);
             let expected =
                 (operator == "pytorch-operator" && role == "worker").then_some("init-pytorch");
-            assert_eq!(init, expected, "{operator} {role}: as the operator makes it");
+            assert_eq!(init, expected, "{operator} {role}: the operator's container");
         }
         assert_eq!(names, own.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     }
@@ -251,7 +251,7 @@ fn every_kind_has_its_own_words_and_nothing_else_of_its_own() {
 
 proptest! {
     #[test]
-    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<u64>(), name in "[a-z-]{0,12}[0-9]{0,30}") {
+    fn random_statuses_never_panic(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<u64>(), name in "[a-z-]{0,12}[0-9]{0,30}") {
         let spec = common(&section("tf-operator", &[("worker", 1)])).spec;
         let replicas = json!({"Worker": {"active": number, "failed": number, "succeeded": kind}});
         for kind in ["Failed", "Succeeded", kind.as_str()] {

@@ -27,28 +27,28 @@ fn queued(pods: u64) -> Common {
 }
 
 #[test]
-fn every_recorded_end_is_told_as_it_was() {
+fn every_recorded_end_is_reported_correctly() {
     const MAY_PASS: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
-        ("exit0",                        1, Some(0),   "its pod ended well", None, None),
+        ("exit0",                        1, Some(0),   "its pod succeeded", None, None),
         ("exit1",                        1, Some(1),   "the container ended with exit code 1", None, None),
         ("oom",                          1, Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                      1, Some(137), "the container ended with exit code 137", None, None),
         ("pod-deleted",                  1, Some(143), "the trial's pod was deleted", MAY_PASS, None),
-        ("pod-evicted",                  1, Some(143), "its pod was taken away: ", MAY_PASS, Some("EvictionByEvictionAPI")),
+        ("pod-evicted",                  1, Some(143), "its pod was removed: ", MAY_PASS, Some("EvictionByEvictionAPI")),
         ("two-nodes-one-fails",          2, Some(1),   "node 1: the container ended with exit code 1", None, None),
-        ("torch-env",                    2, Some(0),   "its pod ended well", None, None),
-        ("suspended-then-resumed",       1, Some(0),   "its pod ended well", None, None),
-        ("quota-refuses-pod",            1, Some(0),   "its pod ended well", None, None),
+        ("torch-env",                    2, Some(0),   "its pod succeeded", None, None),
+        ("suspended-then-resumed",       1, Some(0),   "its pod succeeded", None, None),
+        ("quota-refuses-pod",            1, Some(0),   "its pod succeeded", None, None),
         // The Trainer is away as the pod ends.
         ("controller-down",              1, Some(1),   "the container ended with exit code 1", None, None),
         // The trial runs again afterwards: the condition is removed, and another pod comes. The end was reported
         // before.
         ("jobset-deleted-after-failed",  1, Some(1),   "the container ended with exit code 1", None, None),
-        ("jobset-deleted-after-complete", 1, Some(0),  "its pod ended well", None, None),
-        ("badimage",                     1, None,      "somebody deleted its TrainJob", None, None),
+        ("jobset-deleted-after-complete", 1, Some(0),  "its pod succeeded", None, None),
+        ("badimage",                     1, None,      "its TrainJob was deleted, but not by the manager", None, None),
     ];
     for (case, pods, exit_code, message, class, taken) in table {
         let told = told(&TrainJob, &common(&section(pods)).spec, &format!("trainjob/{case}"));
@@ -78,7 +78,7 @@ fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
 }
 
 #[test]
-fn a_train_job_stands_where_its_jobs_and_conditions_say() {
+fn the_phase_of_a_train_job_follows_from_its_jobs_and_conditions() {
     let spec = common(&section(1)).spec;
     let at = |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
     let jobs = |what: &str| json!({"jobsStatus": [{"name": "node", what: 1}]});
@@ -195,7 +195,7 @@ fn a_template_lends_its_pod_and_not_its_container_s_name() {
 
 proptest! {
     #[test]
-    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}|Failed", message in ".{0,40}", number in any::<i64>()) {
+    fn random_statuses_never_panic(kind in "[A-Za-z]{0,10}|Failed", message in ".{0,40}", number in any::<i64>()) {
         let object = json!({"metadata": {"name": message}, "spec": {"suspend": number}, "status": {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "jobsStatus": [{"ready": number}, kind],

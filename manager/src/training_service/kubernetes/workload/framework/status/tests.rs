@@ -42,7 +42,7 @@ fn every_recorded_end_is_read() {
         ("oomchild",                  false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
         ("oom-fc-without-config",     false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
         ("badpod",                    false, None,      "the cluster refuses the pod: Pod \"@NAME@-worker-0\" is invalid: spec.containers[0].image"),
-        ("pod-deleted-externally",    false, None,      "somebody deleted the trial's pod"),
+        ("pod-deleted-externally",    false, None,      "the trial's pod was deleted, but not by the manager"),
         ("stop-running",              false, None,      "stopped on request"),
         ("stop-trap",                 false, None,      "stopped on request"),
         ("stop-while-pending",        false, None,      "stopped on request"),
@@ -81,7 +81,7 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
 }
 
 #[test]
-fn what_never_ends_is_never_said_to_have_ended() {
+fn a_framework_that_never_ends_is_never_completed() {
     #[rustfmt::skip]
     let table = [
         ("toobig",            JobPhase::Waiting),
@@ -97,7 +97,7 @@ fn what_never_ends_is_never_said_to_have_ended() {
 }
 
 #[test]
-fn a_framework_waits_runs_ends_and_is_completed_once() {
+fn the_phases_of_a_framework_follow_in_order() {
     let (unseen, waiting, running, ending) =
         (JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending);
     let seen = standings("ok5");
@@ -112,7 +112,7 @@ fn a_framework_waits_runs_ends_and_is_completed_once() {
 }
 
 #[test]
-fn a_compressed_status_is_unfolded() {
+fn a_compressed_status_is_read() {
     let roles = json!([{"name": "worker", "taskStatuses": [{"index": 3, "attemptStatus": {
         "completionStatus": {"code": 9, "pod": {"containers": [
             {"name": "init", "code": 0}, {"name": "framework", "code": 9, "message": "x\nNo disk.\n"},
@@ -135,7 +135,7 @@ fn a_compressed_status_is_unfolded() {
 }
 
 #[test]
-fn the_agents_own_words_are_taken_from_the_termination_message() {
+fn the_message_of_the_agents_verdict_is_read_from_the_termination_message() {
     let verdict = json!({
         "cause": "exit", "class": "user_error", "confidence": "certain",
         "message": "ValueError: bad learning rate", "evidence": {},
@@ -165,7 +165,7 @@ fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> Ou
 }
 
 #[test]
-fn what_the_platform_knows_outranks_what_an_agent_guessed() {
+fn the_platforms_statement_outranks_a_guess_of_the_agent() {
     let ahead = json!({
         "cause": "signal", "class": "transient", "confidence": "possible", "message": "went away",
         "evidence": {"cgroup_memory_peak_bytes": 6 << 20, "memory_limit_bytes": 8 << 20},
@@ -188,7 +188,7 @@ fn what_the_platform_knows_outranks_what_an_agent_guessed() {
         (-1200, json!(["Permanent"]), &killed, &ahead,   figures.as_str(),      permanent),
         // This controller lacks its usual configuration.
         (137,   json!([]),            &killed, &ahead,   figures.as_str(),      permanent),
-        (-1000, json!(["Transient"]), &term,   &stopped, "its pod was taken away: the cluster ended it (PodEvicted)", transient),
+        (-1000, json!(["Transient"]), &term,   &stopped, "its pod was removed: the cluster ended it (PodEvicted)", transient),
         (143,   json!([]),            &term,   &stopped, "SIGTERM reached trialkeeper from outside", None),
         (3,     json!([]),            &json!({"code": 3}), &saw, "The trial exited with code 3", None),
     ];
@@ -200,7 +200,7 @@ fn what_the_platform_knows_outranks_what_an_agent_guessed() {
 }
 
 #[test]
-fn a_pod_that_is_refused_says_what_to_do() {
+fn the_message_of_a_refused_pod_names_the_remedy() {
     let message = "pods \"x\" is forbidden: error looking up service account lab/y: serviceaccount \"y\" not found";
     let answer = json!({"ErrStatus": {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}});
     let framework = json!({"status": {"state": "Completed", "attemptStatus": {"completionStatus": {
@@ -215,7 +215,7 @@ fn a_pod_that_is_refused_says_what_to_do() {
 }
 
 #[test]
-fn a_pod_that_its_node_ended_says_why() {
+fn the_reason_of_a_pod_that_its_node_ended_is_read() {
     // The kubelet ends the pod: its containers are killed, or are no longer known.
     let pod = |reason: &str, message: &str, containers: &Value| json!({"reason": reason, "message": message, "containers": containers});
     let killed = json!([{"name": "framework", "code": 137, "reason": "Error"}]);
@@ -224,16 +224,16 @@ fn a_pod_that_its_node_ended_says_why() {
     let (permanent, transient) = (Some(Class::Permanent), Some(Class::Transient));
     #[rustfmt::skip]
     let table = [
-        (-1000, "Transient", pod("Evicted", low, &killed),               "its pod was taken away: its node ran low (Evicted: The node", transient, true),
+        (-1000, "Transient", pod("Evicted", low, &killed),               "its pod was removed: its node ran low on resources (Evicted: The node", transient, true),
         // This controller lacks its usual configuration.
-        (137,   "",          pod("Evicted", low, &killed),               "its pod was taken away: its node ran low (Evicted: The node", transient, true),
-        (-300,  "",          pod("NodeLost", "", &json!([])),            "its pod was taken away: its node is gone (NodeLost)",         transient, true),
-        (143,   "Transient", pod("Terminated", "shutdown", &killed),     "its pod was taken away: its node was shut down (Terminated",  transient, true),
-        (-1003, "Transient", json!(null),                                "its pod was taken away: the cluster ended it (Phrase)",       transient, true),
+        (137,   "",          pod("Evicted", low, &killed),               "its pod was removed: its node ran low on resources (Evicted: The node", transient, true),
+        (-300,  "",          pod("NodeLost", "", &json!([])),            "its pod was removed: its node is gone (NodeLost)",         transient, true),
+        (143,   "Transient", pod("Terminated", "shutdown", &killed),     "its pod was removed: its node was shut down (Terminated",  transient, true),
+        (-1003, "Transient", json!(null),                                "its pod was removed: the cluster ended it (Phrase)",       transient, true),
         // A retry would use as much again.
         (-1000, "Transient", pod("Evicted", own, &killed),               "the pod was evicted: Pod ephemeral local storage usage",      permanent, false),
         (-1002, "Transient", pod("OutOfcpu", "not enough cpu", &json!([])), "the pod's node refused it: not enough cpu",                transient, false),
-        (-101,  "Transient", json!(null),                                "somebody deleted the trial's pod",                            transient, false),
+        (-101,  "Transient", json!(null),                                "the trial's pod was deleted, but not by the manager",                            transient, false),
     ];
     for (code, attribute, pod, message, class, is_taken) in table {
         let own = json!({"code": code, "pod": pod});
@@ -288,7 +288,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_object_stands_somewhere(object in any_json(), status in any_json()) {
+    fn random_objects_never_panic(object in any_json(), status in any_json()) {
         read(&object, ("worker", 0));
         read(&json!({"status": {"state": "Completed", "attemptStatus": status}}), ("worker", 0));
         crate::training_service::kubernetes::pending_reason::of_pod(&object);
@@ -298,7 +298,7 @@ proptest! {
 }
 
 #[test]
-fn another_container_that_failed_is_named() {
+fn the_message_names_a_failed_container_other_than_the_trials() {
     let failed = |containers: Value| {
         let completion = json!({
             "code": 210, "phrase": "ContainerPermanentFailed", "type": {"name": "Failed"},
@@ -307,7 +307,7 @@ fn another_container_that_failed_is_named() {
         let status =
             json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
         let phase = read(&json!({"status": status}), ("worker", 0));
-        let JobPhase::Completed(outcome) = phase else { panic!("it is {phase:?}") };
+        let JobPhase::Completed(outcome) = phase else { panic!("{phase:?}") };
         outcome.message
     };
     let barrier = json!({"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"});
