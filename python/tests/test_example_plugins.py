@@ -242,7 +242,7 @@ def api(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", ["tells the e", "submitted three times", "stopped", "finds its jobs", "many jobs"]
+    "case", ["reports the e", "submitted three times", "stopped", "finds its jobs", "many jobs"]
 )
 def test_jobs_over_https_pass_the_conformance_story(api, tmp_path, case):
     (tmp_path / "settings.json").write_text(json.dumps(api))

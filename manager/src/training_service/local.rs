@@ -1,8 +1,8 @@
 //! Runs trials as processes of this machine, each under its own agent.
 //!
-//! An agent outlives the manager on purpose. It runs in its own process group and writes to files rather than pipes of
-//! the manager. While it lives, it holds a lock on its spool, and a resumed manager waits for that lock. Unlike a
-//! process id, the lock cannot belong to another process.
+//! An agent outlives the manager on purpose. It runs in its own process group and writes to files rather than to pipes
+//! of the manager. While it runs, it holds a lock on its spool, and a resumed manager waits for that lock. Unlike a
+//! process id, the lock cannot belong to an unrelated process.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -36,19 +36,19 @@ use crate::util::layout::{ExperimentDir, TrialDir};
 pub mod gpus;
 mod platform;
 
-/// The time that an agent may take to end after a stop request. It includes the agent's own limits (20 s for the trial,
-/// 2 s for its output, 5 s for delivery) and a margin. Then the manager kills the agent, and its trial with it.
+/// The time limit for the end of an agent after a stop request. It includes the agent's own limits (20 s for the trial,
+/// 2 s for its output, 5 s for delivery) and a margin. After it, the manager kills the agent, and thereby its trial.
 const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// The exit code of an agent that could not work (`docs/exit-codes.md`).
+/// The exit code of an agent that could not start (`docs/exit-codes.md`).
 const KEEPER_ERROR: i32 = 125;
-/// The time that an agent may take to report a problem with its settings.
+/// The time limit for an agent's report of a problem with its settings.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The interval between tries of a lock that cannot be examined.
+/// The interval between tries to examine an unreadable lock.
 const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
 /// The stack size of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
-/// The longest verdict that is read, in bytes. Usual ones have a few thousand.
+/// The longest verdict that is read, in bytes. Usual verdicts have a few thousand.
 const VERDICT_BYTES: u64 = 1 << 20;
 /// The variable with which the manager's user chooses whether agents send their trials' output.
 const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
@@ -168,7 +168,8 @@ impl LocalState {
         command.arg("--manager-file").arg(self.settings.dir.manager_url());
         command.arg("--token-file").arg(dir.token());
         command.arg("--output-dir").arg(dir.path());
-        // The explicit flag outranks a variable of the caller that would move the spool out of the manager's sight.
+        // The explicit flag outranks a variable of the user, which could move the spool to where the manager does not
+        // find it.
         command.arg("--spool-dir").arg(dir.spool());
         command.arg("--parameters").arg(dir.parameters());
         command.arg("--log-file").arg(dir.agent_log());
@@ -185,21 +186,21 @@ impl LocalState {
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);
         }
-        // The web pages show the output as it grows, which takes as much disk space again as the files.
+        // The web pages show the growing output. Storing it takes as much disk space again as the files.
         if std::env::var_os(LOG_COLLECTION).is_none() {
             command.args(["--log-collection", "http"]);
         }
         command.args(["--shell", &job.command]);
         command.current_dir(&self.settings.code_directory);
-        // The agent has its own process group. Ctrl-C at the terminal is meant for the manager, which then stops trials
-        // gracefully.
+        // The agent has its own process group, because Ctrl-C at the terminal must only reach the manager, which then
+        // stops trials gracefully.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
-    /// Returns the agent's own message about its failure to start. The agent runs again, only to check its settings.
-    /// Its earlier message is not kept, because its trial's output uses the same streams and is already in files.
+    /// Returns the agent's own message about its failure to start. The agent is started again only to check its
+    /// settings. Its first message is not kept, because the agent's streams carry its trial's output.
     async fn complaint(&self, job: &TrialJobSpec) -> Option<String> {
         let mut command = self.command(job, &self.settings.dir.trial(&job.trial));
         command.arg("--print-config").kill_on_drop(true);
@@ -223,7 +224,7 @@ impl LocalState {
         let Settings { dir, secret, experiment, .. } = &self.settings;
         let token = secret.trial_token(experiment, trial, secret.now_ms());
         if let Err(error) = write_file(&dir.trial(trial).token(), 0o600, &token) {
-            warn!(%trial, "its agent goes on with the token that it has; a new one cannot be written: {error}");
+            warn!(%trial, "a new token for its agent cannot be written, so the agent keeps the old one: {error}");
         }
     }
 
@@ -242,9 +243,11 @@ impl LocalState {
             Ok(output) if output.status.success() => {}
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr);
-                warn!(%trial, "what the agent left behind could not be delivered: {}", said.trim());
+                warn!(%trial, "the agent's remaining reports could not be delivered: {}", said.trim());
             }
-            Err(error) => warn!(%trial, "cannot start the agent to deliver what was left: {error}"),
+            Err(error) => {
+                warn!(%trial, "cannot start the agent to deliver its remaining reports: {error}")
+            }
         }
     }
 }
@@ -264,12 +267,12 @@ impl TrainingService for Local {
         match try_lock(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
             Err(error) => {
-                // A trial that may be running is not started a second time.
-                warn!(%trial, "cannot look at {}: {error}; the trial is taken for running until that can be seen", path.display());
+                // A trial that may be running must not be started a second time.
+                warn!(%trial, "cannot examine {}: {error}; the trial counts as running until that is possible", path.display());
                 self.shared.take_over(trial, None);
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
-                // No task waits for the end of this one when the experiment ends.
+                // The task is not tracked, so that the end of the experiment does not wait for it.
                 tokio::spawn(async move { watch_unseen(&shared, &path, trial, attempt).await });
                 Adopted::Alive
             }
@@ -311,7 +314,7 @@ impl TrainingService for Local {
                     return;
                 }
             }
-            warn!(%trial, "the agent did not end within {AGENT_END_TIMEOUT:?} of being asked; killing it");
+            warn!(%trial, "the agent did not end within {AGENT_END_TIMEOUT:?} of the stop request; killing it");
             shared.signal(&trial, Signal::SIGKILL);
         });
     }
@@ -327,7 +330,8 @@ impl TrainingService for Local {
     async fn close(&self) {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
-        // A remaining agent may be about to copy from the unpacked code. An agent that starts later unpacks it again.
+        // Kept while agents run, because an agent may be about to copy from the unpacked code. An agent that starts
+        // later unpacks the code again.
         if self.shared.settings.code_archive.is_some() && self.shared.agents().is_empty() {
             self.shared.remove_code_base();
         }
@@ -361,7 +365,7 @@ impl LocalState {
         let path = self.settings.dir.code_base();
         match std::fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                debug!("{} is left: {error}", path.display());
+                debug!("{} remains: {error}", path.display());
             }
             Ok(()) | Err(_) => {}
         }
@@ -370,15 +374,15 @@ impl LocalState {
     /// Takes over a trial that an earlier manager started.
     fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
         self.renew_token(trial);
-        // The earlier manager chose the trial's GPUs. Here only their number matters.
+        // The trial keeps the GPUs that the earlier manager chose. Only their number is counted here.
         self.gpus().take(trial);
         if let Some(pid) = pid {
             self.agents().insert(trial.clone(), pid);
         }
     }
 
-    /// Returns the agent that already works on the job, if the new agent found the lock of the same attempt held. The
-    /// manager of that other agent was killed after the start and before the agent took the lock.
+    /// Returns the earlier agent of the job, if the new agent ended because it found the lock of the same attempt held.
+    /// The manager that started the earlier agent was killed before that agent took the lock.
     fn other_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
         let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
         let holder = LockHolder::of(&file);
@@ -406,7 +410,7 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
             if code == KEEPER_ERROR
                 && let Some((file, pid)) = shared.other_agent(&job)
             {
-                info!(trial = %job.trial, "an earlier manager had started it already: process {pid}");
+                info!(trial = %job.trial, "an earlier manager had already started an agent for the trial: process {pid}");
                 shared.agents().insert(job.trial.clone(), pid);
                 return watch_lock(shared, file, job.trial, job.attempt).await;
             }
@@ -437,13 +441,13 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
         (Ok(_), Ok(Ok(lock))) => drop(lock),
         (Ok(_), Ok(Err(error))) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
         (Err(error), _) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
-        (Ok(_), Err(_)) => warn!(%trial, "nobody waits for the agent's lock any more"),
+        (Ok(_), Err(_)) => warn!(%trial, "the wait for the agent's lock was aborted"),
     }
     shared.agents().remove(&trial);
     shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
-/// Watches an agent whose lock cannot be examined, until it can.
+/// Watches an agent whose lock cannot be examined yet.
 async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attempt: AttemptId) {
     let held = loop {
         tokio::time::sleep(UNSEEN_PAUSE).await;
@@ -471,9 +475,9 @@ fn left_something(spool: &Path) -> bool {
     files.any(|file| file.path().extension().is_some_and(|extension| extension == "seg"))
 }
 
-/// Returns the verdict in a trial's folder if it belongs to this attempt. Its agent must have been the last to take the
-/// lock, and have written the verdict after that. An agent that died early may have left an earlier attempt's verdict
-/// there.
+/// Returns the verdict in a trial's folder if it belongs to this attempt: the attempt's agent was the last to take the
+/// lock, and the verdict is newer than the lock. Otherwise, the agent may have died early, and the verdict may be that
+/// of an earlier attempt.
 fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     let lock = File::open(dir.agent_lock()).ok()?;
     if LockHolder::of(&lock).attempt.as_deref() != Some(attempt.as_str()) {
@@ -499,7 +503,7 @@ fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     }
 }
 
-/// The holder of an agent's lock, as far as the file names it.
+/// The holder of an agent's lock, according to the lock's file.
 struct LockHolder {
     pid: Option<Pid>,
     attempt: Option<String>,

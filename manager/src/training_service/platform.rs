@@ -25,8 +25,8 @@ pub struct CheckContext<'a> {
     pub spec: &'a ExperimentSpec,
     /// The agent program that the user chose. `None`: the one next to this program, or else one in `PATH`.
     pub agent: Option<&'a Path>,
-    /// True for an experiment that has not begun. One that has begun continues even if no new trial could start now.
-    /// The agents of its trials wait for a manager to take their results.
+    /// True for a new experiment. A started experiment continues even if no new trial could start now, because the
+    /// agents of its trials wait for a manager that accepts their results.
     pub is_new: bool,
 }
 
@@ -77,16 +77,16 @@ pub trait Platform: Send + Sync {
     /// Trials cannot run. The error names the problem and the remedy.
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError>;
 
-    /// Examines each machine that trials may run on, more closely than [`Self::check`]. By default there is nothing to
-    /// examine.
+    /// Examines each machine that trials may run on, more closely than [`Self::check`]. By default, returns no
+    /// findings.
     async fn examine(&self, _spec: &ExperimentSpec) -> Vec<Finding> {
         Vec::new()
     }
 
-    /// Returns the sentence for the user about a successful check.
+    /// Returns the message about a successful check, for the user.
     fn describe(&self) -> String;
 
-    /// Deletes the remains of an experiment without a manager outside its folder. By default there are none.
+    /// Deletes the remains outside the folder of an experiment without a manager. By default, does nothing.
     ///
     /// # Errors
     ///
@@ -99,14 +99,14 @@ pub trait Platform: Send + Sync {
 /// A training service that can run trials.
 #[async_trait]
 pub trait CheckedPlatform: Send + Sync {
-    /// Returns the server that the trials are close to, if they run on other machines. It determines the manager's
-    /// listening address and the address that trials use. By default trials reach the manager on the loopback
-    /// interface.
+    /// Returns the server of the platform, if trials run on other machines. The connection to this server determines
+    /// the manager's listening address and the address that trials use. By default, trials reach the manager on the
+    /// loopback interface.
     fn api_server(&self) -> Option<&str> {
         None
     }
 
-    /// Returns the agent program that trials elsewhere fetch from the manager. By default there is none.
+    /// Returns the agent program that trials on other machines fetch from the manager. The default is `None`.
     fn agent_for_pods(&self) -> Option<&Path> {
         None
     }

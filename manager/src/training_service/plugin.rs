@@ -1,4 +1,4 @@
-//! Runs trials at the user's own training service: a program that speaks JSON-RPC on its standard streams
+//! Runs trials at the user's own training service: a program that communicates through JSON-RPC on its standard streams
 //! (`docs/plugins.md`).
 //!
 //! The program may die at any time, and the manager restarts it without end. Each attempt has a task (`job.rs`) that
@@ -57,7 +57,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval between two requests for room: the shortest, and the longest while nothing has changed.
 const ROOM_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
-/// The time that an agent may take to end after a stop request: its own time limits and a margin.
+/// The time limit for the end of an agent after a stop request: the agent's own time limits and a margin.
 const AGENT_GRACE: Duration = Duration::from_secs(35);
 /// The time that a resumed experiment waits for a process before it assumes that its jobs are alive.
 const FIRST_LINK_TIMEOUT: Duration = Duration::from_mins(2);
@@ -119,8 +119,8 @@ pub enum Error {
     /// The program cannot be started, ends, or does not answer.
     #[error("trainingService.command: {0}")]
     Start(String),
-    /// The plugin refuses the settings, or speaks another version.
-    #[error("trainingService: the plugin `{program}` says: {message}")]
+    /// The plugin refuses the settings, or uses another version of the protocol.
+    #[error("trainingService: the plugin `{program}` reports: {message}")]
     Refused {
         /// The command.
         program: String,
@@ -142,7 +142,7 @@ struct Shared {
     state_dir: PathBuf,
     url_file: PathBuf,
     link: watch::Sender<Option<Arc<Link>>>,
-    /// The reason why no process is available.
+    /// The reason why no process of the plugin is available.
     trouble: Mutex<String>,
     capabilities: Mutex<Capabilities>,
     jobs: Mutex<HashMap<TrialJobId, JobTask>>,
@@ -230,7 +230,7 @@ async fn keep(shared: Arc<Shared>) {
             backoff.reset();
         }
         let pause = backoff.next_pause();
-        warn!("{why}; the plugin is started again in {} s", pause.as_secs());
+        warn!("{why}; the plugin is restarted in {} s", pause.as_secs());
         shared.set_trouble(why);
         if shared.ended.run_until_cancelled(sleep(pause)).await.is_none() {
             return;
@@ -294,7 +294,8 @@ impl Shared {
     async fn keep_asking_for_room(&self, link: &Link) {
         loop {
             sleep(ROOM_PAUSES.0).await;
-            // A timeout is expected: jobs of other users take room, too.
+            // A timeout is expected: the room is also requested at intervals, because jobs of other users take room,
+            // too.
             drop(timeout(ROOM_PAUSES.1, self.room_changed.notified()).await);
             self.ask_for_room(link).await;
         }
@@ -306,7 +307,7 @@ impl Shared {
             match link.ask("room", &json!({}), ROOM_TIMEOUT).await {
                 Ok(answer) => answer["free"].as_u64(),
                 Err(AskError::Refused(refusal)) => {
-                    info!("the plugin does not know its room: {refusal}");
+                    info!("the plugin cannot determine its room: {refusal}");
                     None
                 }
                 Err(AskError::Lost) => None,
@@ -326,21 +327,21 @@ impl Shared {
                 self.room_changed.notify_one();
                 return self.room.notify_waiters();
             }
-            Message::Log(text) => return info!("the plugin says: {text}"),
+            Message::Log(text) => return info!("the plugin reports: {text}"),
             Message::Unknown(method) => {
-                return info!("the plugin sent a notification that is not known: {method}");
+                return info!("the plugin sent an unknown notification: {method}");
             }
             Message::Answer { .. } => return,
         };
         let jobs = self.jobs();
         match jobs.get(&key.trial).filter(|known| known.attempt == key.attempt) {
-            // The task of a job that has ended no longer receives orders.
+            // The send fails if the job has ended, and the message is then obsolete.
             Some(known) => drop(known.orders.send(order)),
-            None => info!(trial = %key.trial, "the plugin speaks of an attempt that is over"),
+            None => info!(trial = %key.trial, "the plugin reports an attempt that has ended"),
         }
     }
 
-    /// Returns the reason why no process is available. `None`: there is one.
+    /// Returns the reason why no process is available. `None`: a process is available.
     fn absence(&self) -> Option<String> {
         let is_there = self.link.borrow().as_ref().is_some_and(|link| !link.is_lost());
         (!is_there).then(|| self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
@@ -443,13 +444,13 @@ impl TrainingService for Plugin {
                 return Adopted::Unknown;
             }
         }
-        // The plugin may not have answered, but the job may run, and must not run twice.
+        // Even without an answer, the job may run, and it must not run twice.
         shared.begin(key, None);
         Adopted::Alive
     }
 
     async fn recover(&self, _: &TrialJobId) {
-        // The reports are delivered before the end of the job is reported.
+        // Nothing to do: the reports are delivered before the end of the job is reported.
     }
 
     async fn stop(&self, trial: &TrialJobId) {

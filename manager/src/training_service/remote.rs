@@ -1,13 +1,13 @@
 //! Runs trials on machines that are reached over SSH, each under an agent that outlives the connection.
 //!
 //! A machine has one session at a time (`connection.rs`), and the manager reopens a lost session without end. An
-//! attempt that a machine may have started never runs on another. Its place is therefore written into the trial's
-//! folder before the machine receives it (`records.rs`). Every request to a machine may be repeated, so a new session
-//! sends all of them again (`dialogue.rs`).
+//! attempt that a machine may have started never runs on another machine. The trial's folder therefore records the
+//! machine before the machine receives the attempt (`records.rs`). Every request to a machine may be repeated, so a new
+//! session sends all of them again (`dialogue.rs`).
 //!
 //! The manager stops waiting for a machine that has been out of reach for too long. It *fences* the machine's attempts:
-//! they are recorded as over, and ended first when the machine returns. Until then they may run on there, while other
-//! attempts replace them elsewhere. Nothing on the machine ends them before that, since a trial outranks its agent.
+//! they are recorded as over, and the machine ends them first when it returns. Until then, they may continue there,
+//! while other attempts replace them on other machines. No agent ends its own trial, since a trial outranks its agent.
 
 use std::collections::HashSet;
 use std::io;
@@ -54,8 +54,8 @@ mod shell;
 mod ssh;
 mod way_back;
 
-/// The name of the link to the manager's socket. It lies next to the control sockets, where its path is short enough
-/// for a socket.
+/// The name of the link to the manager's socket, next to the control sockets. The path there is short enough for a
+/// socket.
 const MANAGER_LINK: &str = "manager";
 /// The pause after a failure to write fences.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ pub struct Settings {
     pub machines: Vec<MachineSpec>,
     /// The time for which a machine may be out of reach before its trials run elsewhere.
     pub patience: Duration,
-    /// The manager's address for other machines. `None`: they cannot reach it, or not safely.
+    /// The manager's address for other machines. `None`: they cannot reach the manager, or only without encryption.
     direct: Option<DirectAddress>,
     /// `trialGpuNumber`.
     pub gpus_each: Option<u32>,
@@ -109,7 +109,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The folder for the connections' sockets cannot be created.
-    #[error("cannot make a folder for the control sockets")]
+    #[error("cannot create a folder for the control sockets")]
     Sockets(#[source] std::io::Error),
 }
 
@@ -130,7 +130,7 @@ struct Shared {
     assignments: Mutex<Assignments>,
     /// Locked after `assignments` when both are needed.
     records: Mutex<Records>,
-    /// The machines with a connection, or with tries to open one.
+    /// The machines to which a task keeps a connection.
     kept: Mutex<HashSet<usize>>,
     /// Notified when [`Assignments::next_change`] may have moved closer.
     changed: Notify,
@@ -204,7 +204,7 @@ impl Shared {
         drop(self.settings.events.send(news));
     }
 
-    /// Connects to a machine, unless that has been done.
+    /// Starts the task that keeps the connection to a machine, unless it already runs.
     fn keep(self: &Arc<Self>, number: usize) {
         if self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
             let keeper = Arc::clone(self);
@@ -215,7 +215,8 @@ impl Shared {
         }
     }
 
-    /// Fences the attempts whose machines have been absent for too long, and places trials again at the end of a pause.
+    /// Fences the attempts whose machines have been absent for too long, and places trials at the end of a machine's
+    /// pause.
     async fn watch_absent(self: Arc<Self>) {
         loop {
             let change = self.assignments().next_change(Instant::now());
@@ -262,7 +263,7 @@ impl Shared {
         self.news(JobNews::Gone(JobEvent { message, class, fenced: true, ..unexplained }));
     }
 
-    /// Puts waiting trials on machines that have room. The trial with the longest wait comes first.
+    /// Assigns waiting trials to machines with room, in the order of their waits.
     fn place(self: &Arc<Self>) {
         loop {
             let mut assignments = self.assignments();
@@ -292,7 +293,7 @@ impl Shared {
         }
     }
 
-    /// Reports the end of a job once, and gives its place to the next.
+    /// Reports the end of a job once, and assigns its room to the next trial.
     fn ended(
         self: &Arc<Self>,
         trial: &TrialJobId,
@@ -327,8 +328,8 @@ impl TrainingService for Remote {
         let known = shared.machines.iter().position(|machine| machine.name == place.machine);
         let is_fenced = shared.records().is_fenced(trial, attempt);
         let (false, Some(number)) = (is_fenced, known) else {
-            // The manager died before it could replace the attempt, or the machine is no longer known.
-            let why = format!("it was put on {}, which is out of reach", place.machine);
+            // The earlier manager died before it could replace the attempt, or the machine is no longer known.
+            let why = format!("it was assigned to {}, which is out of reach", place.machine);
             shared.fenced(trial.clone(), attempt.clone(), why);
             return Adopted::Alive;
         };
@@ -340,7 +341,7 @@ impl TrainingService for Remote {
     }
 
     async fn recover(&self, trial: &TrialJobId) {
-        // The helper delivers the rest before it reports that a job is gone.
+        // Nothing to do: the helper delivers remaining reports before it reports that a job is gone.
         let _ = trial;
     }
 

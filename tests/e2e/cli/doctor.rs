@@ -21,7 +21,7 @@ fn a_probe_runs_one_trial_and_prints_its_result() {
         .with("notifications", json!({"command": format!("touch {}", hook.display())}));
     let (code, stdout, stderr) = doctor(&bed, &search, &[]);
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stdout.contains("ok    place  this machine has what trials need"), "{stdout}");
+    assert!(stdout.contains("ok    place  this machine can run trials"), "{stdout}");
     assert!(!bed.path("ran").exists(), "a trial ran without `--probe`");
 
     let (code, stdout, stderr) = doctor(&bed, &search, &["--probe"]);

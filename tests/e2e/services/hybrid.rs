@@ -296,6 +296,6 @@ fn doctor_names_the_failing_service() {
     assert!(output.contains("FAIL  place  trainingService[1].command: "), "{output}");
     let good = search(&bed, json!([local(1), processes(&bed, "alive")]), 1, 1).write(&bed);
     let output = run(&bed, &["doctor", good.to_str().unwrap()]);
-    assert!(output.contains("trainingService[0]: this machine has what trials need"), "{output}");
+    assert!(output.contains("trainingService[0]: this machine can run trials"), "{output}");
     assert!(output.contains("trainingService[1]: the plugin answers"), "{output}");
 }

@@ -192,7 +192,7 @@ fn a_trial_that_the_platform_killed_for_memory_has_that_cause() {
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 1).run(&bed);
     done.expect_done(0, 1);
-    let message = "FAILED (exit code 137): it used more memory than the platform allows";
+    let message = "FAILED (exit code 137): the job used more memory than the platform allows";
     assert!(done.stderr.contains(message), "{}", done.stderr);
     let trial = |words: &[&str]| {
         let mut command = bed.manager();
@@ -219,9 +219,9 @@ fn an_unusable_plugin_is_refused_before_the_search() {
         (json!(["./nothing"]),   "trainingService.command: `", "cannot be started: No such file or directory"),
         (json!(["false"]),       "trainingService.command: `false`", "it ended before it answered"),
         (json!(["sh", "-c", "echo no licence >&2"]), "trainingService.command: `", "no licence"),
-        (answers(r#"{"id": 1, "result": {"protocol": 7}}"#), "trainingService.command: `", "speaks version 7 of the protocol, and this trial-manager version 1"),
-        (answers(r#"{"id": 1, "result": {}}"#), "trainingService.command: `", "answers initialize with what cannot be read"),
-        (answers(r#"{"id": 1, "error": {"code": -32008, "message": "settings.partition: there is none"}}"#), "trainingService: the plugin `", "says: settings.partition: there is none"),
+        (answers(r#"{"id": 1, "result": {"protocol": 7}}"#), "trainingService.command: `", "uses version 7 of the protocol, and this trial-manager uses version 1"),
+        (answers(r#"{"id": 1, "result": {}}"#), "trainingService.command: `", "to initialize cannot be read"),
+        (answers(r#"{"id": 1, "error": {"code": -32008, "message": "settings.partition: there is none"}}"#), "trainingService: the plugin `", "reports: settings.partition: there is none"),
     ];
     for (command, start, message) in table {
         let bed = TestBed::new();
@@ -263,25 +263,25 @@ fn the_example_passes_the_conformance_scenario() {
 
 #[test]
 fn a_careless_plugin_fails_the_conformance_scenario() {
-    let good = "ok    tells the end of a job that succeeds\n";
+    let good = "ok    reports the end of a job that succeeds\n";
     #[rustfmt::skip]
     let table = [
         ("Processes.look = lambda self, handle, job: Running() if agent_lives(job.folder) or not Path(job.folder, 'stdout').exists() else Gone(code=0)",
-         "tells the e", "FAIL  tells the exit code of a job that fails: its end: (Some(0), Exit) instead of (Some(3), Exit)"),
+         "reports the e", "FAIL  reports the exit code of a job that fails: its end: (Some(0), Exit) instead of (Some(3), Exit)"),
         ("Processes._initialize = lambda self, params: {'protocol': 1}",
-         "version", "FAIL  refuses a version that it does not speak: it takes versions 7 to 9"),
+         "version", "FAIL  refuses an unsupported version: it accepts versions 7 to 9"),
         ("Processes._cancel = lambda self, record, params: {}",
-         "stopped before", "FAIL  never starts an attempt that was stopped before: cancel was answered with {}, without `known`"),
+         "stopped before", "FAIL  never starts an attempt that was stopped before its submit: the answer to cancel is {}, without `known`"),
         ("Processes.room = lambda self: 0\nProcesses._result = lambda self, method, params, own=Processes._result: {'free': 'two'} if method == 'room' else own(self, method, params)",
-         "its room", "FAIL  tells its room as a number of jobs: room was answered with \"two\", which is no number of jobs"),
+         "its room", "FAIL  reports its room as a number of jobs: the answer to `room` is \"two\", which is not a number of jobs"),
         ("Processes.start = lambda self, job: (_ for _ in ()).throw(Refused('no'))",
-         "three times", "FAIL  starts a job once that is submitted three times: submit: no"),
+         "three times", "FAIL  starts a job only once if it is submitted three times: submit: no"),
     ];
     for (changes, only, expected) in table {
         let bed = TestBed::new();
         let (code, stdout) = conformance(&bed, changes, only);
         assert!(stdout.contains(expected), "{changes}: {stdout}");
-        assert!(only != "tells the e" || stdout.contains(good), "{stdout}");
+        assert!(only != "reports the e" || stdout.contains(good), "{stdout}");
         assert_eq!(code, Some(1), "{changes}: {stdout}");
     }
 }

@@ -435,7 +435,7 @@ fn doctor_checks_each_machine_and_leaves_no_files() {
     #[rustfmt::skip]
     let expected = [
         "ok    place  fine: login and shell work",
-        "MiB of space",
+        "MiB of free space",
         "ok    place  fine: its clock is right",
         "ok    place  fine: it can reach the manager through SSH",
         "FAIL  place  away: cannot log in: ",

@@ -1,7 +1,7 @@
 //! The GPUs of this machine and their distribution among trials.
 //!
-//! A trial that wants GPUs gets the least used ones and sees no others (`CUDA_VISIBLE_DEVICES`). The concurrency never
-//! exceeds [`Gpus::room`], so a trial that may start finds its GPUs free and does not wait.
+//! A trial that requests GPUs gets the least used ones and sees no others (`CUDA_VISIBLE_DEVICES`). The concurrency
+//! never exceeds [`Gpus::room`], so a trial that starts never waits for GPUs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Command;
@@ -44,7 +44,7 @@ pub struct Error {
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// The index, as `nvidia-smi` numbers it.
+    /// The index that `nvidia-smi` shows.
     pub index: u64,
     /// `true` if a process computes on it.
     pub busy: bool,
@@ -107,12 +107,12 @@ impl Gpus {
         Some(visible)
     }
 
-    /// Returns the GPUs that a trial has.
+    /// Returns the GPUs that a trial uses.
     pub fn given(&self, trial: &TrialJobId) -> Option<&[u64]> {
         self.given.get(trial).map(Vec::as_slice)
     }
 
-    /// Enters the GPUs that an earlier manager gave to a trial.
+    /// Reserves the GPUs that an earlier manager gave to a trial.
     pub fn restore(&mut self, trial: &TrialJobId, indices: &[u64]) {
         for index in indices {
             *self.users.entry(*index).or_default() += 1;
@@ -120,7 +120,7 @@ impl Gpus {
         self.given.insert(trial.clone(), indices.to_vec());
     }
 
-    /// Takes a trial's GPUs back.
+    /// Releases a trial's GPUs.
     pub fn give_back(&mut self, trial: &TrialJobId) {
         for index in self.given.remove(trial).into_iter().flatten() {
             if let Some(users) = self.users.get_mut(&index) {
@@ -130,7 +130,7 @@ impl Gpus {
     }
 }
 
-/// Returns this machine's GPUs according to `nvidia-smi`, or none if it cannot be run.
+/// Returns this machine's GPUs according to `nvidia-smi`, or an empty list if `nvidia-smi` cannot be run.
 pub fn of_this_machine() -> Vec<Gpu> {
     let ask = |query: &str| {
         let output = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output();
@@ -143,7 +143,7 @@ pub fn of_this_machine() -> Vec<Gpu> {
     read(&gpus, &busy)
 }
 
-/// Reads the two answers of `nvidia-smi` and skips lines that are not its own.
+/// Reads the two answers of `nvidia-smi` and skips unknown lines.
 fn read(gpus: &str, busy: &str) -> Vec<Gpu> {
     let busy: HashSet<_> = busy.lines().map(str::trim).collect();
     let gpu = |line: &str| {
@@ -172,20 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_shared_out_as_wanted() {
+    fn gpus_are_distributed_as_requested() {
         let indices = Some(vec![0, 2]);
         #[rustfmt::skip]
         let table = [
-            // the case                 wanted                                                GPUs  room           what three trials see
-            ("left alone",              wanted(None),                                          2,   Some(None),    [None, None, None]),
+            // the case                 wanted                                                GPUs  room           the GPUs of three trials
+            ("unchanged",                wanted(None),                                          2,   Some(None),    [None, None, None]),
             ("hidden",                  wanted(Some(0)),                                       2,   Some(None),    [Some(""), Some(""), Some("")]),
-            ("hidden where none is",    wanted(Some(0)),                                       0,   Some(None),    [Some(""), Some(""), Some("")]),
+            ("hidden, without GPUs",     wanted(Some(0)),                                       0,   Some(None),    [Some(""), Some(""), Some("")]),
             ("one each",                wanted(Some(1)),                                       3,   Some(Some(3)), [Some("0"), Some("1"), Some("2")]),
-            ("a machine of one",        wanted(Some(1)),                                       1,   Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
+            ("a machine with one",       wanted(Some(1)),                                       1,   Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
             ("two each, shared",        Wanted { sharers: 2, ..wanted(Some(2)) },              3,   Some(Some(3)), [Some("0,1"), Some("0,2"), Some("1,2")]),
             ("only these",              Wanted { indices, ..wanted(Some(1)) },                 4,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
-            ("not those in use",        Wanted { active: false, ..wanted(Some(1)) },           3,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
-            ("more than there are",     wanted(Some(2)),                                       1,   None,          [None, None, None]),
+            ("without busy ones",        Wanted { active: false, ..wanted(Some(1)) },           3,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("more than exist",          wanted(Some(2)),                                       1,   None,          [None, None, None]),
             ("none at all",             wanted(Some(1)),                                       0,   None,          [None, None, None]),
         ];
         for (says, wanted, count, room, seen) in table {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_gpu_is_refused_with_the_field_that_asks_for_it() {
+    fn the_error_for_missing_gpus_names_the_field() {
         for (count, also) in [(0, "set it to 0"), (1, "gpuIndices and useActiveGpu")] {
             let refused = Gpus::new(&wanted(Some(2)), &machine(count)).unwrap_err().to_string();
             let field = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 2, but ";
@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn returned_gpus_are_given_again() {
+    fn released_gpus_are_used_again() {
         let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
         assert_eq!((gpus.free(), gpus.take(&trial(0)).as_deref()), (Some(2), Some("0")));
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
         assert_eq!(gpus.free(), Some(0));
         gpus.give_back(&trial(0));
-        gpus.give_back(&trial(0)); // Said twice.
+        gpus.give_back(&trial(0)); // Without effect.
         assert_eq!(gpus.free(), Some(1));
         assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
     }

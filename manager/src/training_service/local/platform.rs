@@ -22,7 +22,7 @@ impl Platform for LocalSpec {
     }
 
     fn describe(&self) -> String {
-        "this machine has what trials need".to_owned()
+        "this machine can run trials".to_owned()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the local service with real processes. A shell script stands in for the agent. It records its arguments,
-//! holds the lock as the agent does, and ends as the test determines.
+//! Tests of the local service with real processes. A shell script replaces the agent. The script records its arguments,
+//! holds the lock like the agent, and ends as the test determines.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::super::Token;
 use super::*;
 use crate::search::tuner::OptimizeMode;
 
-/// A script that stands in for the agent. `run` holds the lock, records the arguments, runs the last argument as a
-/// shell line, and ends with its code. `replay` only records the call.
+/// A script that replaces the agent. `run` holds the lock, records the arguments, runs the last argument as a shell
+/// line, and ends with its exit code. `replay` only records the call.
 const AGENT: &str = r#"#!/bin/sh
 mode="$1"; shift
 if [ "$mode" = replay ]; then echo "$@" >> "$1/replayed"; exit 0; fi
@@ -92,7 +92,7 @@ impl Bed {
         };
         assert!(
             tokio::time::timeout(Duration::from_secs(30), known).await.is_ok(),
-            "known in time"
+            "the service finds the agent within the time limit"
         );
     }
 
@@ -109,7 +109,7 @@ impl Bed {
 
     async fn event(&mut self) -> JobEvent {
         let news = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
-        match news.expect("news in time").expect("the service lives") {
+        match news.expect("the news arrives within the time limit").expect("the service runs") {
             JobNews::Gone(event) => event,
             other @ (JobNews::Waits(_)
             | JobNews::Requeued(_)
@@ -129,7 +129,7 @@ impl Bed {
                 Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
-        panic!("no {} in time", path.display());
+        panic!("{} does not appear within the time limit", path.display());
     }
 }
 
@@ -147,7 +147,7 @@ async fn the_end_of_a_job_has_its_exit_code() {
 }
 
 #[tokio::test]
-async fn a_job_gets_its_files_and_no_secret_in_its_arguments() {
+async fn a_job_gets_its_files_and_its_arguments_contain_no_secret() {
     let mut bed = bed();
     bed.service.submit(&job("true")).await.unwrap();
     bed.event().await;
@@ -172,25 +172,25 @@ async fn a_job_gets_its_files_and_no_secret_in_its_arguments() {
 }
 
 #[tokio::test]
-async fn a_job_sees_the_gpus_it_was_given() {
+async fn a_job_sees_only_its_gpus() {
     let mut bed = bed();
     bed.service
         .submit(&job(r#"echo "<${CUDA_VISIBLE_DEVICES-unset}> $CUDA_DEVICE_ORDER" > "$dir/gpus""#))
         .await
         .unwrap();
     bed.event().await;
-    assert_eq!(bed.file("gpus").await.trim(), "<> PCI_BUS_ID", "none: they are hidden");
+    assert_eq!(bed.file("gpus").await.trim(), "<> PCI_BUS_ID", "all GPUs are hidden");
 }
 
 #[tokio::test]
-async fn a_stop_asks_politely() {
+async fn a_stop_sends_sigterm() {
     let mut bed = bed();
     let line = r#"trap 'exit 3' TERM; echo y > "$dir/ready"; while :; do sleep 0.1; done"#;
     bed.service.submit(&job(line)).await.unwrap();
     bed.file("ready").await;
     bed.service.stop(&trial()).await;
     assert_eq!(bed.event().await, gone(Some(3)));
-    bed.service.stop(&trial()).await; // Gone already: no error, and no other process is signalled.
+    bed.service.stop(&trial()).await; // The job is already gone: no process is signalled.
     bed.service.close().await;
 }
 
@@ -201,13 +201,13 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
     first.file("arguments").await;
     let mut second = bed_in(Arc::clone(&first.root));
     assert_eq!(second.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
-    assert_eq!(second.token_s_trial(), trial(), "what it had may have expired");
+    assert_eq!(second.token_s_trial(), trial(), "the old token may have expired");
     second.service.stop(&trial()).await;
     assert_eq!(second.event().await, gone(None));
 }
 
 #[tokio::test]
-async fn a_job_that_was_started_already_is_not_ended_by_a_second_start() {
+async fn a_second_start_does_not_end_the_running_job() {
     let first = bed();
     first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
     first.file("arguments").await;
@@ -216,25 +216,25 @@ async fn a_job_that_was_started_already_is_not_ended_by_a_second_start() {
     // Only a service that knows the first agent can end it.
     second.until_known(&first).await;
     second.service.stop(&trial()).await;
-    assert_eq!(second.event().await, gone(None), "and not 125");
+    assert_eq!(second.event().await, gone(None), "the second agent's exit code 125 is not the end");
 }
 
 #[tokio::test]
-async fn a_job_whose_lock_cannot_be_looked_at_is_taken_for_running_until_it_can() {
+async fn a_job_with_an_unreadable_lock_counts_as_running() {
     let mut bed = bed();
     let lock = bed.service.shared.settings.dir.trial(&trial()).agent_lock();
-    // Permissions do not stop a superuser, but a folder does.
+    // A folder in place of the file, because permissions do not stop a superuser.
     std::fs::create_dir_all(&lock).unwrap();
     assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
     std::fs::remove_dir(&lock).unwrap();
     assert_eq!(bed.event().await, gone(None));
 }
 
-/// A command that leaves a file in the spool, as an agent does that could not deliver it.
+/// A command that leaves a file in the spool, like an agent that could not deliver its reports.
 const LEAVE: &str = r#"mkdir -p "$dir/spool/abcde-1"; echo x > "$dir/spool/abcde-1/bulk-0.seg""#;
 
 #[tokio::test]
-async fn the_reports_an_agent_left_are_delivered_before_its_end() {
+async fn remaining_reports_are_delivered_before_the_end_is_reported() {
     for (line, replays) in [("true", 0), (LEAVE, 1)] {
         let mut bed = bed();
         bed.service.submit(&job(line)).await.unwrap();
@@ -253,18 +253,18 @@ async fn the_reports_of_a_gone_job_are_delivered() {
     assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone(gone(None)));
     let calls = first.file("replayed").await;
     assert_eq!(calls.lines().count(), before + 1, "{calls}");
-    assert_eq!(first.token_s_trial(), trial(), "what its agent had may have expired");
+    assert_eq!(first.token_s_trial(), trial(), "the old token may have expired");
     assert!(calls.contains("--manager-file") && calls.contains("--token-file"), "{calls}");
 }
 
 #[tokio::test]
-async fn a_job_that_never_began_is_unknown() {
+async fn a_job_that_never_started_is_unknown() {
     let bed = bed();
     assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Unknown);
 }
 
 #[tokio::test]
-async fn a_missing_agent_is_named() {
+async fn the_error_for_a_missing_agent_names_it() {
     let bed = bed();
     std::fs::remove_file(bed.root.path().join("agent")).unwrap();
     let error = bed.service.submit(&job("true")).await.unwrap_err();

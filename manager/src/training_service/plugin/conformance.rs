@@ -1,8 +1,8 @@
 //! The conformance test of plugins: the required behaviour, tried on a plugin with the real agent and real process
 //! deaths.
 //!
-//! It acts as a small manager without a server. Agents cannot deliver, and each trial's command records its own start,
-//! so the test notices a trial that runs twice.
+//! The test acts as a small manager without a server, so agents cannot deliver reports. Each trial's command records
+//! its own start, so that the test notices a trial that runs twice.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const STATE_TIMEOUT: Duration = Duration::from_mins(2);
 const SHORT_GRACE: Duration = Duration::from_secs(3);
 /// The delays after which the test kills a plugin during a submit.
 const KILL_DELAYS_MS: [u64; 8] = [0, 2, 5, 10, 20, 50, 200, 1_000];
-/// The time that a job may take to end before the plugin is restarted. The job may never have begun.
+/// The time limit for the end of a job before the plugin is restarted. The job may never have started.
 const END_BEFORE_RESTART: Duration = Duration::from_secs(2);
 /// The number of jobs that are submitted at once.
 const MANY_JOBS: usize = 20;
@@ -36,7 +36,7 @@ pub enum Case {
     ByHand,
     /// The plugin refuses an unsupported version.
     OtherVersion,
-    /// Lines that are no requests change nothing.
+    /// The plugin ignores lines that are not requests.
     Garbage,
     /// A job that succeeds ends with code 0.
     Succeeds,
@@ -58,7 +58,7 @@ pub enum Case {
     DeathOfPlugin,
     /// The plugin reports the end of a job that ended while no plugin ran.
     EndedMeanwhile,
-    /// The plugin reports an end to every process of the manager that asks.
+    /// The plugin still reports the end of a job after a restart.
     GoneAgain,
     /// The plugin does not claim to know a job that never existed.
     UnknownJob,
@@ -99,25 +99,25 @@ impl Case {
     /// Returns the case as a sentence.
     pub fn sentence(self) -> &'static str {
         match self {
-            Self::ByHand => "says what it is when a person starts it",
-            Self::OtherVersion => "refuses a version that it does not speak",
-            Self::Garbage => "survives lines that are no requests",
-            Self::Succeeds => "tells the end of a job that succeeds",
-            Self::Fails => "tells the exit code of a job that fails",
-            Self::SubmitTwice => "starts a job once that is submitted three times",
-            Self::DeathAtSubmit => "starts a job once when it dies at the submit",
-            Self::CancelRunning => "lets a job end by itself when it is stopped",
-            Self::CancelDeaf => "ends a job by force that ignores SIGTERM",
-            Self::CancelAgain => "answers stops that come again and late",
-            Self::CancelFirst => "never starts an attempt that was stopped before",
-            Self::DeathOfPlugin => "finds its jobs again after its death",
-            Self::EndedMeanwhile => "tells the end of a job that ended while it was dead",
-            Self::GoneAgain => "tells an end again to the next process",
-            Self::UnknownJob => "does not know a job that never was",
+            Self::ByHand => "identifies itself when a user starts it by hand",
+            Self::OtherVersion => "refuses an unsupported version",
+            Self::Garbage => "ignores lines that are not requests",
+            Self::Succeeds => "reports the end of a job that succeeds",
+            Self::Fails => "reports the exit code of a job that fails",
+            Self::SubmitTwice => "starts a job only once if it is submitted three times",
+            Self::DeathAtSubmit => "starts a job only once if it dies at the submit",
+            Self::CancelRunning => "lets a job end gracefully when it is stopped",
+            Self::CancelDeaf => "kills a stopped job that ignores SIGTERM",
+            Self::CancelAgain => "answers repeated and late stops",
+            Self::CancelFirst => "never starts an attempt that was stopped before its submit",
+            Self::DeathOfPlugin => "finds its jobs again after a restart",
+            Self::EndedMeanwhile => "reports the end of a job that ended while no process ran",
+            Self::GoneAgain => "reports an end again after a restart",
+            Self::UnknownJob => "does not claim to know a job that never existed",
             Self::Many => "runs each of many jobs once",
-            Self::Room => "tells its room as a number of jobs",
-            Self::Close => "ends when asked to, and its jobs live on",
-            Self::CleanUp => "leaves nothing after clean_up",
+            Self::Room => "reports its room as a number of jobs",
+            Self::Close => "ends on request, and its jobs continue",
+            Self::CleanUp => "leaves nothing behind after clean_up",
         }
     }
 }
@@ -137,7 +137,7 @@ pub enum CaseResult {
 ///
 /// # Errors
 ///
-/// A folder for the experiment cannot be made.
+/// A folder for the experiment cannot be created.
 pub async fn try_case(case: Case, spec: &PluginSpec, agent: PathBuf) -> Result<CaseResult, Error> {
     let mut harness = Harness::new(spec, agent)?;
     let tried = attempt(case, &mut harness).await;
@@ -203,7 +203,7 @@ async fn death_at_submit(harness: &mut Harness) -> Result<(), String> {
         harness.open().await?;
         let job = harness.job_at_gate();
         harness.submit_and_kill(&job, delay).await;
-        // In every second round the job ends, if it was started, before the plugin is restarted.
+        // In every second iteration, a started job ends before the plugin is restarted.
         if number % 2 == 1 {
             job.open_gate()?;
             job.end_within(END_BEFORE_RESTART).await;
@@ -225,7 +225,7 @@ async fn cancel_running(harness: &mut Harness) -> Result<(), String> {
     let job = harness.run_trapping("echo heard; exit 7").await?;
     expect(harness.cancel(&job, false).await?, true, "`known` in the answer to cancel")?;
     harness.gone(&job).await?;
-    expect(job.output().contains("heard"), true, "SIGTERM heard by the trial")
+    expect(job.output().contains("heard"), true, "SIGTERM received by the trial")
 }
 
 async fn cancel_deaf(harness: &mut Harness) -> Result<(), String> {
@@ -251,7 +251,7 @@ async fn cancel_first(harness: &mut Harness) -> Result<(), String> {
     expect(harness.cancel(&job, false).await?, false, "`known` in the answer to cancel")?;
     match harness.submit_refused(&job).await? {
         Some(Remedy::Cancelled) => {}
-        other => return Err(format!("the submit was answered with {other:?}, not -32006")),
+        other => return Err(format!("the answer to the submit is {other:?}, not -32006")),
     }
     let next = harness.run("true").await?;
     harness.gone(&next).await?;
@@ -350,14 +350,14 @@ async fn room(harness: &mut Harness) -> Result<Option<&'static str>, String> {
 async fn ask_for_room(harness: &Harness) -> Result<(), String> {
     let answer = harness.ask("room", &json!({})).await?;
     let free = &answer["free"];
-    // A plugin may not know its room at the moment.
+    // A plugin may be unable to determine its room.
     if free.is_null() || free.is_u64() {
         return Ok(());
     }
-    Err(format!("room was answered with {free}, which is no number of jobs"))
+    Err(format!("the answer to `room` is {free}, which is not a number of jobs"))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "what is compared is made for it")]
+#[expect(clippy::needless_pass_by_value, reason = "callers pass temporary values")]
 fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T, what: &str) -> Result<(), String> {
     if found == expected {
         Ok(())

@@ -22,7 +22,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The optional requests that a plugin supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a member of its own on the wire")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate member of the message")]
 pub(super) struct Capabilities {
     #[serde(default)]
     pub(super) check: bool,
@@ -55,7 +55,7 @@ pub(super) struct Hello {
 pub struct Identity {
     /// The name and version of the program.
     pub name: String,
-    /// The number of jobs that it can start. `None`: it does not know.
+    /// The number of jobs that the program can start. `None`: unknown.
     pub free: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ pub struct Identity {
 ///
 /// # Errors
 ///
-/// The program cannot be started, does not speak the protocol, or finds errors in the settings.
+/// The program cannot be started, violates the protocol, or finds errors in the settings.
 pub async fn probe(
     spec: &PluginSpec,
     code_directory: &Path,
@@ -73,7 +73,7 @@ pub async fn probe(
         .map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
     let program = program(spec, code_directory, folder.path(), secret_variables);
     let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
-    let experiment = ExperimentId::new("probe").expect("the id is good");
+    let experiment = ExperimentId::new("probe").expect("a valid id");
     let asked = async {
         let hello = initialize(&program, &link, &experiment, None, folder.path(), spec).await?;
         if hello.capabilities.check {
@@ -82,7 +82,7 @@ pub async fn probe(
         let name = hello.service["name"].as_str().unwrap_or("a plugin without a name");
         let version = hello.service["version"].as_str().unwrap_or_default();
         let name = format!("{name} {version}").trim_end().to_owned();
-        // A platform that cannot tell its room now tells it later.
+        // An error is ignored, because the platform may be able to report its room later.
         let room = if hello.capabilities.room {
             link.ask("room", &json!({}), ROOM_TIMEOUT).await.unwrap_or_default()
         } else {
@@ -171,12 +171,12 @@ pub(super) async fn initialize(
     let answer = link.ask("initialize", &params, INITIALIZE_TIMEOUT).await;
     let answer = answer.map_err(|error| unanswered(program, link, &error))?;
     let hello: Hello = serde_json::from_value(answer).map_err(|error| {
-        Error::Start(format!("`{shown}` answers initialize with what cannot be read: {error}"))
+        Error::Start(format!("the answer of `{shown}` to initialize cannot be read: {error}"))
     })?;
     if hello.protocol != PROTOCOL_VERSION {
         let other = hello.protocol;
         return Err(Error::Start(format!(
-            "`{shown}` speaks version {other} of the protocol, and this trial-manager version {PROTOCOL_VERSION}"
+            "`{shown}` uses version {other} of the protocol, and this trial-manager uses version {PROTOCOL_VERSION}"
         )));
     }
     Ok(hello)
@@ -192,7 +192,9 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
                 | Remedy::NextAttempt
                 | Remedy::Room(_)
                 | Remedy::Later(_)
-                | Remedy::Cancelled => format!("{} (it was asked to begin)", refusal.message),
+                | Remedy::Cancelled => {
+                    format!("{} (in answer to a start request)", refusal.message)
+                }
             };
             Error::Refused { program: shown, message }
         }
@@ -217,7 +219,7 @@ async fn check(program: &Program, link: &Link) -> Result<(), Error> {
             if text("advice").is_empty() { String::new() } else { format!("; {}", text("advice")) };
         let told = format!("{path}{}{advice}", text("message")).replace(char::is_control, " ");
         if text("level") == "warning" {
-            warn!("the plugin `{}` says: {told}", program.shown());
+            warn!("the plugin `{}` reports: {told}", program.shown());
         } else {
             errors.push(told);
         }

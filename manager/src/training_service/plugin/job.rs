@@ -21,7 +21,8 @@ use crate::training_service::{JobEvent, JobNews, JobWaits};
 
 /// The number of processes that may try to recover the reports of a job that is gone.
 const MAX_RECOVERIES: u32 = 5;
-/// The pause before another request to a platform that cannot tell the fate of a job, unless the plugin names one.
+/// The pause before the plugin is asked again about a job whose platform is out of reach, unless the plugin names a
+/// pause.
 const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
 
 /// A message to the task of a job.
@@ -29,10 +30,10 @@ const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
 pub(super) enum JobMessage {
     /// Stops the job.
     Stop {
-        /// True if its agent has ended and only the remains must be ended, at once.
+        /// True if the agent has ended, so that the rest of the job must end at once.
         force: bool,
     },
-    /// The agent has reported: the job exists, regardless of the plugin's answer.
+    /// The agent has reported, so the job exists, whatever the plugin answers.
     Began,
     /// The plugin reports that the job is gone.
     Gone(Box<Gone>),
@@ -46,7 +47,7 @@ pub(super) enum JobMessage {
 pub(super) struct Job {
     pub(super) shared: Arc<Shared>,
     pub(super) key: Key,
-    /// The submission. `None`: the job exists, according to an earlier manager or its agent.
+    /// The submission. `None`: an earlier manager submitted the job, or its agent has reported.
     pub(super) spec: Option<TrialJobSpec>,
     pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,
     /// True if the plugin may have created the job.
@@ -143,7 +144,7 @@ impl Job {
             JobMessage::Waits(why) => self.waits(&why),
             JobMessage::Withdraw(reply) => {
                 let given_up = !self.sent && self.spec.is_some() && self.stop_requested.is_none();
-                // If the requester no longer waits for the reply, the job stays here.
+                // If the caller no longer waits for the reply, the job stays at this service.
                 self.withdrawn |= given_up && reply.send(true).is_ok();
             }
         }
@@ -172,7 +173,7 @@ impl Job {
         match answer {
             Err(AskError::Lost) => Begun::Lost,
             Err(AskError::Refused(refusal)) => {
-                // Other errors do not imply that nothing was created.
+                // After other errors, the plugin may have created the job.
                 let refused = spec.is_some()
                     && matches!(refusal.remedy, Remedy::None | Remedy::OtherSettings);
                 let mut begun = self.begun_refused(refusal);
@@ -219,7 +220,7 @@ impl Job {
                 }
             }
             _ if self.stop_requested.is_some() => Begun::Ended(self.unexplained()),
-            _ => self.refused("the plugin does not know the job any more".to_owned(), None),
+            _ => self.refused("the plugin no longer knows the job".to_owned(), None),
         }
     }
 
@@ -231,7 +232,7 @@ impl Job {
             // If the process has ended, the next one receives the request.
             if let Err(AskError::Refused(refusal)) = link.ask(method, &params, CANCEL_TIMEOUT).await
             {
-                warn!(%trial, "the plugin does not end it: {refusal}");
+                warn!(%trial, "the plugin does not end the job: {refusal}");
             }
         });
     }
@@ -243,12 +244,12 @@ impl Job {
         }
         let words = || {
             gone.message.clone().or_else(|| match gone.reason {
-                Reason::Timeout => Some("the platform's time limit ended it".to_owned()),
-                Reason::Oom => Some("it used more memory than the platform allows".to_owned()),
-                Reason::Preempted => Some("it was preempted".to_owned()),
-                Reason::NodeLost => Some("its machine was lost".to_owned()),
-                Reason::StartFailed => Some("it could not be started".to_owned()),
-                Reason::Revoked => Some("it was ended from outside".to_owned()),
+                Reason::Timeout => Some("the platform's time limit ended the job".to_owned()),
+                Reason::Oom => Some("the job used more memory than the platform allows".to_owned()),
+                Reason::Preempted => Some("the job was preempted".to_owned()),
+                Reason::NodeLost => Some("the job's machine was lost".to_owned()),
+                Reason::StartFailed => Some("the job could not be started".to_owned()),
+                Reason::Revoked => Some("the job was ended, but not by the manager".to_owned()),
                 Reason::Exit | Reason::Cancelled | Reason::Unknown => None,
             })
         };
@@ -279,7 +280,7 @@ impl Job {
                 Err(AskError::Lost) => {}
                 Err(AskError::Refused(refusal)) => {
                     let trial = &self.key.trial;
-                    warn!(%trial, "what the agent left behind could not be delivered: {refusal}");
+                    warn!(%trial, "the agent's remaining reports could not be delivered: {refusal}");
                     return;
                 }
             }

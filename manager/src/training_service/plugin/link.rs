@@ -1,4 +1,5 @@
-//! A plugin's process: it takes requests, and sends answers and notifications until it ends or is given up.
+//! A plugin's process. The process receives requests, and sends answers and notifications, until it ends or the manager
+//! gives it up.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,17 +26,17 @@ use super::wire::{MESSAGE_BYTES, Message, Refusal, read, request};
 /// The number of notifications that are read ahead. Beyond it, the manager reads nothing from the plugin until they are
 /// handled.
 const MAX_NOTIFICATIONS: usize = 10_000;
-/// The number of lines that are no message and that the log quotes. Further ones are only counted.
+/// The number of unreadable lines that the log quotes. Further ones are only counted.
 const QUOTED_LINES: u64 = 3;
 /// The longest line that is skipped, in bytes. A plugin that continues without an end of line is given up.
 const MAX_SKIPPED_BYTES: usize = 16 << 20;
 /// The time that a process has to end after its standard input was closed, and again after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The length of the plugin's last words that a message quotes, in bytes.
+/// The length of the end of the plugin's standard error that a message quotes, in bytes.
 const LAST_WORDS_BYTES: u64 = 2_000;
 /// The size of a plugin's log at which it is rotated, in bytes.
 const LOG_BYTES: u64 = 10 << 20;
-/// The number of concurrent requests until the plugin names its own.
+/// The number of concurrent requests until the plugin names its own limit.
 const IN_FLIGHT: usize = 8;
 
 /// The program to start.
@@ -130,7 +131,7 @@ impl Link {
         }
         command.env("TRIALKEEPER_PLUGIN", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
-        // The process has its own group, since Ctrl-C at the terminal is meant for the manager.
+        // The process has its own group, because Ctrl-C at the terminal must only reach the manager.
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(failed)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
@@ -210,7 +211,7 @@ impl Link {
         self.lost.is_cancelled()
     }
 
-    /// Returns the reason for which the process was given up, empty if it was not.
+    /// Returns the reason why the process was given up. The text is empty if it was not.
     pub(super) fn why(&self) -> String {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -280,7 +281,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
                 match reply {
                     // The caller may no longer wait.
                     Some(reply) => drop(reply.send(result)),
-                    None => info!("the plugin answered request {id}, which has no open question"),
+                    None => info!("the plugin answered request {id}, which is not pending"),
                 }
             }
             Ok(message) => {
@@ -298,10 +299,10 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
         }
     }
     if unreadable > QUOTED_LINES {
-        warn!("{unreadable} lines of the plugin were no messages");
+        warn!("{unreadable} lines of the plugin were not messages");
     }
     link.lost.cancel();
-    // The waiting callers learn that no answer will come.
+    // Dropping the senders wakes the waiting callers.
     link.asked().replies.clear();
 }
 
@@ -331,7 +332,7 @@ async fn next_line(
         }
         if skipped > MAX_SKIPPED_BYTES {
             return Err(io::Error::other(format!(
-                "{MAX_SKIPPED_BYTES} bytes came without an end of line"
+                "{MAX_SKIPPED_BYTES} bytes without an end of line"
             )));
         }
     }
@@ -364,7 +365,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn long_lines_are_passed_over() {
+    async fn long_lines_are_skipped() {
         let long = vec![b'x'; MESSAGE_BYTES];
         let text = [b"one\n".as_slice(), &long, b"\ntwo\r\n\nhalf"].concat();
         let mut reader = BufReader::with_capacity(1_000, text.as_slice());

@@ -29,7 +29,7 @@ impl Shared {
                 .map_err(|error| format!("cannot write {}: {error}", path.display()))
         };
         private_folder(dir.path())
-            .map_err(|error| format!("cannot make {}: {error}", dir.path().display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", dir.path().display()))?;
         write(&dir.parameters(), &spec.parameter_record.to_string())?;
         write(&dir.token(), &spec.token.0)?;
         let mut resources = json!({});
@@ -91,7 +91,7 @@ impl Shared {
         let path = dir.trial(&key.trial).token();
         if let Err(error) = write_file(&path, 0o600, &token) {
             let trial = &key.trial;
-            warn!(%trial, "its agent goes on with the token that it has; a new one cannot be written: {error}");
+            warn!(%trial, "a new token for its agent cannot be written, so the agent keeps the old one: {error}");
         }
         json!({"key": key, "files": [{"name": "token", "path": path, "secret": true}]})
     }

@@ -42,14 +42,14 @@ impl Platform for PluginSpec {
     }
 
     fn describe(&self) -> String {
-        "the plugin answers and takes its settings".to_owned()
+        "the plugin answers and accepts its settings".to_owned()
     }
 
     async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
         let CleanContext { id, spec, dir } = context;
         let (code, secrets) = (&spec.trial_code_directory, spec.secret_variables());
         for left in clean_up(self, code, secrets, id, dir).await? {
-            warn!("the plugin has left {left}");
+            warn!("the plugin could not remove {left}");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! PURE: the room at a plugin, which is its last answer less the jobs that the answer could not include.
+//! PURE: the room at a plugin: its last answer, minus the jobs that the answer could not include.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ pub(super) struct RoomCount(Mutex<Numbers>);
 struct Numbers {
     /// The last answer. `None`: the plugin does not know its room.
     free: Option<u64>,
-    /// The number of jobs whose submit was answered, from the beginning.
+    /// The total number of jobs whose submit was answered.
     submitted: u64,
     /// The number of answered jobs at the time of the request for [`Self::free`].
     counted: u64,
@@ -29,18 +29,18 @@ impl RoomCount {
         PendingJob { count: Arc::clone(self), submitted: false }
     }
 
-    /// Returns the number of jobs that an answer to a request made now would include.
+    /// Returns the number of jobs that the answer to a request would include if it were sent now.
     pub(super) fn submitted(&self) -> u64 {
         self.numbers().submitted
     }
 
-    /// Enters an answer, and the number of jobs that it includes.
+    /// Records an answer, and the number of jobs that it includes.
     pub(super) fn note(&self, free: Option<u64>, counted: u64) {
         let mut numbers = self.numbers();
         (numbers.free, numbers.counted) = (free, counted);
     }
 
-    /// Returns the number of jobs that the plugin can start. `None`: it does not know.
+    /// Returns the number of jobs that the plugin can start. `None`: unknown.
     pub(super) fn free(&self) -> Option<usize> {
         let numbers = self.numbers();
         let uncounted = numbers.submitted - numbers.counted + numbers.pending;
@@ -58,7 +58,7 @@ pub(super) struct PendingJob {
 }
 
 impl PendingJob {
-    /// Enters that the plugin has accepted the job.
+    /// Records that the plugin has accepted the job.
     pub(super) fn take(mut self) {
         self.submitted = true;
     }
@@ -77,25 +77,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_that_an_answer_does_not_know_of_take_room() {
+    fn jobs_that_an_answer_does_not_include_take_room() {
         let count = Arc::new(RoomCount::default());
         assert_eq!(count.free(), None, "the plugin was not asked");
         count.note(Some(3), count.submitted());
         let (first, second) = (count.add(), count.add());
-        assert_eq!(count.free(), Some(1), "two are on their way");
+        assert_eq!(count.free(), Some(1), "two jobs have no answer yet");
         first.take();
         drop(second);
-        assert_eq!(count.free(), Some(2), "one is there, and one was refused");
+        assert_eq!(count.free(), Some(2), "one job was accepted, and one was refused");
         let asked = count.submitted();
         let third = count.add();
         third.take();
         count.note(Some(2), asked);
-        assert_eq!(count.free(), Some(1), "the third came after the question");
+        assert_eq!(count.free(), Some(1), "the third job was added after the request");
         count.note(Some(0), count.submitted());
         let fourth = count.add();
         assert_eq!(count.free(), Some(0));
         fourth.take();
         count.note(None, count.submitted());
-        assert_eq!(count.free(), None, "it does not know any more");
+        assert_eq!(count.free(), None, "the room is unknown");
     }
 }

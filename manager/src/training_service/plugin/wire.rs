@@ -17,7 +17,7 @@ const LATER_PAUSE: Duration = Duration::from_secs(15);
 /// The longest pause that a plugin may ask for.
 const MAX_PAUSE: Duration = Duration::from_hours(1);
 
-/// The key of an attempt. It is unique, and a retry has another.
+/// The unique key of an attempt. A retry is another attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Key {
     pub(super) experiment: ExperimentId,
@@ -142,11 +142,11 @@ pub(super) enum Remedy {
     OtherSettings,
 }
 
-/// A line that is no message.
+/// A line that is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     /// The line is not a JSON object, and may be output of the plugin.
-    #[error("is no JSON object; a plugin must not print to its standard output")]
+    #[error("is not a JSON object; a plugin must not print to its standard output")]
     NoObject,
     #[error("has neither an id nor a method")]
     NoMessage,
@@ -194,7 +194,7 @@ pub(super) fn read(line: &[u8]) -> Result<Message, Unreadable> {
 }
 
 fn refusal(error: &Value) -> Refusal {
-    let message = text(error["message"].as_str().unwrap_or("the plugin does not say why"));
+    let message = text(error["message"].as_str().unwrap_or("the plugin gave no reason"));
     let data = &error["data"];
     let pause = |usual: Duration| {
         data["after_ms"].as_u64().map_or(usual, Duration::from_millis).min(MAX_PAUSE)
@@ -214,7 +214,7 @@ fn refusal(error: &Value) -> Refusal {
     Refusal { message, remedy }
 }
 
-/// Returns a text in the form in which it may be shown: shortened, and on one line.
+/// Returns a text for display: shortened, and on one line.
 fn text(text: &str) -> String {
     let tame = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().take(TEXT_CHARS).map(tame).collect()
@@ -256,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn lines_that_are_not_messages_are_refused() {
         #[rustfmt::skip]
         let table: [(&[u8], &str); 6] = [
-            (b"loading model...",          "is no JSON object"),
-            (b"[]",                        "is no JSON object"),
-            (b"\xff\x00",                  "is no JSON object"),
+            (b"loading model...",          "is not a JSON object"),
+            (b"[]",                        "is not a JSON object"),
+            (b"\xff\x00",                  "is not a JSON object"),
             (b"{}",                        "has neither"),
             (br#"{"id": -1}"#,             "has neither"),
             (br#"{"method": "gone", "params": {"key": {"trial": "../x"}}}"#, "has a gone that cannot be read"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_helps() {
+    fn the_remedy_follows_from_the_refusal() {
         let seconds = Duration::from_secs;
         #[rustfmt::skip]
         let table = [
@@ -299,12 +299,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_read_or_refused(line in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_lines_never_panic(line in prop::collection::vec(any::<u8>(), 0..200)) {
             drop(read(&line));
         }
 
         #[test]
-        fn any_members_are_read_or_refused(
+        fn random_members_never_panic(
             method in "gone|waits|room|log|[a-z]{0,5}",
             value in prop_oneof![Just(json!(null)), Just(json!([])), Just(json!({"key": 1})), any::<i64>().prop_map(Value::from)],
             id in prop::option::of(any::<i64>()),

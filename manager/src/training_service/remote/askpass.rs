@@ -5,10 +5,10 @@ use std::path::Path;
 use super::shell::quoted;
 use crate::config::MachineSpec;
 
-/// Returns the script for a machine with this `configuration`, as `ssh -G` prints it. `None`: the machine has no files
-/// with secrets, and `ssh` must ask no question.
+/// Returns the script for a machine with this `configuration`, which `ssh -G` prints. `None`: the machine has no files
+/// with secrets, and `ssh` must not ask any question.
 ///
-/// A password is meant only for its machine, although a jump host asks through the same program. Sources of the
+/// Only the machine itself gets its password, although a jump host asks through the same program. Sources of the
 /// prompts: OpenSSH, `sshconnect2.c`, `userauth_passwd` and `input_userauth_info_req`, and `load_identity_file`.
 pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<String> {
     let MachineSpec { password_file, passphrase_file, .. } = machine;
@@ -55,7 +55,7 @@ mod tests {
         let script = script(&machine, "user me\nhostname gpu1.example.org\nport 22\n").unwrap();
         #[rustfmt::skip]
         let table = [
-            // the prompt                                       what it gets
+            // the prompt                                       the answer
             ("me@gpu1.example.org's password: ",                "pw\n"),
             ("(me@gpu1.example.org) Password: ",                "pw\n"),
             ("me@jump.example.org's password: ",                ""),

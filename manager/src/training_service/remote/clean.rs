@@ -26,7 +26,7 @@ pub(super) enum Error {
         source: std::io::Error,
     },
     /// These machines could not be cleaned.
-    #[error("the experiment's files may be left on {}; mend that and run `clean` again", .0.join("; on "))]
+    #[error("files of the experiment may remain on {}; solve the problem and run `clean` again", .0.join("; on "))]
     Left(Vec<String>),
 }
 
@@ -67,8 +67,8 @@ async fn clean_machine(
     let (cache, root) = folders(machine);
     let (experiment, prune) = (quoted(experiment.as_str()), code_cache::prune());
     // The script recognises an agent by its lock, its program and its command line, so that it ends no other process
-    // with a reused number. It also removes code that no experiment uses, and the agents' cache together with the last
-    // experiment.
+    // with a reused id. It also removes code that no experiment uses. With the last experiment, it removes the cache
+    // of agents.
     let script = format!(
         r#"cache={cache}; root={root}; dir=$root/{experiment}
 programs=$(cd "$cache" 2>/dev/null && pwd -P) || programs=

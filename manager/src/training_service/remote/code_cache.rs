@@ -1,8 +1,8 @@
-//! PURE: the scripts by which the experiments on a machine share an archive of code. The cache holds it once, under its
-//! SHA-256, and each experiment has a hard link to it. Nothing writes to an archive, since agents unpack it into each
-//! trial's own files.
+//! PURE: the scripts by which the experiments on a machine share an archive of code. The cache holds the archive once,
+//! under its SHA-256, and each experiment has a hard link to it. An archive is never modified, since agents unpack it
+//! into each trial's own files.
 //!
-//! The number of its links shows whether an experiment uses an archive. On a file system without hard links, each
+//! The number of links shows whether an experiment uses an archive. On a file system without hard links, each
 //! experiment receives its own copy.
 
 use super::shell::{MARK, quoted};
@@ -12,8 +12,8 @@ const CACHE: &str = ".code";
 /// The name of the archive in an experiment's folder.
 pub(super) const ARCHIVE: &str = "code.tar.gz";
 
-/// Returns the lines that look for an archive in the folder `$root/$experiment`, or else link it there from the cache.
-/// They print `code` if the archive exists and is complete. An archive that lost a part in a power cut is incomplete.
+/// Returns the shell lines that find an archive in the folder `$root/$experiment`, or link it there from the cache.
+/// They print `code` if the archive exists and is complete. A power cut may have left an incomplete archive.
 pub(super) fn find(experiment: &str, sha256: &str) -> String {
     format!(
         r#"own=$root/{experiment}/{ARCHIVE}; cached=$root/{CACHE}/{sha256}.tar.gz
@@ -23,8 +23,8 @@ if whole "$own" || {{ whole "$cached" && link; }}; then echo {MARK}code; fi"#
     )
 }
 
-/// Returns the script that reads an archive from its input. It stores the archive in the experiment's folder `folder`,
-/// atomically, and then in the cache.
+/// Returns the script that reads an archive from its standard input. The script stores the archive atomically in the
+/// experiment's folder `folder`, and then in the cache.
 pub(super) fn receive(folder: &str, sha256: &str) -> String {
     let folder = quoted(folder);
     format!(
@@ -36,8 +36,8 @@ cache={folder}/../{CACHE}
     )
 }
 
-/// Returns the line that removes the archives that no experiment below `$root` uses. An archive that an experiment
-/// links at the same moment stays with that experiment.
+/// Returns the shell line that removes the archives that no experiment below `$root` uses. If an experiment links an
+/// archive at the same moment, the experiment's link remains.
 pub(super) fn prune() -> String {
     format!(
         r#"(cd "$root/{CACHE}" 2>/dev/null && find . -type f -links 1 -exec rm -f {{}} + && rmdir "$root/{CACHE}" 2>/dev/null)"#
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_is_sent_once_and_is_there_as_long_as_an_experiment_uses_it() {
+    fn an_archive_is_sent_once_and_remains_while_an_experiment_uses_it() {
         let machine = Machine::new();
         assert!(!machine.finds("one"), "nothing was sent");
         assert!(machine.receives("one") && machine.finds("one"));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_arrived_in_part_leaves_nothing() {
+    fn an_incomplete_transfer_leaves_no_archive() {
         let machine = Machine::new();
         fs::write(machine.path("sent"), &CODE[..CODE.len() - 1]).unwrap();
         assert!(!machine.receives("one"));
@@ -153,7 +153,7 @@ mod tests {
     type Damage = fn(&Machine);
 
     #[test]
-    fn an_archive_that_was_damaged_is_replaced() {
+    fn a_damaged_archive_is_replaced() {
         #[rustfmt::skip]
         let table: [(&str, Damage, bool); 3] = [
             // what is damaged          by                                                 the next session finds it

@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The interval between checks of the answers and readings of memory and GPUs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Waits until this time, or without end.
+/// Waits until this time. Never returns for `None`.
 pub(super) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -72,11 +72,12 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         let mut assignments = shared.assignments();
         let mut records = shared.records();
         let confirmed = records.confirm(&fences);
-        confirmed
-            .map_err(|error| format!("cannot record what {} confirmed: {error}", machine.name))?;
+        confirmed.map_err(|error| {
+            format!("cannot record the fences that {} confirmed: {error}", machine.name)
+        })?;
         // The next session first fences attempts that were fenced during the start of this one.
         if !records.unconfirmed(&machine.name).is_empty() {
-            return Err("a trial there was given up meanwhile".to_owned());
+            return Err("a trial there was fenced meanwhile".to_owned());
         }
         assignments.connected(number, &session.facts, sender)
     };

@@ -16,13 +16,13 @@ use super::{Shared, TrialJobSpec};
 
 /// The interval between repetitions of a stop to an agent that did not exist yet.
 const STOP_AGAIN: Duration = Duration::from_secs(1);
-/// The exit code of an agent that could not work.
+/// The exit code of an agent that could not start.
 const AGENT_FAULT: i32 = 125;
 /// The size of a message without its parameters, in bytes.
 const ENVELOPE_BYTES: usize = 200;
 
 impl Shared {
-    /// Sends a machine everything that it may not have received.
+    /// Sends a machine all requests that it may not have received.
     pub(super) fn say_everything(self: &Arc<Self>, number: usize) {
         let trials: Vec<TrialJobId> = self.assignments().on(number).cloned().collect();
         for trial in trials {
@@ -44,13 +44,13 @@ impl Shared {
                 ("adopt", json!({"key": key, "files": [{"name": "token", "text": token}]}))
             }
         };
-        // A helper that reads a longer message ends, and so would the next one.
+        // A longer message would end the helper, and each later one.
         let length = request(0, method, &params).len() + ENVELOPE_BYTES;
         if u64::try_from(length).is_ok_and(|length| length > MESSAGE_BYTES) {
             let attempt = job.attempt.clone();
             drop(assignments);
             let message = format!(
-                "its parameters and its command have {length} bytes, and {MESSAGE_BYTES} are the most"
+                "its parameters and its command have {length} bytes; the maximum is {MESSAGE_BYTES}"
             );
             return self.ended(trial, &attempt, None, Some(message), Some(Class::Permanent));
         }
@@ -156,12 +156,12 @@ impl Shared {
     pub(super) fn warn_of_gpus(&self, number: usize, too_few: Option<String>) {
         if let Some(why) = too_few {
             let machine = &self.machines[number].name;
-            warn!(%machine, "it gets no trial for now: {why}");
+            warn!(%machine, "the machine gets no trial for now: {why}");
         }
     }
 
-    /// Handles a machine's failure to start a trial. The trial has not run there, so it waits for another machine as
-    /// the same attempt.
+    /// Handles a machine's failure to start a trial. The trial has not run there, so the same attempt waits for another
+    /// machine.
     fn refused(
         self: &Arc<Self>,
         number: usize,
@@ -182,7 +182,7 @@ impl Shared {
     fn rest(&self, number: usize, why: &str) {
         let pause = self.assignments().rest(number, why.to_owned(), Instant::now());
         let machine = &self.machines[number].name;
-        warn!(%machine, "it cannot start a trial, and gets none for {} s: {why}", pause.as_secs());
+        warn!(%machine, "the machine cannot start a trial, and gets none for {} s: {why}", pause.as_secs());
         self.changed.notify_one();
     }
 
@@ -193,7 +193,7 @@ impl Shared {
             Some((TrialJobId::new(trial).ok()?, AttemptId::new(attempt).ok()?))
         });
         let Some((trial, attempt)) = ids else { return };
-        // The agent could not reach the manager for its last reports, which are requested again.
+        // The agent could not deliver its last reports to the manager, so they are requested.
         if params["spool"] == "left" && self.assignments().may_replay(number, &trial, &attempt) {
             let params = json!({"key": self.key(&trial, &attempt)});
             self.assignments().request(number, &trial, "adopt", &params, Instant::now());
@@ -202,7 +202,7 @@ impl Shared {
         let code = params["exit"]["code"].as_i64().and_then(|code| i32::try_from(code).ok());
         let mut message = None;
         if code == Some(AGENT_FAULT) {
-            let why = format!("the agent could not work there (code {AGENT_FAULT})");
+            let why = format!("the agent could not start there (code {AGENT_FAULT})");
             message = Some(format!("{}: {why}", self.machines[number].name));
             self.rest(number, &why);
         } else {

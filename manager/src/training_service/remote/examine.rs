@@ -14,9 +14,9 @@ use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
 
-/// The free space below which a machine is reported. It must hold an agent, its code, and the trials' files.
+/// The least free space of a machine, which must suffice for an agent, the code, and the trials' files.
 const LEAST_SPACE_MIB: u64 = 200;
-/// The difference between two clocks that is reported. A trial's timestamps come from its machine.
+/// The tolerated difference between two clocks. A trial's timestamps come from its machine's clock.
 pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 
 /// The answers of a machine.
@@ -40,7 +40,9 @@ pub(super) async fn examine(
     let mut builder = tempfile::Builder::new();
     let sockets = match builder.prefix("tk-").tempdir_in("/tmp") {
         Ok(sockets) => sockets,
-        Err(error) => return vec![finding("/tmp", Err(format!("cannot make a folder: {error}")))],
+        Err(error) => {
+            return vec![finding("/tmp", Err(format!("cannot create a folder: {error}")))];
+        }
     };
     let found = machines.iter().enumerate().map(|(number, machine)| {
         let ssh = Ssh::new(machine, sockets.path(), number);
@@ -72,7 +74,9 @@ async fn of_machine(
     let (_, root) = folders(machine);
     let answers = match ssh.run(&questions(&root)).await {
         Ok(text) => read(&text),
-        Err(why) => return vec![finding(name, Err(format!("its shell runs no script: {why}")))],
+        Err(why) => {
+            return vec![finding(name, Err(format!("its shell cannot run a script: {why}")))];
+        }
     };
     let mut findings: Vec<_> =
         judge(&answers, gpus, now_s).into_iter().map(|found| finding(name, found)).collect();
@@ -127,9 +131,9 @@ fn read(text: &str) -> Answers {
 fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String, String>> {
     let ours = format!("Linux {}", std::env::consts::ARCH);
     let system = if answers.system == ours {
-        Ok(format!("login and shell work; it is {ours}"))
+        Ok(format!("login and shell work; its system is {ours}"))
     } else {
-        Err(format!("it is {:?}, and the agent is for {ours}", answers.system))
+        Err(format!("its system is {:?}, but the agent is for {ours}", answers.system))
     };
     let tools = if answers.tools.is_empty() {
         None
@@ -145,7 +149,7 @@ fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String,
     let wanted = gpus.map_or(0, |gpus| usize::try_from(gpus).unwrap_or(usize::MAX));
     judged.push(if answers.gpus < wanted {
         let there = answers.gpus;
-        Err(format!("nvidia-smi shows {there} GPUs there, and trialGpuNumber is {wanted}"))
+        Err(format!("nvidia-smi shows {there} GPUs there, but trialGpuNumber is {wanted}"))
     } else {
         Ok(format!("nvidia-smi shows {} GPUs there", answers.gpus))
     });
@@ -155,10 +159,10 @@ fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String,
 fn space(answers: &Answers) -> Result<String, String> {
     match answers.space_kib.map(|kib| kib / 1024) {
         Some(mib) if mib < LEAST_SPACE_MIB => Err(format!(
-            "it has {mib} MiB of space left; make room, or set `remoteDirectory` to a folder on another disk"
+            "it has {mib} MiB of free space; free some, or set `remoteDirectory` to a folder on another disk"
         )),
-        Some(mib) => Ok(format!("it has {mib} MiB of space")),
-        None => Err("df does not say how much space is left".to_owned()),
+        Some(mib) => Ok(format!("it has {mib} MiB of free space")),
+        None => Err("df does not show the free space".to_owned()),
     }
 }
 
@@ -176,14 +180,14 @@ pub(super) fn file_system(kind: &str) -> Option<String> {
 
 /// Compares a machine's clock with this one's, in seconds since the Unix epoch.
 pub(super) fn clock(theirs: Option<i64>, ours: i64) -> Result<String, String> {
-    let Some(theirs) = theirs else { return Err("date does not tell the time".to_owned()) };
+    let Some(theirs) = theirs else { return Err("date does not show the time".to_owned()) };
     let apart = theirs.saturating_sub(ours);
     if Duration::from_secs(apart.unsigned_abs()) <= CLOCK_TOLERANCE {
         return Ok("its clock is right".to_owned());
     }
     let word = if apart > 0 { "ahead of" } else { "behind" };
     Err(format!(
-        "its clock is {} s {word} this machine's, and the times of its trials with it; set it, best with NTP",
+        "its clock is {} s {word} this machine's, and so are the times of its trials; set the clock, best with NTP",
         apart.unsigned_abs()
     ))
 }
@@ -232,7 +236,7 @@ mod tests {
         };
         #[rustfmt::skip]
         let table: [(Answers, &[&str]); 10] = [
-            // the answers                                              what fails
+            // the answers                                              the failures
             (of(|_| {}),                                                &[]),
             (of(|answers| answers.system = "Darwin arm64".to_owned()),  &["Darwin arm64"]),
             (of(|answers| answers.tools = "sha256sum".to_owned()),      &["sha256sum"]),
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_banner_is_no_answer() {
+    fn a_login_banner_is_skipped() {
         let text = format!(
             "Welcome!\n{MARK}system Linux x86_64\n{MARK}lacks a\n{MARK}lacks b\n{MARK}gpus many\nbye"
         );

@@ -12,7 +12,7 @@ pub(super) fn fault(host: &str, configuration: &str) -> Option<String> {
     ))
 }
 
-/// Returns the setting as a user writes it and its replacement, if it disables the check.
+/// Returns the setting in the spelling of the configuration, and its replacement, if the setting disables the check.
 fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String)> {
     let instead = |setting: &str| format!("`Host {host}` with `{setting}`");
     match name {
@@ -79,7 +79,7 @@ mod tests {
     fn a_configuration_that_does_not_check_host_keys_is_refused() {
         #[rustfmt::skip]
         let table = [
-            // the host     its configuration                                       what is refused
+            // the host     its configuration                                       the refused setting
             ("gpu1",        "stricthostkeychecking ask",                            None),
             ("gpu1",        "stricthostkeychecking accept-new",                     None),
             ("gpu1",        "stricthostkeychecking false",                          Some("StrictHostKeyChecking no")),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_on_the_way_are_found() {
+    fn jump_hosts_are_found() {
         let of = |text: &str| jumps(&format!("user me\nproxyjump {text}\n"));
         let jump = |host: &str, port: Option<&str>| (host.to_owned(), port.map(str::to_owned));
         assert_eq!(of("none"), []);
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in ".*") {
+        fn random_configurations_never_panic(text in ".*") {
             drop((fault("h", &text), jumps(&format!("proxyjump {text}"))));
         }
     }

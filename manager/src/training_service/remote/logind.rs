@@ -1,12 +1,13 @@
-//! PURE: systemd-logind, which may end all processes of a login together with it (`KillUserProcesses=yes`), including
-//! agents.
+//! PURE: systemd-logind, which may end all processes of a login session together with the session
+//! (`KillUserProcesses=yes`), including agents.
 //!
-//! It spares processes in a scope of the user's own service manager, which outlives the login if the user lingers. The
-//! helper, and with it the agents, therefore start in such a scope. Without lingering, `doctor` names the remedy.
+//! It spares processes in a scope of the user's own service manager, which outlives the session if lingering is enabled
+//! for the user. The helper and its agents therefore start in such a scope. Without lingering, `doctor` names the
+//! remedy.
 
 use super::shell::MARK;
 
-/// The setting of `logind.conf`. The settings after it name the users that it spares and those to which it applies.
+/// The setting of `logind.conf`. The two settings below name the users that it spares and those to which it applies.
 const KILLS: &str = "KillUserProcesses";
 const EXCLUDED: &str = "KillExcludeUsers";
 const ONLY: &str = "KillOnlyUsers";
@@ -25,7 +26,7 @@ pub(super) fn questions() -> String {
     )
 }
 
-/// Returns the shell lines that set `$@` to the words before a command that must outlive its login.
+/// Returns the shell lines that set `$@` to the prefix of a command that must outlive its login session.
 pub(super) fn launcher() -> String {
     format!(
         r#"set --
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_login_whose_processes_are_killed_is_a_fault() {
+    fn only_a_login_whose_processes_are_killed_is_reported() {
         #[rustfmt::skip]
         let table: [(&[&str], bool); 13] = [
             // the lines of logind, and of its files                                            a fault
@@ -145,7 +146,7 @@ show-user) [ "$2" = me ] && echo Linger=$LINGERS ;;
 esac"#;
 
     #[test]
-    fn a_shell_asks_logind() {
+    fn the_shell_lines_print_loginds_settings() {
         for (lingers, is_fault) in [("no", true), ("yes", false)] {
             let loginctl = LOGINCTL.replace("$LINGERS", lingers);
             let said = run(&[("loginctl", &loginctl), ("id", "echo me")], &questions());
@@ -157,7 +158,7 @@ esac"#;
     }
 
     #[test]
-    fn a_shell_starts_the_helper_in_a_scope_where_that_outlives_the_login() {
+    fn the_helper_starts_in_a_scope_if_the_user_lingers() {
         let scope = ("systemd-run", r#"[ "$4" != -- ] || { shift 4; echo scope; exec "$@"; }"#);
         let no_scope = ("systemd-run", "exit 1");
         let id = ("id", "echo me");
@@ -180,7 +181,7 @@ esac"#;
 
     proptest! {
         #[test]
-        fn any_line_is_read(line in ".*") {
+        fn random_lines_never_panic(line in ".*") {
             let fault = logind(&["KillUserProcesses=yes", &line, "User=me"]).fault();
             prop_assert!(fault.is_none_or(|fault| fault.contains("enable-linger")));
         }

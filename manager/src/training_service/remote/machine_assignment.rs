@@ -44,7 +44,7 @@ struct WaitingJob {
     is_told: bool,
 }
 
-/// A job that was put on a machine.
+/// A job on a machine.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) attempt: AttemptId,
@@ -90,19 +90,19 @@ struct Machine {
     wanted: Wanted,
     /// `maxTrialNumber`.
     max_trials: Option<usize>,
-    /// True if the experiment no longer names the machine. It gets no trial, and keeps those that it has.
+    /// True if the experiment file no longer names the machine. The machine keeps its trials, and gets no new ones.
     is_retired: bool,
     /// The number of trials on the machine.
     trials: usize,
     cores: usize,
-    /// True if another trial might take the memory that the present ones need.
+    /// True if little memory is available, which the present trials may need.
     lacks_memory: bool,
-    /// The GPUs for its trials, by the last reading. An error is the reason for too few GPUs.
+    /// The GPUs for the machine's trials, according to the last reading. An error is the reason for too few GPUs.
     gpus: Result<Gpus, String>,
     /// The GPUs of the manager's own trials when a reading was requested. `None`: no reading is pending.
     pending_reading: Option<HashSet<u64>>,
     link: Option<UnboundedSender<String>>,
-    /// The reason for the missing link, and the time since which it is missing.
+    /// The reason why there is no link, and the time since which there is none.
     why: String,
     absent_since: Instant,
     rest: Option<Rest>,
@@ -150,13 +150,13 @@ impl Machine {
         self.rest.as_ref().is_some_and(|rest| rest.until > now)
     }
 
-    /// Returns true if its trials depend on which GPUs others use.
+    /// Returns true if trials must not get GPUs that other processes use.
     fn avoids_busy_gpus(&self) -> bool {
         self.wanted.each.is_some_and(|each| each > 0) && !self.wanted.active
     }
 
-    /// Returns the number of further trials that the machine can take. Without any other limit it takes one for each
-    /// processor.
+    /// Returns the number of further trials that the machine can run. Without any other limit, the machine runs one
+    /// trial for each processor.
     fn free(&self) -> usize {
         let Some(gpus) = self.gpus.as_ref().ok().filter(|_| !self.lacks_memory) else { return 0 };
         let bounds = [gpus.room(), self.max_trials];
@@ -169,12 +169,12 @@ impl Machine {
         (self.trials + 1).saturating_mul(1 << 10) / self.cores
     }
 
-    /// Returns the reason why the machine takes no trial.
+    /// Returns the reason why the machine gets no trial.
     fn why(&self, now: Instant) -> String {
         let why = match (&self.link, &self.rest, &self.gpus) {
             (None, _, _) => self.why.clone(),
             (Some(_), Some(rest), _) if rest.until > now => {
-                format!("it pauses, since it could not start a trial: {}", rest.why)
+                format!("it pauses, because it could not start a trial: {}", rest.why)
             }
             (Some(_), _, Err(too_few)) => too_few.clone(),
             (Some(_), _, Ok(_)) if self.lacks_memory => {
@@ -194,7 +194,8 @@ impl Machine {
 }
 
 impl Assignments {
-    /// Returns the machines without trials. The experiment file no longer names those from position `named` on.
+    /// Creates the assignments of these machines, without trials. The experiment file no longer names the machines from
+    /// position `named` on.
     pub(super) fn new(
         machines: &[MachineSpec],
         named: usize,
@@ -213,7 +214,7 @@ impl Assignments {
         }
     }
 
-    /// Enters the connection to a machine. Returns the reason for too few GPUs, if it is new.
+    /// Records the connection to a machine. Returns the reason for too few GPUs, if it is new.
     pub(super) fn connected(
         &mut self,
         number: usize,
@@ -234,12 +235,12 @@ impl Assignments {
         if !machine.is_retired && machine.pending_reading.is_none() {
             machine.pending_reading = Some(own);
             let params = json!({"gpus": machine.avoids_busy_gpus()});
-            // If this session has ended, the next one begins with a reading.
+            // The send fails if the session has ended. The next session begins with a reading.
             drop(link.send(request(ROOM_ID, "room", &params)));
         }
     }
 
-    /// Enters the answer to [`Self::request_reading`]. Returns the reason for too few GPUs, if it is new.
+    /// Records the answer to [`Self::request_reading`]. Returns the reason for too few GPUs, if it is new.
     pub(super) fn enter_reading(&mut self, number: usize, facts: &Facts) -> Option<String> {
         let own = self.machines[number].pending_reading.take()?;
         self.enter_facts(number, facts, own)
@@ -251,8 +252,8 @@ impl Assignments {
         self.share_gpus(number, facts.gpus.as_ref()?, own)
     }
 
-    /// Offers the GPUs that others do not use. A GPU of one of the manager's trials looks busy, but is not in use by
-    /// others. The same holds if the trial had the GPU at the time of the request.
+    /// Offers the GPUs that no other user has. A GPU that a trial of the manager uses, or used at the time of the
+    /// request, is busy in the reading but has no other user.
     fn share_gpus(
         &mut self,
         number: usize,
@@ -284,7 +285,7 @@ impl Assignments {
         on.filter_map(|job| job.gpus.as_ref()).flatten().copied()
     }
 
-    /// Enters the loss of the connection to a machine.
+    /// Records the loss of the connection to a machine.
     pub(super) fn disconnected(&mut self, number: usize, why: String, now: Instant) {
         let machine = &mut self.machines[number];
         if machine.link.take().is_some() {
@@ -295,13 +296,13 @@ impl Assignments {
         machine.why = why;
     }
 
-    /// Puts a job into the queue for a machine.
+    /// Adds a job to the queue of jobs that wait for a machine.
     pub(super) fn enqueue(&mut self, spec: TrialJobSpec) {
         self.waiting.push_back(WaitingJob { spec, is_told: false });
     }
 
-    /// Puts the first waiting job on the machine with room that has the fewest trials for each processor. Returns the
-    /// job and the machine.
+    /// Assigns the first waiting job to the machine with room that has the fewest trials for each processor. Returns
+    /// the job and the machine.
     pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
         let has_room = |machine: &Machine| {
             let takes = machine.link.is_some() && !machine.is_retired;
@@ -329,7 +330,7 @@ impl Assignments {
         Some((trial, number))
     }
 
-    /// Returns the room of the connected machines beyond the waiting jobs.
+    /// Returns the room of the connected machines, minus the waiting jobs.
     pub(super) fn free_room(&self, now: Instant) -> FreeRoom {
         let takes = |machine: &&Machine| {
             let is_ready = machine.link.is_some() && machine.gpus.is_ok();
@@ -343,7 +344,7 @@ impl Assignments {
         FreeRoom::Jobs(free.saturating_sub(self.waiting.len()))
     }
 
-    /// Takes back a job that waits for a machine. Returns `false` if it does not wait.
+    /// Withdraws a job that waits for a machine. Returns `false` if the job does not wait.
     pub(super) fn take_back(&mut self, trial: &TrialJobId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|job| job.spec.trial != *trial);
@@ -377,7 +378,7 @@ impl Assignments {
         (why, untold)
     }
 
-    /// Sends a request about a job if its machine is connected. Otherwise a new session sends everything.
+    /// Sends a request about a job if its machine is connected. Otherwise, the next session sends all requests.
     pub(super) fn request(
         &mut self,
         number: usize,
@@ -393,7 +394,7 @@ impl Assignments {
         let (trial, attempt) = (trial.clone(), job.attempt.clone());
         let asked = PendingRequest { method, trial, attempt, asked_at: now };
         machine.asked.insert(machine.last_id, asked);
-        // If this session has ended, the next one sends the request again.
+        // The send fails if the session has ended. The next session sends the request again.
         drop(link.send(request(machine.last_id, method, params)));
     }
 
@@ -408,8 +409,8 @@ impl Assignments {
         asked.find(|asked| asked.asked_at < since).map(|asked| asked.method)
     }
 
-    /// Starts a pause for a machine that could not start a trial, so that others get the next trials. Returns the
-    /// length of the pause.
+    /// Starts a pause for a machine that could not start a trial, so that other machines get the next trials. Returns
+    /// the length of the pause.
     pub(super) fn rest(&mut self, number: usize, why: String, now: Instant) -> Duration {
         let machine = &mut self.machines[number];
         let last = machine.rest.take().map(|rest| rest.pauses);
@@ -419,12 +420,13 @@ impl Assignments {
         pause
     }
 
-    /// Ends the distrust of a machine whose trial has run.
+    /// Resets the pauses of a machine whose trial has run.
     pub(super) fn trust(&mut self, number: usize) {
         self.machines[number].rest = None;
     }
 
-    /// Takes a refused job off its machine, so that it waits for another. Returns `false` if it must not run any more.
+    /// Removes a refused job from its machine, so that it waits for another one. Returns `false` if the job must not
+    /// run any more.
     pub(super) fn withdraw(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         let here = self.jobs.get(trial).filter(|job| job.attempt == *attempt && !job.is_to_stop());
         let Some(spec) = here.and_then(|job| job.spec.clone()) else { return false };
@@ -447,7 +449,7 @@ impl Assignments {
         true
     }
 
-    /// Takes over a job that an earlier manager put on a machine, with its GPUs.
+    /// Takes over a job that an earlier manager assigned to a machine, with its GPUs.
     pub(super) fn take_over(
         &mut self,
         trial: &TrialJobId,
@@ -472,7 +474,7 @@ impl Assignments {
         self.jobs.insert(trial.clone(), job);
     }
 
-    /// Takes a job off its machine. Returns `false` if it was not there.
+    /// Removes a job from its machine. Returns `false` if the job was not there.
     pub(super) fn remove(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         let Some(job) = self.jobs.get(trial).filter(|job| job.attempt == *attempt) else {
             return false;
@@ -485,7 +487,7 @@ impl Assignments {
         self.jobs.remove(trial).is_some()
     }
 
-    /// Enters a stop request. Returns the attempt of a job that waited for a machine, or else the machine and the
+    /// Records a stop request. Returns the attempt of a job that waited for a machine, or else the job's machine and
     /// attempt.
     pub(super) fn request_stop(
         &mut self,
@@ -511,8 +513,8 @@ impl Assignments {
             let Machine { name, why, absent_since, .. } = &self.machines[job.machine];
             let seconds = now.saturating_duration_since(*absent_since).as_secs();
             let why = format!(
-                "{name} has been out of reach for {seconds} s ({why}); what the trial does there counts no more, and it runs \
-                 again elsewhere"
+                "{name} has been out of reach for {seconds} s ({why}); the trial's run there is ignored, and it runs again \
+                 on another machine"
             );
             AbsentJob {
                 trial: trial.clone(),

@@ -1,4 +1,4 @@
-//! The platform `remote` before its trials start. The machines are not contacted until the search has begun.
+//! The checks and the start of `platform: remote`. The machines are not contacted until the search has begun.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Platform for RemoteSpec {
     }
 
     fn describe(&self) -> String {
-        "there is an agent for the machines; they are asked when the search begins".to_owned()
+        "an agent for the machines exists; they are contacted when the search begins".to_owned()
     }
 }
 

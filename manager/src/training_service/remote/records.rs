@@ -1,8 +1,8 @@
-//! The records that outlive a manager: the machines of the experiment, the place of each trial, and the fenced
+//! The records that outlive a manager: the machines of the experiment, the machine of each trial, and the fenced
 //! attempts.
 //!
-//! A fence is written before its trial may run elsewhere, and holds until its machine has confirmed it. It is never
-//! removed, so that the next manager knows that the attempt is over.
+//! A fence is written before its trial may run on another machine, and is sent until its machine has confirmed it. It
+//! is never removed, so that the next manager also ignores the attempt.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use trial_protocol::{AttemptId, TrialJobId};
 use crate::config::MachineSpec;
 use crate::util::files::{private_folder, write_file};
 
-/// The name of the file in a trial's folder that says on which machine which attempt was put.
+/// The name of the file in a trial's folder with the latest attempt and its machine.
 const PLACE: &str = "machine";
 
 /// An attempt that no longer counts, and that its machine must not run.
@@ -42,7 +42,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Reads the file. A new experiment has none.
+    /// Reads the file, which does not exist for a new experiment.
     pub(super) fn load(path: PathBuf) -> io::Result<Self> {
         let content = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)?,
@@ -52,7 +52,7 @@ impl Records {
         Ok(Self { path, content })
     }
 
-    /// Records the machines of the experiment file, and returns earlier ones that it no longer names.
+    /// Records the machines of the experiment file, and returns the earlier machines that the file no longer names.
     pub(super) fn enter(&mut self, named: &[MachineSpec]) -> io::Result<Vec<MachineSpec>> {
         let retired: Vec<MachineSpec> = self.retired(named).cloned().collect();
         self.content.machines = named.iter().chain(&retired).cloned().collect();
@@ -69,7 +69,7 @@ impl Records {
         self.content.machines.iter().filter(move |machine| !is_named(machine))
     }
 
-    /// Records fences. After a failure none of them holds.
+    /// Records fences. If that fails, no fence of the list holds.
     pub(super) fn fence(&mut self, fences: Vec<Fence>) -> io::Result<()> {
         let before = self.content.fences.len();
         self.content.fences.extend(fences);
@@ -104,7 +104,7 @@ impl Records {
     }
 }
 
-/// The place of a trial.
+/// The machine and the GPUs of a trial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TrialPlacement {
     pub(super) attempt: AttemptId,
@@ -115,7 +115,7 @@ pub(super) struct TrialPlacement {
 }
 
 impl TrialPlacement {
-    /// Writes the place into a trial's folder.
+    /// Writes the placement into a trial's folder.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         private_folder(folder)?;
         let Self { attempt, machine, gpus } = self;
@@ -127,7 +127,7 @@ impl TrialPlacement {
         write_file(&folder.join(PLACE), 0o600, &text)
     }
 
-    /// Reads the place from a trial's folder. `None`: the trial has no place.
+    /// Reads the placement from a trial's folder. `None`: the trial has no machine.
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let text = fs::read_to_string(folder.join(PLACE)).ok()?;
         let mut lines = text.lines();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_read_as_they_were_written() {
+    fn written_placements_are_read() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(TrialPlacement::read(folder.path()), None);
         for gpus in [None, Some(vec![]), Some(vec![0, 3])] {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_outlives_its_manager_until_and_after_it_is_confirmed() {
+    fn a_fence_outlives_its_manager_even_after_its_confirmation() {
         let folder = tempfile::tempdir().unwrap();
         let load = || Records::load(folder.path().join("machines.json")).unwrap();
         let fence = |name: &str| Fence {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_cannot_be_written_does_not_stand() {
+    fn a_fence_that_cannot_be_written_does_not_hold() {
         let folder = tempfile::tempdir().unwrap();
         let mut records = Records::load(folder.path().join("absent/machines.json")).unwrap();
         let machine = "one".to_owned();

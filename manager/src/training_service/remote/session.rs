@@ -1,5 +1,5 @@
 //! Opens a session on a machine: connection, agent and code, helper, fences, and the connection back to the manager.
-//! After that it exchanges messages until it ends.
+//! The open session exchanges messages until it ends.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -36,7 +36,7 @@ const ERROR_LINES: usize = 3;
 const ERROR_LINE_BYTES: u64 = 500;
 /// The number of messages that are read ahead.
 const AHEAD: usize = 64;
-/// The id of a request for the room, which concerns no job. Others count from 1.
+/// The id of a request for the room, which concerns no job. The ids of other requests count from 1.
 pub(super) const ROOM_ID: u64 = 0;
 
 /// The files and names for a machine.
@@ -67,7 +67,7 @@ pub(super) struct Facts {
     pub(super) gpus: Option<Vec<Gpu>>,
     /// The number of processors. `None`: unknown.
     pub(super) cores: Option<usize>,
-    /// The percentage of its memory that programs can still take. `None`: unknown.
+    /// The percentage of memory that is available to programs. `None`: unknown.
     pub(super) available_memory_percent: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ impl Session {
         Ok(Self { control, lines, facts: Facts::default(), errors, stdin, _helper: helper })
     }
 
-    /// Prepares the machine. The fences come before anything else.
+    /// Prepares the machine. The fences are sent before any other request.
     async fn begin(
         &mut self,
         ssh: &Ssh,
@@ -161,7 +161,7 @@ impl Session {
     ) -> Result<(), String> {
         let hello = self.ask(0, "initialize", &json!({"protocol": {"min": 1, "max": 1}})).await?;
         if hello["protocol"] != 1 {
-            return Err("the agent there speaks another version of the protocol".to_owned());
+            return Err("the agent there uses another version of the protocol".to_owned());
         }
         let key = |fence: &Fence| {
             let Fence { trial, attempt, .. } = fence;
@@ -182,13 +182,13 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a request and waits for its answer. It serves the first requests, before which the helper sends nothing
-    /// else.
+    /// Sends a request and waits for its answer. Only used for the first requests, during which the helper sends no
+    /// other messages.
     async fn ask(&mut self, id: u64, method: &str, params: &Value) -> Result<Value, String> {
         self.send(&request(id, method, params)).await?;
         let answer = async {
             while let Some(line) = self.lines.recv().await {
-                // A banner is not a message.
+                // A login shell's banner is skipped.
                 let Ok(mut message) = serde_json::from_str::<Value>(&line) else { continue };
                 if message["id"] != id {
                     continue;
@@ -207,7 +207,7 @@ impl Session {
 
     /// Writes a message to the helper.
     pub(super) async fn send(&mut self, line: &str) -> Result<(), String> {
-        let lost = |error| format!("the helper is gone: {error}");
+        let lost = |error| format!("the helper has ended: {error}");
         self.stdin.write_all(line.as_bytes()).await.map_err(lost)?;
         self.stdin.flush().await.map_err(lost)
     }
@@ -238,7 +238,7 @@ impl LastLines {
         let mut reader = BufReader::new(stderr);
         loop {
             let mut line = Vec::new();
-            // A longer line comes in pieces.
+            // A longer line is read in pieces.
             match (&mut reader).take(ERROR_LINE_BYTES).read_until(b'\n', &mut line).await {
                 Ok(0) | Err(_) => return,
                 Ok(_) => self.enter(&String::from_utf8_lossy(&line)),
@@ -258,14 +258,14 @@ impl LastLines {
         lines.push_back(line.to_owned());
     }
 
-    /// Appends the lines to the reason for an end.
+    /// Appends the last lines to the reason for an end.
     pub(super) fn explain(&self, why: String) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() {
             return why;
         }
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        format!("{why}; it said: {}", lines.join(" / "))
+        format!("{why}; it printed: {}", lines.join(" / "))
     }
 }
 
@@ -304,11 +304,11 @@ if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256} 
         .await?;
     let mut said = said.lines().filter_map(|line| line.strip_prefix(MARK));
     let (Some(system), Some(agent), Some(root)) = (said.next(), said.next(), said.next()) else {
-        return Err("the machine's shell did not run the set-up script".to_owned());
+        return Err("the machine's shell did not run the setup script".to_owned());
     };
     let ours = format!("Linux {}", std::env::consts::ARCH);
     if system != ours {
-        return Err(format!("the machine is {system}, and the agent is for {ours}"));
+        return Err(format!("the machine's system is {system}, but the agent is for {ours}"));
     }
     let rest: Vec<&str> = said.collect();
     warn_of_oddities(&machine.name, &rest);
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_read_as_the_helper_tells_them() {
+    fn facts_are_read_from_the_helpers_answer() {
         let meminfo =
             "MemTotal:        4000 kB\nMemFree:          100 kB\nMemAvailable:     399 kB\n";
         let gpus = json!([{"index": 1, "busy": true}, {"index": -1}]);
@@ -349,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_table_of_memory_is_read(total in ".*", available in ".*") {
+        fn random_tables_of_memory_never_panic(total in ".*", available in ".*") {
             let meminfo = format!("MemTotal: {total}\nMemAvailable: {available}\n");
             prop_assert_eq!(Facts::read(&json!({"meminfo": meminfo})).cores, None);
         }
@@ -362,6 +362,9 @@ mod tests {
         let long = "x".repeat(2_000);
         let said = format!("one\n{long}\n\n two\r\nthree\nfour\n");
         errors.clone().keep(said.as_bytes()).await;
-        assert_eq!(errors.explain("it ended".to_owned()), "it ended; it said: two / three / four");
+        assert_eq!(
+            errors.explain("it ended".to_owned()),
+            "it ended; it printed: two / three / four"
+        );
     }
 }

@@ -28,11 +28,11 @@ const SAID_BYTES: u64 = 16 << 10;
 /// The line that an established connection prints.
 const CONNECTED: &str = "connected";
 
-/// The command that holds a control connection. It ends with its standard input, which closes with the manager, even a
-/// killed one.
+/// The command that holds a control connection. It ends when its standard input closes, which also happens when the
+/// manager is killed.
 const HOLD: &str = "exec cat >/dev/null";
 
-/// A control connection. Dropping it ends it.
+/// A control connection. Dropping the value ends the connection.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
     ssh: Child,
@@ -55,13 +55,13 @@ pub(super) struct Ssh {
 }
 
 impl Ssh {
-    /// Names the control socket of a machine without starting anything.
+    /// Returns the connection data of a machine, without connecting.
     pub(super) fn new(machine: &MachineSpec, sockets: &Path, number: usize) -> Self {
         Self { machine: machine.clone(), socket: sockets.join(number.to_string()) }
     }
 
-    /// Checks that the user's SSH configuration has host keys checked, for the machine and for all jump hosts. Returns
-    /// the machine's configuration, as `ssh -G` prints it.
+    /// Checks that the user's SSH configuration requires checks of host keys, for the machine and for all jump hosts.
+    /// Returns the machine's configuration, which `ssh -G` prints.
     pub(super) async fn check_configuration(&self) -> Result<String, String> {
         let mut command = Command::new("ssh");
         command.arg("-G");
@@ -103,7 +103,7 @@ impl Ssh {
         match askpass {
             Some(program) => {
                 command.args(["-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1"]);
-                // The program is also used if there is a terminal.
+                // `force`: the program is used even if there is a terminal.
                 command.env("SSH_ASKPASS", program).env("SSH_ASKPASS_REQUIRE", "force");
             }
             None => {
@@ -111,7 +111,7 @@ impl Ssh {
             }
         }
         command.arg("--").arg(&self.machine.host).arg(HOLD);
-        // The process has its own group, since Ctrl-C at the terminal is meant for the manager.
+        // The process has its own group, because Ctrl-C at the terminal must only reach the manager.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut ssh = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
@@ -132,7 +132,7 @@ impl Ssh {
         let mut first = (&mut stdout).take(SAID_BYTES);
         match timeout(CONNECT_TIMEOUT, first.read_line(&mut line)).await {
             Ok(Ok(_)) if line.trim() == CONNECTED => {
-                // The output of a login shell is discarded, because ssh ends when it cannot write.
+                // The login shell's output is read and discarded, because ssh ends when it cannot write.
                 tokio::spawn(async move {
                     drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await);
                 });
@@ -142,13 +142,13 @@ impl Ssh {
                 drop(input);
                 drop(ssh.wait().await);
                 let said = said.await.unwrap_or_default();
-                Err(last_line(&said).unwrap_or("ssh ended without a word").to_owned())
+                Err(last_line(&said).unwrap_or("ssh ended without a message").to_owned())
             }
             Err(_) => Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}")),
         }
     }
 
-    /// Writes the program that answers ssh's questions. `None`: ssh must ask none.
+    /// Writes the program that answers ssh's questions. `None`: ssh must not ask any question.
     fn write_askpass(&self, configuration: &str) -> Result<Option<PathBuf>, String> {
         let Some(script) = askpass::script(&self.machine, configuration) else { return Ok(None) };
         let path = self.socket.with_extension("askpass");
@@ -224,7 +224,7 @@ impl Ssh {
         )
     }
 
-    /// Forwards a new Unix socket `there`, on the machine, to the socket `here`, on this one.
+    /// Forwards a new Unix socket `there` on the machine to the socket `here` on this machine.
     pub(super) async fn forward(&self, there: &str, here: &Path) -> Result<(), String> {
         let mut command = self.over();
         let ends = format!("{}:{}", in_forward(there), in_forward(&here.to_string_lossy()));

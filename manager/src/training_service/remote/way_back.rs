@@ -7,7 +7,7 @@ use std::path::Path;
 use super::shell::quoted;
 use super::ssh::Ssh;
 
-/// The address that agents find next to the socket. It leads nowhere, so that no agent tries a port.
+/// The address in the file next to the socket. It is invalid, so that no agent connects to a port.
 const NO_ADDRESS: &str = "http://127.0.0.1:0";
 /// The name of the socket in an experiment's folder on the machine.
 const SOCKET: &str = "manager.sock";
@@ -28,7 +28,7 @@ pub(super) struct DirectAddress {
 }
 
 impl DirectAddress {
-    /// Returns the manager's address. `None`: reports would go there unencrypted.
+    /// Returns the manager's address. `None`: the connection would not be encrypted.
     pub(super) fn of(url: String, ca_file: Option<&Path>) -> io::Result<Option<Self>> {
         if !url.starts_with("https://") {
             return Ok(None);
@@ -38,7 +38,7 @@ impl DirectAddress {
     }
 }
 
-/// Opens the connection to the manager for agents whose files are in `root`, and returns the address to write there.
+/// Opens the connection to the manager for agents whose files are in `root`. Returns the address to write there.
 pub(super) async fn open<'a>(
     ssh: &Ssh,
     agent: &str,
@@ -55,13 +55,13 @@ pub(super) async fn open<'a>(
     forwarded.map(|()| NO_ADDRESS).map_err(|why| match direct {
         Some(direct) => format!("{why}; nor does it reach {}", direct.url),
         None => {
-            format!("{why}; another way is a manager that it reaches (`--host`, `--advertise`)")
+            format!("{why}; alternatively, make the manager reachable from the machine (`--host`, `--advertise`)")
         }
     })
 }
 
-/// Makes the agent on the machine test whether it reaches the manager directly. A machine that has had a socket keeps
-/// it, because agents that have seen a socket use nothing else.
+/// Makes the agent on the machine test whether it reaches the manager directly. Returns `false` for a machine that has
+/// had a socket, because agents that have seen a socket use only the socket.
 async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) -> bool {
     let (agent, url, folder) = (quoted(agent), quoted(&direct.url), quoted(root));
     let trust = match direct.authority {
@@ -74,8 +74,8 @@ async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) 
     ssh.run(&script).await.is_ok()
 }
 
-/// Forwards a socket in the experiment's folder on the machine to the manager's socket. Only its owner can enter the
-/// folder. A port, in contrast, is open to any user of the machine as soon as the connection is gone.
+/// Forwards a socket in the experiment's folder on the machine to the manager's socket. Only the folder's owner can
+/// enter it. A port, in contrast, is open to any user of the machine as soon as the connection is gone.
 async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
     let new = format!("{root}/{NEW_SOCKET}");
     if new.len() > LONGEST_SOCKET_PATH {
@@ -86,7 +86,7 @@ async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
     let (folder, file) = (quoted(root), quoted(&new));
     ssh.run(&format!("chmod 700 {folder} && rm -f {file}")).await?;
     ssh.forward(&new, socket).await.map_err(|why| {
-        format!("the machine forwards no socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
+        format!("the machine does not forward a socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
     })?;
     // The rename is atomic, so a socket exists at every moment.
     ssh.run(&format!("mv -f {file} {folder}/{SOCKET}")).await?;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_without_encryption_is_no_way_for_reports() {
+    fn an_address_without_encryption_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let ca_file = folder.path().join("ca.pem");
         let of = |url: &str, ca_file| DirectAddress::of(url.to_owned(), ca_file);

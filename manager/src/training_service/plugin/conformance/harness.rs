@@ -41,8 +41,7 @@ pub(super) struct Harness {
 
 impl Harness {
     pub(super) fn new(spec: &PluginSpec, agent: PathBuf) -> Result<Self, Error> {
-        // The folder lies on the disk of the working directory, which a remote platform is more likely to see than
-        // /tmp.
+        // The folder is below the working directory, whose disk a remote platform is more likely to share than /tmp.
         let place = std::env::current_dir().unwrap_or_else(|_| std::env::temp_dir());
         let failed = |source| Error::Write { path: place.clone(), source };
         let folder = tempfile::Builder::new().prefix(".conformance-").tempdir_in(&place);
@@ -111,19 +110,19 @@ impl Harness {
     /// Creates a job without submitting it.
     pub(super) fn job(&self, command: &str) -> Job {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed);
-        let trial = TrialJobId::new(format!("t{number}")).expect("the id is good");
-        let attempt = AttemptId::new(format!("t{number}-1")).expect("the id is good");
+        let trial = TrialJobId::new(format!("t{number}")).expect("a valid id");
+        let attempt = AttemptId::new(format!("t{number}-1")).expect("a valid id");
         let folder = self.folder.path().join(trial.as_str());
         let key = Key { experiment: self.experiment.clone(), trial, attempt };
         let command = format!("echo run >>'{}'; {command}", folder.join("starts").display());
         Job { key, folder, command }
     }
 
-    /// Creates a job that runs until its gate is opened.
+    /// Creates a job that runs until its gate, a file, exists.
     pub(super) fn job_at_gate(&self) -> Job {
         let mut job = self.job("");
         let gate = job.folder.join("gate");
-        // A job that was started late must not outlive the story, whose folder is removed at its end.
+        // A job that starts late must not outlive the case, whose folder is removed at its end.
         let (folder, gate) = (job.folder.display(), gate.display());
         let wait = format!("while [ -d '{folder}' ] && ! [ -e '{gate}' ]; do sleep 0.05; done");
         job.command.push_str(&wait);
@@ -183,7 +182,7 @@ impl Harness {
         let params = json!({"key": job.key, "force": force, "grace_ms": grace_ms});
         let answer = self.ask("cancel", &params).await?;
         let known = answer["known"].as_bool();
-        known.ok_or_else(|| format!("cancel was answered with {answer}, without `known`"))
+        known.ok_or_else(|| format!("the answer to cancel is {answer}, without `known`"))
     }
 
     /// Adopts a job and returns its phase.
@@ -208,7 +207,7 @@ impl Harness {
                 Ok(Some(Message::Gone(gone))) => self.gone.push(*gone),
                 Ok(Some(_)) => {}
                 Ok(None) => return Err("the plugin's process ended".to_owned()),
-                Err(_) => return Err("the end of a job was not told".to_owned()),
+                Err(_) => return Err("the plugin did not report the end of a job".to_owned()),
             }
         }
     }
@@ -217,7 +216,7 @@ impl Harness {
     pub(super) async fn gone_after_adopt(&mut self, job: &Job) -> Result<Gone, String> {
         let phase = self.adopt(job).await?;
         if phase == "unknown" {
-            return Err("a job that was started is not known any more".to_owned());
+            return Err("the plugin no longer knows a started job".to_owned());
         }
         self.gone(job).await
     }
@@ -226,7 +225,7 @@ impl Harness {
     pub(super) async fn kill(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         if let Some(pid) = process.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // The plugin may have ended by itself.
+            // Ignored: the plugin may already have ended.
             killpg(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
         drop(process.child.wait().await);
@@ -249,10 +248,11 @@ impl Harness {
         command.args(arguments).env_remove("TRIALKEEPER_PLUGIN").stdin(Stdio::null());
         let output = command.kill_on_drop(true).output();
         let output = timeout(END_TIMEOUT, output).await;
-        let output = output.map_err(|_| "it does not end when a person starts it".to_owned())?;
+        let output =
+            output.map_err(|_| "it does not end when a user starts it by hand".to_owned())?;
         let output = output.map_err(|error| error.to_string())?;
         if output.status.success() || output.stderr.is_empty() {
-            return Err("it ends with exit code 0, or without a word on standard error".to_owned());
+            return Err("it ends with exit code 0, or prints nothing on standard error".to_owned());
         }
         Ok(())
     }
@@ -268,11 +268,11 @@ impl Harness {
                 Err(format!("it refuses, but not with -32007: {refusal}"))
             }
             Err(AskError::Lost) => Err("it ends instead of answering -32007".to_owned()),
-            Ok(_) => Err("it takes versions 7 to 9".to_owned()),
+            Ok(_) => Err("it accepts versions 7 to 9".to_owned()),
         }
     }
 
-    /// Sends lines that are no requests, and a request with an unknown method.
+    /// Sends lines that are not requests, and a request with an unknown method.
     pub(super) async fn garbage(&mut self) -> Result<(), String> {
         self.open().await?;
         let link = self.link()?;
@@ -280,7 +280,7 @@ impl Harness {
             link.say(line);
         }
         if link.ask("dances", &json!({}), ADOPT_TIMEOUT).await.is_ok() {
-            return Err("it takes a request that there is not".to_owned());
+            return Err("it accepts an unknown request".to_owned());
         }
         let job = self.run("true").await?;
         self.gone(&job).await.map(drop)
@@ -290,7 +290,7 @@ impl Harness {
     pub(super) async fn end(mut self) {
         let made = self.jobs.load(Ordering::Relaxed);
         for number in 0..made {
-            // Jobs that wait at a gate end.
+            // Opens the gates, so that waiting jobs end.
             drop(std::fs::write(self.folder.path().join(format!("t{number}/gate")), ""));
         }
         if self.process.is_none() && made > 0 {

@@ -10,7 +10,7 @@ use super::super::wire::Key;
 use super::{SHORT_GRACE, STATE_TIMEOUT};
 use crate::util::files::write_file;
 
-/// The interval between two looks at the files.
+/// The interval between checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A job of the test.

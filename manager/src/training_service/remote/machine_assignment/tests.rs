@@ -36,7 +36,7 @@ fn facts(cores: usize, busy: &[bool]) -> Facts {
     Facts { gpus, cores: Some(cores), available_memory_percent: Some(50) }
 }
 
-/// Machines, and the requests that each would have received.
+/// Machines, and the requests to each of them.
 struct Bed {
     assignments: Assignments,
     now: Instant,
@@ -56,7 +56,7 @@ impl Bed {
         self.assignments.connected(number, facts, sender)
     }
 
-    /// Enqueues a job, and returns the machine that it is put on.
+    /// Enqueues a job, and returns the machine to which it is assigned.
     fn put(&mut self, name: &str) -> Option<usize> {
         self.assignments.enqueue(job(name));
         self.assignments.place(self.now).map(|(_, machine)| machine)
@@ -64,7 +64,7 @@ impl Bed {
 }
 
 #[test]
-fn a_trial_goes_where_the_fewest_run_for_each_processor() {
+fn a_trial_is_assigned_to_the_machine_with_the_fewest_trials_per_processor() {
     let machines = [machine("small", None), machine("large", None)];
     let mut bed = Bed::new(&machines, None);
     assert_eq!(bed.put("a"), None, "no machine is connected");
@@ -76,7 +76,7 @@ fn a_trial_goes_where_the_fewest_run_for_each_processor() {
 }
 
 #[test]
-fn a_machine_takes_as_many_trials_as_it_may() {
+fn a_machine_runs_at_most_its_max_trial_number() {
     let mut bed = Bed::new(&[machine("one", Some(1))], None);
     assert_eq!(bed.connect(0, &facts(8, &[])), None);
     assert_eq!((bed.put("a"), bed.put("b")), (Some(0), None));
@@ -88,7 +88,7 @@ fn a_machine_takes_as_many_trials_as_it_may() {
 }
 
 #[test]
-fn a_machine_without_other_bounds_gets_a_trial_for_each_processor() {
+fn a_machine_without_other_limits_runs_a_trial_for_each_processor() {
     for each in [None, Some(0)] {
         let mut bed = Bed::new(&[machine("small", None), machine("wide", Some(3))], each);
         assert_eq!(bed.connect(0, &facts(2, &[])), None);
@@ -98,7 +98,11 @@ fn a_machine_without_other_bounds_gets_a_trial_for_each_processor() {
         assert!(why.contains("small: it runs as many trials as it has processors"), "{why}");
         assert_eq!(bed.connect(1, &facts(1, &[])), None);
         let room = |bed: &Bed| bed.assignments.free_room(bed.now);
-        assert_eq!(room(&bed), FreeRoom::Jobs(2), "`maxTrialNumber` outranks, and one waits");
+        assert_eq!(
+            room(&bed),
+            FreeRoom::Jobs(2),
+            "`maxTrialNumber` takes precedence, and one trial waits"
+        );
         on = (0..3).map(|_| bed.assignments.place(bed.now).map(|(_, machine)| machine)).collect();
         assert_eq!((on, room(&bed)), (vec![Some(1), None, None], FreeRoom::Jobs(2)));
     }
@@ -106,11 +110,11 @@ fn a_machine_without_other_bounds_gets_a_trial_for_each_processor() {
     let mut bed = Bed::new(&[shared], Some(1));
     assert_eq!(bed.connect(0, &facts(1, &[false])), None);
     let on: Vec<_> = (0..5).map(|number| bed.put(&format!("t{number}"))).collect();
-    assert_eq!(on, [Some(0), Some(0), Some(0), Some(0), None], "GPUs are the bound");
+    assert_eq!(on, [Some(0), Some(0), Some(0), Some(0), None], "the GPUs are the limit");
 }
 
 #[test]
-fn a_machine_whose_memory_is_taken_gets_no_further_trial() {
+fn a_machine_with_little_memory_gets_no_further_trial() {
     let with = |percent| Facts { available_memory_percent: percent, ..facts(8, &[]) };
     let mut bed = Bed::new(&[machine("one", None)], None);
     assert_eq!(bed.connect(0, &with(Some(9))), None);
@@ -126,25 +130,29 @@ fn a_machine_whose_memory_is_taken_gets_no_further_trial() {
 }
 
 #[test]
-fn a_reason_is_told_to_each_trial_once() {
+fn a_reason_is_reported_once_for_each_trial() {
     let mut bed = Bed::new(&[machine("one", None)], None);
     let mut told = 0;
     for number in 0..100 {
         bed.put(&format!("t{number}"));
         told += bed.assignments.untold(bed.now).1.len();
     }
-    assert_eq!(told, 100, "not each one again for each that comes");
+    assert_eq!(told, 100, "a new trial does not repeat the reason for the others");
     bed.assignments.disconnected(0, "Permission denied".to_owned(), bed.now);
-    assert_eq!(bed.assignments.untold(bed.now).1.len(), 100, "the reason is another");
+    assert_eq!(
+        bed.assignments.untold(bed.now).1.len(),
+        100,
+        "a new reason is reported for all trials"
+    );
 }
 
 #[test]
-fn a_machine_that_cannot_start_trials_attracts_no_more_of_them() {
+fn a_machine_that_cannot_start_trials_gets_none_for_a_while() {
     let machines = [machine("full", None), machine("fine", None)];
     let mut bed = Bed::new(&machines, None);
     assert_eq!(bed.connect(0, &facts(4, &[])), None);
     assert_eq!(bed.connect(1, &facts(2, &[])), None);
-    assert_eq!(bed.put("a"), Some(0), "it has most processors");
+    assert_eq!(bed.put("a"), Some(0), "the machine with the most processors");
     let space = "No space left on device".to_owned();
     let pause = bed.assignments.rest(0, space.clone(), bed.now);
     assert!(bed.assignments.withdraw(&id("a"), &attempt("a")));
@@ -153,18 +161,22 @@ fn a_machine_that_cannot_start_trials_attracts_no_more_of_them() {
     bed.assignments.disconnected(1, "the connection was lost".to_owned(), bed.now);
     assert_eq!(bed.put("c"), None);
     let why = bed.assignments.untold(bed.now).0;
-    assert!(why.contains("full: it pauses, since it could not start a trial: No space"), "{why}");
+    assert!(why.contains("full: it pauses, because it could not start a trial: No space"), "{why}");
     assert_eq!(bed.assignments.next_change(bed.now), Some(bed.now + pause));
     bed.now += pause;
-    assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)), "it is tried again");
+    assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)), "the machine is tried again");
     let longer = bed.assignments.rest(0, space.clone(), bed.now);
     assert!(longer > pause, "{longer:?}");
     bed.assignments.trust(0);
-    assert_eq!(bed.assignments.rest(0, space, bed.now), pause, "a trial has run meanwhile");
+    assert_eq!(
+        bed.assignments.rest(0, space, bed.now),
+        pause,
+        "after a trial has run, the first pause applies"
+    );
 }
 
 #[test]
-fn a_trial_that_is_to_stop_is_not_put_elsewhere() {
+fn a_trial_that_must_stop_is_not_assigned_again() {
     let mut bed = Bed::new(&[machine("one", None)], None);
     assert_eq!(bed.connect(0, &facts(1, &[])), None);
     bed.put("a");
@@ -173,7 +185,7 @@ fn a_trial_that_is_to_stop_is_not_put_elsewhere() {
 }
 
 #[test]
-fn an_absent_machine_is_waited_for_so_long() {
+fn the_jobs_of_an_absent_machine_are_fenced_after_the_time_limits() {
     let mut bed = Bed::new(&[machine("one", None)], None);
     assert_eq!(bed.connect(0, &facts(8, &[])), None);
     for name in ["a", "b", "c"] {
@@ -181,7 +193,7 @@ fn an_absent_machine_is_waited_for_so_long() {
     }
     bed.assignments.request_stop(&id("a"), bed.now);
     let start = bed.now;
-    assert_eq!(bed.assignments.next_change(start), None, "it is there");
+    assert_eq!(bed.assignments.next_change(start), None, "the machine is connected");
     let lost = start + 60 * SECOND;
     bed.assignments.disconnected(0, "cut".to_owned(), lost);
     bed.assignments.disconnected(0, "still cut".to_owned(), lost + 5 * SECOND);
@@ -192,9 +204,9 @@ fn an_absent_machine_is_waited_for_so_long() {
     };
     #[rustfmt::skip]
     let table: [(u32, &[&str]); 6] = [
-        // seconds after the loss   to be fenced
+        // seconds after the loss   the jobs to fence
         (9,                         &[]),
-        (10,                        &["a"]), // Its stop had been requested before.
+        (10,                        &["a"]), // Its stop was requested before the loss.
         (29,                        &["a"]),
         (30,                        &["a", "b"]),
         (299,                       &["a", "b"]),
@@ -207,7 +219,7 @@ fn an_absent_machine_is_waited_for_so_long() {
     let why = bed.assignments.absent(lost + 10 * SECOND).remove(0).why;
     assert!(why.starts_with("one has been out of reach for 10 s (still cut)"), "{why}");
     assert_eq!(bed.connect(0, &facts(8, &[])), None);
-    assert_eq!(absent(&bed.assignments, 999), [""; 0], "it is back");
+    assert_eq!(absent(&bed.assignments, 999), [""; 0], "the machine is connected again");
 }
 
 #[test]
@@ -227,15 +239,19 @@ fn gpus_of_adopted_trials_are_neither_foreign_nor_free() {
         }
         assert_eq!(bed.put("b"), Some(0));
         assert_eq!(bed.assignments.jobs[&id("b")].gpus, Some(vec![2]), "the free one");
-        assert_eq!(bed.put("c"), None, "the first is another user's");
+        assert_eq!(bed.put("c"), None, "another user has the first GPU");
         bed.assignments.remove(&id("a"), &attempt("a"));
         assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)));
-        assert_eq!(bed.assignments.jobs[&id("c")].gpus, Some(vec![1]), "it was ours");
+        assert_eq!(
+            bed.assignments.jobs[&id("c")].gpus,
+            Some(vec![1]),
+            "a trial of the manager had the GPU"
+        );
     }
 }
 
 #[test]
-fn gpus_follow_their_other_users_while_the_search_runs() {
+fn gpus_of_other_users_are_avoided_during_the_search() {
     let mut bed = Bed::new(&[machine("one", None)], Some(1));
     let read = |bed: &mut Bed, busy: &[bool]| {
         bed.assignments.request_reading(0);
@@ -250,17 +266,21 @@ fn gpus_follow_their_other_users_while_the_search_runs() {
     assert!(bed.assignments.untold(bed.now).0.contains(&none_free), "the trial waits for that");
     let room = bed.assignments.free_room(bed.now);
     assert!(matches!(&room, FreeRoom::Unreachable(why) if why.contains(&none_free)), "{room:?}");
-    assert_eq!(read(&mut bed, &[true, true]), None, "it was told");
+    assert_eq!(read(&mut bed, &[true, true]), None, "the reason was already reported");
 
     assert_eq!(read(&mut bed, &[true, false]), None);
     assert_eq!(bed.assignments.place(bed.now), Some((id("a"), 0)));
     assert_eq!((given(&bed, "a"), bed.put("b")), (Some(vec![1]), None));
-    assert_eq!(read(&mut bed, &[false, true]), None, "its first GPU was left, the second is ours");
+    assert_eq!(
+        read(&mut bed, &[false, true]),
+        None,
+        "the first GPU is free now, and a trial of the manager has the second"
+    );
     assert_eq!(bed.assignments.place(bed.now), Some((id("b"), 0)));
     assert_eq!((given(&bed, "b"), bed.put("c")), (Some(vec![0]), None));
 
     bed.assignments.remove(&id("b"), &attempt("b"));
-    assert_eq!(read(&mut bed, &[true, true]), None, "another has taken the GPU that was left");
+    assert_eq!(read(&mut bed, &[true, true]), None, "another user has taken the released GPU");
     assert_eq!(bed.assignments.place(bed.now), None);
     bed.assignments.remove(&id("a"), &attempt("a"));
     assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)));
@@ -268,21 +288,28 @@ fn gpus_follow_their_other_users_while_the_search_runs() {
 }
 
 #[test]
-fn a_gpu_that_a_trial_left_while_it_was_read_is_free() {
+fn a_gpu_that_a_trial_released_during_a_reading_is_free() {
     let mut bed = Bed::new(&[machine("one", None)], Some(1));
     assert_eq!(bed.connect(0, &facts(8, &[false])), None);
     bed.put("a");
     bed.assignments.request_reading(0);
     bed.assignments.request_reading(0);
     bed.assignments.remove(&id("a"), &attempt("a"));
-    assert_eq!(bed.assignments.enter_reading(0, &facts(8, &[true])), None, "it was ours");
-    assert!(bed.assignments.enter_reading(0, &facts(8, &[])).is_none(), "it was not requested");
+    assert_eq!(
+        bed.assignments.enter_reading(0, &facts(8, &[true])),
+        None,
+        "a trial of the manager had the GPU"
+    );
+    assert!(bed.assignments.enter_reading(0, &facts(8, &[])).is_none(), "no reading was requested");
     assert_eq!(bed.put("b"), Some(0));
-    assert!(bed.links[0].try_recv().is_ok() && bed.links[0].try_recv().is_err(), "one at a time");
+    assert!(
+        bed.links[0].try_recv().is_ok() && bed.links[0].try_recv().is_err(),
+        "one reading at a time"
+    );
 }
 
 #[test]
-fn gpus_are_read_again_only_where_other_users_matter() {
+fn gpus_are_read_again_only_if_busy_ones_are_avoided() {
     let one = || machine("one", None);
     let shared = MachineSpec { use_active_gpu: true, ..one() };
     let table = [(one(), None, false), (shared, Some(1), false), (one(), Some(1), true)];
@@ -299,7 +326,7 @@ fn gpus_are_read_again_only_where_other_users_matter() {
 }
 
 #[test]
-fn a_machine_that_the_file_does_not_name_keeps_its_trials_and_gets_none() {
+fn a_retired_machine_keeps_its_trials_and_gets_no_new_ones() {
     let now = Instant::now();
     let machines = [machine("named", None), machine("retired", None)];
     let assignments = Assignments::new(&machines, 1, Some(1), 300 * SECOND, now);

@@ -42,10 +42,10 @@ fn every_recorded_end_is_reported_correctly() {
         ("torch-env",                    2, Some(0),   "its pod succeeded", None, None),
         ("suspended-then-resumed",       1, Some(0),   "its pod succeeded", None, None),
         ("quota-refuses-pod",            1, Some(0),   "its pod succeeded", None, None),
-        // The Trainer is away as the pod ends.
+        // The Trainer does not run when the pod ends.
         ("controller-down",              1, Some(1),   "the container ended with exit code 1", None, None),
-        // The trial runs again afterwards: the condition is removed, and another pod comes. The end was reported
-        // before.
+        // Afterwards the Trainer runs the trial again: it removes the condition, and another pod starts. The end was
+        // already reported.
         ("jobset-deleted-after-failed",  1, Some(1),   "the container ended with exit code 1", None, None),
         ("jobset-deleted-after-complete", 1, Some(0),  "its pod succeeded", None, None),
         ("badimage",                     1, None,      "its TrainJob was deleted, but not by the manager", None, None),
@@ -120,26 +120,31 @@ fn the_phase_of_a_train_job_follows_from_its_jobs_and_conditions() {
 }
 
 /// Compares an object with its last reviewed form.
-fn assert_as_it_was(made: &Value, file: &str) {
+fn assert_reviewed(made: &Value, file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/workload/train_job/tests")
         .join(file);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let known: Value = serde_json::from_str(&known).unwrap_or_default();
-    assert_eq!(*made, known, "now it is\n{}", serde_json::to_string_pretty(made).unwrap());
+    assert_eq!(
+        *made,
+        known,
+        "the manifest has changed; it is now\n{}",
+        serde_json::to_string_pretty(made).unwrap()
+    );
 }
 
 #[test]
-fn a_train_job_and_its_runtime_are_as_they_were() {
+fn the_manifests_of_a_train_job_and_its_runtime_match_the_reviewed_ones() {
     let common = queued(2);
-    assert_as_it_was(&TrainJob.manifest(&common, &job()), "queued.json");
+    assert_reviewed(&TrainJob.manifest(&common, &job()), "queued.json");
     let [(resource, runtime)] = TrainJob.shared(&common).try_into().unwrap();
     assert_eq!(resource, TRAINING_RUNTIMES);
-    assert_as_it_was(&runtime, "runtime.json");
+    assert_reviewed(&runtime, "runtime.json");
 }
 
 #[test]
-fn the_runtime_names_no_trial_and_no_secret_is_in_either() {
+fn the_runtime_contains_no_trial_and_neither_object_contains_a_secret() {
     let common = common(&section(1));
     let job = job();
     let runtime = TrainJob.shared(&common).remove(0).1.to_string();
@@ -155,7 +160,7 @@ fn the_runtime_names_no_trial_and_no_secret_is_in_either() {
 }
 
 #[test]
-fn the_pods_of_an_attempt_are_those_of_its_job_set() {
+fn the_pods_of_an_attempt_are_found_by_their_job_set() {
     let spec = common(&section(2)).spec;
     let label = TrainJob.pod_label("tkx", &job().attempt);
     assert_eq!(label, "jobset.sigs.k8s.io/jobset-name=tkx");
@@ -164,7 +169,7 @@ fn the_pods_of_an_attempt_are_those_of_its_job_set() {
 }
 
 #[test]
-fn pods_on_a_shared_disk_have_a_folder_each() {
+fn each_pod_on_a_shared_disk_has_its_own_folder() {
     let mut common = common(&section(2));
     common.share = Some(Share::Claim { name: "data".to_owned() });
     let made = TrainJob.manifest(&common, &job());
@@ -177,7 +182,7 @@ fn pods_on_a_shared_disk_have_a_folder_each() {
 }
 
 #[test]
-fn a_template_lends_its_pod_and_not_its_container_s_name() {
+fn the_pod_of_a_template_is_used_without_its_containers_name() {
     let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i", "command": ["t"], "env": [{"name": "OWN", "value": "1"}]}]}});
     let mut section = section(1);
     section["template"] = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"template": pod}});
