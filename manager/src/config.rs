@@ -109,13 +109,13 @@ pub struct ExperimentSpec {
     pub tuner_patience: Duration,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
-    /// `objective` or `objective.metric` (TrialKeeper's): the metric to optimise. `None`: the metric of NNI's SDK, or the
-    /// one that the agent chooses.
+    /// `objective` or `objective.metric` (TrialKeeper's): the metric to optimise. `None`: the metric of NNI's SDK, or
+    /// the one that the agent chooses.
     pub objective: Option<String>,
     /// `objectives` and `constraints` (TrialKeeper's). With several objectives, `objective` is the first one.
     pub goals: Goals,
-    /// `initialTrials` (TrialKeeper's): the points that are tried first. A point may omit parameters of the space, which
-    /// are then drawn.
+    /// `initialTrials` (TrialKeeper's): the points that are tried first. A point may omit parameters of the space,
+    /// which are then drawn.
     pub initial_trials: Vec<Parameters>,
     /// `owner` (TrialKeeper's): the owner of the search. `None`: the user who starts it.
     pub owner: Option<String>,

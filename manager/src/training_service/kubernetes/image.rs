@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_of_the_trials_container_counts_once_it_is_known() {
+    fn the_image_of_the_trials_container_is_read() {
         let digest = "docker.io/library/busybox@sha256:6bbe";
         let table = [
             (json!([{"name": "main", "imageID": digest}]), Some(digest)),

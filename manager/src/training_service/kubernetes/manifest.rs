@@ -104,8 +104,8 @@ pub(super) fn labels_of(experiment: &ExperimentId, job: &TrialJobSpec) -> Map<St
     labels
 }
 
-/// Builds the experiment's Secret. It holds the manager's URL, which agents read again when the manager does not
-/// answer, and the authority of its certificate.
+/// Builds the experiment's Secret. It holds the authority of the manager's certificate, and the manager's URL, which
+/// agents read again when the manager does not answer.
 pub fn experiment_secret(common: &Common, manager_url: &str, ca_pem: Option<&str>) -> Value {
     let mut data = Map::new();
     let mut put = |name: &str, text: &str| {
@@ -181,8 +181,8 @@ pub fn grace(spec: &KubernetesSpec) -> Duration {
     Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
 }
 
-/// Returns whether a trial has exactly one pod: no second pod beside it, and no restart that the template asks of the
-/// controller.
+/// Returns whether a trial has exactly one pod: only one at a time, and none that replaces it because the template lets
+/// the controller retry.
 pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
     let retries = |of: &Value| {
         let policy = &of["retryPolicy"];
@@ -196,7 +196,7 @@ pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
         && !roles.iter().any(|role| retries(&role["task"]))
 }
 
-/// Returns the name of the container that reports the trial's metrics: the template's name, or else the usual one.
+/// Returns the name of the container that reports the trial's metrics: the template's name, or the default.
 pub fn reporting_container(common: &Common) -> String {
     let spec = &common.spec;
     if spec.workload.shares_pod_template() {
@@ -212,11 +212,11 @@ pub fn reporting_container(common: &Common) -> String {
     own.unwrap_or(common.container_name).to_owned()
 }
 
-/// Returns the names of the containers that run the trial in the pods of its roles: the template's names, or else
-/// `usual`.
+/// Returns the names of the containers that run the trial in the pods of its roles: the template's names, or the
+/// default `usual`.
 pub fn trial_containers(spec: &KubernetesSpec, usual: &str) -> Vec<String> {
     let own = |position: usize| {
-        // In all other cases the controller requires the usual name.
+        // A kind with a shared pod template requires the default name.
         let template = spec.template.as_ref().filter(|_| !spec.workload.shares_pod_template())?;
         let at = format!("/spec/taskRoles/{position}/task/pod/spec/containers/0/name");
         template.pointer(&at)?.as_str()
@@ -225,12 +225,12 @@ pub fn trial_containers(spec: &KubernetesSpec, usual: &str) -> Vec<String> {
     roles.map(|position| own(position).unwrap_or(usual).to_owned()).collect()
 }
 
-/// Returns a typical trial.
+/// Returns an example trial, for dry runs.
 pub(super) fn example(experiment: &ExperimentId) -> TrialJobSpec {
     TrialJobSpec {
         experiment: experiment.clone(),
-        trial: TrialJobId::new("example").expect("it is an id"),
-        attempt: AttemptId::new("example-1").expect("it is an id"),
+        trial: TrialJobId::new("example").expect("a valid id"),
+        attempt: AttemptId::new("example-1").expect("a valid id"),
         sequence: 0,
         command: String::new(),
         parameter_record: json!({}),
@@ -238,7 +238,7 @@ pub(super) fn example(experiment: &ExperimentId) -> TrialJobSpec {
     }
 }
 
-/// Returns the trial's parameters, for commands that contain placeholders.
+/// Returns the trial's parameters, for the placeholders in commands.
 fn parameters(job: &TrialJobSpec) -> Parameters {
     job.parameter_record.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default()
 }

@@ -67,7 +67,7 @@ impl Decider {
 }
 
 impl Outcome {
-    /// Creates a failure of which only this message is known.
+    /// Creates a failure with only this message.
     pub fn unseen(message: String) -> Self {
         Self {
             succeeded: false,

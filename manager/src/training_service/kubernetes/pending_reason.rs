@@ -34,7 +34,7 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
     let waiting = container.pointer("/state/waiting")?;
     let (reason, message) = (text(waiting, "reason"), text(waiting, "message"));
     let image = text(container, "image");
-    // Between two tries the kubelet reports its pause and, since Kubernetes 1.31, the cause of it.
+    // Between two tries, the kubelet reports a pause and, since Kubernetes 1.31, its cause.
     let message = match message.split_once(": ErrImagePull: ") {
         _ if reason != "ImagePullBackOff" => message,
         Some((_, why)) => why.to_owned(),
@@ -45,14 +45,14 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
             format!("the image {image} cannot be pulled")
         }
         "ErrImageNeverPull" => {
-            format!("the image {image} is not on the node and may not be pulled")
+            format!("the image {image} is not on the node, and its pull policy forbids pulling it")
         }
         "InvalidImageName" => format!("{image} is not a valid image name"),
         "ImageInspectError" => format!("the image {image} cannot be used"),
         "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
-            format!("the container {name} cannot be made")
+            format!("the container {name} cannot be created")
         }
-        "CrashLoopBackOff" => format!("the container {name} fails again and again"),
+        "CrashLoopBackOff" => format!("the container {name} fails repeatedly"),
         // `ContainerCreating` and `PodInitializing`: the pod is starting.
         _ => return None,
     };
@@ -80,7 +80,7 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
             "its node refused the pod"
         }
         "NodeNotReady" => "its node is not ready",
-        // The pod's own status reports image pulls better, and other reasons are no problem (`DNSConfigForming`).
+        // The pod's own status has better reports of image pulls. Other reasons are not problems (`DNSConfigForming`).
         _ => return None,
     };
     Some((text(about, "name"), format!("{what}: {message}")))
@@ -100,8 +100,8 @@ pub fn of_refused_pod(event: &Value) -> Option<String> {
     refused.then(|| text(event, "message"))
 }
 
-/// Returns the workload of a pod. Every controller builds the pod's name from the workload's name, which has no dash, a
-/// dash and a suffix.
+/// Returns the workload of a pod. Every controller builds the name of a pod from the workload's name, which has no
+/// dash, followed by a dash and a suffix.
 pub fn workload_of(pod: &str) -> &str {
     pod.split('-').next().unwrap_or_default()
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_pods_say_why_they_wait() {
+    fn the_reasons_of_recorded_pods_are_read() {
         #[rustfmt::skip]
         let table = [
             ("ok5",               None),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_tried_again_and_again_is_one_reason() {
+    fn repeated_image_pulls_have_one_reason() {
         let why = |reason: &str, message: &str| {
             let state = json!({"waiting": {"reason": reason, "message": message}});
             let container = json!({"name": "framework", "image": "a:1", "state": state});
@@ -168,13 +168,13 @@ mod tests {
         assert_eq!(first, "the image a:1 cannot be pulled: no such host");
         let pause = "Back-off pulling image \"a:1\": ErrImagePull: no such host";
         assert_eq!(why("ImagePullBackOff", pause), first);
-        // The message before Kubernetes 1.31, and a message with fewer details than the known one.
+        // The message before Kubernetes 1.31 has fewer details than the known one.
         let pause = why("ImagePullBackOff", "Back-off pulling image \"a:1\"");
         assert!(first.starts_with(&pause), "{pause}");
     }
 
     #[test]
-    fn a_pod_at_the_barrier_waits_for_the_others() {
+    fn a_pod_at_the_barrier_waits_for_the_other_pods() {
         let at = |name: &str, state: &str| {
             let container = json!({"name": name, "image": "any", "state": {state: {}}});
             of_pod(&json!({"status": {"initContainerStatuses": [container]}}))
@@ -182,11 +182,11 @@ mod tests {
         let waits = at("frameworkbarrier", "running").unwrap();
         assert!(waits.starts_with("its pod waits for the other pods"), "{waits}");
         assert_eq!(at("frameworkbarrier", "terminated"), None);
-        assert_eq!(at("setup", "running"), None, "an init container of the template's is at work");
+        assert_eq!(at("setup", "running"), None, "an init container of the template runs");
     }
 
     #[test]
-    fn a_controllers_event_says_why_it_made_no_pod() {
+    fn the_reason_for_a_missing_pod_is_read_from_the_controllers_event() {
         let recorded = |case: &str| {
             let path = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../tests/fixtures/kubernetes")
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_matter_are_told_and_others_are_not() {
+    fn only_events_about_problems_are_reported() {
         let event = |kind: &str, reason: &str| {
             json!({
                 "type": kind, "reason": reason, "message": "because",

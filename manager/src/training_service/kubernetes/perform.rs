@@ -38,8 +38,8 @@ impl Shared {
                     }
                 })),
                 Act::Listen(name) => drop(self.tasks.spawn(async move {
-                    // The preflight checks do not require the right to read logs. Without it, the message explains how
-                    // the user can read them.
+                    // The preflight checks do not require the right to read logs. Without the right, the message names
+                    // a command with which the user can read them.
                     let said = match shared.reporter(&name).await {
                         Some((pod, container)) => {
                             shared.settings.cluster.last_lines(&pod, &container).await
@@ -59,7 +59,7 @@ impl Shared {
                 Act::Delete(name) => drop(self.tasks.spawn(async move {
                     let resource = shared.kind.resource();
                     let kind = resource.kind;
-                    warn!("the {kind} {name} did not end within its time; deleting it");
+                    warn!("the {kind} {name} did not end within its time limit; deleting it");
                     let cluster = &shared.settings.cluster;
                     let done = shared.until_done(&name, || cluster.delete(resource, &name));
                     if done.await.is_some() {

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_read_is_reported_with_the_field_that_names_it() {
+    fn an_error_for_an_unreadable_file_names_its_field() {
         let path = Path::new("/nowhere/auth.json");
         let problem = read("privateRegistryAuthPath", path).unwrap_err().to_string();
         assert_eq!(problem, "privateRegistryAuthPath: cannot read /nowhere/auth.json");

@@ -29,8 +29,8 @@ const ACCESS: &str = "/run/trialkeeper";
 const PORT: usize = 4000;
 /// The folder where `frameworkbarrier` writes its results.
 const BARRIER: &str = "/mnt/frameworkbarrier";
-/// The largest record of parameters that a variable may hold. The agent fetches longer ones from the manager, since one
-/// variable holds 128 KiB.
+/// The largest record of parameters that is passed in a variable, which can hold 128 KiB. The agent fetches longer ones
+/// from the manager.
 const INLINE_BYTES: usize = 32 << 10;
 
 /// The part of a pod's grace period that remains for the agent after its trial. It includes 2 s for the output, 5 s for
@@ -43,8 +43,8 @@ const ROTATE_BYTES: u64 = 16 << 20;
 const SPOOL_BYTES: u64 = 64 << 20;
 /// The limit for the output of each stream that goes to the manager, in bytes a second. The manager keeps all of it.
 const LOG_RATE: u64 = 1 << 20;
-/// Agent variables that a template may set. They are limits and affect neither the agent's identity nor its
-/// destination.
+/// Agent variables that a template may set. They are limits, and affect neither the agent's identity nor the manager's
+/// address.
 const BOUNDS: [&str; 5] = [
     "TRIALKEEPER_GRACE",
     "TRIALKEEPER_START_TIMEOUT",
@@ -96,7 +96,7 @@ pub(in crate::training_service::kubernetes) fn leave_alone(metadata: &mut Value)
     }
 }
 
-/// Removes the fields that the controller drops and that admission would therefore not see.
+/// Removes the fields that the controller drops, so that a dry run checks the pod that the controller would create.
 pub(in crate::training_service::kubernetes) fn without_what_is_dropped(pod: &mut Value) {
     let lists = ["initContainers", "containers"];
     let containers = lists.map(|list| pod[list].as_array().map_or(0, Vec::len));
@@ -140,7 +140,8 @@ pub(in crate::training_service::kubernetes) fn complete(
     pod["restartPolicy"] = Value::from("Never");
     pod["terminationGracePeriodSeconds"] = Value::from(grace(pod));
     if pod["hostNetwork"] == true {
-        // By default such a pod uses the node's own DNS, which knows no Service, such as the manager's.
+        // By default, a pod on the host's network uses the node's DNS, which does not resolve Services such as the
+        // manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
     let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template))
@@ -378,9 +379,9 @@ fn common_variables(
         ("TRIALKEEPER_GRACE", format!("{}s", grace - AFTER_S)),
         ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
         ("TRIALKEEPER_LOG_RATE", LOG_RATE.to_string()),
-        // A user id without an account has no home directory, and a read-only home is of no use.
+        // A user id without an account has no home directory, and the image's home may be read-only.
         ("HOME", POD_FOLDER.to_owned()),
-        // Such a user has no name either, and libraries ask for one (`getpass.getuser()`, and therefore torch.compile).
+        // Such a user has no name either, which libraries need (`getpass.getuser()`, and therefore torch.compile).
         ("USER", "trial".to_owned()),
         ("LOGNAME", "trial".to_owned()),
     ]
@@ -424,7 +425,7 @@ fn environment(
     if spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1 {
         let (main, index) = &spec.metrics_from;
         variables.push(("TRIALKEEPER_METRICS_FROM", format!("{main}:{index}")));
-        // The pods wait for one another for as long as a trial may take to start, which includes more than fetching the
+        // The pods wait for one another as long as a trial may take to start, which includes more than fetching the
         // code.
         let patience = spec.start_up_deadline.as_secs().max(1);
         variables.push(("TRIALKEEPER_START_TIMEOUT", format!("{patience}s")));
@@ -444,7 +445,7 @@ fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
     let has = |known: &Value, name: &str| known["name"] == name;
     let mut whole = container["env"].as_array().cloned().unwrap_or_default();
     for (name, value) in variables {
-        // The template's values for the home, the GPUs and the agent's limits take precedence, and no others do.
+        // Only the template's values for the home, the GPUs and the agent's limits take precedence.
         if whole.iter().any(|known| has(known, name)) {
             if !name.starts_with("TRIALKEEPER_") || BOUNDS.contains(&name) {
                 continue;
@@ -474,7 +475,7 @@ fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
         json!({"name": "trialkeeper", "emptyDir": {}}),
         json!({
             "name": "trialkeeper-access",
-            // Any user that a template chose must be able to read the folder, and only this pod has it.
+            // Readable for every user, because a template may choose any. Only this pod has the folder.
             "projected": {"defaultMode": 0o444, "sources": sources},
         }),
     ]
@@ -528,8 +529,8 @@ fn barrier(image: &str) -> Value {
 }
 
 /// Returns the security context of a pod under the profile "restricted". A Framework's pod gets no `seccompProfile`,
-/// because its controller drops that field. With `claim` the trials' folders may lie on a new disk, to which only a
-/// group can be granted access. Otherwise `fsGroup` is absent, since the kubelet would change the group of every file
+/// because its controller drops that field. With `claim`, the trials' folders may be on a new disk, which the pod can
+/// only access through a group. Otherwise, `fsGroup` is absent, since the kubelet would change the group of every file
 /// on all of the template's volumes.
 fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
     let user = spec.run_as_user;

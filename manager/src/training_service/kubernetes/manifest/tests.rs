@@ -1,4 +1,5 @@
-//! Tests of the objects: against the known rules of the controller and of Kubernetes, and one object as a whole.
+//! Tests of the objects: against the rules of the controller and of Kubernetes, and one object against its reviewed
+//! form.
 
 mod bootstrap;
 
@@ -93,21 +94,26 @@ fn variable(pod: &Value, name: &str) -> Option<String> {
 }
 
 #[test]
-fn a_framework_is_as_it_was() {
+fn the_manifest_of_a_framework_matches_the_reviewed_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/manifest/tests/one-role.json");
     let made = framework(&common(&one_role()), &job());
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());
+    assert_eq!(
+        made,
+        known,
+        "the manifest has changed; it is now\n{}",
+        serde_json::to_string_pretty(&made).unwrap()
+    );
 }
 
 #[test]
-fn names_are_those_that_the_controller_allows() {
+fn names_follow_the_rules_of_the_controller() {
     let experiment = |id: &str| ExperimentId::new(id).unwrap();
     let attempt = |id: &str| AttemptId::new(id).unwrap();
     let plain = workload_name(&experiment("abcd1234"), &attempt("k3f9a-2"));
     assert_eq!(plain, "tkabcd1234k3f9a2");
-    // Ids of an older NNI have capitals and dashes, which must not map two ids to one name.
+    // Ids of an older NNI have capitals and dashes. Two of them must not get the same name.
     let names = [
         workload_name(&experiment("Ab"), &attempt("x-1")),
         workload_name(&experiment("ab"), &attempt("x-1")),
@@ -121,7 +127,7 @@ fn names_are_those_that_the_controller_allows() {
 }
 
 #[test]
-fn no_secret_is_in_the_framework_and_nothing_new_is_in_the_pod() {
+fn the_framework_contains_no_secret_and_no_field_that_the_controller_drops() {
     let made = framework(&common(&one_role()), &job());
     let text = made.to_string();
     assert!(!text.contains("secret-token") && !text.contains(&STANDARD.encode("secret-token")));
@@ -137,7 +143,7 @@ fn no_secret_is_in_the_framework_and_nothing_new_is_in_the_pod() {
 }
 
 #[test]
-fn kubernetes_replaces_nothing_in_what_is_the_users() {
+fn kubernetes_expands_nothing_in_the_users_texts() {
     let made = pod(&framework(&common(&one_role()), &job()), 0);
     assert_eq!(made["containers"][0]["command"][3], "echo lr=$$(( 1 )) 0.1");
     let record: Value = serde_json::from_str(
@@ -156,7 +162,7 @@ fn kubernetes_replaces_nothing_in_what_is_the_users() {
 const INLINE: usize = 40 << 10;
 
 #[test]
-fn gpus_are_asked_for_hidden_or_left_alone() {
+fn gpus_are_requested_hidden_or_unchanged() {
     let with = |gpus: Value| {
         let mut section = one_role();
         section["taskRoles"][0]["gpuNumber"] = gpus;
@@ -175,7 +181,7 @@ fn gpus_are_asked_for_hidden_or_left_alone() {
 }
 
 #[test]
-fn several_roles_know_one_another() {
+fn several_roles_receive_the_names_of_all_roles() {
     let made = framework(
         &common(&json!({
             "platform": "frameworkcontroller",
@@ -207,12 +213,15 @@ fn several_roles_know_one_another() {
         let command = json!(["/trialkeeper/bin/trialkeeper", "run", "--shell", line]);
         assert_eq!(pod["containers"][0]["command"], command);
         let template = &made["spec"]["taskRoles"][position]["task"]["pod"]["metadata"]["labels"];
-        assert_eq!(template[EXPERIMENT], "abcd1234", "the controller copies no label to its pods");
+        assert_eq!(
+            template[EXPERIMENT], "abcd1234",
+            "the controller does not copy labels to its pods"
+        );
     }
 }
 
 #[test]
-fn a_template_is_completed_and_not_replaced() {
+fn a_template_keeps_its_own_fields() {
     let made = framework(
         &common(&json!({
             "platform": "frameworkcontroller",
@@ -241,17 +250,17 @@ fn a_template_is_completed_and_not_replaced() {
         })),
         &job(),
     );
-    assert_eq!(made.get("status"), None, "a status that is sent is believed");
+    assert_eq!(made.get("status"), None, "the controller would accept a status");
     assert_eq!(made["metadata"]["name"], "tkabcd1234k3f9a2");
     assert_eq!(made["metadata"]["labels"]["team"], "vision");
     assert_eq!(made["metadata"]["labels"][EXPERIMENT], "abcd1234");
     assert_eq!(made["metadata"]["annotations"]["a"], "b");
-    assert_eq!(made["metadata"].get("resourceVersion"), None, "an object to be made has none");
+    assert_eq!(made["metadata"].get("resourceVersion"), None, "a new object has no version");
     assert_eq!(made["spec"]["retryPolicy"]["maxRetryCount"], 1);
     assert_eq!(made["spec"]["taskRoles"][0]["taskNumber"], 2);
     assert_eq!(made["spec"]["taskRoles"][0]["task"]["pod"]["metadata"]["labels"]["tier"], "gold");
     let pod = pod(&made, 0);
-    assert_eq!(pod["restartPolicy"], "Never", "another would hide every failure");
+    assert_eq!(pod["restartPolicy"], "Never", "another policy would hide every failure");
     assert_eq!(pod["priorityClassName"], "high");
     assert_eq!(pod["securityContext"], json!({"runAsUser": 7}));
     assert_eq!(pod["volumes"].as_array().unwrap().len(), 3);
@@ -311,7 +320,7 @@ fn the_experiments_secret_leads_to_the_manager() {
 }
 
 #[test]
-fn a_template_s_time_to_end_is_respected() {
+fn a_templates_grace_period_is_respected() {
     let section = |seconds: Value| {
         json!({
             "platform": "frameworkcontroller",
@@ -336,7 +345,7 @@ fn a_template_s_time_to_end_is_respected() {
 }
 
 #[test]
-fn a_template_s_own_words_outrank_what_is_usual() {
+fn values_of_a_template_outrank_the_defaults() {
     let with = |metadata: Value, changes: &Value, more: &Value| {
         let env = json!([
             {"name": "TRIALKEEPER_GRACE", "value": "3s"}, {"name": "USER", "value": "me"},
@@ -357,11 +366,15 @@ fn a_template_s_own_words_outrank_what_is_usual() {
     assert_eq!(metadata["annotations"]["sidecar.istio.io/inject"], "false");
     assert_eq!(metadata["annotations"]["linkerd.io/inject"], "disabled");
     let evict = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-    assert_eq!(metadata["annotations"][evict], "false", "it would begin anew");
+    assert_eq!(metadata["annotations"][evict], "false", "an eviction would restart the trial");
     assert_eq!(plain["podGracefulDeletionTimeoutSec"], 30 + 600);
     let pod = &plain["pod"]["spec"];
     assert_eq!(pod.get("dnsPolicy"), None);
-    assert_eq!(pod["securityContext"].get("fsGroup"), None, "its claims stay as they are");
+    assert_eq!(
+        pod["securityContext"].get("fsGroup"),
+        None,
+        "the groups of files on its claims do not change"
+    );
     assert_eq!(variable(pod, "TRIALKEEPER_GRACE").as_deref(), Some("3s"));
     assert_eq!(variable(pod, "USER").as_deref(), Some("me"));
     assert_eq!(variable(pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
@@ -380,20 +393,16 @@ fn a_template_s_own_words_outrank_what_is_usual() {
 }
 
 #[test]
-fn a_claim_of_the_trials_is_made_their_group_s() {
+fn a_pod_with_a_claim_gets_its_group() {
     let mut common = common(&one_role());
     common.share = Some(Share::Claim { name: "disk".to_owned() });
     let pod = pod(&framework(&common, &job()), 0);
     assert_eq!(pod["securityContext"]["fsGroup"], 65532);
-    assert_eq!(
-        variable(&pod, "TRIALKEEPER_ROTATE_BYTES"),
-        None,
-        "the output is the user's to read"
-    );
+    assert_eq!(variable(&pod, "TRIALKEEPER_ROTATE_BYTES"), None, "the user can read the output");
 }
 
 #[test]
-fn the_barrier_may_write_where_its_image_makes_it_write() {
+fn the_barrier_may_write_to_its_own_folder() {
     let mut section = one_role();
     section["barrierImage"] = json!("frameworkcontroller/frameworkbarrier:v1.0.0");
     section["taskRoles"][0]["taskNumber"] = json!(2);
@@ -402,14 +411,14 @@ fn the_barrier_may_write_where_its_image_makes_it_write() {
     assert_eq!(barrier["securityContext"]["runAsUser"], 0);
     assert_eq!(barrier["securityContext"]["runAsNonRoot"], false);
     assert_eq!(barrier["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
-    // The agent knows ranks and ports, and sets the variables that the barrier reads.
+    // The agent sets the variables for ranks and ports, which the barrier reads.
     assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("worker:2"));
     let line = pod["containers"][0]["command"][3].as_str().unwrap();
     assert!(line.starts_with(". /mnt/frameworkbarrier/injector.sh && "), "{line}");
 }
 
 #[test]
-fn a_pod_to_ask_about_is_what_the_controller_would_make() {
+fn the_pod_of_a_dry_run_is_the_one_that_the_controller_creates() {
     let mut section = one_role();
     section["template"] = json!({"spec": {"taskRoles": [{"name": "worker", "task": {"pod": {"spec": {
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 7},
@@ -423,7 +432,7 @@ fn a_pod_to_ask_about_is_what_the_controller_would_make() {
     assert_eq!(
         pod["spec"]["securityContext"],
         json!({"runAsUser": 7}),
-        "the controller drops the rest"
+        "the controller drops the other fields"
     );
     assert_eq!(pod["spec"]["containers"][0]["securityContext"], json!({}));
     assert_eq!(pod["spec"]["hostname"], "0-0");

@@ -73,7 +73,7 @@ pub(super) struct ForcedEnd {
 }
 
 impl ForcedEnd {
-    /// Creates a failure of which only this message is known.
+    /// Creates a failure with only this message.
     pub(super) fn failure(message: String) -> Self {
         Self { message, class: None, disruption: None }
     }

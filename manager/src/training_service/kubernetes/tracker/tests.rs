@@ -63,7 +63,7 @@ fn waits(why: &str) -> Act {
 }
 
 #[test]
-fn the_end_is_told_once() {
+fn the_end_is_reported_once() {
     let mut tracker = made();
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending] {
         assert_eq!(tracker.workload("fa", phase, at(1)), []);
@@ -81,7 +81,7 @@ fn the_end_is_told_once() {
 }
 
 #[test]
-fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
+fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     // The workload was deleted while it was watched.
     assert_eq!(
         made().workload_gone("fa"),
@@ -113,13 +113,13 @@ fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
 }
 
 #[test]
-fn a_refusal_is_the_end() {
+fn a_refused_submission_is_an_end() {
     let refused = tracker().submitted("fa", Err("quota exceeded".to_owned()), at(1));
     assert_eq!(refused, [gone(None, "quota exceeded")]);
 }
 
 #[test]
-fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
+fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
@@ -135,7 +135,7 @@ fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
 }
 
 #[test]
-fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
+fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
@@ -155,7 +155,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
 }
 
 #[test]
-fn a_stop_before_it_is_made_waits_for_that() {
+fn a_stop_before_the_creation_is_sent_after_it() {
     let mut tracker = tracker();
     assert!(!tracker.is_unwanted("fa"));
     assert_eq!(tracker.stop_trial(&trial("a"), at(1)), []);
@@ -164,13 +164,13 @@ fn a_stop_before_it_is_made_waits_for_that() {
 }
 
 #[test]
-fn a_reason_to_wait_is_told_when_it_is_new() {
+fn a_new_reason_to_wait_is_reported() {
     let mut tracker = made();
     assert_eq!(tracker.waits("fa", None), []);
     assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.waits("fa", Some("no room".to_owned())), []);
     assert_eq!(tracker.waits("fa", None), []);
-    assert_eq!(tracker.waits("fa", Some("no".to_owned())), [], "it was known better");
+    assert_eq!(tracker.waits("fa", Some("no".to_owned())), [], "the known reason has more details");
     assert_eq!(tracker.waits("fa", Some("no image".to_owned())), [waits("no image")]);
     tracker.workload("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.waits("fa", Some("late news".to_owned())), []);
@@ -178,7 +178,7 @@ fn a_reason_to_wait_is_told_when_it_is_new() {
 }
 
 #[test]
-fn a_controller_that_takes_no_notice_is_a_reason() {
+fn a_controller_that_does_not_notice_the_workload_is_a_reason() {
     let mut tracker = made();
     assert_eq!(tracker.next_deadline(), Some(UNSEEN));
     assert_eq!(tracker.tick(at(1)), []);
@@ -192,7 +192,7 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
 }
 
 #[test]
-fn the_cluster_is_asked_before_a_controller_is_said_to_be_absent() {
+fn the_cluster_is_queried_before_the_controller_counts_as_absent() {
     // An operator whose pods are refused leaves the status empty and reports an event.
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Unseen, at(1));
@@ -205,7 +205,7 @@ fn the_cluster_is_asked_before_a_controller_is_said_to_be_absent() {
 }
 
 #[test]
-fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
+fn a_missing_pod_is_a_reason_until_it_exists() {
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Waiting, at(1));
     assert_eq!(tracker.next_deadline(), Some(UNSEEN));
@@ -233,7 +233,7 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
 }
 
 #[test]
-fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
+fn queries_about_one_missing_pod_of_several_are_repeated() {
     let ask = [Act::Ask("fa".to_owned())];
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {
         let mut tracker = made().with_pods(2);
@@ -267,7 +267,7 @@ fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
 }
 
 #[test]
-fn a_pod_that_is_no_longer_listed_lacks_its_end_until_the_watch_says_it() {
+fn an_unlisted_pod_lacks_its_end_until_the_watch_reports_it() {
     let pod = |name: &str| serde_json::json!({"metadata": {"name": name}});
     let mut tracker = made();
     assert!(!tracker.lacks_end("fa", &[]));
@@ -280,7 +280,7 @@ fn a_pod_that_is_no_longer_listed_lacks_its_end_until_the_watch_says_it() {
 }
 
 #[test]
-fn the_only_pod_needs_no_listing_where_it_was_seen_to_end() {
+fn no_listing_is_needed_if_the_only_pod_was_seen_to_end() {
     let seen = |phase: &str, deleted: Option<&str>| {
         serde_json::json!({
             "metadata": {"name": "fa-x", "deletionTimestamp": deleted}, "status": {"phase": phase},
@@ -313,10 +313,10 @@ fn the_only_pod_needs_no_listing_where_it_was_seen_to_end() {
 type Pod = (&'static str, Option<&'static str>);
 
 #[test]
-fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
+fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     let taken =
         |reason: &str| Disruption { said: reason.to_owned(), why: format!("taken: {reason}") };
-    // The message for `PodExternalDeleted`, which is all that the controller knows of a preempted pod.
+    // The message for `PodExternalDeleted`, the controller's only information about a preempted pod.
     let deleted = |role: &str| {
         let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
         let outcome =
@@ -346,7 +346,7 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
         assert_eq!(event.disruption.is_some(), is_taken, "{pods:?}");
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
-    // The reason for the stop outranks the fate of its pod meanwhile.
+    // The reason for the stop outranks a disruption of its pod.
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.tick(START_UP);
@@ -358,7 +358,7 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
 }
 
 #[test]
-fn what_does_not_start_in_time_fails_with_its_reason() {
+fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
@@ -384,7 +384,7 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
 }
 
 #[test]
-fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() {
+fn a_pod_that_waits_while_another_runs_has_the_same_deadline() {
     let mut tracker = made();
     assert_eq!(tracker.workload("fa", JobPhase::Starting, at(1)), []);
     assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
@@ -395,7 +395,7 @@ fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() 
 }
 
 #[test]
-fn pods_that_run_without_a_word_are_told_of_once() {
+fn running_pods_with_a_silent_agent_are_reported_once() {
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Running, at(5));
     assert_eq!(tracker.next_deadline(), Some(at(5) + UNHEARD));
@@ -416,7 +416,7 @@ fn pods_that_run_without_a_word_are_told_of_once() {
 }
 
 #[test]
-fn a_manager_that_comes_back_adopts_what_it_finds() {
+fn a_resumed_manager_adopts_existing_workloads() {
     let adopted = |phase: Option<JobPhase>| {
         let mut tracker = Tracker::new(&Framework, START_UP, at(30));
         tracker.listing();
@@ -429,7 +429,7 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
     assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
     assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
     assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
-    // The message of an adopted success says that its agent never reported it.
+    // The message of an adopted success mentions that its agent did not report it.
     let Act::Tell(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
     let found = adopted(Some(completed(Some(0), "")));
     assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
@@ -438,7 +438,7 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
 }
 
 #[test]
-fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
+fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.listing();
     tracker.workload("fa", JobPhase::Running, at(1));
@@ -457,7 +457,7 @@ fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
 }
 
 #[test]
-fn what_ended_long_ago_is_tidied_up() {
+fn the_remains_of_old_ends_are_deleted() {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     let mut tidied = Vec::new();
     for i in 0..400 {
@@ -484,13 +484,13 @@ fn what_ended_long_ago_is_tidied_up() {
     assert_eq!(tidied[0], attempt("t0"));
     assert_eq!(tidied[299], attempt("t299"));
     // A quota is exhausted, so only the latest workloads stay.
-    let Some(Act::Tidy(more)) = tracker.make_room() else { panic!("there are a hundred") };
+    let Some(Act::Tidy(more)) = tracker.make_room() else { panic!("a hundred workloads remain") };
     assert_eq!((more.len(), &more[0]), (100 - SPARED, &attempt("t300")));
     assert_eq!(tracker.make_room(), None);
 }
 
 #[test]
-fn what_the_cluster_does_not_take_waits_no_longer_than_a_pod_may() {
+fn a_refused_workload_waits_no_longer_than_a_pod() {
     let mut tracker = tracker();
     assert_eq!(tracker.waits("fa", Some("exceeded quota".to_owned())), [waits("exceeded quota")]);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
@@ -512,12 +512,12 @@ fn batch_job() -> Tracker {
 }
 
 #[test]
-fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
+fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
     let mut tracker = batch_job();
     assert_eq!(tracker.workload("ja", JobPhase::Running, at(1)), []);
     assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
     assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
-    assert_eq!(tracker.workload_gone("ja"), [], "it is awaited once");
+    assert_eq!(tracker.workload_gone("ja"), [], "the pods are awaited once");
     assert_eq!(tracker.pods_gone("ja"), [gone(None, "stopped on request")]);
     assert_eq!(tracker.pods_gone("ja"), []);
 
@@ -530,7 +530,7 @@ fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
 }
 
 #[test]
-fn no_deadline_runs_while_a_queue_holds_a_job_back() {
+fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
     let suspended = [waits(SUSPENDED), Act::WatchQueue];
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(1)), suspended);
@@ -546,7 +546,7 @@ fn no_deadline_runs_while_a_queue_holds_a_job_back() {
     let requeued = Act::Tell(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
-    // After the admission, the time limit for the start begins anew.
+    // After the admission, the time limit for the start applies again.
     let again = START_UP * 30;
     assert_eq!(tracker.workload("ja", JobPhase::Waiting, again), []);
     let acts = tracker.tick(again + START_UP);

@@ -165,7 +165,7 @@ impl Node {
     }
 }
 
-/// Returns the path of a program. (A version manager's `python3` is a script that needs a home.)
+/// Returns the path of a program. (The `python3` of a version manager is a script that needs a home directory.)
 fn real(program: &str) -> PathBuf {
     let mut command = Command::new("sh");
     command.args([
@@ -182,7 +182,7 @@ fn real(program: &str) -> PathBuf {
 }
 
 #[test]
-fn the_second_pod_of_a_node_asks_for_nothing() {
+fn the_second_pod_of_a_node_fetches_nothing() {
     for check in ["sha256sum", "python3"] {
         let node = Node::new();
         assert_eq!(node.start_with(&node.cache(), &["curl", check], &[]), "");
@@ -191,7 +191,7 @@ fn the_second_pod_of_a_node_asks_for_nothing() {
             assert_eq!(fs::read_to_string(file).unwrap(), text);
             assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644);
         }
-        // This image has no program to fetch with, either.
+        // This image has no program that can fetch files.
         assert_eq!(node.start_with(&node.cache(), &[check], &[]), "");
         assert!(node.manager.asked().is_empty(), "{check}");
         assert_eq!(node.names().len(), 2);
@@ -199,7 +199,7 @@ fn the_second_pod_of_a_node_asks_for_nothing() {
 }
 
 #[test]
-fn a_damaged_file_is_fetched_anew() {
+fn a_damaged_file_is_fetched_again() {
     let cut = |path: &Path| fs::write(path, &fs::read(path).unwrap()[..3]).unwrap();
     let link = |path: &Path| {
         fs::remove_file(path).unwrap();
@@ -231,7 +231,7 @@ fn a_damaged_file_is_fetched_anew() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_used_harms_no_trial() {
+fn an_unusable_cache_harms_no_trial() {
     let node = Node::new();
     let no_folder = node.folder.path().join("file");
     fs::write(&no_folder, "").unwrap();
@@ -252,15 +252,15 @@ fn a_cache_that_cannot_be_used_harms_no_trial() {
         let said = node.start_with(cache, programs, scripts);
         assert!(said.contains(expected), "{says}: {said}");
         let lines = if expected == no_check { 1 } else { 2 };
-        assert_eq!(said.lines().count(), lines, "one for each file: {said}");
+        assert_eq!(said.lines().count(), lines, "one line for each file: {said}");
         assert_eq!(node.manager.asked(), ["code", "program"], "{says}");
-        assert!(node.names().is_empty(), "{says}: nothing is left behind: {:?}", node.names());
+        assert!(node.names().is_empty(), "{says}: no file remains: {:?}", node.names());
     }
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
-fn a_disk_that_is_full_or_read_only_harms_no_trial() {
+fn a_full_or_read_only_disk_harms_no_trial() {
     let node = Node::new();
     let mount = |options: &str| {
         let mut mount = Command::new("mount");
@@ -283,7 +283,7 @@ fn a_disk_that_is_full_or_read_only_harms_no_trial() {
 }
 
 #[test]
-fn pods_that_start_together_leave_one_file_of_each() {
+fn pods_that_start_together_cache_each_file_once() {
     let node = Node::new();
     let pods: Vec<_> = (0..6).map(|_| node.pod(&node.cache(), &IMAGE, &[])).collect();
     for (_folder, child) in pods {
@@ -298,7 +298,7 @@ fn pods_that_start_together_leave_one_file_of_each() {
 }
 
 #[test]
-fn another_file_than_the_announced_one_is_not_kept() {
+fn a_file_with_another_checksum_is_not_cached() {
     let mut node = Node::new();
     node.sums = [sum("an earlier agent"), sum(CODE)];
     let said = node.start();
@@ -331,7 +331,7 @@ fn an_agent_of_the_image_uses_the_cache_for_the_code() {
 }
 
 #[test]
-fn what_no_pod_takes_for_a_month_goes_and_the_users_files_stay() {
+fn files_unused_for_a_month_are_removed_and_the_users_files_stay() {
     let node = Node::new();
     let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
     let age = |path: &Path, days: u32| {
@@ -350,7 +350,7 @@ fn what_no_pod_takes_for_a_month_goes_and_the_users_files_stay() {
     let mut expected = vec![agent, code, "data.bin".to_owned(), "trialkeeper-new".to_owned()];
     expected.sort();
     assert_eq!(node.names(), expected);
-    // Taking a file renews its age.
+    // A use of a file renews its time.
     let then = node.files().map(|file| age(&file, 20));
     node.start();
     for (file, then) in node.files().iter().zip(then) {
@@ -369,7 +369,7 @@ fn pod_spec(object: &Value) -> Option<&Value> {
 }
 
 #[test]
-fn every_kind_mounts_the_cache_and_tells_its_pods_the_sums() {
+fn every_kind_mounts_the_cache_and_passes_the_checksums_to_its_pods() {
     let host = json!({"cache": {"hostPath": "/var/tk"}, "allowHostPath": true});
     let claim = json!({"cache": {"claimName": "agents"}});
     let of_host = json!({"name": VOLUME, "hostPath": {"path": "/var/tk"}});
@@ -411,7 +411,7 @@ fn every_kind_mounts_the_cache_and_tells_its_pods_the_sums() {
 }
 
 #[test]
-fn an_agent_of_the_image_is_named_and_a_claim_that_is_mounted_already_is_no_second_volume() {
+fn an_agent_of_the_image_has_no_checksum_and_a_mounted_claim_no_second_volume() {
     let sections = |changes: &Value| {
         let mut section =
             json!({"platform": "kubernetes", "dockerImage": "i", "cache": {"claimName": "agents"}});

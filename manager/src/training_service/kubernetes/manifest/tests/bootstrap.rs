@@ -9,7 +9,7 @@ fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) 
     bootstrap_with(folder, programs, "parameters")
 }
 
-/// Runs the script in a pod that has to fetch these files.
+/// Runs the script in a pod that must fetch these files.
 fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Option<i32>, String) {
     use std::os::unix::fs::PermissionsExt as _;
     let bin = folder.join("bin");
@@ -35,7 +35,7 @@ fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Opt
 }
 
 #[test]
-fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
+fn an_image_that_cannot_fetch_the_agent_reports_it_at_once() {
     let nothing: &[(&str, &str)] = &[];
     let busybox = "#!/bin/sh\ncase $1 in --version) echo 'wget: unrecognized option' >&2; exit 1;; esac\nexit 9\n";
     for (programs, says) in [
@@ -55,7 +55,7 @@ fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
 }
 
 #[test]
-fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
+fn every_program_that_fetches_the_agent_executes_it_and_has_timeouts() {
     // Each program leaves an agent at the requested path. Files next to it record the program's arguments, its proxy
     // and its configuration.
     let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent $https_proxy >&2\\n'";
@@ -70,7 +70,7 @@ fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
         let folder = tempfile::tempdir().unwrap();
         let (code, stderr) = bootstrap(folder.path(), &[(name, script)]);
         let agent = "agent http://proxy.example:3128";
-        assert_eq!((code, stderr.trim()), (Some(0), agent), "{name}: the trial has its proxy");
+        assert_eq!((code, stderr.trim()), (Some(0), agent), "{name}: the trial has its own proxy");
         let read = |file: &str| std::fs::read_to_string(folder.path().join("bin").join(file));
         let said = read("trialkeeper.part.args").unwrap();
         assert!(said.contains(bound), "{said}");
@@ -80,7 +80,7 @@ fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
             told.starts_with("header = ") && told.contains("Authorization: Bearer t"),
             "{told}"
         );
-        assert!(read("trialkeeper.part.rc").is_err(), "the token does not stay");
+        assert!(read("trialkeeper.part.rc").is_err(), "the file with the token is removed");
     }
 }
 
@@ -99,7 +99,7 @@ fn curl_for_both(fails: bool) -> String {
 }
 
 #[test]
-fn the_code_comes_beside_the_agent_and_is_left_to_it_where_it_does_not() {
+fn the_code_is_fetched_beside_the_agent_or_else_by_the_agent() {
     for (fails, says) in [(false, "archive code.tar.gz"), (true, "archive")] {
         let folder = tempfile::tempdir().unwrap();
         let curl = curl_for_both(fails);
@@ -113,7 +113,7 @@ fn the_code_comes_beside_the_agent_and_is_left_to_it_where_it_does_not() {
 const CRIPPLED: &str = "#!/bin/sh\necho Traceback >&2\necho \"ModuleNotFoundError: No module named 'shutil'\" >&2\nexit 1\n";
 
 #[test]
-fn a_program_that_cannot_work_is_passed_over_for_the_next() {
+fn a_broken_program_is_skipped() {
     let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent >&2\\n'";
     let fetches = |option: &str| {
         format!(
@@ -133,7 +133,7 @@ fn a_program_that_cannot_work_is_passed_over_for_the_next() {
 }
 
 #[test]
-fn an_agent_that_does_not_run_in_the_image_is_said_to_be_the_wrong_one() {
+fn an_agent_that_does_not_run_in_the_image_is_reported() {
     let curl = "#!/bin/sh\n[ \"$1\" != --version ] || exit 0\nfor to; do [ \"$last\" = -o ] && out=$to; last=$to; done\necho '#!/no/such/loader' >\"$out\"\n";
     let folder = tempfile::tempdir().unwrap();
     let (code, stderr) = bootstrap(folder.path(), &[("curl", curl)]);

@@ -88,7 +88,7 @@ fn end_of(acts: &[Act]) -> &JobEvent {
 }
 
 #[test]
-fn a_job_that_runs_and_is_taken_back_is_requeued_once_in_its_queue_s_words() {
+fn a_running_job_that_is_taken_back_is_requeued_once_with_its_queues_reason() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(
@@ -98,15 +98,15 @@ fn a_job_that_runs_and_is_taken_back_is_requeued_once_in_its_queue_s_words() {
     assert_eq!(tracker.queue("ja", Some(QueueState::Admitted), at(2)), []);
     tracker.workload("ja", JobPhase::Running, at(3));
     let words = Some(QueueState::Waits("taken back".to_owned()));
-    assert_eq!(tracker.queue("ja", words, at(4)), [], "it runs still");
+    assert_eq!(tracker.queue("ja", words, at(4)), [], "the job still runs");
     let requeued = Act::Tell(JobNews::Requeued(waits("taken back")));
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(4)), [requeued]);
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(5)), []);
-    assert_eq!(tracker.finish(&ids().0, at(6)), [], "it runs again");
+    assert_eq!(tracker.finish(&ids().0, at(6)), [], "the queue will run the job again");
 }
 
 #[test]
-fn a_job_whose_pod_runs_is_requeued_before_its_status_says_that_it_runs() {
+fn a_job_is_requeued_if_its_pod_ran_even_if_its_status_does_not_show_it() {
     for (phase, is_requeued) in [("Pending", false), ("Running", true)] {
         let mut tracker = made(true);
         tracker.workload("ja", JobPhase::Waiting, at(1));
@@ -122,7 +122,7 @@ fn a_job_whose_pod_runs_is_requeued_before_its_status_says_that_it_runs() {
 }
 
 #[test]
-fn time_in_the_queue_does_not_count_and_waiting_adds_up_over_admissions() {
+fn only_waiting_after_admissions_counts_and_adds_up() {
     let mut tracker = made(true);
     tracker.queue("ja", Some(room()), at(0));
     tracker.workload("ja", JobPhase::Suspended, at(1));
@@ -139,7 +139,7 @@ fn time_in_the_queue_does_not_count_and_waiting_adds_up_over_admissions() {
 }
 
 #[test]
-fn a_queue_that_takes_no_notice_is_said_and_not_waited_for_for_ever() {
+fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), Some(at(21)));
@@ -156,7 +156,7 @@ fn a_queue_that_takes_no_notice_is_said_and_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_trial_that_never_fits_fails_after_a_while_and_is_not_tried_again() {
+fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
     let never = || Some(QueueState::NeverFits("too large".to_owned()));
@@ -177,7 +177,7 @@ fn a_trial_that_never_fits_fails_after_a_while_and_is_not_tried_again() {
 }
 
 #[test]
-fn a_queue_that_is_not_named_is_watched_once_it_holds_a_job() {
+fn an_unnamed_queue_is_watched_as_soon_as_it_holds_a_job() {
     let mut tracker = made(false);
     let acts = tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(acts, [Act::Tell(JobNews::Waits(waits(SUSPENDED))), Act::WatchQueue]);
@@ -186,11 +186,11 @@ fn a_queue_that_is_not_named_is_watched_once_it_holds_a_job() {
         [Act::Tell(JobNews::Waits(waits("no room")))]
     );
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
-    assert_eq!(tracker.next_deadline(), None, "a person may hold it as long as they like");
+    assert_eq!(tracker.next_deadline(), None, "a user may suspend a job without a time limit");
 }
 
 #[test]
-fn a_pod_on_a_node_that_is_gone_is_not_waited_for_for_ever() {
+fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     let mut tracker = made(false);
     tracker.workload("ja", JobPhase::Running, at(1));
     tracker.pod_goes("ja-aaaaa", Some("u"), PodGoes::Deleted, at(50));
@@ -212,19 +212,19 @@ fn a_pod_on_a_node_that_is_gone_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_job_that_is_long_about_to_end_is_settled_by_its_pods() {
+fn the_end_of_a_job_that_does_not_complete_is_read_from_its_pods() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Running, at(1));
     tracker.workload("ja", JobPhase::Ending, at(40));
     tracker.workload("ja", JobPhase::Ending, at(50));
     assert_eq!(tracker.next_deadline(), Some(at(100)));
     assert_eq!(tracker.tick(at(100)), [Act::Settle("ja".to_owned())]);
-    assert_eq!(tracker.tick(at(101)), [], "and looked at again only after a while");
+    assert_eq!(tracker.tick(at(101)), [], "the next check is one minute later");
     assert_eq!(tracker.tick(at(160)), [Act::Settle("ja".to_owned())]);
 }
 
 #[test]
-fn what_follows_jobs_that_cannot_end_is_settled_by_its_pods() {
+fn the_end_of_a_workload_of_incomplete_jobs_is_read_from_its_pods() {
     let settles = [Act::Settle("ja".to_owned())];
     #[rustfmt::skip]
     let table: [(&'static dyn Workload, JobPhase, bool); 6] = [
@@ -247,13 +247,13 @@ fn what_follows_jobs_that_cannot_end_is_settled_by_its_pods() {
         assert_eq!(acts.contains(&settles[0]), is_settled, "{kind:?} {phase:?}: {acts:?}");
         if is_settled {
             assert_eq!(tracker.tick(at(130)), [], "{kind:?}");
-            assert_eq!(tracker.tick(at(160)), settles, "{kind:?}: a while later once more");
+            assert_eq!(tracker.tick(at(160)), settles, "{kind:?}: one minute later again");
         }
     }
 }
 
 #[test]
-fn a_pod_that_was_stopped_for_the_queue_is_no_end_of_the_next_run() {
+fn a_pod_that_its_queue_stopped_does_not_end_the_next_run() {
     let table: [(&'static dyn Workload, &str); 3] = [
         (&JobSet, "ja-worker-0-0-aaaaa"),
         (&TrainJob, "ja-node-0-0-aaaaa"),
@@ -274,7 +274,7 @@ fn a_pod_that_was_stopped_for_the_queue_is_no_end_of_the_next_run() {
 }
 
 #[test]
-fn a_job_that_was_preempted_and_cannot_say_that_it_succeeded_is_settled_by_its_last_pods() {
+fn the_success_of_a_preempted_job_is_read_from_its_last_pods() {
     let section = json!({"platform": "kubernetes", "dockerImage": "i:1", "queue": "team"});
     let spec = common(&section).spec;
     let mut tracker = resumed(&BatchJob, "ja-0-aaaaa").with_pods(2);
@@ -290,7 +290,7 @@ fn a_job_that_was_preempted_and_cannot_say_that_it_succeeded_is_settled_by_its_l
 }
 
 #[test]
-fn a_pod_that_was_deleted_gives_its_place_to_another() {
+fn a_new_pod_takes_the_place_of_a_deleted_one() {
     let running = |name: &str| seen(name, "Running", None, false);
     let stopped = |name: &str| seen(name, "Failed", Some(143), true);
     let failed = |name: &str| seen(name, "Failed", Some(3), false);
@@ -321,7 +321,7 @@ fn a_pod_that_was_deleted_gives_its_place_to_another() {
 }
 
 #[test]
-fn a_pod_on_a_node_that_is_gone_ends_no_run_in_which_another_has_its_place() {
+fn a_replaced_pod_on_a_lost_node_does_not_end_the_run() {
     let late = at(10 + 30 + 600);
     for (new, is_ended) in [(None, true), (Some("ja-bbbbb"), false)] {
         let mut tracker = made(true);
@@ -338,7 +338,7 @@ fn a_pod_on_a_node_that_is_gone_ends_no_run_in_which_another_has_its_place() {
 }
 
 #[test]
-fn a_pod_of_several_that_leaves_is_told_once_and_one_that_ends_by_itself_does_not_leave() {
+fn only_deleted_pods_are_reported_as_departed_and_only_once() {
     let mut tracker = made(true).with_pods(2);
     let mut goes = |pod: &str, goes: PodGoes| tracker.pod_goes(pod, Some(pod), goes, at(1));
     let left = |incarnation: &str| {
@@ -349,11 +349,11 @@ fn a_pod_of_several_that_leaves_is_told_once_and_one_that_ends_by_itself_does_no
     assert_eq!(goes("ja-0-aaaaa", PodGoes::Deleted), left("ja-0-aaaaa"));
     assert_eq!(goes("ja-0-aaaaa", PodGoes::Gone), None);
     assert_eq!(goes("ja-1-bbbbb", PodGoes::Gone), left("ja-1-bbbbb"));
-    assert_eq!(goes("jb-1-bbbbb", PodGoes::Gone), None, "of another experiment");
+    assert_eq!(goes("jb-1-bbbbb", PodGoes::Gone), None, "a pod of another experiment");
 }
 
 #[test]
-fn a_job_whose_trial_has_ended_is_stopped_if_it_does_not_end() {
+fn a_job_that_outlives_its_trial_is_stopped() {
     let mut tracker = made(false);
     tracker.workload("ja", JobPhase::Running, at(1));
     assert!(!tracker.has_handed_over());

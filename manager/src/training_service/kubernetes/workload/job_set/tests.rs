@@ -200,7 +200,12 @@ fn the_manifest_of_a_job_set_matches_the_reviewed_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/workload/job_set/tests/queued.json");
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());
+    assert_eq!(
+        made,
+        known,
+        "the manifest has changed; it is now\n{}",
+        serde_json::to_string_pretty(&made).unwrap()
+    );
 }
 
 #[test]
