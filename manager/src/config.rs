@@ -155,7 +155,7 @@ impl ExperimentSpec {
     ///
     /// Most such classes maximize by default. There is therefore no warning if the file states no direction and the
     /// tuner's default is to maximize.
-    pub fn untold_direction(&self) -> Option<String> {
+    pub fn missing_direction_warning(&self) -> Option<String> {
         if self.optimize_mode_assumed && self.optimize_mode == OptimizeMode::Maximize {
             return None;
         }
@@ -273,7 +273,7 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     if let Some(problem) = foreign::recognise(&document) {
         return Err(fault(problem));
     }
-    of_any_form(document, Base::requiring_files(&base)).map_err(|problems| {
+    check_any_form(document, Base::requiring_files(&base)).map_err(|problems| {
         let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::each).collect();
         locate(&mut problems, &bytes);
         Problem::all_in_file(problems, file)
@@ -282,19 +282,19 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
 
 /// Checks an experiment that a client sent as JSON, in NNI's canonical form with absolute paths.
 pub fn from_client(document: Value) -> Result<ExperimentSpec, Error> {
-    of_any_form(document, Base::requiring_files(Path::new("/")))
+    check_any_form(document, Base::requiring_files(Path::new("/")))
         .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
 }
 
 /// Checks a document in v1 or v2 form. Problems are reported in the terms of the document's form.
-fn of_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
+fn check_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     if !v1::is_v1(&document) {
-        return checked(document, base);
+        return check_v2(document, base);
     }
     let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
     let mut converted = converted.map_err(|problem| vec![problem])?;
     let v2 = std::mem::take(&mut converted.v2);
-    checked(v2, base).map_err(|problems| {
+    check_v2(v2, base).map_err(|problems| {
         problems.into_iter().map(|problem| converted.original(problem)).collect()
     })
 }
@@ -334,13 +334,15 @@ fn find_in_template(places: &Places, path: &str) -> Option<Location> {
 }
 
 /// Checks a document in v2 form. All its problems are reported at once.
-fn checked(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
+fn check_v2(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve(&mut document, base);
     let spec = check::check(document.clone(), base).map_err(|first| {
         let mut problems = all::problems(document, base, first);
         for problem in &mut problems {
-            if let Some(looked) = missing.iter().find(|looked| looked.path == problem.path) {
-                problem.what.push_str(&looked.note);
+            if let Some(not_registered) =
+                missing.iter().find(|not_registered| not_registered.path == problem.path)
+            {
+                problem.what.push_str(&not_registered.note);
             }
         }
         problems

@@ -141,7 +141,7 @@ pub fn experiment(
     let metric = spec.objective.as_deref().or(chosen_objective.as_deref());
     ExperimentView {
         direction_warning: metric.and_then(|metric| spec.direction_warning(metric)),
-        untold_direction: spec.untold_direction(),
+        untold_direction: spec.missing_direction_warning(),
         chosen_objective,
         improvements: newest_improvements(snapshot, spec.optimize_mode),
         id: row.id.to_string(),

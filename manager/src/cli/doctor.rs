@@ -36,7 +36,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     if let Some(warning) = spec.objective.as_deref().and_then(|name| spec.direction_warning(name)) {
         checks.tell("-", "objective", &warning);
     }
-    for sentence in spec.untold_direction().iter().flat_map(|all| all.lines()) {
+    for sentence in spec.missing_direction_warning().iter().flat_map(|all| all.lines()) {
         checks.tell("-", "tuner", sentence);
     }
     let mut good = true;

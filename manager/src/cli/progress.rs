@@ -79,7 +79,8 @@ impl Progress {
         if let Some(sentence) = running.spec.assumed_direction() {
             progress.line(&format!("  {sentence}"));
         }
-        for sentence in running.spec.untold_direction().iter().flat_map(|all| all.lines()) {
+        for sentence in running.spec.missing_direction_warning().iter().flat_map(|all| all.lines())
+        {
             progress.line(&format!("  {sentence}"));
         }
         if let Some(metric) = &running.spec.objective {

@@ -186,9 +186,9 @@ impl Algorithm {
 
     /// Returns the class if it is the user's own and does not receive the direction.
     fn class_without_mode(&self) -> Option<&str> {
-        let told = self.direction_use().is_some()
+        let receives_direction = self.direction_use().is_some()
             || self.class_args.get("optimize_mode").is_some_and(|mode| !mode.is_null());
-        (!told).then(|| self.name())
+        (!receives_direction).then(|| self.name())
     }
 }
 
@@ -305,12 +305,12 @@ pub(super) fn tuner(
     let wanted = NamedAlgorithm::read(section, value, base)?;
     let class_args = wanted.class_args;
     let choice = match wanted.what {
-        What::Command(command) => TunerChoice::Command { command, class_args },
-        What::Class(source) => {
+        AlgorithmSource::Command(command) => TunerChoice::Command { command, class_args },
+        AlgorithmSource::Class(source) => {
             let algorithm = Algorithm { source, class_args };
             TunerChoice::Nni { algorithm, advisor: section == "advisor" }
         }
-        What::Name(name) => match nni_name(section, &name) {
+        AlgorithmSource::Name(name) => match nni_name(section, &name) {
             Some(name) => {
                 let source = ClassSource::BuiltIn(name.to_owned());
                 let algorithm = Algorithm { source, class_args };
@@ -390,12 +390,12 @@ pub(super) fn assessor(
     }
     let NamedAlgorithm { what, class_args } = NamedAlgorithm::read("assessor", value, base)?;
     let choice = match what {
-        What::Command(_) => {
+        AlgorithmSource::Command(_) => {
             let problem = "belongs to `tuner`: such a program can also stop trials";
             return Err(Problem::new("assessor.command", problem));
         }
-        What::Class(source) => AssessorChoice::Nni(Algorithm { source, class_args }),
-        What::Name(name) => {
+        AlgorithmSource::Class(source) => AssessorChoice::Nni(Algorithm { source, class_args }),
+        AlgorithmSource::Name(name) => {
             let in_section = |error: assessor::Error| Problem::new(error.path, error.problem);
             let spec = AssessorSpec::new(&name, class_args).map_err(in_section)?;
             // The assessor is built only to check the arguments.
@@ -454,11 +454,11 @@ fn written(name: &str, class_args: &Map<String, Value>) -> Value {
 
 /// An algorithm as a section names it.
 struct NamedAlgorithm {
-    what: What,
+    what: AlgorithmSource,
     class_args: Map<String, Value>,
 }
 
-enum What {
+enum AlgorithmSource {
     Name(String),
     Class(ClassSource),
     Command(Vec<String>),
@@ -491,7 +491,7 @@ impl NamedAlgorithm {
                 let problem = "is given besides the name of an algorithm; keep one of them";
                 return Err(fields.fault("command", problem));
             }
-            (Some(name), None, None) => What::Name(name),
+            (Some(name), None, None) => AlgorithmSource::Name(name),
             (None, Some(class), None) => {
                 if !class.contains('.') {
                     let problem = format!(
@@ -504,9 +504,9 @@ impl NamedAlgorithm {
                     let problem = format!("{} is not a directory", code.display());
                     return Err(fields.fault("codeDirectory", problem));
                 }
-                What::Class(ClassSource::Class { class, code })
+                AlgorithmSource::Class(ClassSource::Class { class, code })
             }
-            (None, None, Some(command)) => What::Command(words(&fields, &command)?),
+            (None, None, Some(command)) => AlgorithmSource::Command(words(&fields, &command)?),
             (None, None, None) => return Err(fields.fault("name", "is missing")),
         };
         Ok(Self { what, class_args })

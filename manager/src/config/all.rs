@@ -12,11 +12,11 @@ use super::section::Problem;
 use crate::util::nearest::folded;
 
 /// The greatest number of faults that are reported.
-const MOST: usize = 20;
+const MAX_PROBLEMS: usize = 20;
 
 /// Pairs of lists of fields. The check of the second list depends on the first one. After a repair of a field in the
 /// first list, faults of the second list are left out.
-const DEPENDENT: [(&[&str], &[&str]); 3] = [
+const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
     (
         &["searchSpace", "searchSpaceFile", "the search space"],
         &["trialCommand", "tuner", "advisor", "assessor", "trainingService"],
@@ -51,12 +51,12 @@ const DEPENDENT: [(&[&str], &[&str]); 3] = [
 
 /// Returns the faults of a document, starting with the known first one, in the order of their discovery.
 pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> Vec<Problem> {
-    let (mut told, mut repaired) = (Vec::new(), Vec::new());
+    let (mut reported, mut repaired) = (Vec::new(), Vec::new());
     let mut next = Some(first);
     while let Some(mut problem) = next {
         let others = std::mem::take(&mut problem.others);
         let section = section_of(&problem).to_owned();
-        let doubtful = DEPENDENT.iter().any(|(sections, dependent)| {
+        let doubtful = DEPENDENT_FIELDS.iter().any(|(sections, dependent)| {
             dependent.contains(&section.as_str())
                 && repaired.iter().any(|known: &String| sections.contains(&known.as_str()))
         });
@@ -66,21 +66,23 @@ pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> V
         // A misspelt field is also reported as missing, which would be the same fault twice.
         let meant = format!("`{}`", problem.path);
         let is_meant = |known: &Problem| known.what.contains(&meant);
-        if !(problem.what.starts_with("is missing") && told.iter().any(is_meant)) {
-            told.push(problem);
+        if !(problem.what.starts_with("is missing") && reported.iter().any(is_meant)) {
+            reported.push(problem);
         }
         let mut sections = vec![section];
         for other in others {
             sections.push(section_of(&other).to_owned());
-            told.push(other);
+            reported.push(other);
         }
-        if told.len() >= MOST || !sections.iter().all(|name| repair(&mut document, name)) {
+        if reported.len() >= MAX_PROBLEMS
+            || !sections.iter().all(|name| repair(&mut document, name))
+        {
             break;
         }
         repaired.append(&mut sections);
         next = check(document.clone(), base).err();
     }
-    told
+    reported
 }
 
 /// Returns the top-level field that a problem is about.
@@ -94,7 +96,7 @@ fn section_of(problem: &Problem) -> &str {
 /// Replaces a section by a valid one, or removes it if it is not required.
 fn repair(document: &mut Value, section: &str) -> bool {
     let Some(members) = document.as_object_mut() else { return false };
-    let (gone, good): (&[&str], _) = match section {
+    let (removed, substitute): (&[&str], _) = match section {
         "searchSpace" | "searchSpaceFile" => {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
             (&["searchSpace", "searchSpaceFile"], Some(("searchSpace", space)))
@@ -111,13 +113,13 @@ fn repair(document: &mut Value, section: &str) -> bool {
         "trialConcurrency" => (&["trialConcurrency"], Some((section, json!(1)))),
         _ => (&[], None),
     };
-    let is_gone = |key: &str| {
+    let is_removed = |key: &str| {
         let key = folded(key);
-        key == folded(section) || gone.iter().any(|name| folded(name) == key)
+        key == folded(section) || removed.iter().any(|name| folded(name) == key)
     };
-    members.retain(|key, _| !is_gone(key));
-    if let Some((name, good)) = good {
-        members.insert(name.to_owned(), good);
+    members.retain(|key, _| !is_removed(key));
+    if let Some((name, substitute)) = substitute {
+        members.insert(name.to_owned(), substitute);
     }
     true
 }

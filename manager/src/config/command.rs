@@ -24,7 +24,7 @@ pub fn render_command(command: &str, parameters: &Parameters) -> String {
             Piece::Name { name, whole, next } => match parameters.get(name) {
                 Some(value) => {
                     rendered.push_str(&shell.quote(&plain(value), next));
-                    shell.word_goes_on();
+                    shell.continue_word();
                 }
                 None => {
                     whole.chars().for_each(|c| shell.read(c));
@@ -157,7 +157,7 @@ impl Shell {
     fn read(&mut self, c: char) {
         let dollar = std::mem::take(&mut self.dollar);
         if std::mem::take(&mut self.escaped) {
-            self.word_goes_on();
+            self.continue_word();
             return;
         }
         let place = self.within.last().copied();
@@ -199,7 +199,7 @@ impl Shell {
         self.within.push(place);
     }
 
-    fn word_goes_on(&mut self) {
+    fn continue_word(&mut self) {
         self.escaped = false;
         self.dollar = false;
         if self.word == Word::Before {

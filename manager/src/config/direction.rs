@@ -137,8 +137,11 @@ mod tests {
         for (metric, mode, warned) in table {
             assert_eq!(warning(metric, mode).is_some(), warned, "{metric} {mode:?}");
         }
-        let said = warning("val_loss", Maximize).unwrap();
-        assert!(said.contains("maximizes `val_loss`") && said.contains("minimize}"), "{said}");
+        let warning_text = warning("val_loss", Maximize).unwrap();
+        assert!(
+            warning_text.contains("maximizes `val_loss`") && warning_text.contains("minimize}"),
+            "{warning_text}"
+        );
     }
 
     #[test]

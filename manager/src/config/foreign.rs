@@ -106,10 +106,9 @@ pub(super) fn recognise(document: &Value) -> Option<String> {
         let keys = (format.recognise)(members);
         (!keys.is_empty()).then_some((format, keys))
     })?;
-    let width = format.counterparts.iter().map(|(theirs, _)| theirs.len()).max().unwrap_or(0);
+    let width = format.counterparts.iter().map(|(term, _)| term.len()).max().unwrap_or(0);
     let lines = format.counterparts.iter();
-    let lines: Vec<_> =
-        lines.map(|(theirs, here)| format!("\n  {theirs:width$}  {here}")).collect();
+    let lines: Vec<_> = lines.map(|(term, here)| format!("\n  {term:width$}  {here}")).collect();
     Some(format!(
         "looks like {} (by its `{}`), not like an experiment file. Its fields are called here:{}\n\
          The whole table is in docs/configuration.md, section \"From another tool\".",
@@ -124,8 +123,8 @@ pub(super) fn recognise(document: &Value) -> Option<String> {
 pub(super) fn counterpart(word: &str) -> Option<&'static str> {
     let plain = folded(word);
     let rows = FORMATS.iter().flat_map(|format| format.counterparts);
-    rows.filter(|(theirs, _)| {
-        let mut words = theirs.split(", ").map(|word| word.strip_prefix("spec.").unwrap_or(word));
+    rows.filter(|(term, _)| {
+        let mut words = term.split(", ").map(|word| word.strip_prefix("spec.").unwrap_or(word));
         words.any(|word| folded(word) == plain)
     })
     .map(|(_, here)| *here)
@@ -212,9 +211,9 @@ mod tests {
             ("an Optuna space or study (by its `direction`, `n_trials`)", json!({"direction": "minimize", "n_trials": 3})),
             ("an Optuna space or study (by its `FloatDistribution`)", json!({"lr": {"name": "FloatDistribution", "attributes": {"low": 0, "high": 1}}})),
         ];
-        for (says, document) in table {
-            let found = recognise(&document).unwrap_or_else(|| panic!("{says}"));
-            assert!(found.starts_with(&format!("looks like {says}, not like")), "{found}");
+        for (format_name, document) in table {
+            let found = recognise(&document).unwrap_or_else(|| panic!("{format_name}"));
+            assert!(found.starts_with(&format!("looks like {format_name}, not like")), "{found}");
         }
         let sweep = json!({"program": "t.py", "method": "bayes", "parameters": {}});
         #[rustfmt::skip]
@@ -272,8 +271,8 @@ mod tests {
         let text = include_str!("../../../docs/configuration.md");
         let (_, section) = text.split_once("\n## From another tool\n").unwrap();
         for Format { name, counterparts, .. } in FORMATS {
-            for (theirs, here) in counterparts {
-                let row = format!("| `{theirs}` | `{here}` |");
+            for (term, here) in counterparts {
+                let row = format!("| `{term}` | `{here}` |");
                 assert!(section.contains(&row), "{name}: {row}");
             }
         }

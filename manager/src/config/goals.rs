@@ -72,7 +72,7 @@ pub(super) fn with_direction(goals: Goals, objective: Option<&str>, mode: Optimi
 fn list<T>(
     top: &mut Section,
     name: &str,
-    one: fn(&mut Section) -> Result<T, Problem>,
+    read_item: fn(&mut Section) -> Result<T, Problem>,
 ) -> Result<Vec<T>, Problem> {
     let Some(value) = top.take(name) else { return Ok(Vec::new()) };
     let Value::Array(items) = value else {
@@ -84,7 +84,7 @@ fn list<T>(
     let section = |(at, item)| {
         let known = ["metric", "direction", "min", "max"];
         let known = if name == "objectives" { &known[..2] } else { &["metric", "min", "max"][..] };
-        one(&mut Section::open(&format!("{name}[{at}]"), item, known)?)
+        read_item(&mut Section::open(&format!("{name}[{at}]"), item, known)?)
     };
     items.into_iter().enumerate().map(section).collect()
 }

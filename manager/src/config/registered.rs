@@ -99,9 +99,9 @@ fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
     let named = |entry: &Value, key: &str| {
         entry.get(key).and_then(Value::as_str).is_some_and(|found| folded(found) == wanted)
     };
-    let is_user_s = |entry: &Value| entry.get("source").and_then(Value::as_str) != Some("nni");
+    let is_users_own = |entry: &Value| entry.get("source").and_then(Value::as_str) != Some("nni");
     let (kind, entry) = entries.into_iter().find(|(_, entry)| {
-        is_user_s(entry) && (named(entry, "builtinName") || named(entry, "alias"))
+        is_users_own(entry) && (named(entry, "builtinName") || named(entry, "alias"))
     })?;
     let is_advisor = entry.get("isAdvisor").and_then(Value::as_bool);
     Some(Registered {

@@ -207,7 +207,7 @@ fn machine(
         host.ok_or_else(|| section.fault("host", "is missing; for example gpu1.example.org"))?;
     let port = port(&mut section)?;
     let user = word(&mut section, "user")?;
-    let key = section.string("sshKeyFile")?.map(|file| own_path(&file, base));
+    let key = section.string("sshKeyFile")?.map(|file| local_path(&file, base));
     if let Some(file) = key.as_ref().filter(|file| base.lacks_file(file)) {
         return Err(section.fault("sshKeyFile", format!("{} is not a file", file.display())));
     }
@@ -275,7 +275,7 @@ fn secret_file(
     name: &str,
     base: Base<'_>,
 ) -> Result<Option<PathBuf>, Problem> {
-    let Some(path) = section.string(name)?.map(|file| own_path(&file, base)) else {
+    let Some(path) = section.string(name)?.map(|file| local_path(&file, base)) else {
         return Ok(None);
     };
     let shown = path.display();
@@ -364,7 +364,7 @@ fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
 
 /// Resolves a path on this machine: `~/` is the user's home, and a relative path starts at the experiment file's
 /// folder.
-fn own_path(text: &str, base: Base<'_>) -> PathBuf {
+fn local_path(text: &str, base: Base<'_>) -> PathBuf {
     match (text.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => base.folder.join(text),

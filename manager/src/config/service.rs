@@ -27,15 +27,15 @@ pub(super) fn service(
     let value = match top.take(path) {
         None => return Err(top.fault(path, "is missing; for example {platform: local}")),
         Some(Value::Array(parts)) => {
-            return hybrid::section(parts, |part| one(part, shared, shared_code, base));
+            return hybrid::section(parts, |part| read_one(part, shared, shared_code, base));
         }
         Some(value) => value,
     };
-    one(value, shared, shared_code, base)
+    read_one(value, shared, shared_code, base)
 }
 
 /// Reads one section.
-fn one(
+fn read_one(
     value: Value,
     shared: &Shared,
     shared_code: &Path,

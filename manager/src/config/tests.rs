@@ -436,24 +436,24 @@ fn trials_on_other_machines_always_run_a_snapshot() {
     for (service, wanted, expected) in table {
         let spec =
             loaded(&with(&json!({"trainingService": service, "codeSnapshot": wanted})).to_string());
-        let says = format!("{service} {wanted}");
+        let case = format!("{service} {wanted}");
         match (spec, expected) {
             (Ok(spec), Ok(copies)) => {
-                assert_eq!(spec.training_service.section().needs_code(), copies, "{says}");
+                assert_eq!(spec.training_service.section().needs_code(), copies, "{case}");
                 assert_eq!(
                     spec.canonical.get("codeSnapshot"),
                     Some(&wanted).filter(|it| !it.is_null())
                 );
             }
             (Err(problem), Err(expected)) => assert!(problem.starts_with(expected), "{problem}"),
-            (spec, expected) => panic!("{says}: {:?}, not {expected:?}", spec.map(|_| ())),
+            (spec, expected) => panic!("{case}: {:?}, not {expected:?}", spec.map(|_| ())),
         }
     }
 }
 
 /// Checks that the algorithms of `spec` have the direction `mode`, and that there is a warning for the user's own class
 /// without a direction.
-fn expect_told(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
+fn expect_direction(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
     let tuner = match &spec.tuner {
         TunerChoice::Native(tuner) => &tuner.class_args,
         TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
@@ -465,13 +465,13 @@ fn expect_told(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
         Some(AssessorChoice::Nni(algorithm)) => (algorithm.name(), &algorithm.class_args),
         None => ("none", tuner),
     };
-    let untold = spec.untold_direction();
+    let warning = spec.missing_direction_warning();
     if ["Curvefitting", "mine.Strict"].contains(&name) {
         assert!(assessor.is_empty(), "{rule}");
-        assert_eq!(untold.is_some(), name == "mine.Strict", "{rule}: {untold:?}");
+        assert_eq!(warning.is_some(), name == "mine.Strict", "{rule}: {warning:?}");
     } else {
         assert_eq!(assessor["optimize_mode"], mode.word(), "{rule}");
-        assert_eq!(untold, None, "{rule}");
+        assert_eq!(warning, None, "{rule}");
     }
 }
 
@@ -521,7 +521,7 @@ fn an_experiment_has_one_direction() {
                     "{rule}"
                 );
                 assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
-                expect_told(&spec, mode, rule);
+                expect_direction(&spec, mode, rule);
                 // The stored form means the same when the experiment is resumed.
                 let again = from_canonical(&spec.canonical).unwrap();
                 assert_eq!(again, spec, "{rule}");

@@ -62,10 +62,10 @@ const SH: &str = "/bin/sh";
 const BASH: &str = "/bin/bash";
 
 /// Returns the words that the shell passes to the program.
-fn through(shell: &str, command: &str) -> String {
+fn shell_output(shell: &str, command: &str) -> String {
     let output = Command::new(shell).arg("-c").arg(command).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.stderr.is_empty(), "{shell}: {command}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stderr.is_empty(), "{shell}: {command}: {stderr}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -100,7 +100,7 @@ proptest! {
             let expected = if command.contains("\\\"; ") { "\"" } else { value.as_str() };
             let rendered = render_command(command, &values);
             for shell in [SH, BASH].iter().filter(|shell| Path::new(shell).exists()) {
-                prop_assert_eq!(&through(shell, &rendered), expected, "{}: {}", shell, rendered);
+                prop_assert_eq!(&shell_output(shell, &rendered), expected, "{}: {}", shell, rendered);
             }
         }
         // Constructs that only `bash` understands.
@@ -118,7 +118,7 @@ proptest! {
         ];
         for command in table.iter().filter(|_| Path::new(BASH).exists()) {
             let rendered = render_command(command, &values);
-            prop_assert_eq!(&through(BASH, &rendered), &value, "{}", rendered);
+            prop_assert_eq!(&shell_output(BASH, &rendered), &value, "{}", rendered);
         }
     }
 

@@ -66,7 +66,7 @@ impl WorkloadKind {
     }
 
     /// Returns the message for a cluster without problems.
-    pub fn good_news(self) -> &'static str {
+    pub fn success_message(self) -> &'static str {
         match self {
             Self::Framework => {
                 "it answers, knows Frameworks, grants the rights; FrameworkController is at work"

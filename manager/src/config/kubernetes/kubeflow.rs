@@ -67,7 +67,7 @@ const ROLE_FIELDS: [&str; 8] = [
 ];
 
 /// Fields that only other kinds have.
-const MEANINGLESS: [(&str, &str); 3] = [
+const UNSUPPORTED_FIELDS: [(&str, &str); 3] = [
     ("configPath", "is FrameworkController's; a job of the training operator has no template"),
     ("template", "has no meaning here; a job of the training operator has no template"),
     (
@@ -115,7 +115,7 @@ pub(super) fn convert(section: Value) -> Result<Converted, Problem> {
     };
     let kind = kind(take(&mut members, "operator"))?;
     let version = version(take(&mut members, "apiVersion"))?;
-    for (field, what) in MEANINGLESS {
+    for (field, what) in UNSUPPORTED_FIELDS {
         if take(&mut members, field).is_some() {
             return Err(Problem::new(at(field), what));
         }

@@ -91,8 +91,8 @@ fn mount(
     };
     let (source, written) = (*source, fields.look(source).cloned());
     let volume = volume(workload, host_path_allowed, source, fields)?;
-    let said = fields.boolean("readOnly")?;
-    match (source, said) {
+    let read_only_field = fields.boolean("readOnly")?;
+    match (source, read_only_field) {
         ("emptyDir", Some(true)) => {
             return Err(
                 fields.fault("readOnly", "is not useful for an `emptyDir`, which begins empty")
@@ -103,7 +103,7 @@ fn mount(
         }
         _ => {}
     }
-    let read_only = said.unwrap_or(source != "emptyDir");
+    let read_only = read_only_field.unwrap_or(source != "emptyDir");
     let mut canonical = Map::new();
     canonical.insert("name".to_owned(), Value::from(name.as_str()));
     canonical.insert("path".to_owned(), Value::from(path.as_str()));

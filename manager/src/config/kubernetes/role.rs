@@ -61,7 +61,7 @@ pub(super) fn read(
     fields: &mut Section,
     inherited: &Inherited,
     framework: Option<&Value>,
-    main: Option<&str>,
+    main_role: Option<&str>,
     base: Base<'_>,
 ) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
     let path = fields.at("taskRoles");
@@ -80,13 +80,14 @@ pub(super) fn read(
             return Err(Problem::new(path, format!("expected a list, found {}", kind(&other))));
         }
     };
-    let alone = listed.len() == 1;
+    let is_only = listed.len() == 1;
     let (mut roles, mut paths): (Vec<RoleSpec>, Vec<String>) = (Vec::new(), Vec::new());
     for (i, value) in listed.into_iter().enumerate() {
         let mut section = Section::open(&format!("{path}[{i}]"), value, &FIELDS)?;
-        let first = i == 0;
-        let around = Around { inherited, templates: &templates, base, alone, first, main };
-        let (role, command_path) = role(&mut section, &around)?;
+        let is_first = i == 0;
+        let context =
+            RoleContext { inherited, templates: &templates, base, is_only, is_first, main_role };
+        let (role, command_path) = role(&mut section, &context)?;
         if roles.iter().any(|known| known.name == role.name) {
             return Err(
                 section.fault("name", format!("`{}` is the name of another role", role.name))
@@ -105,21 +106,21 @@ pub(super) fn read(
 }
 
 /// The context in which a role is read.
-struct Around<'a> {
+struct RoleContext<'a> {
     inherited: &'a Inherited,
     templates: &'a [(String, Value)],
     base: Base<'a>,
     /// Set if this is the only role.
-    alone: bool,
+    is_only: bool,
     /// Set if the role is the first.
-    first: bool,
+    is_first: bool,
     /// The role that reports the metrics, if the file names it.
-    main: Option<&'a str>,
+    main_role: Option<&'a str>,
 }
 
-fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String), Problem> {
+fn role(fields: &mut Section, context: &RoleContext<'_>) -> Result<(RoleSpec, String), Problem> {
     let name = role_name(fields)?;
-    let template = around.templates.iter().find(|(known, _)| *known == name).map(|(_, role)| role);
+    let template = context.templates.iter().find(|(known, _)| *known == name).map(|(_, role)| role);
     let container = template.and_then(|role| role.pointer("/task/pod/spec/containers/0"));
     let image = fields.string("dockerImage")?;
     if image.is_none() && container.and_then(|c| c.get("image")).is_none() {
@@ -136,28 +137,28 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
         return Err(fields.fault("taskNumber", what));
     }
     let own = fields.string("command")?.map(|command| (fields.at("command"), command));
-    let inherited = around.inherited.command.clone();
+    let inherited = context.inherited.command.clone();
     let command = own
         .or_else(|| Some((fields.at("command"), command_of(container?)?)))
         .or(inherited)
         .filter(|(_, command)| !command.trim().is_empty());
     let Some((command_path, command)) = command else {
-        return Err(if around.alone {
+        return Err(if context.is_only {
             no_command()
         } else {
             fields.fault("command", "is missing")
         });
     };
-    let gpus = fields.integer("gpuNumber", 0)?.or(around.inherited.gpus.map(u64::from));
+    let gpus = fields.integer("gpuNumber", 0)?.or(context.inherited.gpus.map(u64::from));
     let cpu = cpu(fields)?;
     let memory = fields.take("memorySize");
     let memory_mib = memory
         .map(|memory| units::memory_mib(&memory).map_err(|what| fields.fault("memorySize", what)))
         .transpose()?;
-    let decides = around.main.map_or(around.first, |main| main == name);
+    let decides = context.main_role.map_or(context.is_first, |main_role| main_role == name);
     let policy = policy(fields, template, task_number, decides)?;
     let registry_auth =
-        fields.string("privateRegistryAuthPath")?.map(|path| resolve(&path, around.base));
+        fields.string("privateRegistryAuthPath")?.map(|path| resolve(&path, context.base));
     let role = RoleSpec {
         name,
         task_number,

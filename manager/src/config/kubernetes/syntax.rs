@@ -11,9 +11,9 @@ use crate::config::section::{Problem, kind};
 use crate::util::nearest::advice;
 
 /// The objects whose members are amounts. Kubernetes also accepts numbers for amounts.
-const AMOUNTS: [&str; 3] = ["requests", "limits", "overhead"];
+const AMOUNT_OBJECTS: [&str; 3] = ["requests", "limits", "overhead"];
 /// The fields that are amounts themselves.
-const AMOUNT: [&str; 2] = ["sizeLimit", "divisor"];
+const AMOUNT_FIELDS: [&str; 2] = ["sizeLimit", "divisor"];
 
 /// Reads `value` as the type that Kubernetes uses. The path of an error begins with `at`.
 pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, Problem> {
@@ -30,17 +30,17 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
         }
         let path = error.path().to_string();
         let path = if path == "." { at.to_owned() } else { format!("{at}.{path}") };
-        let said = error.inner().to_string();
-        let what = match (said.split_once(", expected "), found) {
+        let message = error.inner().to_string();
+        let what = match (message.split_once(", expected "), found) {
             (Some((_, expected)), Some(found)) => {
                 let hint = if expected == "a string" && (found.is_number() || found.is_boolean()) {
                     "; put it in quotes"
                 } else {
                     ""
                 };
-                format!("expected {}, found {}{hint}", plainly(expected), kind(found))
+                format!("expected {}, found {}{hint}", type_name(expected), kind(found))
             }
-            _ => said,
+            _ => message,
         };
         Problem::new(path, what)
     })
@@ -84,13 +84,13 @@ fn amounts(at: &str, value: &mut Value) -> Result<(), Problem> {
             }
             let at = format!("{at}.{name}");
             if let Some(amounts) =
-                member.as_object_mut().filter(|_| AMOUNTS.contains(&name.as_str()))
+                member.as_object_mut().filter(|_| AMOUNT_OBJECTS.contains(&name.as_str()))
             {
                 return amounts
                     .iter_mut()
                     .try_for_each(|(name, one)| amount(&format!("{at}.{name}"), one));
             }
-            if AMOUNT.contains(&name.as_str()) {
+            if AMOUNT_FIELDS.contains(&name.as_str()) {
                 return amount(&at, member);
             }
             amounts(&at, member)
@@ -134,7 +134,7 @@ fn is_amount(text: &str) -> bool {
 }
 
 /// Translates the library's name of a type for the user.
-fn plainly(expected: &str) -> &str {
+fn type_name(expected: &str) -> &str {
     match expected {
         "a sequence" => "a list",
         "a map" => "fields",
@@ -346,11 +346,11 @@ mod tests {
                 &["", "a/b/c", "/a", "a/", "A.b/c", "my gpu", "-a", "a-", &long]),
             (label_value, &["", "A100", "NVIDIA-A100-80GB_x.y"], &["a b", "-a", "a/b", "ä", &long]),
         ];
-        for (i, (check, good, bad)) in table.into_iter().enumerate() {
-            for name in good {
+        for (i, (check, accepted, refused)) in table.into_iter().enumerate() {
+            for name in accepted {
                 assert_eq!(check(name), Ok(()), "{i}");
             }
-            for name in bad {
+            for name in refused {
                 assert!(check(name).is_err(), "{i}: {name}");
             }
         }
@@ -361,11 +361,11 @@ mod tests {
 
     #[test]
     fn amounts_follow_the_rules_of_kubernetes() {
-        for good in ["1", "0.5", ".5", "5.", "500m", "2Gi", "1e3", "1E-3", "-1", "12k"] {
-            assert!(is_amount(good), "{good}");
+        for accepted in ["1", "0.5", ".5", "5.", "500m", "2Gi", "1e3", "1E-3", "-1", "12k"] {
+            assert!(is_amount(accepted), "{accepted}");
         }
-        for bad in ["", "m", ".", "1.2.3", "2gb", "2 Gi", "1e", "many", "0x10", "2GiB"] {
-            assert!(!is_amount(bad), "{bad}");
+        for refused in ["", "m", ".", "1.2.3", "2gb", "2 Gi", "1e", "many", "0x10", "2GiB"] {
+            assert!(!is_amount(refused), "{refused}");
         }
     }
 }

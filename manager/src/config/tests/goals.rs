@@ -8,7 +8,7 @@ use super::{loaded, with};
 use crate::config::TunerChoice;
 use crate::search::class_args::OptimizeMode;
 
-fn said(changes: &Value) -> String {
+fn load_error(changes: &Value) -> String {
     loaded(&with(changes).to_string()).map_or_else(|problem| problem, |_| "good".to_owned())
 }
 
@@ -77,11 +77,15 @@ fn bad_goals_are_refused_with_the_remedy() {
             "searchSpace: has a `lograndint`, which NNI's tuners do not support"),
     ];
     for (changes, start) in table {
-        let said = said(&changes);
-        assert!(said.contains(start), "{changes}: {said}");
+        let error = load_error(&changes);
+        assert!(error.contains(start), "{changes}: {error}");
     }
     for name in ["TPE", "NSGA-II", "QMC", "Random", "GridSearch"] {
-        assert_eq!(said(&json!({"objectives": two(), "tuner": {"name": name}})), "good", "{name}");
+        assert_eq!(
+            load_error(&json!({"objectives": two(), "tuner": {"name": name}})),
+            "good",
+            "{name}"
+        );
     }
 }
 

@@ -60,7 +60,7 @@ impl Platform for KubernetesSpec {
     }
 
     fn describe(&self) -> String {
-        self.workload.good_news().to_owned()
+        self.workload.success_message().to_owned()
     }
 
     async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
