@@ -305,7 +305,7 @@ impl Running {
             Err(source @ store::Error::Displaced { .. }) => {
                 return Err(Error::Displaced { id: self.id, source });
             }
-            Err(source) if source.may_pass() && self.handle.is_to_end() => {
+            Err(source) if source.may_pass() && self.handle.is_end_requested() => {
                 return Err(Error::Left { id: self.id, source });
             }
             conducted => conducted?,

@@ -39,7 +39,7 @@ pub enum TaskEvent {
         fresh: Vec<Report>,
     },
     /// A command of a user.
-    Commanded {
+    Command {
         /// The command.
         command: Command,
         /// The channel for the answer.
@@ -71,14 +71,14 @@ impl Handle {
 
     /// Sends an agent's new reports to the experiment. Waits while the experiment is busy. Has no effect if the
     /// experiment has ended.
-    pub async fn reported(&self, trial: TrialJobId, attempt: AttemptId, fresh: Vec<Report>) {
+    pub async fn send_reports(&self, trial: TrialJobId, attempt: AttemptId, fresh: Vec<Report>) {
         drop(self.events.send(TaskEvent::Reported { trial, attempt, fresh }).await);
     }
 
     /// Sends a user's command to the experiment, and returns its answer.
     pub async fn command(&self, command: Command) -> Result<(), Refused> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.events.send(TaskEvent::Commanded { command, reply }).await;
+        let sent = self.events.send(TaskEvent::Command { command, reply }).await;
         sent.map_err(|_| Refused::NotRunning)?;
         answer.await.unwrap_or(Err(Refused::NotRunning))
     }
@@ -99,7 +99,7 @@ impl Handle {
     }
 
     /// Returns whether a stop was requested. An experiment may also stop because it cannot continue.
-    pub fn is_to_stop(&self) -> bool {
+    pub fn is_stop_requested(&self) -> bool {
         self.stop.is_cancelled()
     }
 
@@ -114,20 +114,20 @@ impl Handle {
     }
 
     /// Waits until [`Handle::leave`] is called.
-    async fn left(&self) {
+    async fn leave_requested(&self) {
         self.leave.cancelled().await;
     }
 
     /// Returns whether [`Handle::stop`] or [`Handle::leave`] was called.
-    pub fn is_to_end(&self) -> bool {
+    pub fn is_end_requested(&self) -> bool {
         self.stop.is_cancelled() || self.leave.is_cancelled()
     }
 
     /// Waits until [`Handle::stop`] or [`Handle::leave`] is called.
-    async fn ending(&self) {
+    async fn end_requested(&self) {
         tokio::select! {
             () = self.stopped() => {}
-            () = self.left() => {}
+            () = self.leave_requested() => {}
         }
     }
 
@@ -137,8 +137,8 @@ impl Handle {
     }
 
     /// Removes the directives that an attempt's agent has obeyed.
-    pub fn obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
-        self.directives.obeyed(trial, attempt, ids);
+    pub fn remove_obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
+        self.directives.remove_obeyed(trial, attempt, ids);
     }
 
     /// Waits until there is a directive for the attempt that no ack has carried yet.

@@ -189,7 +189,7 @@ impl Inner {
                 return Err(error.into());
             }
             Err(error) => {
-                self.handle.reported(trial, attempt, Vec::new()).await;
+                self.handle.send_reports(trial, attempt, Vec::new()).await;
                 return Err(error.into());
             }
         };
@@ -203,8 +203,8 @@ impl Inner {
             Lane::Facts => ingested.fresh,
             Lane::Bulk => Vec::new(),
         };
-        self.handle.obeyed(&trial, &attempt, &obeyed);
-        self.handle.reported(trial, attempt, fresh).await;
+        self.handle.remove_obeyed(&trial, &attempt, &obeyed);
+        self.handle.send_reports(trial, attempt, fresh).await;
         drop(turn);
         Ok((ingested.through, ingested.resend))
     }

@@ -254,7 +254,7 @@ pub trait TrainingService: Send + Sync {
 
     /// Informs the service that a trial was recorded as ended because its agent reported the end, although the job
     /// still exists. Returns at once.
-    async fn handed_over(&self, _trial: &TrialJobId) {}
+    async fn hand_over(&self, _trial: &TrialJobId) {}
 
     /// Ends a job whose agent has reported the end of its command and is silent since. Returns at once.
     async fn finish(&self, trial: &TrialJobId) {
@@ -295,7 +295,7 @@ pub trait TrainingService: Send + Sync {
     }
 
     /// Informs the service that a job's agent has reported, so the job runs. Returns at once.
-    fn began(&self, _trial: &TrialJobId) {}
+    fn mark_running(&self, _trial: &TrialJobId) {}
 
     /// Returns the state of each of several services. The list is empty for a single service.
     fn parts(&self) -> Vec<PartStatus> {

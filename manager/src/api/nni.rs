@@ -28,7 +28,7 @@ use super::user::{
 };
 use super::{Error, Shared};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
-use crate::experiment::result::speaks_of;
+use crate::experiment::result::has_name;
 use crate::view::{self, TrialSummary};
 
 /// The NNI release with this API.
@@ -419,7 +419,7 @@ fn records(
                     let is_final = row.metric.kind == MetricKind::Final;
                     let counts = match (&trial.steps_name, &trial.metric) {
                         (Some(name), _) if !is_final => *name == row.metric.name,
-                        (_, Some(name)) => speaks_of(&row.metric, name),
+                        (_, Some(name)) => has_name(&row.metric, name),
                         (_, None) => true,
                     };
                     let step = steps;

@@ -55,7 +55,7 @@ pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), Str
     let id = ids::experiment();
     let dir = ExperimentDir::new(folder.path(), &id);
     let mut tuner = match build(spec, &id, &dir, ids::seed()) {
-        Ok(advice) => advice.outside?,
+        Ok(advice) => advice.external?,
         Err(error) => return Some((name, Err(chain(&error)))),
     };
     tuner.order(Order::Propose { id: 0 });
@@ -115,7 +115,7 @@ pub(super) fn build(
             Some(Program::AskAndTell { command: command.clone(), greeting })
         }
     };
-    let outside = program.map(|program| {
+    let external = program.map(|program| {
         ExternalAdviser::start(Setting {
             program,
             experiment: id.as_str().to_owned(),
@@ -127,5 +127,5 @@ pub(super) fn build(
             secret_variables: spec.secret_variables(),
         })
     });
-    Ok(Advice { tuner: native, assessor: judge, outside })
+    Ok(Advice { tuner: native, assessor: judge, external })
 }

@@ -159,7 +159,7 @@ impl Progress {
             Notice::State(ExperimentState::TunerNoMoreTrial) => {
                 self.line("the tuner has nothing more to propose");
             }
-            Notice::Told(message) => self.line(&message),
+            Notice::Message(message) => self.line(&message),
             Notice::State(_) => {}
         }
         let pace = pace(self.ended, self.trials, self.began.elapsed());

@@ -12,7 +12,7 @@ use crate::search::assessor::{Assessor, Bounds, Judgement};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal, Tuner};
 
-/// The advisers of one experiment. At least one of `tuner` and `outside` makes proposals.
+/// The advisers of one experiment. At least one of `tuner` and `external` makes proposals.
 #[derive(Debug)]
 pub struct Advice {
     /// A built-in tuner.
@@ -20,7 +20,7 @@ pub struct Advice {
     /// A built-in assessor.
     pub assessor: Option<Box<dyn Assessor>>,
     /// The external adviser, in another process.
-    pub outside: Option<ExternalAdviser>,
+    pub external: Option<ExternalAdviser>,
 }
 
 impl Advice {
@@ -29,11 +29,11 @@ impl Advice {
         if let (Some(tuner), Some(id)) = (&mut self.tuner, id) {
             tuner.adopt(id, parameters);
         }
-        self.launched(trial, id, parameters);
+        self.notify_launched(trial, id, parameters);
     }
 
     /// Informs the external adviser of a new trial.
-    pub(super) fn launched(
+    pub(super) fn notify_launched(
         &mut self,
         trial: &TrialJobId,
         proposal: Option<u64>,
@@ -66,10 +66,10 @@ impl Advice {
 
     /// Requests parameters. `None`: the answer arrives as an event.
     pub(super) fn propose(&mut self, id: u64) -> Option<Proposal> {
-        match (&mut self.tuner, &self.outside) {
+        match (&mut self.tuner, &self.external) {
             (Some(tuner), _) => Some(tuner.propose(id)),
-            (None, Some(outside)) => {
-                outside.order(Order::Propose { id });
+            (None, Some(external)) => {
+                external.order(Order::Propose { id });
                 None
             }
             (None, None) => Some(Proposal::Exhausted),
@@ -84,7 +84,7 @@ impl Advice {
         value: &MetricValue,
         steps: &Steps,
     ) -> Judgement {
-        self.seen(trial, sequence, value);
+        self.pass_step(trial, sequence, value);
         self.judge(trial, steps)
     }
 
@@ -97,8 +97,8 @@ impl Advice {
     }
 
     /// Passes an intermediate result to the external assessor only.
-    pub(super) fn seen(&mut self, trial: &TrialJobId, sequence: u64, value: &MetricValue) {
-        if self.outside.as_ref().is_some_and(|outside| outside.assesses) {
+    pub(super) fn pass_step(&mut self, trial: &TrialJobId, sequence: u64, value: &MetricValue) {
+        if self.external.as_ref().is_some_and(|external| external.assesses) {
             // NNI's assessors receive numbers, and no other members of an object.
             let number = value.number().unwrap_or(f64::NAN);
             let trial = trial.clone();
@@ -114,11 +114,16 @@ impl Advice {
 
     /// Returns whether any adviser uses intermediate results.
     pub(super) fn assesses(&self) -> bool {
-        self.assessor.is_some() || self.outside.as_ref().is_some_and(|outside| outside.assesses)
+        self.assessor.is_some() || self.external.as_ref().is_some_and(|external| external.assesses)
     }
 
     /// Teaches the assessor the end of a trial.
-    pub(super) fn assessed(&mut self, trial: &TrialJobId, state: JobState, steps: &Steps) {
+    pub(super) fn observe_for_assessor(
+        &mut self,
+        trial: &TrialJobId,
+        state: JobState,
+        steps: &Steps,
+    ) {
         if let Some(assessor) = &mut self.assessor
             && state != JobState::SysCanceled
         {
@@ -146,37 +151,37 @@ impl Advice {
 
     /// Waits for a message of the external adviser. Never returns if there is no external adviser.
     pub(super) async fn next_event(&mut self) -> AdviserEvent {
-        match &mut self.outside {
-            Some(outside) => outside.heard().await,
+        match &mut self.external {
+            Some(external) => external.heard().await,
             None => std::future::pending().await,
         }
     }
 
     /// Returns the name of the external adviser, for the user.
-    pub(super) fn outside_name(&self) -> &str {
-        self.outside.as_ref().map_or("", |outside| &outside.name)
+    pub(super) fn external_name(&self) -> &str {
+        self.external.as_ref().map_or("", |external| &external.name)
     }
 
     /// Returns the name of the external adviser that stops trials.
-    pub(super) fn outside_assessor_name(&self) -> &str {
-        self.outside.as_ref().map_or("", |outside| &outside.assessor_name)
+    pub(super) fn external_assessor_name(&self) -> &str {
+        self.external.as_ref().map_or("", |external| &external.assessor_name)
     }
 
     /// Returns whether the search depends on an external adviser.
     pub(super) fn depends(&self) -> bool {
-        self.outside.as_ref().is_some_and(|outside| outside.tunes)
+        self.external.as_ref().is_some_and(|external| external.tunes)
     }
 
     /// Closes the external adviser.
     pub(super) async fn close(&mut self) {
-        if let Some(outside) = self.outside.take() {
-            outside.close().await;
+        if let Some(external) = self.external.take() {
+            external.close().await;
         }
     }
 
     fn order(&self, order: impl FnOnce() -> Order) {
-        if let Some(outside) = &self.outside {
-            outside.order(order());
+        if let Some(external) = &self.external {
+            external.order(order());
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::store::Store;
 /// The time limit for unfinished records at the end of a search.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of attempts that may share one reading of the directory, if they start at the same time.
-const TOGETHER: usize = 256;
+const MAX_SHARED_READ: usize = 256;
 
 /// Records the code of attempts, in the order of their starts.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub enum CodeSource {
 }
 
 impl CodeSource {
-    async fn look(self) -> (Self, io::Result<CodeVersion>) {
+    async fn read_version(self) -> (Self, io::Result<CodeVersion>) {
         match self {
             Self::Directory(tracker) => {
                 let (tracker, version) = tracker.look_with_git().await;
@@ -80,9 +80,9 @@ async fn record_all(
     mut waiting: mpsc::UnboundedReceiver<(TrialJobId, AttemptId)>,
 ) {
     let mut attempts = Vec::new();
-    while waiting.recv_many(&mut attempts, TOGETHER).await > 0 {
+    while waiting.recv_many(&mut attempts, MAX_SHARED_READ).await > 0 {
         let attempts = std::mem::take(&mut attempts);
-        let (used, version) = source.look().await;
+        let (used, version) = source.read_version().await;
         source = used;
         match version {
             Ok(version) => {

@@ -93,7 +93,7 @@ pub enum Refused {
     #[error("{0}")]
     Wrong(String),
     /// The experiment no longer starts trials.
-    #[error("the experiment is {0} and starts no more trials; {way_on}", way_on = .0.way_on())]
+    #[error("the experiment is {0} and starts no more trials; {remedy}", remedy = .0.remedy())]
     Over(ExperimentState),
     /// The experiment has as many trials as its limit allows.
     #[error(
@@ -128,7 +128,7 @@ pub enum Refused {
 
 impl ExperimentState {
     /// Returns the remedy for an experiment that starts no more trials.
-    fn way_on(self) -> &'static str {
+    fn remedy(self) -> &'static str {
         match self {
             Self::Done => {
                 "after its manager has ended, mark trials with `trial-manager trial retry`, and run them with `trial-manager resume`"

@@ -12,13 +12,13 @@ mod inbox;
 mod job;
 mod launcher;
 mod lease_monitor;
-mod own;
-mod patience;
 mod prepare;
 mod recorder;
 mod requeue;
 mod retry;
 mod stop_rules;
+mod transient_errors;
+mod user_trials;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -39,12 +39,12 @@ pub use self::inbox::Inbox;
 use self::job::Job;
 use self::launcher::JobLauncher;
 use self::lease_monitor::LeaseMonitor;
-use self::patience::Passing as _;
 use self::recorder::Recorder;
 pub use self::recorder::trial_result;
 use self::stop_rules::StopRules;
+use self::transient_errors::TransientError as _;
 use super::advice::Advice;
-use super::ending::Gone;
+use super::ending::JobEnd;
 use super::notice::Notice;
 use super::result::Steps;
 use super::state::{self, Effect, ExperimentState, State};
@@ -121,7 +121,7 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
             () = handle.stopped(), if !stopping => {
                 task.perform(state::Event::ExperimentStopRequested).await?;
             }
-            () = handle.left(), if !stopping && !handle.is_to_stop() => {
+            () = handle.leave_requested(), if !stopping && !handle.is_stop_requested() => {
                 // The next manager needs the running time.
                 task.record_experiment(task.state.state()).await?;
                 break;
@@ -134,7 +134,7 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
             event = task.advice.next_event() => task.handle_adviser(event).await?,
             // The next manager takes over the trials that continue. The requests to them are recorded.
             () = &mut out_of_reach, if stopping => break,
-            () = until(wake) => task.perform(state::Event::Tick).await?,
+            () = sleep_until_wake(wake) => task.perform(state::Event::Tick).await?,
             () = tokio::time::sleep_until(check) => task.check_leases().await?,
         }
     }
@@ -143,7 +143,7 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
     Ok(task.state.state())
 }
 
-async fn until(wake: Option<Instant>) {
+async fn sleep_until_wake(wake: Option<Instant>) {
     match wake {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
@@ -164,7 +164,7 @@ impl ExperimentTask {
     async fn handle_batch(&mut self, first: TaskEvent) -> Result<(), store::Error> {
         let mut events = vec![first];
         while events.len() < MAX_BATCH
-            && let Some(event) = self.recorder.inbox().waiting()
+            && let Some(event) = self.recorder.inbox().try_next()
         {
             events.push(event);
         }
@@ -174,10 +174,10 @@ impl ExperimentTask {
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
             self.adopt_first_pod(trial, attempt);
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
-            let is_present = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
-            let Some(job) = self.jobs.get_mut(trial).filter(is_present) else { continue };
+            let is_current = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
+            let Some(job) = self.jobs.get_mut(trial).filter(is_current) else { continue };
             if let Some(started) = started
-                && !self.state.runs(trial)
+                && !self.state.is_running(trial)
             {
                 job.started_at_ms = Some(started.observed_at_ms);
                 let event = state::Event::Started { trial: trial.clone() };
@@ -196,11 +196,11 @@ impl ExperimentTask {
             TaskEvent::Reported { trial, attempt, fresh } => {
                 self.handle_reports(&trial, attempt, fresh).await
             }
-            TaskEvent::Commanded { command, reply } => {
+            TaskEvent::Command { command, reply } => {
                 // The command must see the trials whose agents have reported their ends as ended.
                 self.conclude_by_verdicts().await?;
                 // The caller may no longer wait, but the command is carried out.
-                self.recorder.inbox().asked(reply);
+                self.recorder.inbox().set_caller(reply);
                 let answer = Box::pin(self.handle_command(command)).await?;
                 self.recorder.inbox().answer(answer);
                 Ok(())
@@ -223,14 +223,14 @@ impl ExperimentTask {
             return Ok(());
         }
         self.renew_lease(trial).await?;
-        self.launcher.service().began(trial);
+        self.launcher.service().mark_running(trial);
         for report in fresh {
             // NNI's own keeper does not report the start.
             let is_of_a_run = matches!(
                 report.body,
                 ReportBody::Metric(_) | ReportBody::Log(_) | ReportBody::Sample(_)
             );
-            if is_of_a_run && !self.state.runs(trial) {
+            if is_of_a_run && !self.state.is_running(trial) {
                 self.perform(state::Event::Started { trial: trial.clone() }).await?;
             }
             if let Some(event) = self.handle_report(trial, &report) {
@@ -253,7 +253,7 @@ impl ExperimentTask {
                 Some(state::Event::Started { trial: trial.clone() })
             }
             ReportBody::Metric(metric) => {
-                self.state.reported();
+                self.state.record_metric();
                 self.judge(trial, metric)
             }
             // The agent stopped the trial by a rule of the assessor.
@@ -284,7 +284,7 @@ impl ExperimentTask {
             return None;
         }
         let job = self.jobs.get_mut(trial)?;
-        if !job.steps.enter(metric) || job.given_up.is_some() {
+        if !job.steps.insert(metric) || job.given_up.is_some() {
             return None;
         }
         // The first metric determines which metric counts, which the assessor's rules need.
@@ -333,7 +333,7 @@ impl ExperimentTask {
             AdviserEvent::Ready => Some(state::Event::TunerReady),
             AdviserEvent::Kill { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
-                    format!("given up by {}", self.advice.outside_assessor_name())
+                    format!("given up by {}", self.advice.external_assessor_name())
                 });
                 self.give_up(&trial, reason)
             }
@@ -355,9 +355,9 @@ impl ExperimentTask {
         if self.announcer.trouble() == trouble.as_deref() || stays {
             return Ok(());
         }
-        let name = self.advice.outside_name();
+        let name = self.advice.external_name();
         let well = || format!("{name} answers again");
-        self.announcer.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
+        self.announcer.notify(Notice::Message(trouble.clone().unwrap_or_else(well)));
         self.announcer.record_trouble(&mut self.recorder, name, trouble).await
     }
 
@@ -371,7 +371,7 @@ impl ExperimentTask {
             format!("the assessor is lost, so no more trials are stopped early: {message}")
         };
         error!("{lost}");
-        let name = self.advice.outside_name();
+        let name = self.advice.external_name();
         self.announcer.record_trouble(&mut self.recorder, name, Some(lost)).await?;
         Ok(depends.then_some(state::Event::TunerLost))
     }
@@ -417,7 +417,7 @@ impl ExperimentTask {
         let is_stopping = self.state.intent(trial).is_some();
         let Some(job) = self.jobs.get_mut(trial) else { return };
         let rule =
-            if is_stopping { None } else { self.rules.of_assessor(job, &self.advice, others) };
+            if is_stopping { None } else { self.rules.assessor_rule(job, &self.advice, others) };
         self.rules.push(trial, job, rule);
     }
 
@@ -428,7 +428,7 @@ impl ExperimentTask {
             let is_stopping = self.state.intent(&trial).is_some();
             let Some(job) = self.jobs.get_mut(&trial).filter(|_| !is_stopping) else { continue };
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
-            let rule = self.rules.of_assessor(job, &self.advice, others);
+            let rule = self.rules.assessor_rule(job, &self.advice, others);
             if rule.is_some() {
                 self.rules.push(&trial, job, rule);
             }
@@ -445,14 +445,16 @@ impl ExperimentTask {
                 JobNews::Waits(waits) => waiting.push((waits, false)),
                 JobNews::Requeued(waits) => waiting.push((waits, true)),
                 JobNews::PodLeft(pod) => {
-                    if self.is_present(&pod.trial, &pod.attempt) {
-                        self.handle.departed().enter(&pod.trial, pod.incarnation);
+                    if self.is_current_submission(&pod.trial, &pod.attempt) {
+                        self.handle.departed().insert(&pod.trial, pod.incarnation);
                     }
                 }
-                JobNews::Image(image) if self.is_present(&image.trial, &image.attempt) => {
+                JobNews::Image(image)
+                    if self.is_current_submission(&image.trial, &image.attempt) =>
+                {
                     images.push(image);
                 }
-                JobNews::Placed(part) if self.is_present(&part.trial, &part.attempt) => {
+                JobNews::Placed(part) if self.is_current_submission(&part.trial, &part.attempt) => {
                     self.recorder.record_part(&part).await?;
                 }
                 JobNews::Image(_) | JobNews::Placed(_) => {}
@@ -478,7 +480,8 @@ impl ExperimentTask {
     async fn record_waits(&mut self, news: Vec<JobWaits>) -> Result<(), store::Error> {
         let mut waits = Vec::new();
         for JobWaits { trial, attempt, why } in news {
-            let job = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt));
+            let job =
+                self.jobs.get(&trial).filter(|_| self.is_current_submission(&trial, &attempt));
             // News of other attempts is outdated: the task gave them up before.
             let Some(sequence) = job.map(|job| job.sequence) else { continue };
             // The agent may have started the command meanwhile, which makes the reason obsolete.
@@ -552,7 +555,7 @@ impl ExperimentTask {
             Effect::Relaunch { trial } => return self.relaunch(&trial).await,
             Effect::Retry { trial, message } => self.record_retry(&trial, message).await?,
             Effect::Replace { trial, message } => self.record_replacement(&trial, message).await?,
-            Effect::Tell(message) => self.announcer.notify(Notice::Told(message)),
+            Effect::Notify(message) => self.announcer.notify(Notice::Message(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
             Effect::RecordRunning { trial } => {
                 let mut started = vec![trial];
@@ -576,7 +579,7 @@ impl ExperimentTask {
             Effect::Observe { trial, parameter_id, state, outcome } => {
                 self.advice.observe(&trial, parameter_id, state, &outcome);
             }
-            Effect::Teach { trial, result } => self.teach_own(&trial, result),
+            Effect::Teach { trial, result } => self.teach_user_result(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
                 info!(%state, "the state of the experiment has changed");
@@ -636,7 +639,7 @@ impl ExperimentTask {
     ) -> Result<Vec<state::Event>, store::Error> {
         let (mut rows, mut order) = (Vec::new(), Vec::new());
         for (trial, sequence, parameter_id, parameters) in new {
-            self.advice.launched(&trial, Some(parameter_id), &parameters);
+            self.advice.notify_launched(&trial, Some(parameter_id), &parameters);
             rows.push(NewTrial {
                 id: trial.clone(),
                 sequence,
@@ -665,17 +668,17 @@ impl ExperimentTask {
         let submitted = self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await;
         let Err(error) = submitted else { return Vec::new() };
         // Such an error is only returned if the experiment must stop: otherwise, the launcher tries again.
-        let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
+        let stop = error.is_transient().then_some(state::Event::ExperimentStopRequested);
         let message = chain(&error);
         warn!(%trial, "the trial could not be submitted: {message}");
-        let gone = Gone { message: Some(message), ..Gone::default() };
+        let gone = JobEnd { message: Some(message), ..JobEnd::default() };
         let trial = trial.clone();
         let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
         stop.into_iter().chain([gone]).collect()
     }
 
     /// Returns whether `attempt` is the submission that the trial waits for.
-    fn is_present(&self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
+    fn is_current_submission(&self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         self.jobs.get(trial).is_some_and(|job| job.is_submission(attempt))
     }
 

@@ -12,7 +12,7 @@ pub struct DepartedPods(Arc<Mutex<HashMap<TrialJobId, HashSet<String>>>>);
 
 impl DepartedPods {
     /// Adds a pod by its unique id.
-    pub fn enter(&self, trial: &TrialJobId, incarnation: String) {
+    pub fn insert(&self, trial: &TrialJobId, incarnation: String) {
         self.lock().entry(trial.clone()).or_default().insert(incarnation);
     }
 

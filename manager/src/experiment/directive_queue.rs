@@ -90,7 +90,7 @@ impl DirectiveQueue {
     }
 
     /// Removes the directives that an attempt's agent has obeyed.
-    pub fn obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
+    pub fn remove_obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
         self.retain(trial, attempt, |directive| !ids.contains(&directive.id));
     }
 
@@ -172,13 +172,13 @@ mod tests {
         );
         let given = directives.of(&t, &second);
         assert_eq!(given, [Directive { id: 7 << 10, body: DirectiveBody::Flush }]);
-        directives.obeyed(&t, &first, &[given[0].id]);
+        directives.remove_obeyed(&t, &first, &[given[0].id]);
         assert_eq!(
             directives.of(&t, &second),
             given,
             "another attempt's agent cannot confirm the directive"
         );
-        directives.obeyed(&t, &second, &[given[0].id]);
+        directives.remove_obeyed(&t, &second, &[given[0].id]);
         assert_eq!(directives.of(&t, &second), []);
     }
 
@@ -196,22 +196,22 @@ mod tests {
         let waits: Vec<_> = waiting.iter().map(|directive| directive.body.clone()).collect();
         assert_eq!(waits, [DirectiveBody::Flush, bodies[1].clone()]);
         // The agent may still obey the directive that was replaced.
-        directives.obeyed(&t, &first, &[before[0].id]);
+        directives.remove_obeyed(&t, &first, &[before[0].id]);
         assert_eq!(directives.of(&t, &first), waiting);
     }
 
     #[test]
     fn the_directives_of_another_manager_have_other_ids() {
         let (t, first, _) = ids();
-        let mut seen = std::collections::BTreeSet::new();
+        let mut ids = std::collections::BTreeSet::new();
         for now_ms in [1_000, 1_001] {
             let directives = DirectiveQueue::new(now_ms);
             for _ in 0..3 {
                 directives.push(&t, &first, DirectiveBody::Flush);
-                seen.extend(directives.of(&t, &first).iter().map(|directive| directive.id));
+                ids.extend(directives.of(&t, &first).iter().map(|directive| directive.id));
             }
         }
-        assert_eq!(seen.len(), 6);
+        assert_eq!(ids.len(), 6);
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ use crate::training_service::JobEvent;
 
 /// The end of a job at its training service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Gone {
+pub struct JobEnd {
     /// The exit code of the job's first process in the form that a shell shows, if the service knows it.
     pub exit_code: Option<i32>,
     /// The reason, for the user, if the service knows more than a code.
@@ -44,7 +44,7 @@ pub struct Gone {
     pub fenced: bool,
 }
 
-impl Gone {
+impl JobEnd {
     /// Converts a service's report of an end.
     pub fn of(event: JobEvent) -> Self {
         let JobEvent { exit_code, message, class, cause, disruption, succeeded, fenced, .. } =
@@ -58,7 +58,7 @@ impl Gone {
 pub fn service_verdict(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &Gone,
+    gone: &JobEnd,
 ) -> Option<Verdict> {
     preempted(intent, verdict, gone).or_else(|| verdict_of_cause(intent, verdict, gone))
 }
@@ -69,9 +69,9 @@ pub fn service_verdict(
 fn preempted(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &Gone,
+    gone: &JobEnd,
 ) -> Option<Verdict> {
-    let said = gone.disruption.clone().filter(|_| intent.is_none())?;
+    let disruption = gone.disruption.clone().filter(|_| intent.is_none())?;
     if verdict.is_some_and(|verdict| !saw_only_a_signal(verdict) || verdict.stop.is_some()) {
         return None;
     }
@@ -82,10 +82,10 @@ fn preempted(
         class: gone.class.unwrap_or(Class::Transient),
         confidence: Confidence::Certain,
         exit: verdict.and_then(|verdict| verdict.exit),
-        message: gone.message.clone().unwrap_or_else(|| said.clone()),
+        message: gone.message.clone().unwrap_or_else(|| disruption.clone()),
         stop: None,
         duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
-        evidence: Evidence { platform: Some(said), ..evidence },
+        evidence: Evidence { platform: Some(disruption), ..evidence },
     })
 }
 
@@ -94,7 +94,7 @@ fn preempted(
 fn verdict_of_cause(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &Gone,
+    gone: &JobEnd,
 ) -> Option<Verdict> {
     let cause = gone.cause.filter(|_| intent.is_none() && verdict.is_none())?;
     Some(Verdict {
@@ -114,7 +114,7 @@ fn verdict_of_cause(
 pub fn succeeded_without(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &Gone,
+    gone: &JobEnd,
 ) -> bool {
     let stopped = verdict.is_some_and(|verdict| verdict.cause == Cause::Stopped);
     intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
@@ -125,8 +125,9 @@ pub fn succeeded_without(
 /// cause is the signal, not the stop.
 fn saw_only_a_signal(verdict: &Verdict) -> bool {
     const HUP_INT_TERM: [u8; 3] = [129, 130, 143];
-    let asked = verdict.exit.is_some_and(|exit| HUP_INT_TERM.contains(&exit.shell_code()));
-    verdict.cause == Cause::Stopped || (verdict.cause == Cause::Signal && asked)
+    let stopped_by_signal =
+        verdict.exit.is_some_and(|exit| HUP_INT_TERM.contains(&exit.shell_code()));
+    verdict.cause == Cause::Stopped || (verdict.cause == Cause::Signal && stopped_by_signal)
 }
 
 /// The recorded end of a trial.
@@ -141,7 +142,7 @@ pub struct End {
 }
 
 /// Returns the end of a trial according to the table at the head of this module.
-pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
+pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &JobEnd) -> End {
     let others = succeeded_without(intent, verdict, gone);
     let exit_code = match verdict.and_then(|verdict| verdict.exit).filter(|_| !others) {
         Some(exit) => Some(i32::from(exit.shell_code())),
@@ -169,7 +170,7 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
         (Some(_) | None, None) => JobState::Failed,
     };
     // The manager's own intent explains a stop, of which the agent may have seen no more than a signal.
-    let message = match (intent.map(explained), verdict, &gone.message, gone.exit_code) {
+    let message = match (intent.map(intent_text), verdict, &gone.message, gone.exit_code) {
         (Some(why), _, _, _) => Some(why.to_owned()),
         (None, Some(verdict), Some(message), _)
             if verdict.cause == Cause::Stopped
@@ -191,7 +192,7 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
 /// Returns the prospect of a retry of a failed trial. The agent's class takes precedence if the agent saw the end of
 /// its trial. If it saw only a signal, the service's class does. An agent without a verdict was lost together with its
 /// machine or network.
-pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
+pub fn failure_class(verdict: Option<&Verdict>, gone: &JobEnd) -> Class {
     match verdict {
         Some(verdict) if !saw_only_a_signal(verdict) => verdict.class,
         Some(verdict) => gone.class.unwrap_or(verdict.class),
@@ -200,7 +201,7 @@ pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
 }
 
 /// Returns the reason for a stop by the manager, for the user.
-fn explained(intent: StopReason) -> &'static str {
+fn intent_text(intent: StopReason) -> &'static str {
     match intent {
         StopReason::User => "stopped on request",
         StopReason::EarlyStop => "given up by the assessor",
@@ -235,7 +236,7 @@ mod tests {
     fn a_pod_that_the_platform_removed_is_not_canceled_by_the_user() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
-        let gone = Gone { exit_code: Some(1), message: message.clone(), ..Gone::default() };
+        let gone = JobEnd { exit_code: Some(1), message: message.clone(), ..JobEnd::default() };
         let end = conclude(None, Some(&stopped), &gone);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
         let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
@@ -245,11 +246,11 @@ mod tests {
     #[test]
     fn a_pod_that_was_ended_because_another_succeeded_is_a_success() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
-        let gone = Gone {
+        let gone = JobEnd {
             exit_code: Some(0),
             message: Some("its pod succeeded".to_owned()),
             succeeded: true,
-            ..Gone::default()
+            ..JobEnd::default()
         };
         let end = conclude(None, Some(&stopped), &gone);
         let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
@@ -271,24 +272,24 @@ mod tests {
         let ordered = Verdict { stop: Some(StopReason::User), ..stopped.clone() };
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
         let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
-        let said = "PreemptionByScheduler: default-scheduler: preempting";
+        let disruption = "PreemptionByScheduler: default-scheduler: preempting";
         #[rustfmt::skip]
         let table = [
             // the intent            the agent's      the platform's  the trial is            code
-            (None,                   Some(&stopped),  Some(said), JobState::SysCanceled,  Some(143)),
-            (None,                   None,            Some(said), JobState::SysCanceled,  Some(137)),
-            (Some(StopReason::User), Some(&stopped),  Some(said), JobState::UserCanceled, Some(143)),
-            (None,                   Some(&ordered),  Some(said), JobState::Failed,       Some(143)),
-            (None,                   Some(&broken),   Some(said), JobState::Failed,       Some(7)),
-            (None,                   Some(&fine),     Some(said), JobState::Succeeded,    Some(0)),
+            (None,                   Some(&stopped),  Some(disruption), JobState::SysCanceled,  Some(143)),
+            (None,                   None,            Some(disruption), JobState::SysCanceled,  Some(137)),
+            (Some(StopReason::User), Some(&stopped),  Some(disruption), JobState::UserCanceled, Some(143)),
+            (None,                   Some(&ordered),  Some(disruption), JobState::Failed,       Some(143)),
+            (None,                   Some(&broken),   Some(disruption), JobState::Failed,       Some(7)),
+            (None,                   Some(&fine),     Some(disruption), JobState::Succeeded,    Some(0)),
             (None,                   Some(&stopped),  None,       JobState::Failed,       Some(143)),
         ];
         for (intent, verdict, taken, state, code) in table {
-            let gone = Gone {
+            let gone = JobEnd {
                 exit_code: Some(137),
                 message: Some("its pod was removed".to_owned()),
                 disruption: taken.map(str::to_owned),
-                ..Gone::default()
+                ..JobEnd::default()
             };
             let own = preempted(intent, verdict, &gone);
             assert_eq!(own.is_some(), state == JobState::SysCanceled, "{intent:?} {verdict:?}");
@@ -296,7 +297,10 @@ mod tests {
             assert_eq!((end.state, end.exit_code), (state, code), "{intent:?} {verdict:?}");
             let Some(own) = own else { continue };
             assert_eq!(end.message, gone.message);
-            assert_eq!((own.cause, class(Some(&own), &gone)), (Cause::Preempted, Class::Transient));
+            assert_eq!(
+                (own.cause, failure_class(Some(&own), &gone)),
+                (Cause::Preempted, Class::Transient)
+            );
             assert_eq!(own.evidence.platform.as_deref(), taken);
         }
     }
@@ -304,13 +308,13 @@ mod tests {
     #[test]
     fn the_services_message_explains_a_signal_that_it_sent() {
         let signalled = verdict(Cause::Signal, TrialExit::Signal(15));
-        let limit = Gone {
+        let limit = JobEnd {
             message: Some("Slurm says TIMEOUT: TimeLimit".to_owned()),
             class: Some(Class::Permanent),
-            ..Gone::default()
+            ..JobEnd::default()
         };
         assert_eq!(conclude(None, Some(&signalled), &limit).message, limit.message);
-        let silent = Gone { class: None, ..limit };
+        let silent = JobEnd { class: None, ..limit };
         let end = conclude(None, Some(&signalled), &silent);
         assert_eq!((end.state, end.message), (JobState::Failed, Some(signalled.message)));
     }
@@ -329,14 +333,14 @@ mod tests {
         ];
         for (intent, verdict, cause, expected) in table {
             let (exit_code, message) = (Some(137), Some("out of memory".to_owned()));
-            let gone = Gone { exit_code, message, cause, ..Gone::default() };
+            let gone = JobEnd { exit_code, message, cause, ..JobEnd::default() };
             let own = service_verdict(intent, verdict, &gone);
             let found = own.as_ref().map(|own| own.cause);
             assert_eq!(found, expected, "{intent:?} {verdict:?} {cause:?}");
             let Some(own) = own else { continue };
             let end = conclude(intent, Some(&own), &gone);
             let failed = End { state: JobState::Failed, message: gone.message.clone(), exit_code };
-            assert_eq!((end, class(Some(&own), &gone)), (failed, Class::Permanent));
+            assert_eq!((end, failure_class(Some(&own), &gone)), (failed, Class::Permanent));
         }
     }
 
@@ -364,8 +368,8 @@ mod tests {
             (None,           None,                   Class::Transient),
         ];
         for (verdict, known, expected) in table {
-            let gone = Gone { class: known, ..Gone::default() };
-            assert_eq!(class(verdict, &gone), expected, "{verdict:?} {known:?}");
+            let gone = JobEnd { class: known, ..JobEnd::default() };
+            assert_eq!(failure_class(verdict, &gone), expected, "{verdict:?} {known:?}");
         }
     }
 
@@ -395,14 +399,14 @@ mod tests {
             ("a killed trial",                        None,                  Some(&killed),    JobState::Failed,      Some(137)),
             ("a lost agent",                          None,                  None,             JobState::Failed,      None),
         ];
-        for (says, intent, verdict, state, code) in table {
-            let end = conclude(intent, verdict, &Gone::default());
-            assert_eq!((end.state, end.exit_code), (state, code), "{says}");
-            assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
-            let ours = intent.filter(|_| state != JobState::Succeeded).map(explained);
+        for (case, intent, verdict, state, code) in table {
+            let end = conclude(intent, verdict, &JobEnd::default());
+            assert_eq!((end.state, end.exit_code), (state, code), "{case}");
+            assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{case}: a reason");
+            let ours = intent.filter(|_| state != JobState::Succeeded).map(intent_text);
             assert!(
                 ours.is_none() || end.message.as_deref() == ours,
-                "{says}: the manager's own reason"
+                "{case}: the manager's own reason"
             );
         }
     }

@@ -56,7 +56,7 @@ pub enum Notice {
         competes: Option<f64>,
     },
     /// A message for the user.
-    Told(String),
+    Message(String),
     /// The experiment has entered this state.
     State(ExperimentState),
 }

@@ -158,7 +158,7 @@ fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
 }
 
 /// Returns whether a metric has this name, or is an object of NNI's SDK with a member of this name.
-pub fn speaks_of(metric: &Metric, name: &str) -> bool {
+pub fn has_name(metric: &Metric, name: &str) -> bool {
     metric.name == name || member(metric, name).is_some()
 }
 
@@ -201,7 +201,7 @@ impl Steps {
     }
 
     /// Adds a metric. Returns `true` if it is a new step of the metric that counts.
-    pub fn enter(&mut self, metric: &Metric) -> bool {
+    pub fn insert(&mut self, metric: &Metric) -> bool {
         if metric.kind != MetricKind::Intermediate {
             return false;
         }
@@ -281,10 +281,10 @@ mod tests {
             ("an earlier attempt",        vec![(&before, step(0.5)), (&before, last(0.7))],                     nothing),
             ("derived from its steps",    vec![(&keeper, step(0.5)), (&agent, concluded)],                      (Some(0.5.into()), vec![0.5.into()])),
         ];
-        for (says, metrics, expected) in table {
+        for (case, metrics, expected) in table {
             let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
             let result = pick(all, &agent, None);
-            assert_eq!((result.last, result.intermediate), expected, "{says}");
+            assert_eq!((result.last, result.intermediate), expected, "{case}");
         }
     }
 
@@ -302,10 +302,10 @@ mod tests {
             ("several, none configured", of(&["acc", "loss"]),    None,        0),
             ("the configured one",    of(&["acc", "loss"]),    Some("acc"), 1),
         ];
-        for (says, metrics, objective, steps) in table {
+        for (case, metrics, objective, steps) in table {
             let all = metrics.iter().map(|metric| (&attempt, metric));
             let result = pick(all, &attempt, objective);
-            assert_eq!((result.last, result.intermediate.len()), (None, steps), "{says}");
+            assert_eq!((result.last, result.intermediate.len()), (None, steps), "{case}");
         }
     }
 
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(of(&all, Some("note")), (named("default"), Some(9.0), nine), "no number");
 
         let mut live = Steps::new(Some("loss"));
-        assert!(!live.enter(&metric("acc", Intermediate, 0, 0.1)), "another metric");
-        assert!(live.enter(&steps[0]) && live.enter(&steps[1]));
+        assert!(!live.insert(&metric("acc", Intermediate, 0, 0.1)), "another metric");
+        assert!(live.insert(&steps[0]) && live.insert(&steps[1]));
         assert_eq!(live.history(), [0.5, 0.5]);
     }
 
@@ -372,11 +372,11 @@ mod tests {
             ("one is missing",  vec![metric("loss", Final, 0, 0.5)],           Some(0.5)),
             ("no final one",    vec![metric("speed", Intermediate, 0, 1.0)],   None),
         ];
-        for (says, metrics, number) in table {
+        for (case, metrics, number) in table {
             let all = metrics.iter().map(|metric| (&attempt, metric));
             let result = pick_with_goals(all, &attempt, Some("loss"), &goals);
-            assert_eq!(result.last.as_ref().and_then(MetricValue::number), number, "{says}");
-            if says == "separate metrics" {
+            assert_eq!(result.last.as_ref().and_then(MetricValue::number), number, "{case}");
+            if case == "separate metrics" {
                 assert_eq!(result.last.map(|last| last.as_json().clone()), Some(kept.clone()));
             }
         }
@@ -414,13 +414,13 @@ mod tests {
     fn the_history_ends_at_the_first_gap() {
         use MetricKind::{Final, Intermediate};
         let mut steps = Steps::new(None);
-        assert!(steps.enter(&metric("acc", Intermediate, 0, 0.1)));
-        assert!(!steps.enter(&metric("acc", Intermediate, 0, 0.1)), "a repeated step");
-        assert!(!steps.enter(&metric("loss", Intermediate, 1, 9.0)), "another metric");
-        assert!(!steps.enter(&metric("acc", Final, 0, 9.0)));
-        assert!(steps.enter(&metric("acc", Intermediate, 2, 0.3)));
+        assert!(steps.insert(&metric("acc", Intermediate, 0, 0.1)));
+        assert!(!steps.insert(&metric("acc", Intermediate, 0, 0.1)), "a repeated step");
+        assert!(!steps.insert(&metric("loss", Intermediate, 1, 9.0)), "another metric");
+        assert!(!steps.insert(&metric("acc", Final, 0, 9.0)));
+        assert!(steps.insert(&metric("acc", Intermediate, 2, 0.3)));
         assert_eq!(steps.history(), [0.1]);
-        assert!(steps.enter(&metric("acc", Intermediate, 1, 0.2)));
+        assert!(steps.insert(&metric("acc", Intermediate, 1, 0.2)));
         assert_eq!(steps.history(), [0.1, 0.2, 0.3]);
     }
 
@@ -442,8 +442,8 @@ mod tests {
             ("infinity always loses",       Maximize, Some(1.0), Some(f64::INFINITY), true),
             ("no result never wins",         Minimize, None,      None,      false),
         ];
-        for (says, mode, candidate, best, better) in table {
-            assert_eq!(is_better(mode, candidate, best), better, "{says}");
+        for (case, mode, candidate, best, better) in table {
+            assert_eq!(is_better(mode, candidate, best), better, "{case}");
         }
     }
 }

@@ -15,20 +15,20 @@ use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::{Budget, Failure};
 pub use self::budget::{FailureLimit, Policy};
-pub use self::events::{Effect, Event, ExperimentState, Fate, Limits, OwnTrial, Remembered};
-pub use self::steer::Steer;
-use super::ending::{Gone, class, conclude};
+pub use self::events::{Effect, Event, ExperimentState, Fate, Limits, StoredTrial, UserTrial};
+pub use self::user_change::UserChange;
+use super::ending::{JobEnd, conclude, failure_class};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
 
 mod budget;
 mod events;
 mod resume;
-mod steer;
+mod user_change;
 
 /// A trial that has not ended.
 #[derive(Debug)]
-struct Live {
+struct LiveTrial {
     parameter_id: Option<u64>,
     running_since: Option<Duration>,
     intent: Option<StopReason>,
@@ -36,11 +36,11 @@ struct Live {
 
 /// The state of `maxExperimentDuration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
+enum DurationLimit {
     /// Nothing starts after the deadline.
-    Holds,
+    Active,
     /// The deadline has passed, and the observers were notified.
-    Told,
+    Reported,
     /// The experiment was done. Trials that the user runs again start regardless of the deadline.
     Lifted,
 }
@@ -50,13 +50,13 @@ enum Bound {
 pub struct State {
     limits: Limits,
     phase: ExperimentState,
-    live: HashMap<TrialJobId, Live>,
-    again: VecDeque<TrialJobId>,
-    again_ids: HashMap<TrialJobId, Option<u64>>,
+    live: HashMap<TrialJobId, LiveTrial>,
+    rerun_queue: VecDeque<TrialJobId>,
+    rerun_proposals: HashMap<TrialJobId, Option<u64>>,
     /// The user's own trials whose results the tuner has still to learn.
     own: HashSet<TrialJobId>,
     /// The number of proposals that are requested and not answered.
-    asked: usize,
+    pending_proposals: usize,
     /// Set if the tuner needs another result first.
     tuner_waits: bool,
     /// Set if the tuner is lost, so that no further proposals come in this run.
@@ -69,7 +69,7 @@ pub struct State {
     /// The ids of requests that brought no proposal.
     unused_ids: BTreeSet<u64>,
     elapsed: Duration,
-    duration: Bound,
+    duration: DurationLimit,
 }
 
 impl State {
@@ -79,10 +79,10 @@ impl State {
             limits,
             phase: ExperimentState::Running,
             live: HashMap::new(),
-            again: VecDeque::new(),
-            again_ids: HashMap::new(),
+            rerun_queue: VecDeque::new(),
+            rerun_proposals: HashMap::new(),
             own: HashSet::new(),
-            asked: 0,
+            pending_proposals: 0,
             tuner_waits: false,
             tuner_lost: false,
             held: false,
@@ -91,27 +91,27 @@ impl State {
             next_parameter_id: 0,
             unused_ids: BTreeSet::new(),
             elapsed: Duration::ZERO,
-            duration: Bound::Holds,
+            duration: DurationLimit::Active,
         }
     }
 
     /// Returns the state of an experiment that was done. It starts only the trials that must run again.
     #[must_use]
-    pub fn once_done(mut self) -> Self {
-        (self.phase, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
+    pub fn after_done(mut self) -> Self {
+        (self.phase, self.duration) = (ExperimentState::NoMoreTrial, DurationLimit::Lifted);
         self
     }
 
     /// Returns the state with another policy.
     #[must_use]
-    pub fn under(mut self, policy: Policy) -> Self {
-        self.budget = self.budget.under(policy);
+    pub fn with_policy(mut self, policy: Policy) -> Self {
+        self.budget = self.budget.with_policy(policy);
         self
     }
 
     /// Records that a trial has reported a metric, which proves that the command can work.
-    pub fn reported(&mut self) {
-        self.budget.proven();
+    pub fn record_metric(&mut self) {
+        self.budget.set_proven();
     }
 
     /// Returns whether failures hold the search in this run.
@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Returns whether a trial has started and not ended.
-    pub fn runs(&self, trial: &TrialJobId) -> bool {
+    pub fn is_running(&self, trial: &TrialJobId) -> bool {
         self.live.get(trial).is_some_and(|live| live.running_since.is_some())
     }
 
@@ -143,7 +143,7 @@ impl State {
         let whole = self
             .limits
             .duration
-            .filter(|_| self.phase.is_active() && self.duration == Bound::Holds);
+            .filter(|_| self.phase.is_active() && self.duration == DurationLimit::Active);
         trials.chain(whole).min()
     }
 
@@ -155,7 +155,7 @@ impl State {
         match event {
             Event::Begin => effects.push(Effect::RecordState(self.phase)),
             Event::Proposed { parameter_id, proposal, trial } => {
-                self.proposed(parameter_id, proposal, trial, &mut effects);
+                self.handle_proposal(parameter_id, proposal, trial, &mut effects);
             }
             Event::TunerReady => self.tuner_waits = false,
             Event::TunerLost => {
@@ -169,21 +169,22 @@ impl State {
                     && live.running_since.is_none()
                 {
                     live.running_since = Some(self.elapsed);
-                    self.budget.started();
+                    self.budget.record_started();
                     effects.push(Effect::RecordRunning { trial });
                 }
             }
             Event::Requeued { trial } => self.requeue(&trial),
             Event::Gone { trial, gone, verdict, result } => {
-                self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
+                self.handle_gone(trial, &gone, verdict.as_deref(), result, &mut effects);
             }
             Event::PointKnown { mean } => {
-                let reached = self.budget.reached(&MetricValue::from(mean)).map(Effect::Tell);
-                self.hold(reached, &mut effects);
+                let reached =
+                    self.budget.reached_message(&MetricValue::from(mean)).map(Effect::Notify);
+                self.stop_new_trials(reached, &mut effects);
             }
             Event::StopRequested { trial, reason } => {
                 if !self.take_back(&trial, &mut effects) {
-                    self.intend(&trial, reason, &mut effects);
+                    self.request_stop(&trial, reason, &mut effects);
                 }
             }
             Event::ExperimentStopRequested => {
@@ -192,34 +193,38 @@ impl State {
                     let mut live: Vec<_> = self.live.keys().cloned().collect();
                     live.sort();
                     for trial in live {
-                        self.intend(&trial, StopReason::ManagerShutdown, &mut effects);
+                        self.request_stop(&trial, StopReason::ManagerShutdown, &mut effects);
                     }
                 }
             }
             Event::Tick => {}
         }
-        self.follow(before, effects)
+        self.complete_effects(before, effects)
     }
 
     /// Completes the `effects` of an event: enforces limits, fills free slots, and records a state other than `before`.
-    fn follow(&mut self, before: ExperimentState, mut effects: Vec<Effect>) -> Vec<Effect> {
+    fn complete_effects(
+        &mut self,
+        before: ExperimentState,
+        mut effects: Vec<Effect>,
+    ) -> Vec<Effect> {
         self.enforce_deadlines(&mut effects);
-        self.fill(&mut effects);
-        self.settle();
+        self.start_trials(&mut effects);
+        self.update_phase();
         if self.phase != before {
             effects.push(Effect::RecordState(self.phase));
         }
         effects
     }
 
-    fn proposed(
+    fn handle_proposal(
         &mut self,
         parameter_id: u64,
         proposal: Proposal,
         trial: TrialJobId,
         effects: &mut Vec<Effect>,
     ) {
-        self.asked = self.asked.saturating_sub(1);
+        self.pending_proposals = self.pending_proposals.saturating_sub(1);
         match proposal {
             // A trial of the user may have used up the limit while the tuner computed.
             Proposal::Parameters(parameters)
@@ -227,8 +232,11 @@ impl State {
             {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
-                let live =
-                    Live { parameter_id: Some(parameter_id), running_since: None, intent: None };
+                let live = LiveTrial {
+                    parameter_id: Some(parameter_id),
+                    running_since: None,
+                    intent: None,
+                };
                 self.live.insert(trial.clone(), live);
                 effects.push(Effect::Launch { trial, sequence, parameter_id, parameters });
             }
@@ -246,59 +254,59 @@ impl State {
         }
     }
 
-    fn gone(
+    fn handle_gone(
         &mut self,
         trial: TrialJobId,
-        gone: &Gone,
+        gone: &JobEnd,
         verdict: Option<&Verdict>,
         result: Option<MetricValue>,
         effects: &mut Vec<Effect>,
     ) {
         // A second report of the same end comes too late.
         let Some(live) = self.live.remove(&trial) else { return };
-        if gone.fenced && verdict.is_none() && live.intent.is_none() && !self.stopping() {
-            return self.replace(trial, &live, gone, effects);
+        if gone.fenced && verdict.is_none() && live.intent.is_none() && !self.is_stopping() {
+            return self.replace_attempt(trial, &live, gone, effects);
         }
         let end = conclude(live.intent, verdict, gone);
         let state = end.state;
         let succeeded = state == JobState::Succeeded;
-        let class = class(verdict, gone);
+        let class = failure_class(verdict, gone);
         let why = end.message.clone().unwrap_or_default();
-        let told = self.unstarted(&live, verdict, state, &why);
+        let notice = self.record_unstarted(&live, verdict, state, &why);
         let taken = verdict.is_some_and(|verdict| verdict.cause == Cause::Preempted);
         let may_repeat = state == JobState::Failed || taken && live.intent.is_none();
         if may_repeat
-            && !self.stopping()
+            && !self.is_stopping()
             && let Some((time, times)) = self.budget.retry(&trial, class)
         {
             let message = format!("{why}; it is tried again ({time} of {times})");
             effects.push(Effect::Retry { trial: trial.clone(), message });
-            self.again_ids.insert(trial.clone(), live.parameter_id);
-            self.again.push_back(trial);
-            self.hold(told, effects);
+            self.rerun_proposals.insert(trial.clone(), live.parameter_id);
+            self.rerun_queue.push_back(trial);
+            self.stop_new_trials(notice, effects);
             return;
         }
         let exit_code = end.exit_code;
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
-        self.hold(told, effects);
+        self.stop_new_trials(notice, effects);
         // A trial that the manager's own end interrupted runs again: now if that manager survived its stop, or else on
         // resume. The tuner waits for it.
         if live.intent == Some(StopReason::ManagerShutdown) && !succeeded {
-            if !self.stopping() {
-                self.again_ids.insert(trial.clone(), live.parameter_id);
-                self.again.push_back(trial);
+            if !self.is_stopping() {
+                self.rerun_proposals.insert(trial.clone(), live.parameter_id);
+                self.rerun_queue.push_back(trial);
             }
             return;
         }
         let outcome = match result {
-            Some(value) if counts(state, live.intent) && value.number().is_some() => {
+            Some(value) if counts_for_tuner(state, live.intent) && value.number().is_some() => {
                 Outcome::Result(value)
             }
             Some(_) | None => Outcome::Failed,
         };
         let cause = verdict.map(|verdict| verdict.cause);
         let failure = Failure { class, cause, exit_code, why: &why };
-        self.weigh(state, failure, &outcome, effects);
+        self.check_limits(state, failure, &outcome, effects);
         let parameter_id = live.parameter_id;
         let own = self.own.remove(&trial).then(|| (trial.clone(), outcome.clone()));
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
@@ -310,45 +318,51 @@ impl State {
 
     /// Runs a fenced trial, whose machine is out of reach, again. The trial has not failed, so it does not count
     /// towards the limits of failures and retries.
-    fn replace(&mut self, trial: TrialJobId, live: &Live, gone: &Gone, effects: &mut Vec<Effect>) {
+    fn replace_attempt(
+        &mut self,
+        trial: TrialJobId,
+        live: &LiveTrial,
+        gone: &JobEnd,
+        effects: &mut Vec<Effect>,
+    ) {
         let message = gone.message.clone().unwrap_or_default();
         effects.push(Effect::Replace { trial: trial.clone(), message });
-        self.again_ids.insert(trial.clone(), live.parameter_id);
-        self.again.push_back(trial);
+        self.rerun_proposals.insert(trial.clone(), live.parameter_id);
+        self.rerun_queue.push_back(trial);
     }
 
     /// Returns the effect that holds the search if too many successive attempts have failed before their commands
     /// started.
-    fn unstarted(
+    fn record_unstarted(
         &mut self,
-        live: &Live,
+        live: &LiveTrial,
         verdict: Option<&Verdict>,
         state: JobState,
         why: &str,
     ) -> Option<Effect> {
         if live.running_since.is_some() || verdict.is_some_and(|verdict| verdict.exit.is_some()) {
-            self.budget.started();
+            self.budget.record_started();
             return None;
         }
-        let fails = state == JobState::Failed && !self.stopping();
+        let fails = state == JobState::Failed && !self.is_stopping();
         let concurrency = self.limits.concurrency;
-        let told = fails.then(|| self.budget.unstarted(concurrency, why))??;
+        let notice = fails.then(|| self.budget.record_unstarted(concurrency, why))??;
         self.held = true;
-        Some(Effect::Hold(told))
+        Some(Effect::Hold(notice))
     }
 
     /// Ends the start of new trials, and reports the reason.
-    fn hold(&mut self, told: Option<Effect>, effects: &mut Vec<Effect>) {
-        if let Some(told) = told
+    fn stop_new_trials(&mut self, notice: Option<Effect>, effects: &mut Vec<Effect>) {
+        if let Some(notice) = notice
             && self.phase == ExperimentState::Running
         {
             self.phase = ExperimentState::NoMoreTrial;
-            effects.push(told);
+            effects.push(notice);
         }
     }
 
     /// Decides whether this end ends the search.
-    fn weigh(
+    fn check_limits(
         &mut self,
         state: JobState,
         failure: Failure<'_>,
@@ -356,33 +370,33 @@ impl State {
         effects: &mut Vec<Effect>,
     ) {
         if state == JobState::Succeeded {
-            self.budget.proven();
+            self.budget.set_proven();
         }
-        let told = match (state, outcome) {
+        let notice = match (state, outcome) {
             (JobState::Failed, _) => {
                 let starts_more = self.phase == ExperimentState::Running;
                 let concurrency = starts_more.then_some(self.limits.concurrency);
-                let told = self.budget.failed(failure, concurrency);
-                self.held |= told.is_some();
-                told.map(Effect::Hold)
+                let notice = self.budget.record_failure(failure, concurrency);
+                self.held |= notice.is_some();
+                notice.map(Effect::Hold)
             }
             (JobState::Succeeded, Outcome::Result(value)) => {
-                self.budget.fine();
-                self.budget.reached_alone(value).map(Effect::Tell)
+                self.budget.record_other_end();
+                self.budget.single_result_message(value).map(Effect::Notify)
             }
             (_, Outcome::Result(_) | Outcome::Failed) => {
-                self.budget.fine();
+                self.budget.record_other_end();
                 None
             }
         };
-        self.hold(told, effects);
+        self.stop_new_trials(notice, effects);
     }
 
-    fn stopping(&self) -> bool {
+    fn is_stopping(&self) -> bool {
         matches!(self.phase, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
-    fn intend(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
+    fn request_stop(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
         // The first intent stays, because it explains the stop that was sent.
         if let Some(live) = self.live.get_mut(trial)
             && live.intent.is_none()
@@ -396,12 +410,12 @@ impl State {
         if let Some(limit) = self.limits.trial_duration {
             let elapsed = self.elapsed;
             let over =
-                |live: &Live| live.running_since.is_some_and(|since| elapsed >= since + limit);
+                |live: &LiveTrial| live.running_since.is_some_and(|since| elapsed >= since + limit);
             let mut late: Vec<_> =
                 self.live.iter().filter(|(_, live)| over(live)).map(|(id, _)| id.clone()).collect();
             late.sort();
             for trial in late {
-                self.intend(&trial, StopReason::Deadline, effects);
+                self.request_stop(&trial, StopReason::Deadline, effects);
             }
         }
         if !self.phase.is_active() || !self.time_is_up() {
@@ -410,7 +424,7 @@ impl State {
         if self.phase == ExperimentState::Running {
             self.phase = ExperimentState::NoMoreTrial;
         }
-        if std::mem::replace(&mut self.duration, Bound::Told) == Bound::Holds {
+        if std::mem::replace(&mut self.duration, DurationLimit::Reported) == DurationLimit::Active {
             let rest = match self.live.len() {
                 0 => "no more trials are started".to_owned(),
                 1 => "no more trials are started, and the running trial continues".to_owned(),
@@ -418,31 +432,34 @@ impl State {
                     format!("no more trials are started, and the {more} running trials continue")
                 }
             };
-            effects.push(Effect::Tell(format!("maxExperimentDuration has passed: {rest}")));
+            effects.push(Effect::Notify(format!("maxExperimentDuration has passed: {rest}")));
         }
     }
 
     fn time_is_up(&self) -> bool {
-        self.duration != Bound::Lifted
+        self.duration != DurationLimit::Lifted
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
     }
 
     /// Starts trials in free slots: interrupted trials first, then new ones.
-    fn fill(&mut self, effects: &mut Vec<Effect>) {
+    fn start_trials(&mut self, effects: &mut Vec<Effect>) {
         let may_repeat = !self.time_is_up() && !self.held && self.phase.is_active();
-        while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
-            let Some(trial) = self.again.pop_front() else { break };
-            let parameter_id = self.again_ids.remove(&trial).flatten();
-            let live = Live { parameter_id, running_since: None, intent: None };
+        while may_repeat && self.live.len() + self.pending_proposals < self.limits.concurrency {
+            let Some(trial) = self.rerun_queue.pop_front() else { break };
+            let parameter_id = self.rerun_proposals.remove(&trial).flatten();
+            let live = LiveTrial { parameter_id, running_since: None, intent: None };
             self.live.insert(trial.clone(), live);
             effects.push(Effect::Relaunch { trial });
         }
         while self.phase == ExperimentState::Running
             && !self.tuner_waits
-            && self.live.len() + self.asked < self.limits.concurrency
-            && self.limits.trials.is_none_or(|limit| self.next_sequence + count(self.asked) < limit)
+            && self.live.len() + self.pending_proposals < self.limits.concurrency
+            && self
+                .limits
+                .trials
+                .is_none_or(|limit| self.next_sequence + count(self.pending_proposals) < limit)
         {
-            self.asked += 1;
+            self.pending_proposals += 1;
             let parameter_id = self.unused_ids.pop_first().unwrap_or_else(|| {
                 self.next_parameter_id += 1;
                 self.next_parameter_id - 1
@@ -451,22 +468,22 @@ impl State {
         }
     }
 
-    fn settle(&mut self) {
+    fn update_phase(&mut self) {
         let limit_reached = self.is_full();
-        if self.phase == ExperimentState::Running && limit_reached && self.again.is_empty() {
+        if self.phase == ExperimentState::Running && limit_reached && self.rerun_queue.is_empty() {
             self.phase = ExperimentState::NoMoreTrial;
         }
         if self.phase != ExperimentState::Running {
             // A proposal that the tuner still computes is no longer wanted.
-            self.asked = 0;
+            self.pending_proposals = 0;
         }
-        if !self.live.is_empty() || self.asked > 0 {
+        if !self.live.is_empty() || self.pending_proposals > 0 {
             return;
         }
         self.phase = match self.phase {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
             // A tuner that waits for results would wait forever if no trial is left to bring one.
-            ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
+            ExperimentState::Running if self.tuner_waits && self.rerun_queue.is_empty() => {
                 ExperimentState::Done
             }
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial
@@ -484,7 +501,7 @@ impl State {
 
 /// Returns whether the tuner learns from the result of a trial with this end. If the assessor stopped the trial, the
 /// tuner learns from the last intermediate result.
-pub fn counts(state: JobState, intent: Option<StopReason>) -> bool {
+pub fn counts_for_tuner(state: JobState, intent: Option<StopReason>) -> bool {
     state == JobState::Succeeded
         || (state == JobState::EarlyStopped && intent == Some(StopReason::EarlyStop))
 }

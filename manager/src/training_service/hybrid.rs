@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, Class, TrialJobId, Verdict};
 
-use self::schedule::{Refused, Schedule};
+use self::schedule::{RefusalResult, Schedule};
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobPart, JobWaits, Output, PartStatus,
     SubmitError, TrainingService, TrialJobSpec,
@@ -31,7 +31,7 @@ mod schedule;
 /// The interval at which the manager reads the parts' room while trials wait.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// The name of the file in a trial's folder with the latest attempt and the part that received it.
-const PART: &str = "training-service";
+const PART_FILE: &str = "training-service";
 
 /// The settings of a [`Hybrid`].
 pub struct Settings {
@@ -66,7 +66,7 @@ struct HybridState {
     events: JobEvents,
     schedule: Mutex<Schedule>,
     /// Held while a job is submitted, stopped or moved, so that no stop overtakes the submit of its job.
-    turn: tokio::sync::Mutex<()>,
+    placement_lock: tokio::sync::Mutex<()>,
     changed: Notify,
     ended: CancellationToken,
     tasks: TaskTracker,
@@ -86,27 +86,27 @@ impl Hybrid {
             (format!("trainingService[{number}] ({})", part.platform), part.limit)
         });
         let schedule = Mutex::new(Schedule::new(names));
-        let (mut own, mut heard) = (Vec::new(), Vec::new());
+        let (mut own, mut receivers) = (Vec::new(), Vec::new());
         for PartService { platform, limit, service, news } in parts {
             own.push(StartedPart { platform, limit, service });
-            heard.push(news);
+            receivers.push(news);
         }
         let shared = Arc::new(HybridState {
             parts: own,
             dir,
             events,
             schedule,
-            turn: tokio::sync::Mutex::default(),
+            placement_lock: tokio::sync::Mutex::default(),
             changed: Notify::new(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        for (number, mut news) in heard.into_iter().enumerate() {
+        for (number, mut news) in receivers.into_iter().enumerate() {
             let listener = Arc::clone(&shared);
             // The task ends with the part, after all of its news.
             tokio::spawn(async move {
                 while let Some(news) = news.recv().await {
-                    listener.heard(number, news);
+                    listener.handle_news(number, news);
                 }
             });
         }
@@ -144,7 +144,7 @@ impl HybridState {
 
     /// Submits trials to parts that have room. The trial with the longest wait comes first.
     async fn place(&self) {
-        let _turn = self.turn.lock().await;
+        let _guard = self.placement_lock.lock().await;
         loop {
             let rooms = self.rooms();
             let placed = self.schedule().place_next(&rooms, Instant::now());
@@ -162,7 +162,7 @@ impl HybridState {
         let (trial, attempt) = (&job.trial, &job.attempt);
         let dir = self.dir.trial(trial);
         let written = private_folder(dir.path()).and_then(|()| {
-            write_file(&dir.path().join(PART), 0o600, &format!("{attempt}\n{part}\n"))
+            write_file(&dir.path().join(PART_FILE), 0o600, &format!("{attempt}\n{part}\n"))
         });
         if let Err(error) = written {
             self.schedule().remove(trial, attempt);
@@ -171,17 +171,17 @@ impl HybridState {
             let class = Some(Class::Transient);
             return self.news(JobNews::Gone(JobEvent { message, class, ..unexplained }));
         }
-        self.tell_part(trial, attempt, part);
+        self.report_part(trial, attempt, part);
         if let Err(error) = self.parts[part].service.submit(job).await {
             let event = JobEvent {
                 message: Some(chain(&error)),
                 ..JobEvent::unexplained(trial.clone(), attempt.clone())
             };
-            self.refused(part, event);
+            self.handle_refusal(part, event);
         }
     }
 
-    fn tell_part(&self, trial: &TrialJobId, attempt: &AttemptId, part: usize) {
+    fn report_part(&self, trial: &TrialJobId, attempt: &AttemptId, part: usize) {
         self.news(JobNews::Placed(JobPart {
             trial: trial.clone(),
             attempt: attempt.clone(),
@@ -191,19 +191,19 @@ impl HybridState {
     }
 
     /// Handles a refusal by a part: the job goes to another part, or is gone if all parts have refused it.
-    fn refused(&self, part: usize, event: JobEvent) {
+    fn handle_refusal(&self, part: usize, event: JobEvent) {
         let JobEvent { trial, attempt, .. } = &event;
         let why = event.message.clone().unwrap_or_else(|| "the trial was refused".to_owned());
         match self.schedule().refuse(trial, attempt, part, &why, Instant::now()) {
-            Refused::Queued => {
+            RefusalResult::Queued => {
                 warn!(%trial, "trainingService[{part}] refuses the trial: {why}; moving it to another part");
                 self.changed.notify_one();
             }
-            Refused::ByAll(reasons) => {
+            RefusalResult::ByAll(reasons) => {
                 let message = Some(format!("no training service accepts the trial: {reasons}"));
                 self.news(JobNews::Gone(JobEvent { message, ..event }));
             }
-            Refused::Unknown => self.news(JobNews::Gone(event)),
+            RefusalResult::Unknown => self.news(JobNews::Gone(event)),
         }
     }
 
@@ -212,7 +212,7 @@ impl HybridState {
         let rooms = self.rooms();
         let movable = self.schedule().movable(&rooms, Instant::now());
         for (trial, part) in movable {
-            let _turn = self.turn.lock().await;
+            let _guard = self.placement_lock.lock().await;
             if self.schedule().part_of(&trial) == Some(part)
                 && self.parts[part].service.withdraw(&trial).await
             {
@@ -225,13 +225,13 @@ impl HybridState {
     }
 
     /// Handles the news of a part.
-    fn heard(&self, part: usize, news: JobNews) {
+    fn handle_news(&self, part: usize, news: JobNews) {
         match news {
-            JobNews::Gone(event) if event.refused => return self.refused(part, event),
+            JobNews::Gone(event) if event.refused => return self.handle_refusal(part, event),
             JobNews::Gone(event) => {
                 let mut schedule = self.schedule();
                 if event.exit_code.is_none() && event.class.is_some() {
-                    schedule.failed_to_begin(&event.trial, &event.attempt, Instant::now());
+                    schedule.record_failed_start(&event.trial, &event.attempt, Instant::now());
                 }
                 schedule.remove(&event.trial, &event.attempt);
                 drop(schedule);
@@ -239,11 +239,11 @@ impl HybridState {
             }
             JobNews::Waits(waits) => {
                 self.schedule().waits(&waits.trial, &waits.attempt, false);
-                self.news(JobNews::Waits(self.named(part, waits)));
+                self.news(JobNews::Waits(self.with_part_name(part, waits)));
             }
             JobNews::Requeued(waits) => {
                 self.schedule().waits(&waits.trial, &waits.attempt, true);
-                self.news(JobNews::Requeued(self.named(part, waits)));
+                self.news(JobNews::Requeued(self.with_part_name(part, waits)));
             }
             other @ (JobNews::PodLeft(_) | JobNews::Image(_) | JobNews::Placed(_)) => {
                 self.news(other);
@@ -252,7 +252,7 @@ impl HybridState {
         self.changed.notify_one();
     }
 
-    fn named(&self, part: usize, waits: JobWaits) -> JobWaits {
+    fn with_part_name(&self, part: usize, waits: JobWaits) -> JobWaits {
         let platform = &self.parts[part].platform;
         let why = format!("trainingService[{part}] ({platform}): {}", waits.why);
         JobWaits { why, ..waits }
@@ -260,7 +260,7 @@ impl HybridState {
 
     /// Returns the recorded part of a trial, and the attempt that was submitted there.
     fn recorded_part(&self, trial: &TrialJobId) -> Option<(AttemptId, usize)> {
-        let text = std::fs::read_to_string(self.dir.trial(trial).path().join(PART)).ok()?;
+        let text = std::fs::read_to_string(self.dir.trial(trial).path().join(PART_FILE)).ok()?;
         let mut lines = text.lines();
         let attempt = AttemptId::new(lines.next()?).ok()?;
         let part = lines.next()?.parse().ok().filter(|part| *part < self.parts.len())?;
@@ -306,7 +306,7 @@ impl TrainingService for Hybrid {
         let adopted = self.shared.parts[part].service.adopt(trial, attempt).await;
         match &adopted {
             // The earlier manager may have died before it recorded the part.
-            Adopted::Alive => self.shared.tell_part(trial, attempt, part),
+            Adopted::Alive => self.shared.report_part(trial, attempt, part),
             Adopted::Gone(_) => self.shared.schedule().remove(trial, attempt),
             Adopted::Unknown => {
                 let mut schedule = self.shared.schedule();
@@ -329,7 +329,7 @@ impl TrainingService for Hybrid {
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        let _turn = self.shared.turn.lock().await;
+        let _guard = self.shared.placement_lock.lock().await;
         let queued = self.shared.schedule().remove_queued(trial);
         if let Some(attempt) = queued {
             let event = JobEvent::unexplained(trial.clone(), attempt);
@@ -345,9 +345,9 @@ impl TrainingService for Hybrid {
         self.shared.parts.iter().all(|part| part.service.ends_with_verdict())
     }
 
-    async fn handed_over(&self, trial: &TrialJobId) {
+    async fn hand_over(&self, trial: &TrialJobId) {
         if let Some(service) = self.shared.service_of(trial) {
-            service.handed_over(trial).await;
+            service.hand_over(trial).await;
         }
     }
 
@@ -378,11 +378,11 @@ impl TrainingService for Hybrid {
         rooms.sum()
     }
 
-    fn began(&self, trial: &TrialJobId) {
+    fn mark_running(&self, trial: &TrialJobId) {
         let mut schedule = self.shared.schedule();
-        schedule.began(trial);
+        schedule.mark_running(trial);
         if let Some(part) = schedule.part_of(trial) {
-            self.shared.parts[part].service.began(trial);
+            self.shared.parts[part].service.mark_running(trial);
         }
     }
 

@@ -12,12 +12,12 @@ pub mod disruption;
 pub mod image;
 pub mod kueue;
 pub mod manifest;
+mod missing_pod;
 pub mod outcome;
 pub mod pending_reason;
 mod perform;
 pub mod platform;
 pub mod pod_end;
-mod podless;
 pub mod preflight;
 pub mod share;
 pub mod tracker;
@@ -46,17 +46,17 @@ use crate::config::kubernetes::{HandOver, KubernetesSpec};
 use crate::util::backoff::Backoff;
 
 /// The greatest number of concurrent requests.
-const REQUESTS: usize = 16;
+const MAX_REQUESTS: usize = 16;
 /// The first and the longest pause between two tries of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The time limit for the cleanup at the end.
-const CLEANING: Duration = Duration::from_secs(30);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time after which a stopping manager gives up waiting for an unreachable cluster. The two constants below are the
 /// interval between the checks and the time limit of one check.
-const AWAY: Duration = Duration::from_secs(10);
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(10);
 const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
-const ANSWER: Duration = Duration::from_secs(5);
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between checks for remaining pods of a deleted workload. `POD_MARGIN` is the time that they may take
 /// beyond their own grace period.
@@ -70,10 +70,10 @@ const TIMEKEEPER_PAUSE: Duration = Duration::from_millis(250);
 const WATCH_LAG: Duration = Duration::from_secs(10);
 
 /// The time after the end of the search in which the workloads of ended trials may terminate on their own.
-const HANDED_OVER: Duration = Duration::from_secs(15);
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The message of an interrupted submission.
-const LEFT: &str = "the manager ended before the trial was submitted";
+const SUBMISSION_INTERRUPTED: &str = "the manager ended before the trial was submitted";
 
 /// The settings of a [`KubernetesService`].
 pub struct Settings {
@@ -125,7 +125,7 @@ impl KubernetesService {
             nearer: Notify::new(),
             stop_requests: watch::Sender::new(0),
             left: OnceLock::new(),
-            requests: Semaphore::new(REQUESTS),
+            requests: Semaphore::new(MAX_REQUESTS),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -156,8 +156,8 @@ impl TrainingService for KubernetesService {
         shared.nearer.notify_one();
         let (task, job) = (Arc::clone(shared), job.clone());
         shared.tasks.spawn(async move {
-            let outcome = task.make(&name, &job).await;
-            let acts = task.tracker().submitted(&name, outcome, task.now());
+            let outcome = task.create_objects(&name, &job).await;
+            let acts = task.tracker().handle_submission(&name, outcome, task.now());
             task.perform(acts);
         });
         Ok(())
@@ -201,7 +201,7 @@ impl TrainingService for KubernetesService {
         spec.hand_over == HandOver::Verdict && manifest::has_one_pod(spec)
     }
 
-    async fn handed_over(&self, trial: &TrialJobId) {
+    async fn hand_over(&self, trial: &TrialJobId) {
         self.shared.tracker().hand_over(trial, self.shared.now());
         self.shared.nearer.notify_one();
     }
@@ -211,7 +211,7 @@ impl TrainingService for KubernetesService {
         trial: &TrialJobId,
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
-        let name = self.shared.tracker().running(trial)?;
+        let name = self.shared.tracker().running_workload(trial)?;
         let cluster = &self.shared.settings.cluster;
         let (pod, container) = self.shared.reporter(&name).await?;
         match cluster.follow_lines(&pod, &container, ago).await {
@@ -235,7 +235,7 @@ impl TrainingService for KubernetesService {
         loop {
             tokio::time::sleep(REACH_POLL_INTERVAL).await;
             let why = match tokio::time::timeout(
-                ANSWER,
+                REACH_TIMEOUT,
                 cluster.may("delete", self.shared.kind.resource()),
             )
             .await
@@ -251,7 +251,7 @@ impl TrainingService for KubernetesService {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("the cluster at {} does not answer", cluster.server()),
             };
-            if since.get_or_insert_with(Instant::now).elapsed() >= AWAY {
+            if since.get_or_insert_with(Instant::now).elapsed() >= OUTAGE_TIMEOUT {
                 drop(self.shared.left.set(why));
                 return;
             }
@@ -260,7 +260,7 @@ impl TrainingService for KubernetesService {
 
     async fn close(&self) {
         // The agents deliver the rest of the output in this time.
-        let until = Instant::now() + HANDED_OVER;
+        let until = Instant::now() + HAND_OVER_TIMEOUT;
         while self.shared.left.get().is_none()
             && self.shared.tracker().has_handed_over()
             && Instant::now() < until
@@ -274,7 +274,7 @@ impl TrainingService for KubernetesService {
         if let Some(why) = self.shared.left.get() {
             let kind = self.shared.kind.resource().kind;
             let (objects, namespace) =
-                (self.shared.tracker().made(), self.shared.settings.cluster.namespace());
+                (self.shared.tracker().workload_count(), self.shared.settings.cluster.namespace());
             warn!(
                 "{why}; left in its namespace `{namespace}`: {objects} {kind}s and their Secrets, with the label \
                  {}. Once it can be reached, `trial-manager resume {experiment}` goes on, or \
@@ -285,10 +285,10 @@ impl TrainingService for KubernetesService {
         }
         let kinds: Vec<_> = cleanup::kinds_of(self.shared.kind).collect();
         let cleaned = clean(&self.shared.settings.cluster, experiment, &kinds);
-        let trouble = match tokio::time::timeout(CLEANING, cleaned).await {
+        let trouble = match tokio::time::timeout(CLEANUP_TIMEOUT, cleaned).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("the deletion is not complete after {CLEANING:?}"),
+            Err(_) => format!("the deletion is not complete after {CLEANUP_TIMEOUT:?}"),
         };
         warn!(
             "objects of the experiment may remain in the cluster: {trouble}; delete them with `trial-manager clean {experiment}`"
@@ -300,7 +300,7 @@ impl TrainingService for KubernetesService {
 fn tracker(kind: &'static dyn Workload, spec: &KubernetesSpec) -> Tracker {
     let pods = spec.roles.iter().map(|role| role.task_number).sum();
     Tracker::new(kind, spec.start_up_deadline, manifest::grace(spec))
-        .queued(spec.queue.is_some())
+        .with_queue(spec.queue.is_some())
         .with_pods(pods)
 }
 
@@ -347,7 +347,11 @@ impl Shared {
 
     /// Creates the objects of an attempt. An object that already exists comes from a manager that crashed or from a
     /// lost answer.
-    async fn make(self: &Arc<Self>, name: &str, job: &TrialJobSpec) -> Result<(), String> {
+    async fn create_objects(
+        self: &Arc<Self>,
+        name: &str,
+        job: &TrialJobSpec,
+    ) -> Result<(), String> {
         let common = &self.settings.common;
         let objects = [
             (SECRETS, manifest::token_secret(common, job)),
@@ -357,12 +361,12 @@ impl Shared {
         let (mut next, mut is_lost) = (0, false);
         while let Some((kind, object)) = objects.get(next) {
             let mut stop_requests = self.stop_requests.subscribe();
-            if self.tracker().is_unwanted(name) {
+            if self.tracker().is_stop_requested(name) {
                 return Err("the trial was stopped before it was submitted".to_owned());
             }
             let request = self.request(|| self.create(*kind, object, is_lost));
             let Some(answer) = self.closing.run_until_cancelled(request).await else {
-                return Err(LEFT.to_owned());
+                return Err(SUBMISSION_INTERRUPTED.to_owned());
             };
             let Err(error) = answer else {
                 (next, is_lost) = (next + 1, false);
@@ -371,12 +375,12 @@ impl Shared {
             let needs_shared = error.is_not_found() || self.kind.lacks_shared(&error.to_string());
             // The preflight checks showed that the account has the rights, so a quota is exhausted or an object was
             // removed since. The trial is not at fault and waits for at most `startUpDeadline`.
-            if !needs_shared && !error.may_be_mended() {
+            if !needs_shared && !error.is_recoverable() {
                 return Err(format!("the trial could not be submitted: {error}"));
             }
-            let told = self.tell_refusal(name, &error, is_lost);
-            if self.closing.run_until_cancelled(told).await.is_none() {
-                return Err(LEFT.to_owned());
+            let report = self.report_refusal(name, &error, is_lost);
+            if self.closing.run_until_cancelled(report).await.is_none() {
+                return Err(SUBMISSION_INTERRUPTED.to_owned());
             }
             if needs_shared {
                 (next, is_lost) = (0, true);
@@ -387,7 +391,7 @@ impl Shared {
                 drop(tokio::time::timeout(pause, stop_requests.changed()).await);
             };
             if self.closing.run_until_cancelled(slept).await.is_none() {
-                return Err(LEFT.to_owned());
+                return Err(SUBMISSION_INTERRUPTED.to_owned());
             }
         }
         Ok(())
@@ -409,7 +413,7 @@ impl Shared {
 
     /// Reports the reason why an attempt waits when the cluster refuses its objects. `is_known`: the same refusal was
     /// reported before.
-    async fn tell_refusal(self: &Arc<Self>, name: &str, error: &client::Error, is_known: bool) {
+    async fn report_refusal(self: &Arc<Self>, name: &str, error: &client::Error, is_known: bool) {
         if error.is_not_found() && is_known {
             return;
         }
@@ -419,9 +423,9 @@ impl Shared {
         {
             why = refusal.to_string();
         }
-        let mut acts = self.tracker().waits(name, Some(why));
+        let mut acts = self.tracker().set_wait_reason(name, Some(why));
         if error.is_quota() {
-            acts.extend(self.tracker().make_room());
+            acts.extend(self.tracker().delete_old_workloads());
         }
         self.perform(acts);
     }
@@ -434,7 +438,7 @@ impl Shared {
 
     /// Lists the current pods of a workload. `None`: the service is closing.
     async fn pods_of(&self, name: &str) -> Option<Vec<serde_json::Value>> {
-        let attempt = self.tracker().attempt(name)?;
+        let attempt = self.tracker().attempt_of(name)?;
         let cluster = &self.settings.cluster;
         let selector = self.pod_selector(name, &attempt);
         self.until_done(name, || cluster.list(PODS, &selector)).await
@@ -461,7 +465,7 @@ impl Shared {
         if let Some(pod) = self.kind.reporter(&common.spec, name, &[]) {
             return Some((pod, container));
         }
-        let attempt = self.tracker().attempt(name)?;
+        let attempt = self.tracker().attempt_of(name)?;
         let selector = self.pod_selector(name, &attempt);
         let pods = cluster.names(PODS, &selector).await.ok()?;
         Some((self.kind.reporter(&common.spec, name, &pods)?, container))

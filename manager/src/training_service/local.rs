@@ -41,11 +41,11 @@ mod platform;
 const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The exit code of an agent that could not start (`docs/exit-codes.md`).
-const KEEPER_ERROR: i32 = 125;
+const AGENT_ERROR: i32 = 125;
 /// The time limit for an agent's report of a problem with its settings.
-const ANSWER: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between tries to examine an unreadable lock.
-const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
+const LOCK_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The stack size of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
 /// The longest verdict that is read, in bytes. Usual verdicts have a few thousand.
@@ -137,9 +137,9 @@ impl LocalState {
     }
 
     /// Reports that a job is gone, after the delivery of its agent's remaining reports.
-    async fn tell(&self, event: JobEvent) {
-        self.deliver_rest(&event.trial).await;
-        self.gpus().give_back(&event.trial);
+    async fn send_event(&self, event: JobEvent) {
+        self.deliver_remaining(&event.trial).await;
+        self.gpus().release(&event.trial);
         // The receiver lives as long as the experiment, and later news has no use.
         drop(self.settings.events.send(JobNews::Gone(event)));
     }
@@ -201,19 +201,19 @@ impl LocalState {
 
     /// Returns the agent's own message about its failure to start. The agent is started again only to check its
     /// settings. Its first message is not kept, because the agent's streams carry its trial's output.
-    async fn complaint(&self, job: &TrialJobSpec) -> Option<String> {
+    async fn start_error(&self, job: &TrialJobSpec) -> Option<String> {
         let mut command = self.command(job, &self.settings.dir.trial(&job.trial));
         command.arg("--print-config").kill_on_drop(true);
-        let output = tokio::time::timeout(ANSWER, command.output()).await.ok()?.ok()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().next().map(|line| line.trim().trim_start_matches("error: "));
-        let said = said.filter(|line| !output.status.success() && !line.is_empty())?;
-        Some(format!("the agent did not start: {said}"))
+        let output = tokio::time::timeout(CHECK_TIMEOUT, command.output()).await.ok()?.ok()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let stderr = stderr.lines().next().map(|line| line.trim().trim_start_matches("error: "));
+        let stderr = stderr.filter(|line| !output.status.success() && !line.is_empty())?;
+        Some(format!("the agent did not start: {stderr}"))
     }
 
     /// Delivers an agent's remaining reports from its spool. Usually there are none.
-    async fn deliver_rest(&self, trial: &TrialJobId) {
-        if left_something(&self.settings.dir.trial(trial).spool()) {
+    async fn deliver_remaining(&self, trial: &TrialJobId) {
+        if has_remaining_reports(&self.settings.dir.trial(trial).spool()) {
             self.replay(trial).await;
         }
     }
@@ -242,11 +242,11 @@ impl LocalState {
         match command.output().await {
             Ok(output) if output.status.success() => {}
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                warn!(%trial, "the agent's remaining reports could not be delivered: {}", said.trim());
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                warn!(%trial, "the agent's remaining reports could not be delivered: {}", stderr.trim());
             }
             Err(error) => {
-                warn!(%trial, "cannot start the agent to deliver its remaining reports: {error}")
+                warn!(%trial, "cannot start the agent to deliver its remaining reports: {error}");
             }
         }
     }
@@ -278,7 +278,7 @@ impl TrainingService for Local {
             }
             Ok(Ok(lock)) => {
                 drop(lock);
-                self.shared.deliver_rest(trial).await;
+                self.shared.deliver_remaining(trial).await;
                 gone()
             }
             Ok(Err(file)) => {
@@ -293,7 +293,7 @@ impl TrainingService for Local {
     }
 
     async fn recover(&self, trial: &TrialJobId) {
-        self.shared.deliver_rest(trial).await;
+        self.shared.deliver_remaining(trial).await;
     }
 
     async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
@@ -350,7 +350,7 @@ impl LocalState {
             command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         let child = command.spawn().map_err(|source| {
-            shared.gpus().give_back(&job.trial);
+            shared.gpus().release(&job.trial);
             Error::StartAgent { program: shared.settings.agent.clone(), source }
         })?;
         if let Some(pid) = pid_of(&child) {
@@ -407,14 +407,14 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
     let event = match status {
         Ok(status) => {
             let code = shell_code(status);
-            if code == KEEPER_ERROR
+            if code == AGENT_ERROR
                 && let Some((file, pid)) = shared.other_agent(&job)
             {
                 info!(trial = %job.trial, "an earlier manager had already started an agent for the trial: process {pid}");
                 shared.agents().insert(job.trial.clone(), pid);
                 return watch_lock(shared, file, job.trial, job.attempt).await;
             }
-            let message = if code == KEEPER_ERROR { shared.complaint(&job).await } else { None };
+            let message = if code == AGENT_ERROR { shared.start_error(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
             JobEvent { exit_code: Some(code), message, ..JobEvent::unexplained(trial, attempt) }
         }
@@ -424,7 +424,7 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
             JobEvent { message, ..JobEvent::unexplained(trial, attempt) }
         }
     };
-    shared.tell(event).await;
+    shared.send_event(event).await;
 }
 
 async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {
@@ -444,13 +444,13 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
         (Ok(_), Err(_)) => warn!(%trial, "the wait for the agent's lock was aborted"),
     }
     shared.agents().remove(&trial);
-    shared.tell(JobEvent::unexplained(trial, attempt)).await;
+    shared.send_event(JobEvent::unexplained(trial, attempt)).await;
 }
 
 /// Watches an agent whose lock cannot be examined yet.
 async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attempt: AttemptId) {
     let held = loop {
-        tokio::time::sleep(UNSEEN_PAUSE).await;
+        tokio::time::sleep(LOCK_RETRY_PAUSE).await;
         match try_lock(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => break None,
             Err(_) => {}
@@ -464,11 +464,11 @@ async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attem
         }
         return watch_lock(shared, file, trial, attempt).await;
     }
-    shared.tell(JobEvent::unexplained(trial, attempt)).await;
+    shared.send_event(JobEvent::unexplained(trial, attempt)).await;
 }
 
 /// Returns whether a spool holds reports. An agent that has delivered everything leaves no segment.
-fn left_something(spool: &Path) -> bool {
+fn has_remaining_reports(spool: &Path) -> bool {
     let attempts = std::fs::read_dir(spool).into_iter().flatten().flatten();
     let mut files =
         attempts.flat_map(|entry| std::fs::read_dir(entry.path()).into_iter().flatten().flatten());

@@ -220,7 +220,7 @@ async fn keep(shared: Arc<Shared>) {
     loop {
         let began = Instant::now();
         let why = match shared.open().await {
-            Ok(started) => shared.attend(started).await,
+            Ok(started) => shared.serve(started).await,
             Err(error) => error.to_string(),
         };
         if shared.ended.is_cancelled() {
@@ -242,7 +242,7 @@ impl Shared {
     /// Starts a process and prepares it for jobs.
     async fn open(&self) -> Result<Started, Error> {
         let mut started = Link::start(&self.program).map_err(Error::Start)?;
-        let opened = self.shake_hands(&started.link).await;
+        let opened = self.handshake(&started.link).await;
         if let Err(error) = opened {
             link::end(&started.link, &mut started.child).await;
             return Err(error);
@@ -250,7 +250,7 @@ impl Shared {
         Ok(started)
     }
 
-    async fn shake_hands(&self, link: &Link) -> Result<(), Error> {
+    async fn handshake(&self, link: &Link) -> Result<(), Error> {
         let Settings { experiment, name, spec, .. } = &self.settings;
         let state_dir = &self.state_dir;
         let hello =
@@ -258,7 +258,7 @@ impl Shared {
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = hello.capabilities;
         let in_flight = hello.limits["in_flight"].as_u64().unwrap_or(0).min(MAX_IN_FLIGHT);
         link.allow_in_flight(usize::try_from(in_flight).unwrap_or(0));
-        let answer = link.ask("open", &self.luggage(), OPEN_TIMEOUT).await;
+        let answer = link.ask("open", &self.open_params(), OPEN_TIMEOUT).await;
         answer.map_err(|error| unanswered(&self.program, link, &error))?;
         self.ask_for_room(link).await;
         info!("the plugin `{}` is ready", self.program.shown());
@@ -266,17 +266,17 @@ impl Shared {
     }
 
     /// Serves a process until it ends, and returns the reason for its end.
-    async fn attend(&self, started: Started) -> String {
+    async fn serve(&self, started: Started) -> String {
         let Started { link, mut notifications, mut child } = started;
         self.link.send_replace(Some(Arc::clone(&link)));
         self.room.notify_waiters();
-        let heard = async {
+        let messages = async {
             while let Some(message) = notifications.recv().await {
-                self.heard(message);
+                self.handle_message(message);
             }
         };
         tokio::select! {
-            () = heard => {}
+            () = messages => {}
             () = link.lost() => {}
             () = self.keep_asking_for_room(&link) => {}
             () = self.ended.cancelled() => {
@@ -287,7 +287,7 @@ impl Shared {
         let why = link.why();
         let how = link::end(&link, &mut child).await;
         let why = if why.is_empty() { format!("it ended ({how})") } else { why };
-        format!("the plugin `{}`: {why}{}", self.program.shown(), self.program.last_words())
+        format!("the plugin `{}`: {why}{}", self.program.shown(), self.program.last_errors())
     }
 
     /// Requests the room after each change, and from time to time.
@@ -319,7 +319,7 @@ impl Shared {
     }
 
     /// Handles a notification from the plugin.
-    fn heard(&self, message: Message) {
+    fn handle_message(&self, message: Message) {
         let (key, order) = match message {
             Message::Gone(gone) => (gone.key.clone(), JobMessage::Gone(gone)),
             Message::Waits(waits) => (waits.key, JobMessage::Waits(waits.why)),
@@ -342,7 +342,7 @@ impl Shared {
     }
 
     /// Returns the reason why no process is available. `None`: a process is available.
-    fn absence(&self) -> Option<String> {
+    fn unavailable_reason(&self) -> Option<String> {
         let is_there = self.link.borrow().as_ref().is_some_and(|link| !link.is_lost());
         (!is_there).then(|| self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
@@ -438,7 +438,7 @@ impl TrainingService for Plugin {
         // All jobs share this time limit, so that hundreds of them do not wait one after the other.
         let until = shared.began + FIRST_LINK_TIMEOUT;
         if let Ok(link) = timeout_at(until, shared.linked()).await {
-            let answer = link.ask("adopt", &shared.adoption(&key), ADOPT_TIMEOUT).await;
+            let answer = link.ask("adopt", &shared.adopt_params(&key), ADOPT_TIMEOUT).await;
             let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
             if phase == Some("unknown") {
                 return Adopted::Unknown;
@@ -461,12 +461,12 @@ impl TrainingService for Plugin {
         self.shared.order(trial, JobMessage::Stop { force: true });
     }
 
-    fn began(&self, trial: &TrialJobId) {
+    fn mark_running(&self, trial: &TrialJobId) {
         self.shared.order(trial, JobMessage::Began);
     }
 
     fn free_room(&self) -> FreeRoom {
-        match self.shared.absence() {
+        match self.shared.unavailable_reason() {
             Some(why) => FreeRoom::Unreachable(why),
             None => self.shared.room_count.free().map_or(FreeRoom::Unknown, FreeRoom::Jobs),
         }

@@ -58,7 +58,7 @@ mod way_back;
 /// socket.
 const MANAGER_LINK: &str = "manager";
 /// The pause after a failure to write fences.
-const WRITE_AGAIN: Duration = Duration::from_secs(1);
+const WRITE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The settings of a [`Remote`].
 #[derive(Debug)]
@@ -131,7 +131,7 @@ struct Shared {
     /// Locked after `assignments` when both are needed.
     records: Mutex<Records>,
     /// The machines to which a task keeps a connection.
-    kept: Mutex<HashSet<usize>>,
+    started: Mutex<HashSet<usize>>,
     /// Notified when [`Assignments::next_change`] may have moved closer.
     changed: Notify,
     ended: CancellationToken,
@@ -169,7 +169,7 @@ impl Remote {
             sockets,
             assignments: Mutex::new(assignments),
             records: Mutex::new(records),
-            kept: Mutex::default(),
+            started: Mutex::default(),
             changed: Notify::new(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -206,7 +206,7 @@ impl Shared {
 
     /// Starts the task that keeps the connection to a machine, unless it already runs.
     fn keep(self: &Arc<Self>, number: usize) {
-        if self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
+        if self.started.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
             let keeper = Arc::clone(self);
             let stopped = self.ended.clone();
             self.tasks.spawn(async move {
@@ -226,7 +226,7 @@ impl Shared {
             }
             if let Err(error) = self.fence_absent() {
                 warn!("cannot write {}: {error}", self.settings.dir.remote_machines().display());
-                sleep(WRITE_AGAIN).await;
+                sleep(WRITE_RETRY_PAUSE).await;
             }
             self.place();
         }
@@ -275,20 +275,20 @@ impl Shared {
             let place = TrialPlacement { attempt, machine: name, gpus };
             let dir = self.settings.dir.trial(&trial);
             match place.write(dir.path()) {
-                Ok(()) => self.say(machine, &trial),
+                Ok(()) => self.send_state(machine, &trial),
                 Err(error) => {
                     let message = Some(format!("cannot write {}: {error}", dir.path().display()));
                     self.ended(&trial, &place.attempt, None, message, Some(Class::Transient));
                 }
             }
         }
-        self.tell_waiting();
+        self.report_waits();
     }
 
     /// Reports why trials wait, once for each trial and reason.
-    fn tell_waiting(&self) {
-        let (why, untold) = self.assignments().untold(Instant::now());
-        for (trial, attempt) in untold {
+    fn report_waits(&self) {
+        let (why, unreported_waits) = self.assignments().unreported_waits(Instant::now());
+        for (trial, attempt) in unreported_waits {
             self.news(JobNews::Waits(JobWaits { trial, attempt, why: why.clone() }));
         }
     }
@@ -336,7 +336,7 @@ impl TrainingService for Remote {
         shared.assignments().take_over(trial, attempt, number, place.gpus);
         shared.keep(number);
         shared.changed.notify_one();
-        shared.say(number, trial);
+        shared.send_state(number, trial);
         Adopted::Alive
     }
 

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::Board;
 use crate::code_archive::version::CodeVersion;
-use crate::experiment::result::{pick_with_goals, speaks_of, value_of};
+use crate::experiment::result::{has_name, pick_with_goals, value_of};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::search::repeats::Estimate;
@@ -174,7 +174,7 @@ fn latest_of<'a>(latest: &'a [Metric], name: Option<&str>) -> Option<&'a Metric>
     let named = |name: &str| latest.iter().find(|metric| metric.name == name);
     match (name, latest) {
         (Some(name), _) => {
-            named(name).or_else(|| latest.iter().find(|metric| speaks_of(metric, name)))
+            named(name).or_else(|| latest.iter().find(|metric| has_name(metric, name)))
         }
         (None, [only]) => Some(only),
         (None, _) => named(OBJECTIVE),

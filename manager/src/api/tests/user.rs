@@ -290,7 +290,7 @@ async fn changes_need_the_user_s_token_and_are_made_once() {
     let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
     let task = tokio::spawn(async move {
         while let Some(event) = events.recv().await {
-            let TaskEvent::Commanded { command, reply } = event else { continue };
+            let TaskEvent::Command { command, reply } = event else { continue };
             noted.send(command.clone()).unwrap();
             let trial = TrialJobId::new("t").unwrap();
             let ended = command == Command::StopTrial(trial.clone());
@@ -351,9 +351,7 @@ async fn a_change_of_a_disconnected_client_is_not_repeated_with_its_key() {
         tokio::spawn(bed.router.clone().oneshot(request))
     };
     let first = asked(&bed);
-    let Some(TaskEvent::Commanded { reply, .. }) = events.recv().await else {
-        panic!("no command")
-    };
+    let Some(TaskEvent::Command { reply, .. }) = events.recv().await else { panic!("no command") };
     first.abort();
     first.await.unwrap_err();
     reply.send(Ok(())).unwrap();

@@ -44,7 +44,7 @@ pub(super) async fn run(
         };
         match notice {
             None => break,
-            Some(Notice::Told(message)) => note(&message),
+            Some(Notice::Message(message)) => note(&message),
             Some(Notice::Waits { why, .. }) => note(&format!("the trial waits: {why}")),
             Some(Notice::Running { .. }) => {
                 started = Instant::now();

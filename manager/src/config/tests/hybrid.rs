@@ -69,14 +69,14 @@ fn a_problem_with_a_part_names_its_place_in_the_list() {
         (json!({"platform": "hybrid"}),                     "trainingService.platform: `hybrid` is not a platform; list several platforms"),
     ];
     for (parts, problem) in table {
-        let said = service(&parts).unwrap_err();
-        assert!(said.contains(problem), "{parts}: {said}");
+        let error = service(&parts).unwrap_err();
+        assert!(error.contains(problem), "{parts}: {error}");
     }
     let elsewhere = with(&json!({
         "trainingService": [local, {"platform": "plugin", "command": ["s"]}], "codeSnapshot": false,
     }));
-    let said = loaded(&elsewhere.to_string()).unwrap_err();
-    assert!(said.starts_with("codeSnapshot: is false, but trials on other machines"), "{said}");
+    let error = loaded(&elsewhere.to_string()).unwrap_err();
+    assert!(error.starts_with("codeSnapshot: is false, but trials on other machines"), "{error}");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_legacy_hybrid_file_is_read() {
         (json!({"machineList": [{"ip": "h", "username": "u", "sshKeyPath": "none"}]}), "machineList[0].sshKeyPath: ".to_owned()),
     ];
     for (changes, problem) in table {
-        let said = document(&changes).unwrap_err();
-        assert!(said.contains(&problem), "{changes}: {said}");
+        let error = document(&changes).unwrap_err();
+        assert!(error.contains(&problem), "{changes}: {error}");
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{loaded, with};
 use crate::config::TunerChoice;
 
-fn said(changes: &Value) -> String {
+fn load_error(changes: &Value) -> String {
     loaded(&with(changes).to_string()).map_or_else(|problem| problem, |_| "good".to_owned())
 }
 
@@ -47,7 +47,7 @@ fn unsupported_repeats_and_steps_are_refused() {
         (json!({"tuner": population, "trialCommand": "t {{TRIAL_BUDGET}}"}),      "trialCommand: {{TRIAL_BUDGET}} names no parameter"),
     ];
     for (changes, start) in table {
-        let said = said(&changes);
-        assert!(said.starts_with(start), "{changes}: {said}");
+        let error = load_error(&changes);
+        assert!(error.starts_with(start), "{changes}: {error}");
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Announcer {
     /// The trouble with an external tuner or assessor, as recorded in the store.
     trouble: Option<String>,
     /// Set after the user was notified which metric an agent chose as the result.
-    has_told_objective: bool,
+    has_announced_objective: bool,
 }
 
 impl Announcer {
@@ -53,7 +53,7 @@ impl Announcer {
             notices,
             best: None,
             trouble,
-            has_told_objective: false,
+            has_announced_objective: false,
         }
     }
 
@@ -65,8 +65,8 @@ impl Announcer {
 
     /// Reports once which of several metrics an agent chose as the result.
     pub(super) fn notify_of_objective(&mut self, trial: &TrialJobId, message: &str) {
-        if !std::mem::replace(&mut self.has_told_objective, true) {
-            self.notify(Notice::Told(format!("trial {trial}: {message}")));
+        if !std::mem::replace(&mut self.has_announced_objective, true) {
+            self.notify(Notice::Message(format!("trial {trial}: {message}")));
         }
     }
 
@@ -84,7 +84,7 @@ impl Announcer {
     ) -> Result<(), store::Error> {
         let is_end = matches!(state, ExperimentState::Done | ExperimentState::Stopped);
         let notification = match &self.notifications {
-            Some(spec) if is_end => self.of_end(recorder, spec, state).await?,
+            Some(spec) if is_end => self.end_notification(recorder, spec, state).await?,
             Some(_) | None => None,
         };
         let is_notified = notification.is_some();
@@ -95,7 +95,7 @@ impl Announcer {
         Ok(())
     }
 
-    async fn of_end(
+    async fn end_notification(
         &self,
         recorder: &mut Recorder,
         spec: &NotificationsSpec,
@@ -115,7 +115,7 @@ impl Announcer {
         recorder: &mut Recorder,
         why: String,
     ) -> Result<(), store::Error> {
-        self.notify(Notice::Told(why.clone()));
+        self.notify(Notice::Message(why.clone()));
         let event = event::held(&self.about, &why, recorder.now_ms());
         self.record(recorder, Some(why), event).await
     }
@@ -145,7 +145,7 @@ impl Announcer {
     }
 
     /// Remembers the result of a trial, or of its whole point, if it is the best.
-    pub(super) fn compare(
+    pub(super) fn update_best(
         &mut self,
         trial: &TrialJobId,
         sequence: u64,

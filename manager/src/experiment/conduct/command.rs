@@ -10,7 +10,7 @@ use super::{ExperimentTask, Job, prepare};
 use crate::config::{self, MOST_AT_A_TIME, TunerChoice};
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::experiment::notice::Notice;
-use crate::experiment::state::{self, Effect, ExperimentState, Steer};
+use crate::experiment::state::{self, Effect, ExperimentState, UserChange};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{Learner, samples};
@@ -33,9 +33,9 @@ impl ExperimentTask {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
             Command::Retry(trial) => self.retry(trial).await,
             Command::Add { trial, parameters } => self.add(trial, &parameters).await,
-            Command::Flush(trial) => self.direct(trial, DirectiveBody::Flush).await,
+            Command::Flush(trial) => self.send_directive(trial, DirectiveBody::Flush).await,
             Command::LogLevel(trial, level) => {
-                self.direct(trial, DirectiveBody::LogLevel { level }).await
+                self.send_directive(trial, DirectiveBody::LogLevel { level }).await
             }
             Command::Limit(limits) => self.limit(&limits).await,
             Command::Import(list) => self.import(&list).await,
@@ -43,10 +43,10 @@ impl ExperimentTask {
         };
         match checked {
             Ok(CheckedCommand::Event(event)) => self.perform(event).await?,
-            Ok(CheckedCommand::Steer(steer)) => {
-                let asked = steer.clone();
-                let effects = self.state.steer(steer, self.elapsed());
-                if let Steer::Again(trial) = asked
+            Ok(CheckedCommand::UserChange(change)) => {
+                let requested = change.clone();
+                let effects = self.state.apply_change(change, self.elapsed());
+                if let UserChange::RunAgain(trial) = requested
                     && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
                 {
                     // Recorded at once, so that the caller sees the waiting trial, and a later manager runs it.
@@ -78,7 +78,7 @@ impl ExperimentTask {
     }
 
     /// Checks a directive that is not recorded. An agent that misses it does no harm.
-    async fn direct(
+    async fn send_directive(
         &mut self,
         trial: TrialJobId,
         body: DirectiveBody,
@@ -107,7 +107,7 @@ impl ExperimentTask {
         self.require_active()?;
         let job = self.ended_job(row);
         self.jobs.insert(trial.clone(), job);
-        Ok(CheckedCommand::Steer(Steer::Again(trial)))
+        Ok(CheckedCommand::UserChange(UserChange::RunAgain(trial)))
     }
 
     /// Returns the state of a trial that runs again.
@@ -170,7 +170,7 @@ impl ExperimentTask {
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
         spec.max_trial_number = trials.or(spec.max_trial_number);
         spec.max_experiment_duration = duration.or(spec.max_experiment_duration);
-        Ok(CheckedCommand::Steer(Steer::Limit { concurrency, trials, duration }))
+        Ok(CheckedCommand::UserChange(UserChange::Limit { concurrency, trials, duration }))
     }
 
     /// Teaches the tuner results from elsewhere. Known results are skipped, so that a file may be imported twice.
@@ -183,7 +183,7 @@ impl ExperimentTask {
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => (None, &[]),
         };
         let learner = Learner { space: &spec.search_space, native, own_parameters };
-        let given = samples(list, learner).map_err(|error| Refused::Wrong(located(&error)))?;
+        let given = samples(list, learner).map_err(|error| Refused::Wrong(error_text(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =
             self.recorder.store().imported().await?.iter().map(text).collect();
@@ -197,8 +197,8 @@ impl ExperimentTask {
         let count = fresh.len();
         self.advice.import(as_samples(fresh));
         self.announcer
-            .notify(Notice::Told(format!("the tuner has learned {count} imported results")));
-        Ok(CheckedCommand::Steer(Steer::Taught))
+            .notify(Notice::Message(format!("the tuner has learned {count} imported results")));
+        Ok(CheckedCommand::UserChange(UserChange::TunerTaught))
     }
 
     /// Changes the search space. A built-in tuner is rebuilt for the new space and learns all results again, as on a
@@ -221,7 +221,7 @@ impl ExperimentTask {
             }
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
         };
-        let mut native = native.map_err(|error| Refused::Wrong(located(&error)))?;
+        let mut native = native.map_err(|error| Refused::Wrong(error_text(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
             tuner.import(&as_samples(self.recorder.store().imported().await?));
@@ -250,15 +250,15 @@ impl ExperimentTask {
         self.advice.space(spec.search_space.as_json(), native);
         self.spec.search_space = spec.search_space;
         self.spec.canonical = spec.canonical;
-        self.announcer.notify(Notice::Told("the search space has changed".to_owned()));
-        Ok(CheckedCommand::Steer(Steer::Space { open }))
+        self.announcer.notify(Notice::Message("the search space has changed".to_owned()));
+        Ok(CheckedCommand::UserChange(UserChange::Space { open }))
     }
 }
 
 /// A message to the state machine or to an agent.
 pub(super) enum CheckedCommand {
     Event(state::Event),
-    Steer(Steer),
+    UserChange(UserChange),
     Directive(TrialJobId, DirectiveBody),
 }
 
@@ -272,6 +272,6 @@ pub(super) fn as_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
 }
 
 /// Returns the path of an error and the problem.
-fn located(error: &tuner::Error) -> String {
+fn error_text(error: &tuner::Error) -> String {
     if error.path.is_empty() { error.problem.clone() } else { error.to_string() }
 }

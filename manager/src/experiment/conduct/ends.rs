@@ -10,8 +10,8 @@ use trial_protocol::{
 };
 
 use super::ExperimentTask;
-use super::patience::Watch;
-use crate::experiment::ending::{self, End, Gone};
+use super::transient_errors::WriteWatch;
+use crate::experiment::ending::{self, End, JobEnd};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
@@ -38,13 +38,14 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         // Events of other attempts are outdated: the task gave them up before.
         events.retain(|event| {
-            self.is_present(&event.trial, &event.attempt) && self.state.is_live(&event.trial)
+            self.is_current_submission(&event.trial, &event.attempt)
+                && self.state.is_live(&event.trial)
         });
         if events.is_empty() {
             return Ok(());
         }
         // Reports that arrived before the end are handled first, above all the start.
-        while let Some(event) = self.recorder.inbox().waiting() {
+        while let Some(event) = self.recorder.inbox().try_next() {
             self.handle_batch(event).await?;
         }
         let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
@@ -57,7 +58,7 @@ impl ExperimentTask {
                 None => self.kept_verdict(&trial, &attempt).await?,
             };
             if !metrics.is_empty() {
-                self.state.reported();
+                self.state.record_metric();
             }
             if let Some(verdict) = &verdict
                 && verdict.stop == Some(StopReason::EarlyStop)
@@ -71,7 +72,7 @@ impl ExperimentTask {
             let objective = self.spec.objective.as_deref();
             let found =
                 result::pick_with_goals(metrics.clone(), &attempt, objective, &self.spec.goals);
-            let gone = Gone::of(event);
+            let gone = JobEnd::of(event);
             let intent = self.state.intent(&trial);
             let verdict = match ending::service_verdict(intent, verdict.as_ref(), &gone) {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
@@ -117,14 +118,14 @@ impl ExperimentTask {
             if words.iter().all(|words| words.ended) {
                 return Ok(words);
             }
-            let watch = Watch::begin(self.recorder.store());
+            let watch = WriteWatch::begin(self.recorder.store());
             for ((trial, _), _) in attempts.iter().zip(&words).filter(|(_, words)| !words.ended) {
                 self.recover(trial).await?;
             }
-            if watch.took_all() {
+            if watch.has_accepted_all() {
                 return self.recorder.last_words(attempts).await;
             }
-            self.recorder.wait_until_mended().await?;
+            self.recorder.wait_until_writable().await?;
         }
     }
 
@@ -196,7 +197,7 @@ impl ExperimentTask {
         &mut self,
         ends: Vec<(TrialJobId, End)>,
     ) -> Result<Vec<state::Event>, store::Error> {
-        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        let (mut changes, mut ended) = (Vec::new(), Vec::new());
         for (trial, mut end) in ends {
             self.leases.end(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
@@ -205,7 +206,7 @@ impl ExperimentTask {
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }
-            self.advice.assessed(&trial, end.state, &job.steps);
+            self.advice.observe_for_assessor(&trial, end.state, &job.steps);
             let ran = job.running_since.take().map(|since| since.elapsed());
             job.renew_at = None;
             let words = self.pending_ends.get(&trial);
@@ -228,20 +229,20 @@ impl ExperimentTask {
             if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
                 self.rules.record_success(ran);
             }
-            told.push((trial, sequence, parameters, end));
+            ended.push((trial, sequence, parameters, end));
         }
         if changes.is_empty() {
             return Ok(Vec::new());
         }
         self.recorder.record_changes(&changes).await?;
-        let known = told.into_iter().filter_map(|end| self.tell_end(end));
+        let known = ended.into_iter().filter_map(|end| self.report_end(end));
         let known: Vec<_> = known.collect();
         Ok(if self.spec.trial_repeats > 1 { known } else { Vec::new() })
     }
 
     /// Reports a recorded end: the trial, its position and its parameters. Returns the point if its results are now
     /// complete.
-    fn tell_end(
+    fn report_end(
         &mut self,
         (trial, sequence, parameters, end): (TrialJobId, u64, Value, End),
     ) -> Option<state::Event> {
@@ -252,7 +253,7 @@ impl ExperimentTask {
         let number = number.filter(|_| end.state == JobState::Succeeded);
         let competes = number.and_then(|number| self.points.enter(&parameters, number));
         if let Some(mean) = competes {
-            self.announcer.compare(&trial, sequence, &parameters, mean);
+            self.announcer.update_best(&trial, sequence, &parameters, mean);
         }
         let evidence = verdict.filter(|_| end.state == JobState::Failed);
         let last_lines = evidence.map_or_else(String::new, |Verdict { evidence, .. }| {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
-use super::patience::Passing;
+use super::transient_errors::TransientError;
 use crate::experiment::command::Refused;
 use crate::experiment::{Handle, TaskEvent};
 use crate::store::{self, Store};
@@ -25,7 +25,7 @@ use crate::util::errors::chain;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The time limit for a wait for the disk once the experiment must stop, so that its user does not wait for the disk
 /// forever. No trial is lost, because the next manager adopts the trials.
-const LEAVE_AFTER: Duration = Duration::from_secs(10);
+const STOP_WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// The greatest number of reports and commands that are kept while the task is busy. Beyond it, their senders wait.
 /// Heartbeats do not count, since the inbox keeps at most one for each attempt.
 const MAX_KEPT_EVENTS: usize = 1024;
@@ -40,11 +40,11 @@ pub struct Inbox {
     /// The events that arrived while the task was busy, in order.
     kept: VecDeque<TaskEvent>,
     /// The number of kept events, without heartbeats.
-    weighty: usize,
+    counted: usize,
     /// The attempts for which `kept` contains reports or a heartbeat.
-    spoke: HashSet<(TrialJobId, AttemptId)>,
+    kept_attempts: HashSet<(TrialJobId, AttemptId)>,
     /// The caller whose command is in progress, until the command is answered.
-    asker: Option<oneshot::Sender<Answer>>,
+    caller: Option<oneshot::Sender<Answer>>,
     /// The time until which the task waits for a disk, once the experiment must end.
     leave_at: Option<Instant>,
 }
@@ -56,9 +56,9 @@ impl Inbox {
             events,
             handle,
             kept: VecDeque::new(),
-            weighty: 0,
-            spoke: HashSet::new(),
-            asker: None,
+            counted: 0,
+            kept_attempts: HashSet::new(),
+            caller: None,
             leave_at: None,
         }
     }
@@ -72,59 +72,59 @@ impl Inbox {
     }
 
     /// Returns the next event, if one has arrived.
-    pub(super) fn waiting(&mut self) -> Option<TaskEvent> {
+    pub(super) fn try_next(&mut self) -> Option<TaskEvent> {
         self.pop().or_else(|| self.events.try_recv().ok())
     }
 
     /// Returns the oldest event that was kept.
     pub(super) fn pop(&mut self) -> Option<TaskEvent> {
         let event = self.kept.pop_front()?;
-        self.weighty -= usize::from(is_weighty(&event));
+        self.counted -= usize::from(is_counted(&event));
         if let TaskEvent::Reported { trial, attempt, .. } = &event {
-            self.spoke.remove(&(trial.clone(), attempt.clone()));
+            self.kept_attempts.remove(&(trial.clone(), attempt.clone()));
         }
         Some(event)
     }
 
     /// Sets the caller of the command that is in progress.
-    pub(super) fn asked(&mut self, asker: oneshot::Sender<Answer>) {
-        self.asker = Some(asker);
+    pub(super) fn set_caller(&mut self, caller: oneshot::Sender<Answer>) {
+        self.caller = Some(caller);
     }
 
     /// Answers the command that is in progress. Has no effect if the caller no longer waits, or was already informed of
     /// a delay.
     pub(super) fn answer(&mut self, answer: Answer) {
-        if let Some(asker) = self.asker.take() {
-            drop(asker.send(answer));
+        if let Some(caller) = self.caller.take() {
+            drop(caller.send(answer));
         }
     }
 
     /// Runs `work` and meanwhile keeps events for later. Otherwise they would fill the channel, and the delivery of
     /// reports would wait for the experiment's task.
-    pub(super) async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn run_keeping_events<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                Some(event) = self.events.recv(), if self.weighty < MAX_KEPT_EVENTS => self.keep(event),
+                Some(event) = self.events.recv(), if self.counted < MAX_KEPT_EVENTS => self.keep(event),
             }
         }
     }
 
     /// Repeats an attempt until it succeeds or fails for a permanent reason. It also gives up when the experiment must
     /// stop and has waited long enough.
-    pub(super) async fn patiently<T, E, F>(
+    pub(super) async fn retry_while_transient<T, E, F>(
         &mut self,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, E>
     where
-        E: Passing,
+        E: TransientError,
         F: Future<Output = Result<T, E>>,
     {
         let mut waits = false;
         loop {
             let error = match attempt().await {
-                Err(error) if error.may_pass() && !self.leaves() => error,
+                Err(error) if error.is_transient() && !self.has_waited_enough() => error,
                 result => {
                     if waits && result.is_ok() {
                         info!("the experiment continues");
@@ -137,43 +137,43 @@ impl Inbox {
                 warn!("{why}: no trial is started or ended until the problem is solved");
             }
             waits = true;
-            self.listen(&why).await;
+            self.pause_keeping_events(&why).await;
         }
     }
 
     /// Waits until a store that refused a write can be written. The first try comes after a pause, because a nearly
     /// full disk may accept a small write and no more.
-    pub(super) async fn mended(&mut self, store: &Store) -> Result<(), store::Error> {
+    pub(super) async fn wait_until_writable(&mut self, store: &Store) -> Result<(), store::Error> {
         let write_error = store.write_error();
         let why = write_error.as_ref().map(|error| chain(error));
-        self.listen(
+        self.pause_keeping_events(
             why.as_deref().unwrap_or("the store refused the remaining reports of an agent"),
         )
         .await;
         match write_error {
-            Some(error) if self.leaves() => Err(error),
-            _ => self.patiently(|| store.probe()).await,
+            Some(error) if self.has_waited_enough() => Err(error),
+            _ => self.retry_while_transient(|| store.probe()).await,
         }
     }
 
     /// Returns whether the experiment must stop, and has waited long enough for a disk.
-    fn leaves(&self) -> bool {
+    fn has_waited_enough(&self) -> bool {
         self.leave_at.is_some_and(|at| Instant::now() >= at)
     }
 
     /// Pauses between two tries, in which no sender has to wait. `why` is the reason for the wait.
-    async fn listen(&mut self, why: &str) {
+    async fn pause_keeping_events(&mut self, why: &str) {
         self.answer(Err(Refused::Delayed(why.to_owned())));
-        let over = Instant::now() + RETRY_PAUSE;
+        let pause_end = Instant::now() + RETRY_PAUSE;
         loop {
             tokio::select! {
-                () = sleep_until(over) => return,
-                () = self.handle.ending(), if self.leave_at.is_none() => {
-                    self.leave_at = Some(Instant::now() + LEAVE_AFTER);
+                () = sleep_until(pause_end) => return,
+                () = self.handle.end_requested(), if self.leave_at.is_none() => {
+                    self.leave_at = Some(Instant::now() + STOP_WAIT_LIMIT);
                 }
-                Some(event) = self.events.recv(), if self.weighty < MAX_KEPT_EVENTS => match event {
+                Some(event) = self.events.recv(), if self.counted < MAX_KEPT_EVENTS => match event {
                     // The caller may no longer wait.
-                    TaskEvent::Commanded { reply, .. } => {
+                    TaskEvent::Command { reply, .. } => {
                         drop(reply.send(Err(Refused::Held(why.to_owned()))));
                     }
                     reported @ TaskEvent::Reported { .. } => self.keep(reported),
@@ -183,23 +183,23 @@ impl Inbox {
     }
 
     fn keep(&mut self, event: TaskEvent) {
-        let weighty = is_weighty(&event);
+        let counted = is_counted(&event);
         if let TaskEvent::Reported { trial, attempt, .. } = &event
-            && !self.spoke.insert((trial.clone(), attempt.clone()))
-            && !weighty
+            && !self.kept_attempts.insert((trial.clone(), attempt.clone()))
+            && !counted
         {
             return;
         }
-        self.weighty += usize::from(weighty);
+        self.counted += usize::from(counted);
         self.kept.push_back(event);
     }
 }
 
 /// Returns whether an event is more than a heartbeat.
-fn is_weighty(event: &TaskEvent) -> bool {
+fn is_counted(event: &TaskEvent) -> bool {
     match event {
         TaskEvent::Reported { fresh, .. } => !fresh.is_empty(),
-        TaskEvent::Commanded { .. } => true,
+        TaskEvent::Command { .. } => true,
     }
 }
 
@@ -244,7 +244,8 @@ mod tests {
         let mut inbox = Inbox::new(handle, events);
         let full = failed(ffi::SQLITE_FULL);
         let mut answers = vec![Ok(7), Err(failed(ffi::SQLITE_IOERR)), Err(full.clone()), Err(full)];
-        let result = inbox.patiently(|| std::future::ready(answers.pop().unwrap())).await;
+        let result =
+            inbox.retry_while_transient(|| std::future::ready(answers.pop().unwrap())).await;
         assert_eq!(result.unwrap(), 7);
 
         let mut tries = 0;
@@ -252,7 +253,7 @@ mod tests {
             tries += 1;
             std::future::ready(Err(failed(ffi::SQLITE_CORRUPT)))
         };
-        let result: Result<(), _> = inbox.patiently(attempt).await;
+        let result: Result<(), _> = inbox.retry_while_transient(attempt).await;
         assert_eq!(result.unwrap_err().class(), Some(store::Class::Damaged));
         assert_eq!(tries, 1, "a damaged file is a permanent error");
     }
@@ -262,38 +263,38 @@ mod tests {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let (reply, answer) = oneshot::channel();
-        inbox.asked(reply);
+        inbox.set_caller(reply);
         let (a, b) = (trial("a"), trial("b"));
-        let speakers = tokio::spawn({
+        let senders = tokio::spawn({
             let (a, b) = (a.clone(), b.clone());
             async move {
                 let delayed = answer.await.unwrap();
                 assert!(matches!(delayed, Err(Refused::Delayed(_))), "{delayed:?}");
                 for _ in 0..3 * MAX_KEPT_EVENTS {
-                    handle.reported(a.clone(), first(), Vec::new()).await;
+                    handle.send_reports(a.clone(), first(), Vec::new()).await;
                 }
-                handle.reported(b.clone(), first(), vec![note(0)]).await;
-                handle.reported(a.clone(), first(), vec![note(0), note(1)]).await;
-                handle.reported(b, first(), Vec::new()).await;
+                handle.send_reports(b.clone(), first(), vec![note(0)]).await;
+                handle.send_reports(a.clone(), first(), vec![note(0), note(1)]).await;
+                handle.send_reports(b, first(), Vec::new()).await;
                 let refused = handle.command(Command::StopTrial(a.clone())).await.unwrap_err();
                 assert!(matches!(refused, Refused::Held(_)), "{refused}");
                 assert!(refused.to_string().contains("no space is left"), "{refused}");
                 // Sent last, so that all earlier events have arrived.
-                handle.reported(a, first(), vec![note(2)]).await;
+                handle.send_reports(a, first(), vec![note(2)]).await;
             }
         });
         let result = inbox
-            .patiently(|| {
-                let done = speakers.is_finished();
+            .retry_while_transient(|| {
+                let done = senders.is_finished();
                 std::future::ready(if done { Ok(()) } else { Err(failed(ffi::SQLITE_FULL)) })
             })
             .await;
         result.unwrap();
-        speakers.await.unwrap();
+        senders.await.unwrap();
         let expected = [("a", vec![]), ("b", vec![0]), ("a", vec![0, 1]), ("a", vec![2])];
         let expected = expected.map(|(trial, seqs)| (trial.to_owned(), seqs));
         assert_eq!(kept(&mut inbox), expected);
-        assert_eq!((inbox.weighty, inbox.spoke.len()), (0, 0));
+        assert_eq!((inbox.counted, inbox.kept_attempts.len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -301,14 +302,14 @@ mod tests {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let all = u64::try_from(MAX_KEPT_EVENTS).unwrap() + 10;
-        let speaker = tokio::spawn(async move {
+        let sender = tokio::spawn(async move {
             for seq in 0..all {
-                handle.reported(trial("a"), first(), vec![note(seq)]).await;
+                handle.send_reports(trial("a"), first(), vec![note(seq)]).await;
             }
         });
-        inbox.aside(tokio::time::sleep(RETRY_PAUSE)).await;
+        inbox.run_keeping_events(tokio::time::sleep(RETRY_PAUSE)).await;
         assert_eq!(inbox.kept.len(), MAX_KEPT_EVENTS);
-        assert!(!speaker.is_finished(), "the sender waits");
+        assert!(!sender.is_finished(), "the sender waits");
         for seq in 0..all {
             let Some(TaskEvent::Reported { fresh, .. }) = inbox.next().await else {
                 panic!("{seq}")
@@ -328,12 +329,15 @@ mod tests {
             handle.stop();
         });
         let full = || std::future::ready(Err::<(), _>(failed(ffi::SQLITE_FULL)));
-        let error = inbox.patiently(full).await.unwrap_err();
+        let error = inbox.retry_while_transient(full).await.unwrap_err();
         assert_eq!(error.class(), Some(store::Class::Full));
         let waited = begun.elapsed().checked_sub(stopped_after).unwrap();
-        assert!((LEAVE_AFTER..LEAVE_AFTER + 2 * RETRY_PAUSE).contains(&waited), "{waited:?}");
+        assert!(
+            (STOP_WAIT_LIMIT..STOP_WAIT_LIMIT + 2 * RETRY_PAUSE).contains(&waited),
+            "{waited:?}"
+        );
         let again = Instant::now();
-        inbox.patiently(full).await.unwrap_err();
+        inbox.retry_while_transient(full).await.unwrap_err();
         assert_eq!(again.elapsed(), Duration::ZERO, "the time limit of the wait has passed");
     }
 }

@@ -72,7 +72,7 @@ impl JobLauncher {
     ) -> Result<(), SubmitError> {
         job.submitted = true;
         let spec = self.job_spec(trial, job, parameter_id);
-        inbox.patiently(|| self.service.submit(&spec)).await?;
+        inbox.retry_while_transient(|| self.service.submit(&spec)).await?;
         if let Some(code) = &self.code {
             code.record(trial, &spec.attempt);
         }

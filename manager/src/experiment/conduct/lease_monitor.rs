@@ -34,7 +34,7 @@ impl LeaseMonitor {
 
     /// Returns the time between two checks.
     pub(super) fn interval(&self) -> Duration {
-        self.leases.beat()
+        self.leases.check_interval()
     }
 
     /// Returns the time that an agent may be silent, in seconds.
@@ -47,21 +47,21 @@ impl LeaseMonitor {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.checked_at);
         self.checked_at = now;
-        self.leases.passed(passed)
+        self.leases.advance(passed)
     }
 
     /// Begins a trial's lease.
     pub(super) fn begin(&mut self, trial: &TrialJobId) {
-        self.leases.expect(trial, false);
+        self.leases.begin(trial, false);
     }
 
     /// Renews a trial's lease. Returns whether the trial was lost.
     pub(super) fn renew(&mut self, trial: &TrialJobId) -> bool {
-        self.leases.heard(trial)
+        self.leases.renew(trial)
     }
 
     /// Ends a trial's lease.
     pub(super) fn end(&mut self, trial: &TrialJobId) {
-        self.leases.forget(trial);
+        self.leases.end(trial);
     }
 }

@@ -13,15 +13,15 @@ use super::announcer::Announcer;
 use super::command::as_samples;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
-use super::patience::Watch;
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
+use super::transient_errors::WriteWatch;
 use super::{Dependencies, ExperimentTask, Job, TaskEvent, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{
-    self, ExperimentState, FailureLimit, Fate, Limits, Policy, Remembered, State,
+    self, ExperimentState, FailureLimit, Fate, Limits, Policy, State, StoredTrial,
 };
 use crate::job_state::JobState;
 use crate::notifications::event::About;
@@ -37,34 +37,34 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let stored = deps.store.experiment().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
     let was_done = stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
-    let is_outside = deps.advice.outside.is_some();
+    let has_external = deps.advice.external.is_some();
     let trouble =
-        present_trouble(&deps.store, is_outside, stored.and_then(|row| row.trouble)).await?;
+        current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
     let began = Instant::now();
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
     deps.advice.import(as_samples(deps.store.imported().await?));
-    let mut resumed = ResumedTrials::new(deps.lease);
+    let mut loaded = ResumedTrials::new(deps.lease);
     for row in rows {
-        resumed.add(&mut deps, row).await?;
+        loaded.add(&mut deps, row).await?;
     }
-    let ResumedTrials { jobs, remembered, starts, gone, results, has_reported, leases, shortest } =
-        resumed;
-    let mut state = State::resume(limits(&deps.spec), before, remembered).under(policy(&deps.spec));
+    let ResumedTrials { jobs, known, starts, gone, results, has_reported, leases, shortest } =
+        loaded;
+    let mut state =
+        State::resume(limits(&deps.spec), before, known).with_policy(policy(&deps.spec));
     if has_reported {
-        state.reported();
+        state.record_metric();
     }
-    let state = if was_done { state.once_done() } else { state };
+    let state = if was_done { state.after_done() } else { state };
     let about = About { id: deps.id.clone(), name: deps.spec.name.clone() };
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
     let points = compare_all(&mut announcer, deps.spec.trial_repeats, results);
     let leases = LeaseMonitor::new(leases);
-    let command = deps.spec.trial_command.clone();
     let mut task = ExperimentTask {
         recorder: Recorder::new(deps.store, deps.clock, deps.inbox),
         launcher: JobLauncher::new(
             deps.id,
-            command,
+            deps.spec.trial_command.clone(),
             deps.service,
             deps.secret,
             deps.code,
@@ -100,7 +100,7 @@ fn compare_all(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -
     for (trial, sequence, parameters, result) in results {
         let number = result.as_ref().and_then(MetricValue::number);
         if let Some(number) = number.and_then(|number| points.enter(&parameters, number)) {
-            announcer.compare(&trial, sequence, &parameters, number);
+            announcer.update_best(&trial, sequence, &parameters, number);
         }
     }
     points
@@ -125,12 +125,12 @@ async fn catch_up(
 
 /// Returns the stored trouble if it still exists. A user who resumes a held search is assumed to have removed the
 /// cause. An external tuner reports its recovery itself.
-async fn present_trouble(
+async fn current_trouble(
     store: &Store,
-    is_outside: bool,
+    has_external: bool,
     trouble: Option<String>,
 ) -> Result<Option<String>, store::Error> {
-    if trouble.is_none() || is_outside {
+    if trouble.is_none() || has_external {
         return Ok(trouble);
     }
     store.set_trouble(None, None).await?;
@@ -181,7 +181,7 @@ type Success = (TrialJobId, u64, Value, Option<MetricValue>);
 /// The trials of an earlier manager, as the task takes them over.
 struct ResumedTrials {
     jobs: HashMap<TrialJobId, Job>,
-    remembered: Vec<Remembered>,
+    known: Vec<StoredTrial>,
     /// The stored starts that the earlier manager did not handle before it died.
     starts: Vec<TaskEvent>,
     /// The jobs that have ended meanwhile.
@@ -197,7 +197,7 @@ impl ResumedTrials {
     fn new(lease: Duration) -> Self {
         Self {
             jobs: HashMap::new(),
-            remembered: Vec::new(),
+            known: Vec::new(),
             starts: Vec::new(),
             gone: Vec::new(),
             results: Vec::new(),
@@ -220,13 +220,13 @@ impl ResumedTrials {
         let mut ended = false;
         if matches!(fate, Fate::Alive { running_for: Some(_) }) {
             ended = deps.store.attempt_state(&row.id, &row.attempt).await?.ended;
-            self.leases.expect(&row.id, row.state == JobState::Lost && !ended);
+            self.leases.begin(&row.id, row.state == JobState::Lost && !ended);
         }
         if matches!(fate, Fate::Alive { .. }) {
             self.starts.extend(unhandled_start(&deps.store, &row).await?);
         }
         if fate != Fate::Ended {
-            let submitted = fate != Fate::Again || row.state != JobState::Waiting;
+            let submitted = fate != Fate::RunAgain || row.state != JobState::Waiting;
             let (sequence, parameters) = (row.sequence, row.parameters.clone());
             let steps = stored_steps(deps, &row).await?;
             let mut job = Job::new(sequence, parameters, row.attempt.clone(), submitted, steps);
@@ -238,7 +238,7 @@ impl ResumedTrials {
             self.jobs.insert(row.id.clone(), job);
         }
         let TrialRow { id: trial, sequence, parameter_id, intent, retries, .. } = row;
-        self.remembered.push(Remembered { trial, sequence, parameter_id, fate, intent, retries });
+        self.known.push(StoredTrial { trial, sequence, parameter_id, fate, intent, retries });
         Ok(())
     }
 
@@ -258,13 +258,13 @@ async fn fate(
     gone: &mut Vec<JobEvent>,
 ) -> Result<Fate, store::Error> {
     if row.state.is_final() {
-        return Ok(if is_interrupted(row) { Fate::Again } else { Fate::Ended });
+        return Ok(if is_interrupted(row) { Fate::RunAgain } else { Fate::Ended });
     }
-    let (watch, service) = (Watch::begin(&deps.store), Arc::clone(&deps.service));
+    let (watch, service) = (WriteWatch::begin(&deps.store), Arc::clone(&deps.service));
     let submitted = ids::submitted(&row.attempt);
     // The inbox keeps a report that arrives meanwhile, and the task handles it although it may read it from the store
     // too. This does no harm.
-    let adopted = deps.inbox.aside(service.adopt(&row.id, &submitted)).await;
+    let adopted = deps.inbox.run_keeping_events(service.adopt(&row.id, &submitted)).await;
     let known = match adopted {
         Adopted::Gone(_) => recover(deps, row, watch).await?,
         Adopted::Alive | Adopted::Unknown => {
@@ -289,7 +289,7 @@ async fn fate(
         }
         // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
         // the job.
-        Adopted::Gone(_) | Adopted::Unknown => Fate::Again,
+        Adopted::Gone(_) | Adopted::Unknown => Fate::RunAgain,
     })
 }
 
@@ -315,17 +315,17 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEve
 async fn recover(
     deps: &mut Dependencies,
     row: &TrialRow,
-    mut watch: Watch,
+    mut watch: WriteWatch,
 ) -> Result<AttemptState, store::Error> {
     let (store, service) = (deps.store.clone(), Arc::clone(&deps.service));
     loop {
         let known = store.attempt_state(&row.id, &row.attempt).await?;
-        if known.ended || watch.took_all() {
+        if known.ended || watch.has_accepted_all() {
             return Ok(known);
         }
-        deps.inbox.mended(&store).await?;
-        watch = Watch::begin(&store);
-        deps.inbox.aside(service.recover(&row.id)).await;
+        deps.inbox.wait_until_writable(&store).await?;
+        watch = WriteWatch::begin(&store);
+        deps.inbox.run_keeping_events(service.recover(&row.id)).await;
     }
 }
 
@@ -341,18 +341,18 @@ async fn teach(
     if fate == Fate::Ended {
         let steps = stored_steps(deps, row).await?;
         let outcome = stored_outcome(&deps.store, &deps.spec, row).await?;
-        let told = match &outcome {
+        let outcome_value = match &outcome {
             Outcome::Result(value) => Some(value.clone()),
             Outcome::Failed => None,
         };
-        deps.advice.assessed(&row.id, row.state, &steps);
+        deps.advice.observe_for_assessor(&row.id, row.state, &steps);
         deps.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
-        if let (None, Some(value)) = (row.parameter_id, &told) {
+        if let (None, Some(value)) = (row.parameter_id, &outcome_value) {
             // The user chose the parameters.
             let (parameters, value) = (parameters.clone(), value.clone());
             deps.advice.import(vec![Sample { parameters, value }]);
         }
-        return Ok(told);
+        return Ok(outcome_value);
     }
     Ok(None)
 }
@@ -370,7 +370,7 @@ pub(super) async fn stored_outcome(
     row: &TrialRow,
 ) -> Result<Outcome, store::Error> {
     let result = trial_result(store, spec, &row.id, &row.attempt).await?;
-    let counts = state::counts(row.state, row.intent);
+    let counts = state::counts_for_tuner(row.state, row.intent);
     let number = result.last.filter(|value| counts && value.number().is_some());
     Ok(number.map_or(Outcome::Failed, Outcome::Result))
 }
@@ -383,8 +383,8 @@ async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, 
         let keeper = ids::of_old_keeper(&row.attempt);
         let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
         for known in rows.iter().filter(|known| own(&known.attempt)) {
-            if steps.enter(&known.metric) {
-                deps.advice.seen(&row.id, known.metric.sequence, &known.metric.value);
+            if steps.insert(&known.metric) {
+                deps.advice.pass_step(&row.id, known.metric.sequence, &known.metric.value);
             }
         }
     }

@@ -50,12 +50,12 @@ impl Recorder {
         &mut self,
         trial: &TrialJobId,
     ) -> Result<Option<TrialRow>, store::Error> {
-        self.inbox.patiently(|| self.store.trial(trial)).await
+        self.inbox.retry_while_transient(|| self.store.trial(trial)).await
     }
 
     /// Returns the rows of all trials.
     pub(super) async fn trials(&mut self) -> Result<Vec<TrialRow>, store::Error> {
-        self.inbox.patiently(|| self.store.trials()).await
+        self.inbox.retry_while_transient(|| self.store.trials()).await
     }
 
     /// Returns the reports of attempts, as far as the store has them.
@@ -63,17 +63,17 @@ impl Recorder {
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],
     ) -> Result<Vec<LastWords>, store::Error> {
-        self.inbox.patiently(|| self.store.last_words(attempts.to_vec())).await
+        self.inbox.retry_while_transient(|| self.store.last_words(attempts.to_vec())).await
     }
 
     /// Waits until a store that refused a write can be written.
-    pub(super) async fn wait_until_mended(&mut self) -> Result<(), store::Error> {
-        self.inbox.mended(&self.store).await
+    pub(super) async fn wait_until_writable(&mut self) -> Result<(), store::Error> {
+        self.inbox.wait_until_writable(&self.store).await
     }
 
     /// Records new trials in one commit.
     pub(super) async fn insert_trials(&mut self, rows: &[NewTrial]) -> Result<(), store::Error> {
-        self.inbox.patiently(|| self.store.insert_trials(rows.to_vec())).await
+        self.inbox.retry_while_transient(|| self.store.insert_trials(rows.to_vec())).await
     }
 
     /// Records a trial's state, and its next attempt if there is one.
@@ -85,7 +85,7 @@ impl Recorder {
         attempt: Option<AttemptId>,
     ) -> Result<(), store::Error> {
         let change = self.change(state, message, attempt);
-        self.inbox.patiently(|| self.store.change_trial(trial, change.clone())).await
+        self.inbox.retry_while_transient(|| self.store.change_trial(trial, change.clone())).await
     }
 
     /// Records that a trial waits for its next attempt, which counts as a retry.
@@ -96,7 +96,7 @@ impl Recorder {
         attempt: AttemptId,
     ) -> Result<(), store::Error> {
         let change = self.change(JobState::Waiting, Some(message), Some(attempt));
-        self.inbox.patiently(|| self.store.retry_trial(trial, change.clone())).await
+        self.inbox.retry_while_transient(|| self.store.retry_trial(trial, change.clone())).await
     }
 
     /// Records in one commit that trials run, each with the start time that its agent reported.
@@ -117,7 +117,7 @@ impl Recorder {
         &mut self,
         trial: &TrialJobId,
     ) -> Result<Vec<AttemptId>, store::Error> {
-        let rows = self.inbox.patiently(|| self.store.attempts(trial)).await?;
+        let rows = self.inbox.retry_while_transient(|| self.store.attempts(trial)).await?;
         Ok(rows.into_iter().map(|row| row.attempt).collect())
     }
 
@@ -126,7 +126,7 @@ impl Recorder {
         &mut self,
         changes: &[(TrialJobId, TrialChange)],
     ) -> Result<(), store::Error> {
-        self.inbox.patiently(|| self.store.change_trials(changes.to_vec())).await
+        self.inbox.retry_while_transient(|| self.store.change_trials(changes.to_vec())).await
     }
 
     /// Records in one commit the reasons why trials must stop. `None` removes the reason of a trial.
@@ -135,7 +135,7 @@ impl Recorder {
         intents: &[(TrialJobId, Option<StopReason>)],
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
-        self.inbox.patiently(|| self.store.set_intents(intents, now)).await
+        self.inbox.retry_while_transient(|| self.store.set_intents(intents, now)).await
     }
 
     /// Records a verdict that the agent has not reported.
@@ -146,7 +146,9 @@ impl Recorder {
         verdict: &Verdict,
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
-        self.inbox.patiently(|| self.store.judge(trial, attempt, verdict.clone(), now)).await
+        self.inbox
+            .retry_while_transient(|| self.store.judge(trial, attempt, verdict.clone(), now))
+            .await
     }
 
     /// Records a metric that no agent has reported.
@@ -157,14 +159,18 @@ impl Recorder {
         metric: &Metric,
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
-        self.inbox.patiently(|| self.store.derive(trial, attempt, metric.clone(), now)).await
+        self.inbox
+            .retry_while_transient(|| self.store.derive(trial, attempt, metric.clone(), now))
+            .await
     }
 
     /// Records to which of several training services an attempt is submitted.
     pub(super) async fn record_part(&mut self, news: &JobPart) -> Result<(), store::Error> {
         let JobPart { trial, attempt, part, platform } = news;
         let part = ServicePart { index: *part, platform: platform.clone() };
-        self.inbox.patiently(|| self.store.record_part(trial, attempt, part.clone())).await
+        self.inbox
+            .retry_while_transient(|| self.store.record_part(trial, attempt, part.clone()))
+            .await
     }
 
     /// Records the images of attempts in one commit.
@@ -172,7 +178,7 @@ impl Recorder {
         let images =
             news.into_iter().map(|JobImage { trial, attempt, image }| (trial, attempt, image));
         let images: Vec<_> = images.collect();
-        self.inbox.patiently(|| self.store.record_images(images.clone())).await
+        self.inbox.retry_while_transient(|| self.store.record_images(images.clone())).await
     }
 
     /// Records in one commit why trials wait.
@@ -199,12 +205,12 @@ impl Recorder {
         match notification {
             None => {
                 let write = || store.set_experiment_state(word, elapsed_ms, now);
-                self.inbox.patiently(write).await
+                self.inbox.retry_while_transient(write).await
             }
             Some(new) => {
                 let write =
                     || store.set_experiment_state_and_notify(word, elapsed_ms, now, new.clone());
-                self.inbox.patiently(write).await
+                self.inbox.retry_while_transient(write).await
             }
         }
     }
@@ -217,7 +223,7 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let trouble = trouble.map(str::to_owned);
         let write = || self.store.set_trouble(trouble.clone(), notification.clone());
-        self.inbox.patiently(write).await
+        self.inbox.retry_while_transient(write).await
     }
 
     fn change(

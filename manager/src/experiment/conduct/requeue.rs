@@ -26,7 +26,7 @@ impl ExperimentTask {
         }
         let before = job.replace_attempt(attempt.clone(), steps);
         self.handle.forget(trial, &before);
-        let runs = self.state.runs(trial);
+        let runs = self.state.is_running(trial);
         let state = if runs { JobState::Running } else { JobState::Waiting };
         self.recorder.record_state(trial, state, None, Some(attempt)).await?;
         // The new agent has not received the directives for the earlier one.
@@ -72,12 +72,13 @@ impl ExperimentTask {
 
     /// Records that a running job waits again. Another pod will run it from its beginning.
     pub(super) async fn record_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
-        if !self.is_present(&news.trial, &news.attempt) || self.state.intent(&news.trial).is_some()
+        if !self.is_current_submission(&news.trial, &news.attempt)
+            || self.state.intent(&news.trial).is_some()
         {
             return Ok(());
         }
         // The trial's agent, which had not reported yet, is gone.
-        if !self.state.runs(&news.trial) {
+        if !self.state.is_running(&news.trial) {
             return self.record_waits(vec![news]).await;
         }
         let JobWaits { trial, why, .. } = news;
@@ -112,14 +113,16 @@ impl ExperimentTask {
         let mut noted = std::mem::take(&mut self.final_verdicts);
         // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
         let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
-        noted.retain(|(trial, attempt)| !is_interrupted && self.is_present(trial, attempt));
+        noted.retain(|(trial, attempt)| {
+            !is_interrupted && self.is_current_submission(trial, attempt)
+        });
         if noted.is_empty() {
             return Ok(false);
         }
         let mut ends = Vec::new();
         for (trial, attempt) in noted {
             info!(%trial, "its agent has reported the end; not waiting for its job");
-            self.launcher.service().handed_over(&trial).await;
+            self.launcher.service().hand_over(&trial).await;
             ends.push(JobEvent::unexplained(trial, attempt));
         }
         // The future is boxed, because this call handles waiting events, as its caller does.

@@ -21,7 +21,7 @@ use crate::search::assessor::Bounds;
 use crate::search::class_args::OptimizeMode;
 
 /// The time for which the agent keeps a trial's time limit beyond the limit itself.
-const OUTLAST: Duration = Duration::from_hours(1);
+const LIMIT_MARGIN: Duration = Duration::from_hours(1);
 /// The longest validity of a rule of the assessor.
 const MAX_RULE_LEASE: Duration = Duration::from_hours(1);
 
@@ -85,13 +85,13 @@ impl StopRules {
         if rules.is_empty() {
             return;
         }
-        let whole = self.limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(OUTLAST));
+        let whole = self.limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(LIMIT_MARGIN));
         let directive = DirectiveBody::StopRules { rules, lease_ms: ms(whole) };
         self.handle.push_directive(trial, &job.attempt, directive);
     }
 
     /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
-    pub(super) fn of_assessor(
+    pub(super) fn assessor_rule(
         &self,
         job: &Job,
         advice: &Advice,

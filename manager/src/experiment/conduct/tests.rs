@@ -119,7 +119,7 @@ impl Bed {
             id,
             spec: config::load(&file).unwrap(),
             store: store.clone(),
-            advice: Advice { tuner: Some(Box::new(observed.clone())), assessor, outside: None },
+            advice: Advice { tuner: Some(Box::new(observed.clone())), assessor, external: None },
             service: Arc::<Service>::clone(&service),
             code: None,
             secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
@@ -216,18 +216,18 @@ impl Bed {
         self.intake.accept(batch).await
     }
 
-    async fn say(&self, trial: &TrialRow, seq: u64, bodies: Vec<ReportBody>) -> ReportAck {
+    async fn send(&self, trial: &TrialRow, seq: u64, bodies: Vec<ReportBody>) -> ReportAck {
         self.report(trial, trial.attempt.as_str(), seq, bodies).await.unwrap()
     }
 
     /// Returns a trial that has begun.
     async fn begun(&self) -> TrialRow {
         let trial = self.trial(JobState::Waiting).await;
-        self.say(&trial, 0, vec![started()]).await;
+        self.send(&trial, 0, vec![started()]).await;
         self.trial(JobState::Running).await
     }
 
-    fn gone(&self, trial: &TrialRow) {
+    fn end_job(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), trial.attempt.clone());
         let gone = JobEvent::unexplained(trial, attempt);
         self.jobs.send(JobNews::Gone(gone)).unwrap();
@@ -303,7 +303,7 @@ async fn simultaneous_ends_share_one_commit() {
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for trial in &first {
-        bed.gone(trial);
+        bed.end_job(trial);
     }
     let failed = trials(20, JobState::Failed).await;
     assert!(failed.iter().all(|row| row.message.is_some() && row.ended_at_ms.is_some()));
@@ -319,7 +319,7 @@ async fn a_silent_trial_is_lost_and_runs_again_when_it_reports() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.silence(50).await;
-    bed.say(&trial, 1, Vec::new()).await; // A heartbeat.
+    bed.send(&trial, 1, Vec::new()).await; // A heartbeat.
     let row = bed.lost().await;
     assert!(row.message.unwrap().contains("not reported for 60 s"), "the message has the reason");
     assert_eq!(row.started_at_ms, trial.started_at_ms);
@@ -327,10 +327,10 @@ async fn a_silent_trial_is_lost_and_runs_again_when_it_reports() {
         bed.store.trials().await.unwrap().len() == 1,
         "the lost trial still counts towards the concurrency"
     );
-    bed.say(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
+    bed.send(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
     let row = bed.trial(JobState::Running).await;
     assert_eq!((row.message, row.started_at_ms), (None, trial.started_at_ms));
-    bed.gone(&trial);
+    bed.end_job(&trial);
     bed.trial(JobState::Succeeded).await;
     assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
     assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(7.0.into())]);
@@ -340,9 +340,9 @@ async fn a_silent_trial_is_lost_and_runs_again_when_it_reports() {
 async fn a_job_that_outlives_the_reported_end_is_ended_and_never_lost() {
     let mut bed = Bed::new().await;
     let trial = bed.begun().await;
-    bed.say(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
+    bed.send(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
     bed.silence(50).await;
-    bed.say(&trial, 3, Vec::new()).await; // The agent delivers remaining output.
+    bed.send(&trial, 3, Vec::new()).await; // The agent delivers remaining output.
     bed.silence(50).await;
     assert!(bed.service.finished.lock().unwrap().is_empty(), "the agent has just reported");
     for resumed in [false, true] {
@@ -354,7 +354,7 @@ async fn a_job_that_outlives_the_reported_end_is_ended_and_never_lost() {
     }
     let events = bed.store.events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
-    bed.gone(&trial);
+    bed.end_job(&trial);
     bed.trial(JobState::Succeeded).await;
 }
 
@@ -366,7 +366,7 @@ async fn a_delay_of_the_manager_makes_no_trial_lost() {
     // As after SIGSTOP, on a machine that slept, or with a slow tuner.
     tokio::time::advance(Duration::from_secs(45)).await;
     bed.settled().await;
-    bed.say(&trial, 1, Vec::new()).await;
+    bed.send(&trial, 1, Vec::new()).await;
     let events = bed.store.events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
 }
@@ -377,7 +377,7 @@ async fn a_lost_trial_is_found_by_the_next_manager() {
     let trial = bed.begun().await;
     bed.lost().await;
     let bed = bed.resumed().await;
-    bed.say(&trial, 1, vec![result(1.0)]).await;
+    bed.send(&trial, 1, vec![result(1.0)]).await;
     bed.trial(JobState::Running).await;
     bed.lost().await;
 }
@@ -392,7 +392,7 @@ async fn the_next_manager_repeats_a_recorded_stop() {
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
     let begun = std::time::Instant::now();
     loop {
-        let ack = bed.say(&trial, 1, Vec::new()).await;
+        let ack = bed.send(&trial, 1, Vec::new()).await;
         if ack.directives.iter().any(|order| order.body == stop) {
             break;
         }
@@ -436,7 +436,7 @@ async fn late_reports_change_the_end_as_documented() {
         ("stopped, then its job was gone",     StoppedThenGone, fine,   EarlyStopped,        lost()),
         ("succeeded",                          Succeeded,       killed, JobState::Succeeded, won()),
     ];
-    for (says, before, cause, state, outcomes) in table {
+    for (case, before, cause, state, outcomes) in table {
         let bed = Bed::new().await;
         let trial = bed.begun().await;
         let attempt = trial.attempt.as_str();
@@ -445,9 +445,9 @@ async fn late_reports_change_the_end_as_documented() {
             Stopped | StoppedThenGone => {
                 for _ in 0..36 {
                     bed.silence(25).await;
-                    bed.say(&trial, 1, Vec::new()).await;
+                    bed.send(&trial, 1, Vec::new()).await;
                 }
-                let ack = bed.say(&trial, 1, Vec::new()).await;
+                let ack = bed.send(&trial, 1, Vec::new()).await;
                 let stop = DirectiveBody::Stop { reason: StopReason::Deadline, grace_ms: None };
                 let rule = DirectiveBody::StopRules {
                     rules: vec![StopRule {
@@ -458,15 +458,15 @@ async fn late_reports_change_the_end_as_documented() {
                     lease_ms: 900_000 + 3_600_000,
                 };
                 let bodies: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
-                assert_eq!(bodies, [&rule, &stop], "{says}: the rule, then the stop");
+                assert_eq!(bodies, [&rule, &stop], "{case}: the rule, then the stop");
                 assert_eq!(
                     *bed.service.stopped.lock().unwrap(),
                     std::slice::from_ref(&trial.id),
-                    "{says}"
+                    "{case}"
                 );
             }
             Succeeded => {
-                bed.say(&trial, 1, vec![result(5.0), ended(fine)]).await;
+                bed.send(&trial, 1, vec![result(5.0), ended(fine)]).await;
             }
         }
         let gone = match before {
@@ -476,30 +476,30 @@ async fn late_reports_change_the_end_as_documented() {
             Succeeded => Some(JobState::Succeeded),
         };
         if let Some(gone) = gone {
-            bed.gone(&trial);
+            bed.end_job(&trial);
             bed.trial(gone).await;
         }
         // The late reports arrive twice, and an earlier attempt reports too.
         for _ in 0..2 {
-            bed.say(&trial, 3, vec![result(5.0), ended(cause)]).await;
+            bed.send(&trial, 3, vec![result(5.0), ended(cause)]).await;
             bed.report(&trial, "before", 0, vec![started(), result(9.0), ended(fine)])
                 .await
                 .unwrap();
         }
         if gone.is_none() {
-            bed.gone(&trial);
+            bed.end_job(&trial);
         }
         let row = bed.trial(state).await;
-        assert_eq!(row.attempt.as_str(), attempt, "{says}");
+        assert_eq!(row.attempt.as_str(), attempt, "{case}");
         let stands = bed.task.await.unwrap().unwrap();
-        assert_eq!(stands, ExperimentState::Done, "{says}");
-        assert_eq!(*bed.observed.0.lock().unwrap(), outcomes, "{says}");
+        assert_eq!(stands, ExperimentState::Done, "{case}");
+        assert_eq!(*bed.observed.0.lock().unwrap(), outcomes, "{case}");
         // Each report is stored once, and reports after the end do not reach the tuner.
         let mut kept = metrics(&bed.store, &trial).await;
         kept.sort_by(|a, b| a.1.total_cmp(&b.1));
         let own = if matches!(before, Succeeded) { 2 } else { 1 };
         let mut expected = vec![(attempt.to_owned(), 5.0); own];
         expected.push(("before".to_owned(), 9.0));
-        assert_eq!(kept, expected, "{says}");
+        assert_eq!(kept, expected, "{case}");
     }
 }

@@ -11,11 +11,11 @@ use crate::search::tuner::OptimizeMode;
 /// The number of successive attempts that hold the search if they end before their command starts. The number must also
 /// exceed the concurrency. The cause may be an expired token, an agent that does not run in the image, or an
 /// unreachable manager. Such a fault does not depend on the parameters, and would use up one trial after the other.
-const UNSTARTED: usize = 5;
+const MIN_UNSTARTED_ATTEMPTS: usize = 5;
 
 /// The least number of first trials that must fail alike to hold a search by default. The number must also exceed
 /// `concurrency`, because trials that start together count as a single observation.
-const DOOMED: usize = 5;
+const MIN_FIRST_FAILURES: usize = 5;
 
 /// The failures that hold the search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,23 +81,23 @@ pub struct Policy {
 pub(super) struct Budget {
     policy: Policy,
     /// The class of the last failures, and their number without another end between them.
-    row: Option<(Class, u32)>,
+    consecutive: Option<(Class, u32)>,
     /// Set if a trial of this search has reported a metric or succeeded, which proves that the command can work.
     proven: bool,
     /// The common cause and exit code of the last failures, and their number in a row. Unused once `proven` is set.
-    alike: Option<((Cause, Option<i32>), usize)>,
+    similar: Option<((Cause, Option<i32>), usize)>,
     /// The number of attempts that failed before their command started, since the last one that started it.
     unstarted: usize,
     retried: HashMap<TrialJobId, u32>,
 }
 
 impl Budget {
-    pub(super) fn under(self, policy: Policy) -> Self {
+    pub(super) fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
     /// Sets the number of retries of a trial before this run.
-    pub(super) fn remember(&mut self, trial: TrialJobId, times: u32) {
+    pub(super) fn set_retries(&mut self, trial: TrialJobId, times: u32) {
         if times > 0 {
             self.retried.insert(trial, times);
         }
@@ -117,16 +117,16 @@ impl Budget {
     }
 
     /// Records the start of a trial's command.
-    pub(super) fn started(&mut self) {
+    pub(super) fn record_started(&mut self) {
         self.unstarted = 0;
     }
 
     /// Counts the failure of an attempt before its command started, with `concurrency` as the limit of concurrent
     /// trials. `Some`: there were too many, with a message for the user.
-    pub(super) fn unstarted(&mut self, concurrency: usize, why: &str) -> Option<String> {
+    pub(super) fn record_unstarted(&mut self, concurrency: usize, why: &str) -> Option<String> {
         self.unstarted += 1;
         let times = self.unstarted;
-        (times >= UNSTARTED && times > concurrency).then(|| {
+        (times >= MIN_UNSTARTED_ATTEMPTS && times > concurrency).then(|| {
             format!(
                 "{times} times in a row a trial ended before its command was started, the last one: {why}; no more \
                  trials are started; after the problem is solved, continue with `trial-manager resume`"
@@ -135,30 +135,30 @@ impl Budget {
     }
 
     /// Records an end of a trial that is no failure.
-    pub(super) fn fine(&mut self) {
-        self.row = None;
+    pub(super) fn record_other_end(&mut self) {
+        self.consecutive = None;
     }
 
     /// Records that a trial has reported a metric or succeeded, which ends the default limit for this search.
-    pub(super) fn proven(&mut self) {
+    pub(super) fn set_proven(&mut self) {
         self.proven = true;
     }
 
     /// Counts the permanent failure of a trial, with `concurrency` as the limit of concurrent trials. The limit is
     /// `None` if no new trial would start. Returns a message for the user if there were too many failures.
-    pub(super) fn failed(
+    pub(super) fn record_failure(
         &mut self,
         failure: Failure<'_>,
         concurrency: Option<usize>,
     ) -> Option<String> {
         match self.policy.failures {
             FailureLimit::Unlimited => None,
-            FailureLimit::FirstTrials => self.failed_at_first(failure, concurrency),
-            FailureLimit::Consecutive(limit) => self.failed_in_a_row(failure, limit),
+            FailureLimit::FirstTrials => self.record_first_failure(failure, concurrency),
+            FailureLimit::Consecutive(limit) => self.record_consecutive_failure(failure, limit),
         }
     }
 
-    fn failed_at_first(
+    fn record_first_failure(
         &mut self,
         failure: Failure<'_>,
         concurrency: Option<usize>,
@@ -168,17 +168,17 @@ impl Budget {
         }
         // The loss of an agent is no evidence about the command. It neither counts nor separates the other failures. An
         // agent that is lost before the command starts counts as unstarted.
-        let way = (failure.cause?, failure.exit_code);
-        let times = match self.alike {
-            Some((last, times)) if last == way => times + 1,
+        let failure_kind = (failure.cause?, failure.exit_code);
+        let times = match self.similar {
+            Some((last, times)) if last == failure_kind => times + 1,
             _ => 1,
         };
-        self.alike = Some((way, times));
+        self.similar = Some((failure_kind, times));
         // A search that has nothing left to start is done, regardless of the ends of its last trials.
         let concurrency = concurrency?;
         let what = if failure.command_cannot_run() {
             "the command cannot be run".to_owned()
-        } else if times >= DOOMED && times > concurrency {
+        } else if times >= MIN_FIRST_FAILURES && times > concurrency {
             format!(
                 "{times} trials in a row failed in the same way, and no trial has reported a metric yet"
             )
@@ -192,13 +192,13 @@ impl Budget {
         ))
     }
 
-    fn failed_in_a_row(&mut self, failure: Failure<'_>, limit: u32) -> Option<String> {
+    fn record_consecutive_failure(&mut self, failure: Failure<'_>, limit: u32) -> Option<String> {
         let Failure { class, why, .. } = failure;
-        let times = match self.row {
+        let times = match self.consecutive {
             Some((last, times)) if last == class => times + 1,
             _ => 1,
         };
-        self.row = Some((class, times));
+        self.consecutive = Some((class, times));
         if times < limit {
             return None;
         }
@@ -216,12 +216,12 @@ impl Budget {
 
     /// Returns the sentence for the user if a single trial's result reaches the target. With repeated points, none
     /// does.
-    pub(super) fn reached_alone(&self, result: &MetricValue) -> Option<String> {
-        if self.policy.repeats_points { None } else { self.reached(result) }
+    pub(super) fn single_result_message(&self, result: &MetricValue) -> Option<String> {
+        if self.policy.repeats_points { None } else { self.reached_message(result) }
     }
 
     /// Returns the sentence for the user if a result reaches the target.
-    pub(super) fn reached(&self, result: &MetricValue) -> Option<String> {
+    pub(super) fn reached_message(&self, result: &MetricValue) -> Option<String> {
         let (mode, target) = self.policy.target?;
         let number = result.number().filter(|number| !number.is_nan())?;
         // A result that equals the target reaches it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
 
-use crate::experiment::ending::{End, Gone};
+use crate::experiment::ending::{End, JobEnd};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal};
@@ -101,7 +101,7 @@ pub enum Event {
         /// The trial.
         trial: TrialJobId,
         /// The end of its job.
-        gone: Gone,
+        gone: JobEnd,
         /// The agent's verdict, if it managed to report one.
         verdict: Option<Box<Verdict>>,
         /// The trial's final result, if it has one.
@@ -145,7 +145,7 @@ pub enum Effect {
         parameters: Parameters,
     },
     /// Records new trials of the user in one commit. They wait for free slots.
-    Enqueue(Vec<OwnTrial>),
+    Enqueue(Vec<UserTrial>),
     /// Records that a trial failed and will be retried. The tuner does not learn of this end.
     Retry {
         /// The trial.
@@ -161,7 +161,7 @@ pub enum Effect {
         message: String,
     },
     /// Sends a message to the observers.
-    Tell(String),
+    Notify(String),
     /// Reports to all observers that too many failures hold the search, with the reason.
     Hold(String),
     /// Submits a known trial again, as a new attempt.
@@ -212,7 +212,7 @@ pub enum Effect {
 
 /// A trial with the user's own parameters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OwnTrial {
+pub struct UserTrial {
     /// The id of the trial.
     pub trial: TrialJobId,
     /// The trial's position in the experiment, from 0.
@@ -223,7 +223,7 @@ pub struct OwnTrial {
 
 /// A trial from the store, for a resumed experiment.
 #[derive(Debug, Clone)]
-pub struct Remembered {
+pub struct StoredTrial {
     /// The id of the trial.
     pub trial: TrialJobId,
     /// The trial's position in the experiment.
@@ -249,5 +249,5 @@ pub enum Fate {
         running_for: Option<Duration>,
     },
     /// The trial runs again. It was never submitted, or the manager's own end interrupted it.
-    Again,
+    RunAgain,
 }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Fate, Limits, Live, Remembered, State};
+use super::{Fate, Limits, LiveTrial, State, StoredTrial};
 
 impl State {
     /// Returns the state of an experiment that has run for `elapsed` before, with its trials in the order of their
     /// sequence.
-    pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<Remembered>) -> Self {
+    pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<StoredTrial>) -> Self {
         let mut state = Self::new(limits);
         state.elapsed = elapsed;
         for known in trials {
             state.next_sequence = state.next_sequence.max(known.sequence + 1);
-            state.budget.remember(known.trial.clone(), known.retries);
+            state.budget.set_retries(known.trial.clone(), known.retries);
             match known.parameter_id {
                 Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
                 None if known.fate == Fate::Ended => {}
@@ -21,16 +21,16 @@ impl State {
             match known.fate {
                 Fate::Ended => {}
                 Fate::Alive { running_for } => {
-                    let live = Live {
+                    let live = LiveTrial {
                         parameter_id: known.parameter_id,
                         running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
                         intent: known.intent,
                     };
                     state.live.insert(known.trial, live);
                 }
-                Fate::Again => {
-                    state.again_ids.insert(known.trial.clone(), known.parameter_id);
-                    state.again.push_back(known.trial);
+                Fate::RunAgain => {
+                    state.rerun_proposals.insert(known.trial.clone(), known.parameter_id);
+                    state.rerun_queue.push_back(known.trial);
                 }
             }
         }

@@ -64,14 +64,14 @@ fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
     }
 }
 
-fn unknown_end() -> Gone {
-    Gone::default()
+fn unknown_end() -> JobEnd {
+    JobEnd::default()
 }
 
 fn succeeded(number: u64, value: f64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(0), ..Gone::default() },
+        gone: JobEnd { exit_code: Some(0), ..JobEnd::default() },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
     }
@@ -80,7 +80,7 @@ fn succeeded(number: u64, value: f64) -> Event {
 fn failed(number: u64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(3), ..Gone::default() },
+        gone: JobEnd { exit_code: Some(3), ..JobEnd::default() },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
     }
@@ -194,7 +194,7 @@ fn a_stop_ends_the_trials_and_starts_none() {
 
 #[test]
 fn a_resumed_search_continues() {
-    let known = |number, fate| Remembered {
+    let known = |number, fate| StoredTrial {
         retries: 0,
         trial: id(number),
         sequence: number,
@@ -203,7 +203,7 @@ fn a_resumed_search_continues() {
         intent: None,
     };
     let alive = Fate::Alive { running_for: Some(SECOND) };
-    let known = vec![known(0, Fate::Ended), known(1, alive), known(2, Fate::Again)];
+    let known = vec![known(0, Fate::Ended), known(1, alive), known(2, Fate::RunAgain)];
     let mut state = State::resume(limits(2, 4), 10 * SECOND, known);
     let effects = state.step(Event::Begin, 10 * SECOND);
     let again = Effect::Relaunch { trial: id(2) };
@@ -215,7 +215,7 @@ fn a_resumed_search_continues() {
 
 #[test]
 fn a_resume_keeps_the_number_of_retries() {
-    let known = Remembered {
+    let known = StoredTrial {
         retries: 1,
         trial: id(0),
         sequence: 0,
@@ -225,8 +225,9 @@ fn a_resume_keeps_the_number_of_retries() {
     };
     for (retries, tried_again) in [(1, false), (2, true)] {
         let policy = Policy { retries, ..Policy::default() };
-        let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
-        let gone = Gone::default();
+        let mut state =
+            State::resume(limits(1, 1), SECOND, vec![known.clone()]).with_policy(policy);
+        let gone = JobEnd::default();
         // The end is unknown, because the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);
@@ -238,10 +239,10 @@ fn a_resume_keeps_the_number_of_retries() {
 #[test]
 fn a_fenced_attempt_is_replaced_and_is_no_failure() {
     use StopReason::{ManagerShutdown, User};
-    let fenced = || Gone {
+    let fenced = || JobEnd {
         message: Some("gpu1 is out of reach".to_owned()),
         fenced: true,
-        ..Gone::default()
+        ..JobEnd::default()
     };
     let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
     #[rustfmt::skip]
@@ -252,9 +253,9 @@ fn a_fenced_attempt_is_replaced_and_is_no_failure() {
         ("the end of the search",           Some(ManagerShutdown), None,        Some(JobState::SysCanceled)),
         ("a verdict of success",            None,                  Some(&fine), Some(JobState::Succeeded)),
     ];
-    for (says, intent, verdict, end) in table {
+    for (case, intent, verdict, end) in table {
         let policy = Policy { failures: FailureLimit::Consecutive(1), ..Policy::default() };
-        let mut state = State::new(limits(1, 9)).under(policy);
+        let mut state = State::new(limits(1, 9)).with_policy(policy);
         state.step(Event::Begin, Duration::ZERO);
         state.step(proposed(0), Duration::ZERO);
         if let Some(reason) = intent {
@@ -263,13 +264,13 @@ fn a_fenced_attempt_is_replaced_and_is_no_failure() {
         let verdict = verdict.cloned().map(Box::new);
         let gone = Event::Gone { trial: id(0), gone: fenced(), verdict, result: None };
         let effects = state.step(gone, Duration::ZERO);
-        assert_eq!(ends(&effects).into_iter().map(|(_, end)| end).next(), end, "{says}");
-        assert_eq!(told(&effects), Vec::<String>::new(), "{says}: nothing holds the search");
+        assert_eq!(ends(&effects).into_iter().map(|(_, end)| end).next(), end, "{case}");
+        assert_eq!(messages(&effects), Vec::<String>::new(), "{case}: nothing holds the search");
         let replaced = [
             Effect::Replace { trial: id(0), message: "gpu1 is out of reach".to_owned() },
             Effect::Relaunch { trial: id(0) },
         ];
-        assert_eq!(effects == replaced, end.is_none(), "{says}: {effects:?}");
+        assert_eq!(effects == replaced, end.is_none(), "{case}: {effects:?}");
     }
 }
 
@@ -278,7 +279,7 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
     for (retries, intent, tried_again) in
         [(0, None, false), (1, None, true), (1, Some(StopReason::User), false)]
     {
-        let known = Remembered {
+        let known = StoredTrial {
             retries: 0,
             trial: id(0),
             sequence: 0,
@@ -287,7 +288,7 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
             intent,
         };
         let policy = Policy { retries, ..Policy::default() };
-        let mut state = State::resume(limits(1, 1), SECOND, vec![known]).under(policy);
+        let mut state = State::resume(limits(1, 1), SECOND, vec![known]).with_policy(policy);
         let taken =
             Verdict { class: Class::Transient, ..verdict(Cause::Preempted, TrialExit::Signal(15)) };
         let verdict = Some(Box::new(taken));
@@ -303,7 +304,7 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
 
 #[test]
 fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
-    let known = Remembered {
+    let known = StoredTrial {
         retries: 0,
         trial: id(0),
         sequence: 0,
@@ -342,7 +343,7 @@ fn after_the_time_limit_the_last_trials_continue() {
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
     assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::NoMoreTrial)));
-    assert_eq!(told(&effects).len(), 1);
+    assert_eq!(messages(&effects).len(), 1);
     assert_eq!(state.next_deadline(), None);
     let effects = state.step(succeeded(0, 1.0), 9 * SECOND);
     assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::Done)));
@@ -358,7 +359,7 @@ fn the_end_of_the_time_is_reported_even_if_no_trials_remain() {
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
     let message = "maxExperimentDuration has passed: no more trials are started, and the 2 running trials continue";
-    assert_eq!(effects, [Effect::Tell(message.to_owned())]);
+    assert_eq!(effects, [Effect::Notify(message.to_owned())]);
     assert_eq!(state.next_deadline(), None);
     assert_eq!(state.step(Event::Tick, 6 * SECOND), [], "once");
 }
@@ -420,7 +421,7 @@ proptest! {
         let mut alive: Vec<TrialJobId> = Vec::new();
         let mut observed: HashMap<u64, u32> = HashMap::new();
         let mut recorded: HashMap<TrialJobId, u32> = HashMap::new();
-        let (mut launched, mut asked, mut stopped) = (0, 0, false);
+        let (mut launched, mut proposals, mut stopped) = (0, 0, false);
         let mut now = Duration::ZERO;
         let mut todo = VecDeque::from(state.step(Event::Begin, now));
         let mut moves = moves.into_iter();
@@ -428,14 +429,14 @@ proptest! {
             while let Some(effect) = todo.pop_front() {
                 match effect {
                     Effect::Propose { parameter_id } => {
-                        asked += 1;
-                        let wait = !alive.is_empty() && waits.get(asked % 40) == Some(&true);
+                        proposals += 1;
+                        let wait = !alive.is_empty() && waits.get(proposals % 40) == Some(&true);
                         let proposal = if wait {
                             Proposal::Wait
                         } else {
                             Proposal::Parameters(point(parameter_id))
                         };
-                        let trial = id(1000 + u64::try_from(asked).unwrap());
+                        let trial = id(1000 + u64::try_from(proposals).unwrap());
                         let answer = Event::Proposed { parameter_id, proposal, trial };
                         todo.extend(state.step(answer, now));
                     }
@@ -459,7 +460,7 @@ proptest! {
                     Effect::StopTrial { .. }
                     | Effect::RecordRunning { .. }
                     | Effect::RecordState(_)
-                    | Effect::Tell(_)
+                    | Effect::Notify(_)
                     | Effect::Hold(_)
                     | Effect::Retry { .. }
                     | Effect::Replace { .. } => {}
@@ -518,9 +519,13 @@ fn end(trial: TrialJobId, cause: Cause) -> Event {
     Event::Gone { trial, gone: unknown_end(), verdict, result: Some(1.0.into()) }
 }
 
-fn told(effects: &[Effect]) -> Vec<String> {
+fn messages(effects: &[Effect]) -> Vec<String> {
     let text = |effect: &'_ Effect| {
-        if let Effect::Tell(text) | Effect::Hold(text) = effect { Some(text.clone()) } else { None }
+        if let Effect::Notify(text) | Effect::Hold(text) = effect {
+            Some(text.clone())
+        } else {
+            None
+        }
     };
     effects.iter().filter_map(text).collect()
 }

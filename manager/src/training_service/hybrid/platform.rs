@@ -24,9 +24,9 @@ impl PartError {
     /// Returns the problem of the part at this position in the list. Field names in the message get the part's prefix.
     fn new(number: usize, error: &BoxError) -> Self {
         let field = format!("trainingService[{number}]");
-        let said = chain(error.as_ref()).replace("trainingService.", &format!("{field}."));
-        let said = said.replace("trainingService: ", &format!("{field}: "));
-        Self(if said.contains(&field) { said } else { format!("{field}: {said}") })
+        let message = chain(error.as_ref()).replace("trainingService.", &format!("{field}."));
+        let message = message.replace("trainingService: ", &format!("{field}: "));
+        Self(if message.contains(&field) { message } else { format!("{field}: {message}") })
     }
 }
 
@@ -61,8 +61,8 @@ impl Platform for HybridSpec {
         let mut findings = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {
             for Finding { found } in platform(&part.spec).examine(&spec_of(spec, part)).await {
-                let named = |said| format!("trainingService[{number}]: {said}");
-                findings.push(Finding { found: found.map(named).map_err(named) });
+                let with_part = |message| format!("trainingService[{number}]: {message}");
+                findings.push(Finding { found: found.map(with_part).map_err(with_part) });
             }
         }
         findings

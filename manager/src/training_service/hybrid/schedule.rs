@@ -15,8 +15,8 @@ use crate::training_service::{FreeRoom, TrialJobSpec};
 
 /// The first and the longest time for which a part is skipped after it did not start a trial. The time doubles with
 /// each further such trial.
-const PASS_OVER: Duration = Duration::from_secs(5);
-const PASS_OVER_LONGEST: Duration = Duration::from_mins(5);
+const SKIP_TIME: Duration = Duration::from_secs(5);
+const MAX_SKIP_TIME: Duration = Duration::from_mins(5);
 
 /// The parts, and the trials that are at them or wait for them.
 #[derive(Debug)]
@@ -34,15 +34,15 @@ struct PartState {
     name: String,
     limit: Option<usize>,
     /// The number of successive trials that the part has not started.
-    setbacks: u32,
-    passed_over_until: Option<Instant>,
+    failed_starts: u32,
+    skipped_until: Option<Instant>,
 }
 
 impl PartState {
-    fn set_back(&mut self, now: Instant) {
-        let pause = PASS_OVER.saturating_mul(1 << self.setbacks.min(8)).min(PASS_OVER_LONGEST);
-        self.setbacks = self.setbacks.saturating_add(1);
-        self.passed_over_until = Some(now + pause);
+    fn skip(&mut self, now: Instant) {
+        let pause = SKIP_TIME.saturating_mul(1 << self.failed_starts.min(8)).min(MAX_SKIP_TIME);
+        self.failed_starts = self.failed_starts.saturating_add(1);
+        self.skipped_until = Some(now + pause);
     }
 }
 
@@ -52,7 +52,7 @@ struct QueuedTrial {
     /// The parts that have refused the trial, each with its reason.
     refusals: BTreeMap<usize, String>,
     /// The last reason for waiting that was reported.
-    told: Option<String>,
+    reported_reason: Option<String>,
 }
 
 /// A trial at a part.
@@ -77,7 +77,7 @@ enum PlacementPhase {
 
 /// The fate of a trial that a part has refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RefusalResult {
     /// The trial is queued for another part.
     Queued,
     /// All parts have refused the trial, for these reasons.
@@ -89,7 +89,7 @@ pub(super) enum Refused {
 impl Schedule {
     /// Returns an empty schedule for parts with these names and limits.
     pub(super) fn new(parts: impl IntoIterator<Item = (String, Option<usize>)>) -> Self {
-        let part = |(name, limit)| PartState { name, limit, setbacks: 0, passed_over_until: None };
+        let part = |(name, limit)| PartState { name, limit, failed_starts: 0, skipped_until: None };
         Self {
             parts: parts.into_iter().map(part).collect(),
             queue: VecDeque::new(),
@@ -100,7 +100,7 @@ impl Schedule {
 
     /// Adds a trial to the queue.
     pub(super) fn add(&mut self, job: TrialJobSpec) {
-        self.queue.push_back(QueuedTrial { job, refusals: BTreeMap::new(), told: None });
+        self.queue.push_back(QueuedTrial { job, refusals: BTreeMap::new(), reported_reason: None });
     }
 
     /// Takes over a trial that an earlier manager submitted to a part.
@@ -155,15 +155,15 @@ impl Schedule {
         let open = (0..self.parts.len()).filter(|part| {
             bound.is_none_or(|bound| bound == part)
                 && !refusals.contains_key(part)
-                && self.fullness(*part, &rooms[*part], now).is_none()
+                && self.full_reason(*part, &rooms[*part], now).is_none()
         });
-        open.min_by_key(|part| self.on(*part).count())
+        open.min_by_key(|part| self.trials_at(*part).count())
     }
 
     /// Returns the reason why a part accepts no further trial now. `None`: it accepts one.
-    fn fullness(&self, number: usize, room: &FreeRoom, now: Instant) -> Option<String> {
+    fn full_reason(&self, number: usize, room: &FreeRoom, now: Instant) -> Option<String> {
         let part = &self.parts[number];
-        let count = self.on(number).count();
+        let count = self.trials_at(number).count();
         match room {
             FreeRoom::Unreachable(why) => return Some(why.clone()),
             FreeRoom::Jobs(0) => return Some("it has no room".to_owned()),
@@ -172,14 +172,14 @@ impl Schedule {
         if let Some(limit) = part.limit.filter(|limit| count >= *limit) {
             return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
         }
-        if self.on(number).any(|placed| placed.phase == PlacementPhase::Waiting) {
+        if self.trials_at(number).any(|placed| placed.phase == PlacementPhase::Waiting) {
             return Some("another trial already waits there".to_owned());
         }
-        let is_passed_over = part.passed_over_until.is_some_and(|until| now < until);
-        is_passed_over.then(|| "it has not started the last trial".to_owned())
+        let is_skipped = part.skipped_until.is_some_and(|until| now < until);
+        is_skipped.then(|| "it has not started the last trial".to_owned())
     }
 
-    fn on(&self, part: usize) -> impl Iterator<Item = &PlacedTrial> {
+    fn trials_at(&self, part: usize) -> impl Iterator<Item = &PlacedTrial> {
         self.placed.values().filter(move |placed| placed.part == part)
     }
 
@@ -189,11 +189,11 @@ impl Schedule {
     }
 
     /// Records that a trial's agent has reported.
-    pub(super) fn began(&mut self, trial: &TrialJobId) {
+    pub(super) fn mark_running(&mut self, trial: &TrialJobId) {
         if let Some(placed) = self.placed.get_mut(trial) {
             placed.phase = PlacementPhase::Running;
             let part = &mut self.parts[placed.part];
-            (part.setbacks, part.passed_over_until) = (0, None);
+            (part.failed_starts, part.skipped_until) = (0, None);
         }
     }
 
@@ -225,8 +225,8 @@ impl Schedule {
         else {
             return;
         };
-        self.parts[part].set_back(now);
-        self.queue.push_front(QueuedTrial { job, refusals, told: None });
+        self.parts[part].skip(now);
+        self.queue.push_front(QueuedTrial { job, refusals, reported_reason: None });
     }
 
     /// Records that a part has refused a trial, and queues the trial for another part if there is one.
@@ -237,27 +237,27 @@ impl Schedule {
         part: usize,
         why: &str,
         now: Instant,
-    ) -> Refused {
+    ) -> RefusalResult {
         if !self.placed.get(trial).is_some_and(|it| it.attempt == *attempt && it.part == part) {
-            return Refused::Unknown;
+            return RefusalResult::Unknown;
         }
         let Some(PlacedTrial { job, mut refusals, stop_requested, .. }) = self.placed.remove(trial)
         else {
-            return Refused::Unknown;
+            return RefusalResult::Unknown;
         };
         refusals.insert(part, why.to_owned());
-        self.parts[part].set_back(now);
+        self.parts[part].skip(now);
         let may_move = !stop_requested && !self.bound.contains_key(trial);
         let Some(job) = job.filter(|_| refusals.len() < self.parts.len() && may_move) else {
-            let reasons = refusals.iter().map(|(part, why)| self.named(*part, why));
-            return Refused::ByAll(reasons.collect::<Vec<_>>().join("; "));
+            let reasons = refusals.iter().map(|(part, why)| self.with_part_name(*part, why));
+            return RefusalResult::ByAll(reasons.collect::<Vec<_>>().join("; "));
         };
-        self.queue.push_front(QueuedTrial { job, refusals, told: None });
-        Refused::Queued
+        self.queue.push_front(QueuedTrial { job, refusals, reported_reason: None });
+        RefusalResult::Queued
     }
 
     /// Records that a part could not start a trial, which is gone.
-    pub(super) fn failed_to_begin(
+    pub(super) fn record_failed_start(
         &mut self,
         trial: &TrialJobId,
         attempt: &AttemptId,
@@ -267,7 +267,7 @@ impl Schedule {
         if let Some(placed) = placed
             .filter(|placed| placed.phase != PlacementPhase::Running && !placed.stop_requested)
         {
-            self.parts[placed.part].set_back(now);
+            self.parts[placed.part].skip(now);
         }
     }
 
@@ -298,8 +298,11 @@ impl Schedule {
         rooms: &[FreeRoom],
         now: Instant,
     ) -> Vec<(TrialJobId, AttemptId, String)> {
-        let full: Vec<Option<String>> =
-            rooms.iter().enumerate().map(|(part, room)| self.fullness(part, room, now)).collect();
+        let full: Vec<Option<String>> = rooms
+            .iter()
+            .enumerate()
+            .map(|(part, room)| self.full_reason(part, room, now))
+            .collect();
         let names: Vec<String> = self.parts.iter().map(|part| part.name.clone()).collect();
         let mut news = Vec::new();
         for queued in &mut self.queue {
@@ -313,8 +316,8 @@ impl Schedule {
             });
             let why = reasons.collect::<Vec<_>>().join("; ");
             let why = format!("no training service has room for the trial ({why})");
-            if queued.told.as_ref() != Some(&why) {
-                queued.told = Some(why.clone());
+            if queued.reported_reason.as_ref() != Some(&why) {
+                queued.reported_reason = Some(why.clone());
                 news.push((queued.job.trial.clone(), queued.job.attempt.clone(), why));
             }
         }
@@ -324,11 +327,11 @@ impl Schedule {
     /// Returns the number of trials at a part, and the number of those that wait there.
     pub(super) fn counts(&self, part: usize) -> (usize, usize) {
         let waiting =
-            self.on(part).filter(|placed| placed.phase == PlacementPhase::Waiting).count();
-        (self.on(part).count(), waiting)
+            self.trials_at(part).filter(|placed| placed.phase == PlacementPhase::Waiting).count();
+        (self.trials_at(part).count(), waiting)
     }
 
-    fn named(&self, part: usize, why: &str) -> String {
+    fn with_part_name(&self, part: usize, why: &str) -> String {
         format!("{}: {why}", self.parts[part].name)
     }
 }

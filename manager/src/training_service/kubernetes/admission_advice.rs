@@ -17,7 +17,7 @@ fn advice(message: &str, controller: &str) -> Option<String> {
             "the account of {controller}, which creates the pods, lacks the right{remedy}"
         ));
     }
-    let says = |words: &[&str]| words.iter().all(|word| message.contains(word));
+    let contains_all = |words: &[&str]| words.iter().all(|word| message.contains(word));
     #[rustfmt::skip]
     let table: [(&[&str], &str); 11] = [
         (&["violates PodSecurity", "init-pytorch"],
@@ -45,7 +45,7 @@ fn advice(message: &str, controller: &str) -> Option<String> {
     ];
     let applies =
         |advice: &str| controller == FRAMEWORK_CONTROLLER || !advice.contains(FRAMEWORK_CONTROLLER);
-    let row = table.into_iter().find(|(words, advice)| says(words) && applies(advice));
+    let row = table.into_iter().find(|(words, advice)| contains_all(words) && applies(advice));
     row.map(|(_, advice)| advice.to_owned())
 }
 

@@ -19,7 +19,7 @@ pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
 const AZ_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The length of the part of an error message of `az` that is shown, in characters.
-const SHOWN: usize = 300;
+const MAX_ERROR_CHARS: usize = 300;
 
 /// The location of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,14 +76,14 @@ pub enum Error {
     )]
     Slow,
     /// The `az` command failed.
-    #[error("the secret {secret} of the Key Vault {vault} cannot be read: {said}")]
+    #[error("the secret {secret} of the Key Vault {vault} cannot be read: {stderr}")]
     Vault {
         /// The vault.
         vault: String,
         /// The secret.
         secret: String,
         /// The error message of `az`.
-        said: String,
+        stderr: String,
     },
     /// The text at the location is not a key.
     #[error("{place} does not contain the key of a storage account; a key is base64")]
@@ -126,9 +126,10 @@ async fn of_vault(vault: &str, secret: &str, az: &Path) -> Result<String, Error>
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said: String = said.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect();
-    Err(Error::Vault { vault: vault.to_owned(), secret: secret.to_owned(), said })
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr: String =
+        stderr.trim().chars().filter(|c| !c.is_control()).take(MAX_ERROR_CHARS).collect();
+    Err(Error::Vault { vault: vault.to_owned(), secret: secret.to_owned(), stderr })
 }
 
 #[cfg(test)]
@@ -184,9 +185,9 @@ mod tests {
             (vault(),              none.clone(), &az,    "the secret s of the Key Vault v cannot be read: ERROR: Please run az login"),
             (vault(),              none,         &no_az, "install the Azure CLI"),
         ];
-        for (source, variable, az, says) in table {
+        for (source, variable, az, expected) in table {
             let refused = find(&source, variable, az).await.unwrap_err().to_string();
-            assert!(refused.contains(says), "{source:?}: {refused}");
+            assert!(refused.contains(expected), "{source:?}: {refused}");
         }
     }
 }

@@ -12,9 +12,9 @@ use super::{LONGEST_PAUSE, manifest};
 use crate::util::backoff::Backoff;
 
 /// The time limit for deleted pods to disappear.
-const GOING: Duration = Duration::from_mins(2);
+const DELETION_TIMEOUT: Duration = Duration::from_mins(2);
 /// The interval between checks for remaining pods.
-const POLL: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Deletes all objects of an experiment from its namespace, for every kind of workload.
 pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
@@ -22,7 +22,7 @@ pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(
     for &kind in KINDS {
         // An account for one kind of workload need not have rights for another kind.
         for resource in kinds_of(workload(kind)) {
-            if client::a_few_times(|| cluster.may("delete", resource)).await? {
+            if client::with_retries(|| cluster.may("delete", resource)).await? {
                 kinds.push(resource);
             }
         }
@@ -88,11 +88,11 @@ pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, 
     let selector = manifest::selector(experiment);
     let pods = || cluster.names(PODS, &selector);
     let began = Instant::now();
-    while !client::a_few_times(pods).await?.is_empty() {
-        if began.elapsed() > GOING {
+    while !client::with_retries(pods).await?.is_empty() {
+        if began.elapsed() > DELETION_TIMEOUT {
             return Ok(false);
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(true)
 }

@@ -21,21 +21,21 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 pub use self::error::Error;
-pub use self::retry::a_few_times;
+pub use self::retry::with_retries;
 use self::transport::Transport;
-pub use self::watch::{Seen, WatchedObject};
+pub use self::watch::{WatchEvent, WatchedObject};
 use crate::training_service::Output;
 
 /// The time limit for a single request.
-const REQUEST: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The part of a pod's output that is requested, in lines and in bytes.
-const TAIL: i64 = 5;
+const TAIL_LINES: i64 = 5;
 const TAIL_BYTES: i64 = 4096;
 /// The largest piece of followed output that is passed on at once, in bytes.
-const PIECE: usize = 8 << 10;
+const PIECE_BYTES: usize = 8 << 10;
 /// The time limit for opening a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The access to an experiment's cluster.
 #[derive(Debug, Clone, Default)]
@@ -179,7 +179,7 @@ impl Cluster {
     pub async fn last_lines(&self, pod: &str, container: &str) -> Result<String, Error> {
         let params = LogParams {
             container: Some(container.to_owned()),
-            tail_lines: Some(TAIL),
+            tail_lines: Some(TAIL_LINES),
             limit_bytes: Some(TAIL_BYTES),
             ..LogParams::default()
         };
@@ -201,7 +201,7 @@ impl Cluster {
         let request = self.log(pod, &params)?;
         let reader = self.within(self.client.request_stream(request)).await?;
         Ok(Box::pin(stream::unfold(Box::pin(reader), async |mut reader| {
-            let mut piece = vec![0; PIECE];
+            let mut piece = vec![0; PIECE_BYTES];
             let length = reader.read(&mut piece).await.ok().filter(|length| *length > 0)?;
             piece.truncate(length);
             Some((piece, reader))
@@ -294,8 +294,8 @@ impl Cluster {
     /// Returns whether the account may do `verb` to objects of a kind, according to the cluster.
     pub async fn may(&self, verb: &str, resource: Resource) -> Result<bool, Error> {
         let Resource { group, plural, .. } = resource;
-        let asked = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");
-        let reviews = ApiResource::from_gvk(&asked);
+        let review = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");
+        let reviews = ApiResource::from_gvk(&review);
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &reviews);
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
@@ -331,11 +331,11 @@ impl Cluster {
         &self,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Error> {
-        match tokio::time::timeout(REQUEST, request).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
             Ok(answer) => answer.map_err(|source| error::of(&self.server, source)),
             Err(_) => Err(Error::Unreachable {
                 server: self.server.clone(),
-                message: format!("no answer within {REQUEST:?}"),
+                message: format!("no answer within {REQUEST_TIMEOUT:?}"),
             }),
         }
     }

@@ -10,20 +10,20 @@ use crate::util::excerpt::shortened;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disruption {
     /// The platform's statement, in the form `REASON: message`.
-    pub said: String,
+    pub evidence: String,
     /// The explanation for the user.
     pub why: String,
 }
 
 impl Disruption {
     fn new(reason: &str, message: &str) -> Self {
-        let said = if message.is_empty() {
+        let evidence = if message.is_empty() {
             reason.to_owned()
         } else {
             format!("{reason}: {}", shortened(message))
         };
-        let why = format!("its pod was removed: {} ({said})", meant(reason));
-        Self { said, why }
+        let why = format!("its pod was removed: {} ({evidence})", meant(reason));
+        Self { evidence, why }
     }
 }
 

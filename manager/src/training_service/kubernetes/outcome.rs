@@ -38,7 +38,7 @@ pub struct Outcome {
     /// The cause, if it is certain.
     pub cause: Option<Cause>,
     /// The deciding pod, if there was one.
-    pub decided_by: Option<Decider>,
+    pub decided_by: Option<DecidingPod>,
     /// The disruption that removed the deciding pod, if there was one.
     pub disruption: Option<Disruption>,
     /// Set if the object does not state the reason. The outcome is reported only after its pods have been read.
@@ -47,7 +47,7 @@ pub struct Outcome {
 
 /// The pod that decided how a workload ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decider {
+pub struct DecidingPod {
     /// The role of the pod.
     pub role: String,
     /// The number of the pod in its role.
@@ -56,9 +56,9 @@ pub struct Decider {
     pub is_main: bool,
 }
 
-impl Decider {
+impl DecidingPod {
     /// Returns a message with the name of the deciding pod.
-    pub fn told(decided_by: Option<&Self>, message: String) -> String {
+    pub fn with_pod_name(decided_by: Option<&Self>, message: String) -> String {
         match decided_by.filter(|pod| !pod.is_main) {
             Some(Self { role, index, .. }) => format!("{role} {index}: {message}"),
             None => message,
@@ -68,7 +68,7 @@ impl Decider {
 
 impl Outcome {
     /// Creates a failure with only this message.
-    pub fn unseen(message: String) -> Self {
+    pub fn failure(message: String) -> Self {
         Self {
             succeeded: false,
             exit_code: None,
@@ -84,7 +84,7 @@ impl Outcome {
     /// Returns the outcome of a workload whose deciding pod the platform removed.
     #[must_use]
     pub fn with_disruption(self, disruption: Disruption) -> Self {
-        let message = Decider::told(self.decided_by.as_ref(), disruption.why.clone());
+        let message = DecidingPod::with_pod_name(self.decided_by.as_ref(), disruption.why.clone());
         Self { message, class: Some(Class::Transient), disruption: Some(disruption), ..self }
     }
 }

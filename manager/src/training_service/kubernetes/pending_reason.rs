@@ -196,13 +196,13 @@ mod tests {
             let events = lines.filter(|line| line["kind"] == "Event");
             events.filter_map(|line| of_refused_pod(&line["object"])).collect::<Vec<_>>()
         };
-        let said = recorded("tfjob/quota-refuses-pod");
-        assert!(said[0].contains("is forbidden: exceeded quota: none"), "{said:?}");
-        let said = recorded("pytorchjob/podsecurity-restricted");
-        assert!(said[0].contains("container \"init-pytorch\" must set"), "{said:?}");
+        let events = recorded("tfjob/quota-refuses-pod");
+        assert!(events[0].contains("is forbidden: exceeded quota: none"), "{events:?}");
+        let events = recorded("pytorchjob/podsecurity-restricted");
+        assert!(events[0].contains("container \"init-pytorch\" must set"), "{events:?}");
         // The controller of a JobSet could not create the Job that creates the pods.
-        let said = recorded("trainjob/deadline");
-        assert!(said[0].starts_with("job \"deadline-node-0\" creation failed"), "{said:?}");
+        let events = recorded("trainjob/deadline");
+        assert!(events[0].starts_with("job \"deadline-node-0\" creation failed"), "{events:?}");
         assert_eq!(recorded("tfjob/exit1"), Vec::<String>::new());
     }
 

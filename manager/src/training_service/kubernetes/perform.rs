@@ -19,7 +19,7 @@ impl Shared {
             let shared = Arc::clone(self);
             match act {
                 // The receiver lives as long as the experiment, and later news has no use.
-                Act::Tell(news) => drop(self.settings.events.send(news)),
+                Act::Report(news) => drop(self.settings.events.send(news)),
                 Act::Stop(name) => drop(self.tasks.spawn(async move {
                     let cluster = &shared.settings.cluster;
                     let resource = shared.kind.resource();
@@ -33,27 +33,27 @@ impl Shared {
                         }
                     };
                     if done == Some(false) {
-                        let acts = shared.tracker().workload_gone(&name);
+                        let acts = shared.tracker().handle_deleted_workload(&name);
                         shared.perform(acts);
                     }
                 })),
-                Act::Listen(name) => drop(self.tasks.spawn(async move {
+                Act::ReadOutput(name) => drop(self.tasks.spawn(async move {
                     // The preflight checks do not require the right to read logs. Without the right, the message names
                     // a command with which the user can read them.
-                    let said = match shared.reporter(&name).await {
+                    let last_line = match shared.reporter(&name).await {
                         Some((pod, container)) => {
                             shared.settings.cluster.last_lines(&pod, &container).await
                         }
                         None => Ok(String::new()),
                     };
-                    let said = said.unwrap_or_default();
-                    let said = said.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
-                    let acts = shared.tracker().unheard(&name, said);
+                    let last_line = last_line.unwrap_or_default();
+                    let last_line = last_line.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
+                    let acts = shared.tracker().handle_silent_agent(&name, last_line);
                     shared.perform(acts);
                 })),
-                Act::Ask(name) => drop(self.tasks.spawn(async move {
-                    let why = shared.why_podless(&name).await;
-                    let acts = shared.tracker().podless(&name, why);
+                Act::QueryMissingPod(name) => drop(self.tasks.spawn(async move {
+                    let why = shared.missing_pod_reason(&name).await;
+                    let acts = shared.tracker().handle_missing_pod(&name, why);
                     shared.perform(acts);
                 })),
                 Act::Delete(name) => drop(self.tasks.spawn(async move {
@@ -63,7 +63,7 @@ impl Shared {
                     let cluster = &shared.settings.cluster;
                     let done = shared.until_done(&name, || cluster.delete(resource, &name));
                     if done.await.is_some() {
-                        let acts = shared.tracker().workload_gone(&name);
+                        let acts = shared.tracker().handle_deleted_workload(&name);
                         shared.perform(acts);
                     }
                 })),
@@ -75,7 +75,7 @@ impl Shared {
                     let closing = shared.closing.clone();
                     closing.run_until_cancelled(shared.watch(Watched::Queue)).await;
                 })),
-                Act::Settle(name) => drop(self.tasks.spawn(async move {
+                Act::ReadEnd(name) => drop(self.tasks.spawn(async move {
                     let Some(pods) = shared.pods_and_ended(&name).await else { return };
                     let spec = &shared.settings.common.spec;
                     let Some(outcome) = shared.kind.settle(spec, &pods) else { return };
@@ -84,14 +84,14 @@ impl Shared {
                          is asked about every pod); its pods say how it ended",
                         shared.kind.controller()
                     );
-                    let acts = shared.tracker().explained(&name, outcome);
+                    let acts = shared.tracker().complete_end(&name, outcome);
                     shared.perform(acts);
                 })),
                 Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
                     let Some(pods) = shared.pods_and_ended(&name).await else { return };
                     let spec = &shared.settings.common.spec;
                     let outcome = shared.kind.explain(spec, outcome, &pods);
-                    let acts = shared.tracker().explained(&name, outcome);
+                    let acts = shared.tracker().complete_end(&name, outcome);
                     shared.perform(acts);
                 })),
                 Act::AwaitPods(name) => drop(self.tasks.spawn(async move {
@@ -105,7 +105,7 @@ impl Shared {
                             break;
                         }
                     }
-                    let acts = shared.tracker().pods_gone(&name);
+                    let acts = shared.tracker().end_deleted_workload(&name);
                     shared.perform(acts);
                 })),
                 Act::Tidy(attempts) => drop(self.tasks.spawn(async move {

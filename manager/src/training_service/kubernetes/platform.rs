@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
-use super::client::{self, Access, Cluster, SECRETS, a_few_times};
+use super::client::{self, Access, Cluster, SECRETS, with_retries};
 use super::manifest::cache::CachedFiles;
 use super::preflight::Refusal;
 use super::share::Share;
@@ -132,7 +132,7 @@ impl CheckedPlatform for CheckedCluster {
         let mut shared: Vec<_> = secrets.into_iter().map(|secret| (SECRETS, secret)).collect();
         shared.extend(workload(section.workload).shared(&common));
         for (resource, object) in &shared {
-            a_few_times(|| cluster.put(*resource, object)).await?;
+            with_retries(|| cluster.put(*resource, object)).await?;
         }
         let settings = Settings { cluster, common, shared, events: context.events };
         Ok(Arc::new(KubernetesService::start(settings)))

@@ -115,8 +115,8 @@ fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
 }
 
 /// Returns the reason for a container's end: its agent's message if that is certain, or else the exit code.
-fn of_container(code: i64, reason: &str, said: &str) -> String {
-    if let Ok(verdict) = serde_json::from_str::<Verdict>(said)
+fn of_container(code: i64, reason: &str, output: &str) -> String {
+    if let Ok(verdict) = serde_json::from_str::<Verdict>(output)
         && verdict.exit.is_some()
         && verdict.cause != Cause::Stopped
         && verdict.confidence == Confidence::Certain
@@ -127,7 +127,7 @@ fn of_container(code: i64, reason: &str, said: &str) -> String {
         "" | "Error" | "Completed" => String::new(),
         other => format!(" ({other})"),
     };
-    let last = said.lines().rfind(|line| !line.trim().is_empty() && !line.starts_with('{'));
+    let last = output.lines().rfind(|line| !line.trim().is_empty() && !line.starts_with('{'));
     let last = last.map(|line| format!(": {}", shortened(line.trim()))).unwrap_or_default();
     format!("the container ended with exit code {code}{reason}{last}")
 }

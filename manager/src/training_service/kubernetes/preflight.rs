@@ -9,27 +9,27 @@ use tracing::warn;
 use trial_protocol::ExperimentId;
 
 use super::admission_advice;
-use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times};
+use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, with_retries};
 use super::kueue;
 use super::manifest::Common;
 use super::workload::{KINDS, Workload};
 use crate::util::backoff::Backoff;
 
 /// The time limit for the controller to notice a new object. The usual time is 20 ms.
-const NOTICE: Duration = Duration::from_secs(15);
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time for which a new namespace may be incomplete. For example, it may lack its service account.
-const SETTLED: Duration = Duration::from_secs(2);
+const NAMESPACE_SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// The requests that the manager needs for every kind of workload.
-const NEEDED: [(Resource, &[&str]); 3] = [
+const REQUIRED_RIGHTS: [(Resource, &[&str]); 3] = [
     (SECRETS, &["list", "create", "patch", "deletecollection"]),
     (PODS, &["list", "watch"]),
     (EVENTS, &["list", "watch"]),
 ];
 
 /// The requests that the manager needs for trials that wait in a queue of Kueue.
-const QUEUE: (Resource, &[&str]) = (kueue::workloads("v1beta1"), &["list", "watch"]);
+const QUEUE_RIGHTS: (Resource, &[&str]) = (kueue::workloads("v1beta1"), &["list", "watch"]);
 
 /// A reason why trials cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ pub enum Refusal {
     },
     /// No controller notices new objects of the kind.
     #[error(
-        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
+        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {NOTICE_TIMEOUT:?}: does its pod run, and does it watch that namespace?"
     )]
     NoController {
         /// The controller.
@@ -133,12 +133,13 @@ pub async fn check(
     presence(cluster, workload).await?;
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
-    let queue = queued.then_some(QUEUE);
+    let queue = queued.then_some(QUEUE_RIGHTS);
     let shared = workload.shared_kinds().iter().copied();
-    for (resource, verbs) in std::iter::once(own).chain(shared).chain(NEEDED).chain(queue) {
+    for (resource, verbs) in std::iter::once(own).chain(shared).chain(REQUIRED_RIGHTS).chain(queue)
+    {
         let mut lacking = Vec::new();
         for verb in verbs {
-            if !a_few_times(|| cluster.may(verb, resource)).await? {
+            if !with_retries(|| cluster.may(verb, resource)).await? {
                 lacking.push(*verb);
             }
         }
@@ -150,7 +151,7 @@ pub async fn check(
         return Err(Refusal::NoRights { namespace, missing: missing.join("; ") });
     }
     let none = || cluster.names(workload.resource(), "trialkeeper/experiment=none");
-    match a_few_times(none).await {
+    match with_retries(none).await {
         Ok(_) if queued => {
             let version = queue::served_version(cluster).await?;
             version.map(drop).ok_or(Refusal::NoSuchKind {
@@ -168,11 +169,11 @@ pub async fn check(
 
 /// Checks that the namespace and the kind exist.
 pub async fn presence(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
-    if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
+    if with_retries(|| cluster.has_namespace()).await? == Some(false) {
         let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
         return Err(Refusal::NoNamespace { server, namespace });
     }
-    if a_few_times(|| cluster.serves(workload.resource())).await? {
+    if with_retries(|| cluster.serves(workload.resource())).await? {
         Ok(())
     } else {
         Err(no_such_kind(cluster, workload).await)
@@ -242,7 +243,7 @@ async fn objects(
     common: &Common,
 ) -> Result<Option<Refusal>, Error> {
     for (resource, object) in workload.examples(common) {
-        match a_few_times(|| cluster.try_out(resource, &object)).await {
+        match with_retries(|| cluster.try_out(resource, &object)).await {
             Ok(()) => {}
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
@@ -264,17 +265,17 @@ pub async fn pods(
     workload: &dyn Workload,
     common: &Common,
 ) -> Result<Option<Refusal>, Error> {
-    if !a_few_times(|| cluster.may("create", PODS)).await? {
+    if !with_retries(|| cluster.may("create", PODS)).await? {
         return Ok(None);
     }
     for (role, pod) in workload.example_pods(common) {
-        let ask = || a_few_times(|| cluster.try_out(PODS, &pod));
-        let mut said = ask().await;
-        if matches!(said, Err(Error::NotAllowed { .. })) {
-            tokio::time::sleep(SETTLED).await;
-            said = ask().await;
+        let ask = || with_retries(|| cluster.try_out(PODS, &pod));
+        let mut answer = ask().await;
+        if matches!(answer, Err(Error::NotAllowed { .. })) {
+            tokio::time::sleep(NAMESPACE_SETTLE_TIME).await;
+            answer = ask().await;
         }
-        match said {
+        match answer {
             Ok(()) => {}
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
@@ -299,17 +300,17 @@ async fn controller(
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
     let shared = workload.shared_by_probe(experiment, cluster.namespace());
     for (resource, object) in &shared {
-        a_few_times(|| cluster.create(*resource, object)).await?;
+        with_retries(|| cluster.create(*resource, object)).await?;
     }
-    let made = a_few_times(|| cluster.create(workload.resource(), &probe)).await;
+    let made = with_retries(|| cluster.create(workload.resource(), &probe)).await;
     let noticed = match made {
-        Ok(()) => tokio::time::timeout(NOTICE, noticed(cluster, workload, name)).await,
+        Ok(()) => tokio::time::timeout(NOTICE_TIMEOUT, noticed(cluster, workload, name)).await,
         Err(error) => Ok(Err(error)),
     };
     // The probe must not remain, whatever the result.
-    let mut deleted = a_few_times(|| cluster.delete(workload.resource(), name)).await;
+    let mut deleted = with_retries(|| cluster.delete(workload.resource(), name)).await;
     for (resource, _) in &shared {
-        deleted = deleted.and(a_few_times(|| cluster.delete(*resource, name)).await);
+        deleted = deleted.and(with_retries(|| cluster.delete(*resource, name)).await);
     }
     match noticed {
         Err(_) => Err(Refusal::NoController {
@@ -328,7 +329,7 @@ async fn controller(
 async fn noticed(cluster: &Cluster, workload: &dyn Workload, name: &str) -> Result<(), Error> {
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
     loop {
-        let found = a_few_times(|| cluster.get(workload.resource(), name)).await?;
+        let found = with_retries(|| cluster.get(workload.resource(), name)).await?;
         if found.is_some_and(|found| workload.is_noticed(&found.body)) {
             return Ok(());
         }

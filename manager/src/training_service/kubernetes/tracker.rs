@@ -14,8 +14,8 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, TrialJobId};
 
 pub use self::act::Act;
-use self::job::{ForcedEnd, Job, Stop, UNREPORTED, tell_why};
-pub use self::pods::PodGoes;
+use self::job::{ForcedEnd, Job, Stop, UNREPORTED, report_reason};
+pub use self::pods::PodDeparture;
 use self::pods::Pods;
 use super::disruption::Disruption;
 use super::outcome::{JobPhase, Outcome};
@@ -31,20 +31,20 @@ mod queue;
 mod waits;
 
 /// The time that a new workload may go unnoticed before the tracker gives that as the reason for waiting.
-const UNSEEN: Duration = Duration::from_secs(20);
+const UNSEEN_TIME: Duration = Duration::from_secs(20);
 /// The interval between queries to the cluster about an idle workload.
-const ASK_AGAIN: Duration = Duration::from_mins(3);
+const QUERY_INTERVAL: Duration = Duration::from_mins(3);
 /// The time beyond its pods' grace period in which a workload must end after a stop. Otherwise it is deleted.
-const MARGIN: Duration = Duration::from_mins(1);
+const STOP_MARGIN: Duration = Duration::from_mins(1);
 /// The time for which pods may run before the tracker reports that no agent has started the trial. Most agents start
 /// the trial within seconds. The tracker does not see agents' reports, so the receiver of the news checks that.
-const UNHEARD: Duration = Duration::from_secs(30);
+const SILENT_TIME: Duration = Duration::from_secs(30);
 /// The number of finished workloads that stay in the cluster for a returning manager, and the number that is deleted at
 /// a time.
-const KEPT: usize = 100;
-const TIDIED: usize = 50;
+const MAX_FINISHED: usize = 100;
+const DELETE_BATCH: usize = 50;
 /// The number of finished workloads that stay even if a quota is exhausted, because their ends may not be recorded yet.
-const SPARED: usize = 10;
+const MIN_FINISHED: usize = 10;
 
 /// Tracks the workloads of an experiment.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct Tracker {
     /// The latest attempt of each trial.
     latest: HashMap<TrialJobId, String>,
     /// The workloads of an earlier manager that are not yet adopted.
-    strangers: HashMap<String, JobPhase>,
+    unadopted: HashMap<String, JobPhase>,
     /// The workloads that were created before the current listing began, and that the listing has not shown yet.
     /// `None`: no listing is in progress.
     missing: Option<HashSet<String>>,
@@ -79,10 +79,10 @@ impl Tracker {
         Self {
             kind,
             start_up,
-            patience: grace + MARGIN,
+            patience: grace + STOP_MARGIN,
             jobs: HashMap::new(),
             latest: HashMap::new(),
-            strangers: HashMap::new(),
+            unadopted: HashMap::new(),
             missing: None,
             listed: false,
             finished: VecDeque::new(),
@@ -96,7 +96,7 @@ impl Tracker {
 
     /// Returns this tracker for workloads that wait in a queue that they name.
     #[must_use]
-    pub fn queued(self, queued: bool) -> Self {
+    pub fn with_queue(self, queued: bool) -> Self {
         Self { queued, watches_queue: queued, ..self }
     }
 
@@ -113,10 +113,10 @@ impl Tracker {
 
     /// Adds an attempt that is about to be submitted under this name.
     pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
-        self.enter(name, trial, attempt, now, JobPhase::Unseen);
+        self.insert_job(name, trial, attempt, now, JobPhase::Unseen);
     }
 
-    fn enter(
+    fn insert_job(
         &mut self,
         name: &str,
         trial: TrialJobId,
@@ -136,10 +136,10 @@ impl Tracker {
             made,
             phase,
             why: None,
-            told_why: None,
+            reported_why: None,
             image: None,
             is_inspected: false,
-            asked_about: None,
+            queried_at: None,
             stop: None,
             forced: None,
             waited: Duration::ZERO,
@@ -156,7 +156,7 @@ impl Tracker {
     }
 
     /// Handles the result of a submission.
-    pub fn submitted(
+    pub fn handle_submission(
         &mut self,
         name: &str,
         outcome: Result<(), String>,
@@ -172,30 +172,30 @@ impl Tracker {
                 }
                 Vec::new()
             }
-            Err(message) => self.end(name, Outcome::unseen(message)),
+            Err(message) => self.end(name, Outcome::failure(message)),
         }
     }
 
     /// Returns the known number of TrialKeeper's workloads in the cluster.
-    pub fn made(&self) -> usize {
+    pub fn workload_count(&self) -> usize {
         let live = self.jobs.values().filter(|job| job.made).count();
-        live + self.finished.len() + self.strangers.len()
+        live + self.finished.len() + self.unadopted.len()
     }
 
     /// Returns the workload of a trial if its pods are known to run.
-    pub fn running(&self, trial: &TrialJobId) -> Option<String> {
+    pub fn running_workload(&self, trial: &TrialJobId) -> Option<String> {
         let name = self.latest.get(trial)?;
         let runs = |job: &Job| matches!(job.phase, JobPhase::Starting | JobPhase::Running);
         self.jobs.get(name).is_some_and(runs).then(|| name.clone())
     }
 
     /// Returns the attempt that a workload runs.
-    pub fn attempt(&self, name: &str) -> Option<AttemptId> {
+    pub fn attempt_of(&self, name: &str) -> Option<AttemptId> {
         self.jobs.get(name).map(|job| job.attempt.clone())
     }
 
     /// Returns whether a stop was requested for an attempt that is not created yet.
-    pub fn is_unwanted(&self, name: &str) -> bool {
+    pub fn is_stop_requested(&self, name: &str) -> bool {
         self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
     }
 
@@ -207,7 +207,7 @@ impl Tracker {
         attempt: &AttemptId,
         now: Duration,
     ) -> (Adopted, Vec<Act>) {
-        let Some(phase) = self.strangers.remove(name) else {
+        let Some(phase) = self.unadopted.remove(name) else {
             return (Adopted::Unknown, Vec::new());
         };
         // Nothing remains to be delivered: the caller has the agent's reports, or they were lost with the pod.
@@ -226,9 +226,9 @@ impl Tracker {
             let event = JobEvent { exit_code, message, class, succeeded: true, ..unexplained };
             return (Adopted::Gone(event), Vec::new());
         }
-        self.enter(name, trial.clone(), attempt.clone(), now, JobPhase::Waiting);
+        self.insert_job(name, trial.clone(), attempt.clone(), now, JobPhase::Waiting);
         let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
-        let acts = self.workload(name, phase, now);
+        let acts = self.handle_phase(name, phase, now);
         // The previous observation does not prove that the workload still exists.
         if let Some(missing) = self.missing.as_mut().filter(|_| unlisted) {
             missing.insert(name.to_owned());
@@ -275,15 +275,15 @@ impl Tracker {
     }
 
     /// Handles the observed phase of a workload.
-    pub fn workload(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
+    pub fn handle_phase(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
         let Some(job) = self.jobs.get_mut(name) else {
             // After the first listing, foreign workloads are no longer of interest.
             let listing = !self.listed || self.missing.is_some();
-            if listing || self.strangers.contains_key(name) {
-                self.strangers.insert(name.to_owned(), phase);
+            if listing || self.unadopted.contains_key(name) {
+                self.unadopted.insert(name.to_owned(), phase);
             }
             return Vec::new();
         };
@@ -294,11 +294,11 @@ impl Tracker {
         }
         match &job.phase {
             JobPhase::Unseen => Vec::new(),
-            JobPhase::Suspended => self.suspended(name, now),
+            JobPhase::Suspended => self.handle_suspension(name, now),
             // A pod that is retried also returns to these phases.
             JobPhase::Waiting | JobPhase::Starting => {
                 if was_suspended {
-                    (job.why, job.asked_about, job.suspended_since) = (None, None, None);
+                    (job.why, job.queried_at, job.suspended_since) = (None, None, None);
                 }
                 job.ran |= job.phase == JobPhase::Starting;
                 job.waits_since = job.waits_since.or(Some(now));
@@ -328,14 +328,14 @@ impl Tracker {
             }
             JobPhase::Completed(outcome) => {
                 let outcome = outcome.clone();
-                self.explained(name, outcome)
+                self.complete_end(name, outcome)
             }
         }
     }
 
     /// Handles the disappearance of a workload.
-    pub fn workload_gone(&mut self, name: &str) -> Vec<Act> {
-        self.strangers.remove(name);
+    pub fn handle_deleted_workload(&mut self, name: &str) -> Vec<Act> {
+        self.unadopted.remove(name);
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
@@ -358,31 +358,31 @@ impl Tracker {
                 format!("its {} was deleted, but not by the manager", self.kind.resource().kind)
             }
         };
-        self.end(name, Outcome::unseen(message))
+        self.end(name, Outcome::failure(message))
     }
 
     /// Ends a workload that was deleted on request. Its pods are gone, or their time limit has passed.
-    pub fn pods_gone(&mut self, name: &str) -> Vec<Act> {
-        self.end(name, Outcome::unseen("stopped on request".to_owned()))
+    pub fn end_deleted_workload(&mut self, name: &str) -> Vec<Act> {
+        self.end(name, Outcome::failure("stopped on request".to_owned()))
     }
 
     /// Begins a listing of the workloads.
-    pub fn listing(&mut self) {
+    pub fn begin_listing(&mut self) {
         let made = self.jobs.iter().filter(|(_, job)| job.made).map(|(name, _)| name);
         // The workloads of an earlier manager stay known during the listing. A resume may ask for one at any time, and
         // would start an unknown one a second time.
-        self.missing = Some(made.chain(self.strangers.keys()).cloned().collect());
+        self.missing = Some(made.chain(self.unadopted.keys()).cloned().collect());
     }
 
     /// Completes a listing. A workload that was not listed is gone.
-    pub fn listing_done(&mut self) -> Vec<Act> {
+    pub fn complete_listing(&mut self) -> Vec<Act> {
         self.listed = true;
         let missing = self.missing.take().unwrap_or_default();
-        missing.iter().flat_map(|name| self.workload_gone(name)).collect()
+        missing.iter().flat_map(|name| self.handle_deleted_workload(name)).collect()
     }
 
     /// Handles the observed reason why a pod of a workload waits.
-    pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+    pub fn set_wait_reason(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.waits_since.is_none() && job.phase != JobPhase::Suspended {
             return Vec::new();
@@ -393,11 +393,11 @@ impl Tracker {
         if let Some(why) = why.filter(|why| !known.starts_with(why)) {
             job.why = Some(why);
         }
-        tell_why(job).into_iter().collect()
+        report_reason(job).into_iter().collect()
     }
 
     /// Handles the observation of a pod: its reason for waiting, and its disruption by the platform.
-    pub fn pod(
+    pub fn observe_pod(
         &mut self,
         pod: &str,
         why: Option<String>,
@@ -409,10 +409,10 @@ impl Tracker {
         }
         // A deleted pod's reason to wait does not matter, because its workload has another pod or none.
         if self.pods.is_deleted(pod) {
-            self.pods.seen(pod, disruption);
+            self.pods.set_disruption(pod, disruption);
             return Vec::new();
         }
-        self.pods.seen(pod, disruption);
+        self.pods.set_disruption(pod, disruption);
         let places = self.pods.places(name);
         if let Some(job) = self.jobs.get_mut(name)
             && std::mem::replace(&mut job.places, places) < places
@@ -420,17 +420,17 @@ impl Tracker {
         {
             job.why = None;
         }
-        self.waits(name, why)
+        self.set_wait_reason(name, why)
     }
 
     /// Deletes the remains of ended attempts early, when a quota of the cluster is exhausted.
-    pub fn make_room(&mut self) -> Option<Act> {
-        let many = self.finished.len().checked_sub(SPARED).filter(|many| *many > 0)?;
+    pub fn delete_old_workloads(&mut self) -> Option<Act> {
+        let many = self.finished.len().checked_sub(MIN_FINISHED).filter(|many| *many > 0)?;
         Some(Act::Tidy(self.finished.drain(..many).collect()))
     }
 
     /// Handles the end of a workload, completed with the observations of its pods.
-    pub fn explained(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
+    pub fn complete_end(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
         let outcome = if outcome.succeeded {
             Outcome { message: UNREPORTED.to_owned(), ..outcome }
         } else {
@@ -449,17 +449,17 @@ impl Tracker {
         // The controller calls a requested stop permanent. The prospect of a retry depends on the reason for the stop.
         let Outcome { succeeded, exit_code, message, class, cause, disruption, .. } = outcome;
         let (message, class, cause, disruption) = match forced {
-            None => (message, class, cause, disruption.map(|disruption| disruption.said)),
+            None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
             Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
         };
         let message = Some(message);
         self.finished.push_back(attempt.clone());
         let unexplained = JobEvent::unexplained(trial, attempt);
-        let told = JobEvent { exit_code, message, class, cause, ..unexplained };
-        let event = JobEvent { disruption, succeeded, ..told };
-        let mut acts = vec![Act::Tell(JobNews::Gone(event))];
-        if self.finished.len() >= KEPT + TIDIED {
-            acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));
+        let base = JobEvent { exit_code, message, class, cause, ..unexplained };
+        let event = JobEvent { disruption, succeeded, ..base };
+        let mut acts = vec![Act::Report(JobNews::Gone(event))];
+        if self.finished.len() >= MAX_FINISHED + DELETE_BATCH {
+            acts.push(Act::Tidy(self.finished.drain(..DELETE_BATCH).collect()));
         }
         acts
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tracing::warn;
 
-use super::client::{EVENTS, PODS, Seen, WatchedObject};
+use super::client::{EVENTS, PODS, WatchEvent, WatchedObject};
 use super::outcome::JobPhase;
-use super::tracker::{Act, PodGoes, Tracker};
+use super::tracker::{Act, PodDeparture, Tracker};
 use super::{
     Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
 };
@@ -46,7 +46,7 @@ impl Shared {
         let mut seen = cluster.watch(resource, labels, fields);
         let mut last_trouble = String::new();
         while let Some(seen) = seen.next().await {
-            if let Seen::Trouble(trouble) = seen {
+            if let WatchEvent::Trouble(trouble) = seen {
                 if trouble != last_trouble {
                     warn!("watching {}: {trouble}; trying again", resource.plural);
                     last_trouble = trouble;
@@ -57,20 +57,24 @@ impl Shared {
             let acts = match watched {
                 Watched::Workload => self.workload(&mut tracker, seen),
                 Watched::Pod | Watched::Event | Watched::Queue => match seen {
-                    Seen::There(object) => {
+                    WatchEvent::There(object) => {
                         let image = self.image(watched, &object);
-                        let image = image.and_then(|(name, image)| tracker.image(name, image));
+                        let image =
+                            image.and_then(|(name, image)| tracker.report_image(name, image));
                         let acts = news_of(watched, &mut tracker, &object, self.now());
                         if !acts.is_empty() || watched == Watched::Pod {
                             self.nearer.notify_one();
                         }
                         acts.into_iter().chain(image).collect()
                     }
-                    Seen::Gone(object) if watched == Watched::Pod => {
-                        let left = pod_is_gone(&mut tracker, &object, self.now());
+                    WatchEvent::Gone(object) if watched == Watched::Pod => {
+                        let left = observe_missing_pod(&mut tracker, &object, self.now());
                         left.into_iter().collect()
                     }
-                    Seen::Begin | Seen::Complete | Seen::Gone(_) | Seen::Trouble(_) => Vec::new(),
+                    WatchEvent::Begin
+                    | WatchEvent::Complete
+                    | WatchEvent::Gone(_)
+                    | WatchEvent::Trouble(_) => Vec::new(),
                 },
             };
             let listed = tracker.is_listed();
@@ -93,25 +97,25 @@ impl Shared {
     }
 
     /// Passes the observation of a workload to the tracker.
-    fn workload(&self, tracker: &mut Tracker, seen: Seen) -> Vec<Act> {
+    fn workload(&self, tracker: &mut Tracker, seen: WatchEvent) -> Vec<Act> {
         match seen {
-            Seen::Begin => {
-                tracker.listing();
+            WatchEvent::Begin => {
+                tracker.begin_listing();
                 Vec::new()
             }
-            Seen::Complete => tracker.listing_done(),
-            Seen::There(object) => {
+            WatchEvent::Complete => tracker.complete_listing(),
+            WatchEvent::There(object) => {
                 let phase = self.kind.phase(&object.body, &self.settings.common.spec);
                 let has_deadline =
                     matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);
-                let acts = tracker.workload(&object.name, phase, self.now());
+                let acts = tracker.handle_phase(&object.name, phase, self.now());
                 if has_deadline {
                     self.nearer.notify_one();
                 }
                 acts
             }
-            Seen::Gone(object) => tracker.workload_gone(&object.name),
-            Seen::Trouble(_) => Vec::new(),
+            WatchEvent::Gone(object) => tracker.handle_deleted_workload(&object.name),
+            WatchEvent::Trouble(_) => Vec::new(),
         }
     }
 }
@@ -125,47 +129,50 @@ fn news_of(
 ) -> Vec<Act> {
     match watched {
         Watched::Workload => Vec::new(),
-        Watched::Pod => enter_pod(tracker, object, now),
+        Watched::Pod => observe_pod(tracker, object, now),
         Watched::Event => match pending_reason::of_event(&object.body) {
-            Some((pod, why)) => tracker.waits(pending_reason::workload_of(&pod), Some(why)),
+            Some((pod, why)) => {
+                tracker.set_wait_reason(pending_reason::workload_of(&pod), Some(why))
+            }
             None => Vec::new(),
         },
         Watched::Queue => match object.owner.as_deref() {
-            Some(name) => tracker.queue(name, kueue::read(&object.body), now),
+            Some(name) => tracker.handle_queue_state(name, kueue::read(&object.body), now),
             None => Vec::new(),
         },
     }
 }
 
 /// Passes the observation of a pod to the tracker.
-pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
+pub(super) fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
     let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    let goes = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
-        false => PodGoes::No,
-        true if is_over => PodGoes::Gone,
-        true => PodGoes::Deleted,
+    let departure = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
+        false => PodDeparture::No,
+        true if is_over => PodDeparture::Gone,
+        true => PodDeparture::Deleted,
     };
-    let left = tracker.pod_goes(&pod.name, pod.uid.as_deref(), goes, now);
+    let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
     if pod_end::has_ended(&pod.body) {
-        tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+        tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
     }
     if is_over {
-        tracker.pod_over(&pod.name, now);
+        tracker.mark_pod_completed(&pod.name, now);
     } else if phase == Some("Running") {
-        tracker.pod_runs(&pod.name);
+        tracker.mark_pod_running(&pod.name);
     }
     let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
-    tracker.pod(&pod.name, why, disruption).into_iter().chain(left).collect()
+    tracker.observe_pod(&pod.name, why, disruption).into_iter().chain(left).collect()
 }
 
 /// Informs the tracker that a pod is gone.
-pub(super) fn pod_is_gone(
+pub(super) fn observe_missing_pod(
     tracker: &mut Tracker,
     pod: &WatchedObject,
     now: Duration,
 ) -> Option<Act> {
-    let left = tracker.pod_goes(&pod.name, pod.uid.as_deref(), PodGoes::Gone, now);
-    tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    let left =
+        tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), PodDeparture::Gone, now);
+    tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
     left
 }

@@ -17,12 +17,12 @@ pub struct Gpus {
     sharers: usize,
     /// The number of trials on each GPU, by its index.
     users: BTreeMap<u64, usize>,
-    given: HashMap<TrialJobId, Vec<u64>>,
+    assigned: HashMap<TrialJobId, Vec<u64>>,
 }
 
 /// The trials' demand for the machine's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct GpuRequest {
     /// `trialGpuNumber`.
     pub each: Option<u32>,
     /// `maxTrialNumberPerGpu`.
@@ -52,15 +52,15 @@ pub struct Gpu {
 
 impl Gpus {
     /// Selects from `machine`'s GPUs those that satisfy the demand.
-    pub fn new(wanted: &Wanted, machine: &[Gpu]) -> Result<Self, Error> {
-        let each = wanted.each.map(|each| usize::try_from(each).unwrap_or(usize::MAX));
+    pub fn new(request: &GpuRequest, machine: &[Gpu]) -> Result<Self, Error> {
+        let each = request.each.map(|each| usize::try_from(each).unwrap_or(usize::MAX));
         let allowed = |gpu: &&Gpu| {
-            wanted.indices.as_ref().is_none_or(|indices| indices.contains(&gpu.index))
-                && (wanted.active || !gpu.busy)
+            request.indices.as_ref().is_none_or(|indices| indices.contains(&gpu.index))
+                && (request.active || !gpu.busy)
         };
         let users: BTreeMap<_, _> =
             machine.iter().filter(allowed).map(|gpu| (gpu.index, 0)).collect();
-        let sharers = usize::try_from(wanted.sharers).unwrap_or(usize::MAX);
+        let sharers = usize::try_from(request.sharers).unwrap_or(usize::MAX);
         if let Some(each) = each
             && users.len() < each
         {
@@ -78,7 +78,7 @@ impl Gpus {
             };
             return Err(Error { each, there });
         }
-        Ok(Self { each, sharers, users, given: HashMap::new() })
+        Ok(Self { each, sharers, users, assigned: HashMap::new() })
     }
 
     /// Returns the number of trials that can run at a time. `None`: GPUs set no limit.
@@ -89,7 +89,7 @@ impl Gpus {
 
     /// Returns the number of further trials that can run now. `None`: GPUs set no limit.
     pub fn free(&self) -> Option<usize> {
-        self.room().map(|room| room.saturating_sub(self.given.len()))
+        self.room().map(|room| room.saturating_sub(self.assigned.len()))
     }
 
     /// Gives a trial its GPUs and returns the value for `CUDA_VISIBLE_DEVICES`. `None`: the variable stays unchanged.
@@ -103,13 +103,13 @@ impl Gpus {
             *self.users.entry(*index).or_default() += 1;
         }
         let visible = taken.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-        self.given.insert(trial.clone(), taken);
+        self.assigned.insert(trial.clone(), taken);
         Some(visible)
     }
 
     /// Returns the GPUs that a trial uses.
-    pub fn given(&self, trial: &TrialJobId) -> Option<&[u64]> {
-        self.given.get(trial).map(Vec::as_slice)
+    pub fn gpus_of(&self, trial: &TrialJobId) -> Option<&[u64]> {
+        self.assigned.get(trial).map(Vec::as_slice)
     }
 
     /// Reserves the GPUs that an earlier manager gave to a trial.
@@ -117,12 +117,12 @@ impl Gpus {
         for index in indices {
             *self.users.entry(*index).or_default() += 1;
         }
-        self.given.insert(trial.clone(), indices.to_vec());
+        self.assigned.insert(trial.clone(), indices.to_vec());
     }
 
     /// Releases a trial's GPUs.
-    pub fn give_back(&mut self, trial: &TrialJobId) {
-        for index in self.given.remove(trial).into_iter().flatten() {
+    pub fn release(&mut self, trial: &TrialJobId) {
+        for index in self.assigned.remove(trial).into_iter().flatten() {
             if let Some(users) = self.users.get_mut(&index) {
                 *users = users.saturating_sub(1);
             }
@@ -163,8 +163,8 @@ mod tests {
         (0..count).map(|index| Gpu { index, busy: index == 1 }).collect()
     }
 
-    fn wanted(each: Option<u32>) -> Wanted {
-        Wanted { each, sharers: 1, indices: None, active: true }
+    fn request(each: Option<u32>) -> GpuRequest {
+        GpuRequest { each, sharers: 1, indices: None, active: true }
     }
 
     fn trial(number: usize) -> TrialJobId {
@@ -176,24 +176,24 @@ mod tests {
         let indices = Some(vec![0, 2]);
         #[rustfmt::skip]
         let table = [
-            // the case                 wanted                                                GPUs  room           the GPUs of three trials
-            ("unchanged",                wanted(None),                                          2,   Some(None),    [None, None, None]),
-            ("hidden",                  wanted(Some(0)),                                       2,   Some(None),    [Some(""), Some(""), Some("")]),
-            ("hidden, without GPUs",     wanted(Some(0)),                                       0,   Some(None),    [Some(""), Some(""), Some("")]),
-            ("one each",                wanted(Some(1)),                                       3,   Some(Some(3)), [Some("0"), Some("1"), Some("2")]),
-            ("a machine with one",       wanted(Some(1)),                                       1,   Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
-            ("two each, shared",        Wanted { sharers: 2, ..wanted(Some(2)) },              3,   Some(Some(3)), [Some("0,1"), Some("0,2"), Some("1,2")]),
-            ("only these",              Wanted { indices, ..wanted(Some(1)) },                 4,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
-            ("without busy ones",        Wanted { active: false, ..wanted(Some(1)) },           3,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
-            ("more than exist",          wanted(Some(2)),                                       1,   None,          [None, None, None]),
-            ("none at all",             wanted(Some(1)),                                       0,   None,          [None, None, None]),
+            // the case              request                                           GPUs  room           the GPUs of three trials
+            ("unchanged",            request(None),                                    2,    Some(None),    [None, None, None]),
+            ("hidden",               request(Some(0)),                                 2,    Some(None),    [Some(""), Some(""), Some("")]),
+            ("hidden, without GPUs", request(Some(0)),                                 0,    Some(None),    [Some(""), Some(""), Some("")]),
+            ("one each",             request(Some(1)),                                 3,    Some(Some(3)), [Some("0"), Some("1"), Some("2")]),
+            ("a machine with one",   request(Some(1)),                                 1,    Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
+            ("two each, shared",     GpuRequest { sharers: 2, ..request(Some(2)) },    3,    Some(Some(3)), [Some("0,1"), Some("0,2"), Some("1,2")]),
+            ("only these",           GpuRequest { indices, ..request(Some(1)) },       4,    Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("without busy ones",    GpuRequest { active: false, ..request(Some(1)) }, 3,    Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("more than exist",      request(Some(2)),                                 1,    None,          [None, None, None]),
+            ("none at all",          request(Some(1)),                                 0,    None,          [None, None, None]),
         ];
-        for (says, wanted, count, room, seen) in table {
-            let gpus = Gpus::new(&wanted, &machine(count));
-            assert_eq!(gpus.as_ref().ok().map(Gpus::room), room, "{says}");
+        for (case, request, count, room, seen) in table {
+            let gpus = Gpus::new(&request, &machine(count));
+            assert_eq!(gpus.as_ref().ok().map(Gpus::room), room, "{case}");
             let Ok(mut gpus) = gpus else { continue };
             for (number, visible) in seen.into_iter().enumerate() {
-                assert_eq!(gpus.take(&trial(number)).as_deref(), visible, "{says}");
+                assert_eq!(gpus.take(&trial(number)).as_deref(), visible, "{case}");
             }
         }
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn the_error_for_missing_gpus_names_the_field() {
         for (count, also) in [(0, "set it to 0"), (1, "gpuIndices and useActiveGpu")] {
-            let refused = Gpus::new(&wanted(Some(2)), &machine(count)).unwrap_err().to_string();
+            let refused = Gpus::new(&request(Some(2)), &machine(count)).unwrap_err().to_string();
             let field = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 2, but ";
             assert!(refused.starts_with(field) && refused.contains(also), "{refused}");
         }
@@ -209,22 +209,22 @@ mod tests {
 
     #[test]
     fn released_gpus_are_used_again() {
-        let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
+        let mut gpus = Gpus::new(&request(Some(1)), &machine(2)).unwrap();
         assert_eq!((gpus.free(), gpus.take(&trial(0)).as_deref()), (Some(2), Some("0")));
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
         assert_eq!(gpus.free(), Some(0));
-        gpus.give_back(&trial(0));
-        gpus.give_back(&trial(0)); // Without effect.
+        gpus.release(&trial(0));
+        gpus.release(&trial(0)); // Without effect.
         assert_eq!(gpus.free(), Some(1));
         assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
     }
 
     #[test]
     fn the_gpus_of_adopted_trials_are_taken() {
-        let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
+        let mut gpus = Gpus::new(&request(Some(1)), &machine(2)).unwrap();
         gpus.restore(&trial(0), &[0]);
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
-        gpus.give_back(&trial(0));
+        gpus.release(&trial(0));
         assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
     }
 

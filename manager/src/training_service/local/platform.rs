@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::gpus::{self, Gpus, Wanted};
+use super::gpus::{self, GpuRequest, Gpus};
 use super::{Local, Settings};
 use crate::config::{ExperimentSpec, LocalSpec};
 use crate::training_service::TrainingService;
@@ -60,7 +60,7 @@ impl CheckedPlatform for CheckedLocal {
 
 /// Distributes this machine's GPUs as the experiment requires. Lists them only if trials use any.
 fn share_gpus(spec: &ExperimentSpec, section: &LocalSpec) -> Result<Gpus, gpus::Error> {
-    let wanted = Wanted {
+    let wanted = GpuRequest {
         each: spec.trial_gpu_number,
         sharers: section.max_trial_number_per_gpu,
         indices: section.gpu_indices.clone(),

@@ -52,7 +52,7 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),
         events,
     };
-    let wanted = gpus::Wanted { each: Some(0), sharers: 1, indices: None, active: true };
+    let wanted = gpus::GpuRequest { each: Some(0), sharers: 1, indices: None, active: true };
     let service = Local::new(settings, Gpus::new(&wanted, &[]).unwrap());
     Bed { root, service, events: receiver }
 }

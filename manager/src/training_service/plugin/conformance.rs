@@ -141,12 +141,12 @@ pub enum CaseResult {
 pub async fn try_case(case: Case, spec: &PluginSpec, agent: PathBuf) -> Result<CaseResult, Error> {
     let mut harness = Harness::new(spec, agent)?;
     let tried = attempt(case, &mut harness).await;
-    let last_words = harness.last_words();
+    let last_errors = harness.last_errors();
     harness.end().await;
     Ok(match tried {
         Ok(None) => CaseResult::Passed,
         Ok(Some(why)) => CaseResult::Skipped(why),
-        Err(why) => CaseResult::Failed(format!("{why}{last_words}")),
+        Err(why) => CaseResult::Failed(format!("{why}{last_errors}")),
     })
 }
 

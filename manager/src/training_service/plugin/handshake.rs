@@ -74,7 +74,7 @@ pub async fn probe(
     let program = program(spec, code_directory, folder.path(), secret_variables);
     let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
     let experiment = ExperimentId::new("probe").expect("a valid id");
-    let asked = async {
+    let answer = async {
         let hello = initialize(&program, &link, &experiment, None, folder.path(), spec).await?;
         if hello.capabilities.check {
             check(&program, &link).await?;
@@ -90,10 +90,10 @@ pub async fn probe(
         };
         Ok(Identity { name, free: room["free"].as_u64() })
     };
-    let asked = asked.await;
+    let answer = answer.await;
     drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
     link::end(&link, &mut child).await;
-    asked
+    answer
 }
 
 /// Makes the program end and remove all parts of an experiment on its platform. Returns a message about the remains,
@@ -201,7 +201,7 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
         AskError::Lost => {
             let why = link.why();
             let why = if why.is_empty() { "it ended before it answered".to_owned() } else { why };
-            Error::Start(format!("`{shown}`: {why}{}", program.last_words()))
+            Error::Start(format!("`{shown}`: {why}{}", program.last_errors()))
         }
     }
 }
@@ -217,11 +217,12 @@ async fn check(program: &Program, link: &Link) -> Result<(), Error> {
             if text("path").is_empty() { String::new() } else { format!("{}: ", text("path")) };
         let advice =
             if text("advice").is_empty() { String::new() } else { format!("; {}", text("advice")) };
-        let told = format!("{path}{}{advice}", text("message")).replace(char::is_control, " ");
+        let error_line =
+            format!("{path}{}{advice}", text("message")).replace(char::is_control, " ");
         if text("level") == "warning" {
-            warn!("the plugin `{}` reports: {told}", program.shown());
+            warn!("the plugin `{}` reports: {error_line}", program.shown());
         } else {
-            errors.push(told);
+            errors.push(error_line);
         }
     }
     if errors.is_empty() {

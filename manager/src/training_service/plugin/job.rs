@@ -63,7 +63,7 @@ pub(super) struct Job {
 }
 
 /// The state of a job after a process was informed of it.
-enum Begun {
+enum StartResult {
     /// The job exists, and the plugin will report its end.
     Alive,
     /// The job has ended, or will never exist.
@@ -85,7 +85,7 @@ impl Job {
                 return Some(self.unexplained());
             }
             let shared = Arc::clone(&self.shared);
-            if let Some(trouble) = shared.absence() {
+            if let Some(trouble) = shared.unavailable_reason() {
                 self.waits(&trouble);
             }
             let link = tokio::select! {
@@ -96,14 +96,14 @@ impl Job {
                 }
             };
             match self.begin(&link).await {
-                Begun::Alive => {
+                StartResult::Alive => {
                     if let Some(pending) = self.pending.take() {
                         pending.take();
                     }
                 }
-                Begun::Ended(event) => return Some(event),
-                Begun::Lost => continue,
-                Begun::Again(pause, why) => {
+                StartResult::Ended(event) => return Some(event),
+                StartResult::Lost => continue,
+                StartResult::Again(pause, why) => {
                     self.waits(&why);
                     tokio::select! {
                         () = sleep(pause) => {}
@@ -151,14 +151,14 @@ impl Job {
     }
 
     /// Informs a process of the job.
-    async fn begin(&mut self, link: &Arc<Link>) -> Begun {
+    async fn begin(&mut self, link: &Arc<Link>) -> StartResult {
         let spec = self.spec.clone().filter(|_| self.stop_requested.is_none());
         let (method, params, bound) = match &spec {
-            Some(spec) => match self.shared.submission(&self.key, spec) {
+            Some(spec) => match self.shared.submit_params(&self.key, spec) {
                 Ok(params) => ("submit", params, SUBMIT_TIMEOUT),
                 Err(why) => return self.refused(why, Some(Class::Transient)),
             },
-            None => ("adopt", self.shared.adoption(&self.key), ADOPT_TIMEOUT),
+            None => ("adopt", self.shared.adopt_params(&self.key), ADOPT_TIMEOUT),
         };
         self.sent = true;
         let asker = Arc::clone(link);
@@ -171,55 +171,55 @@ impl Job {
             }
         };
         match answer {
-            Err(AskError::Lost) => Begun::Lost,
+            Err(AskError::Lost) => StartResult::Lost,
             Err(AskError::Refused(refusal)) => {
                 // After other errors, the plugin may have created the job.
                 let refused = spec.is_some()
                     && matches!(refusal.remedy, Remedy::None | Remedy::OtherSettings);
-                let mut begun = self.begun_refused(refusal);
-                if let Begun::Ended(event) = &mut begun {
+                let mut begun = self.handle_start_refusal(refusal);
+                if let StartResult::Ended(event) = &mut begun {
                     event.refused = refused;
                 }
                 begun
             }
-            Ok(_) if spec.is_some() => Begun::Alive,
+            Ok(_) if spec.is_some() => StartResult::Alive,
             Ok(answer) => self.adopted(&answer).await,
         }
     }
 
-    fn begun_refused(&mut self, Refusal { message, remedy }: Refusal) -> Begun {
+    fn handle_start_refusal(&mut self, Refusal { message, remedy }: Refusal) -> StartResult {
         match remedy {
             Remedy::None | Remedy::OtherSettings => self.refused(message, Some(Class::Permanent)),
             Remedy::NextAttempt => self.refused(message, Some(Class::Transient)),
-            Remedy::Cancelled => Begun::Ended(self.unexplained()),
+            Remedy::Cancelled => StartResult::Ended(self.unexplained()),
             Remedy::Room(pause) => {
                 self.sent = self.spec.is_none();
-                Begun::Again(pause, message)
+                StartResult::Again(pause, message)
             }
-            Remedy::Later(pause) => Begun::Again(pause, message),
+            Remedy::Later(pause) => StartResult::Again(pause, message),
         }
     }
 
     /// Reads the answer to `adopt`.
-    async fn adopted(&mut self, answer: &Value) -> Begun {
+    async fn adopted(&mut self, answer: &Value) -> StartResult {
         match answer["phase"].as_str() {
-            Some("running" | "waiting") => Begun::Alive,
+            Some("running" | "waiting") => StartResult::Alive,
             Some("unreachable") => {
                 let pause = answer["after_ms"].as_u64();
                 let pause = pause.map_or(UNREACHABLE_PAUSE, Duration::from_millis);
-                Begun::Again(pause, "the platform cannot be reached".to_owned())
+                StartResult::Again(pause, "the platform cannot be reached".to_owned())
             }
             Some("gone") => {
-                let told = self
+                let end = self
                     .gone
                     .take()
                     .or_else(|| serde_json::from_value(answer["gone"].clone()).ok().map(Box::new));
-                match told {
-                    Some(gone) => Begun::Ended(self.ended(&gone).await),
-                    None => Begun::Ended(self.unexplained()),
+                match end {
+                    Some(gone) => StartResult::Ended(self.ended(&gone).await),
+                    None => StartResult::Ended(self.unexplained()),
                 }
             }
-            _ if self.stop_requested.is_some() => Begun::Ended(self.unexplained()),
+            _ if self.stop_requested.is_some() => StartResult::Ended(self.unexplained()),
             _ => self.refused("the plugin no longer knows the job".to_owned(), None),
         }
     }
@@ -291,8 +291,8 @@ impl Job {
         JobEvent::unexplained(self.key.trial.clone(), self.key.attempt.clone())
     }
 
-    fn refused(&self, message: String, class: Option<Class>) -> Begun {
-        Begun::Ended(JobEvent { message: Some(message), class, ..self.unexplained() })
+    fn refused(&self, message: String, class: Option<Class>) -> StartResult {
+        StartResult::Ended(JobEvent { message: Some(message), class, ..self.unexplained() })
     }
 
     fn waits(&self, why: &str) {

@@ -33,7 +33,7 @@ const MAX_SKIPPED_BYTES: usize = 16 << 20;
 /// The time that a process has to end after its standard input was closed, and again after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The length of the end of the plugin's standard error that a message quotes, in bytes.
-const LAST_WORDS_BYTES: u64 = 2_000;
+const LAST_ERRORS_BYTES: u64 = 2_000;
 /// The size of a plugin's log at which it is rotated, in bytes.
 const LOG_BYTES: u64 = 10 << 20;
 /// The number of concurrent requests until the plugin names its own limit.
@@ -59,7 +59,7 @@ impl Program {
     }
 
     /// Returns the last lines of its standard error, for a message.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn last_errors(&self) -> String {
         let words = tail(&self.log).unwrap_or_default();
         let words: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let last = words.len().saturating_sub(3);
@@ -69,10 +69,10 @@ impl Program {
 
 fn tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
-    let from = file.metadata()?.len().saturating_sub(LAST_WORDS_BYTES);
+    let from = file.metadata()?.len().saturating_sub(LAST_ERRORS_BYTES);
     file.seek(SeekFrom::Start(from))?;
     let mut bytes = Vec::new();
-    file.take(LAST_WORDS_BYTES).read_to_end(&mut bytes)?;
+    file.take(LAST_ERRORS_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -93,7 +93,7 @@ type Reply = oneshot::Sender<Result<Value, Refusal>>;
 #[derive(Debug)]
 pub(super) struct Link {
     outgoing: mpsc::UnboundedSender<String>,
-    asked: Mutex<PendingRequests>,
+    pending: Mutex<PendingRequests>,
     in_flight: Semaphore,
     /// Cancelled when the process has ended or must end.
     lost: CancellationToken,
@@ -137,16 +137,16 @@ impl Link {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
         let (outgoing, lines) = mpsc::unbounded_channel();
-        let (heard, notifications) = mpsc::channel(MAX_NOTIFICATIONS);
+        let (messages, notifications) = mpsc::channel(MAX_NOTIFICATIONS);
         let link = Arc::new(Self {
             outgoing,
-            asked: Mutex::default(),
+            pending: Mutex::default(),
             in_flight: Semaphore::new(IN_FLIGHT),
             lost: CancellationToken::new(),
             why: Mutex::default(),
         });
         tokio::spawn(write_all(Arc::clone(&link), stdin, lines));
-        tokio::spawn(read_all(Arc::clone(&link), stdout, heard));
+        tokio::spawn(read_all(Arc::clone(&link), stdout, messages));
         Ok(Started { link, notifications, child })
     }
 
@@ -162,19 +162,19 @@ impl Link {
         params: &Value,
         bound: Duration,
     ) -> Result<Value, AskError> {
-        let asked = async {
+        let pending = async {
             let _permit = self.in_flight.acquire().await.map_err(|_| AskError::Lost)?;
             let (reply, answer) = oneshot::channel();
             let id = {
-                let mut asked = self.asked();
-                asked.last_id += 1;
-                let id = asked.last_id;
-                asked.replies.insert(id, reply);
+                let mut pending = self.pending();
+                pending.last_id += 1;
+                let id = pending.last_id;
+                pending.replies.insert(id, reply);
                 id
             };
             let line = request(id, method, params);
             if line.len() > MESSAGE_BYTES {
-                self.asked().replies.remove(&id);
+                self.pending().replies.remove(&id);
                 let message = format!("the request {method} is longer than {MESSAGE_BYTES} bytes");
                 return Err(Refusal { message, remedy: super::wire::Remedy::None }.into());
             }
@@ -190,13 +190,13 @@ impl Link {
         };
         tokio::select! {
             biased;
-            answer = asked => answer,
+            answer = pending => answer,
             () = self.lost.cancelled() => Err(AskError::Lost),
         }
     }
 
     /// Writes a line that expects no answer.
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn send_line(&self, line: &str) {
         // A process that has ended receives nothing.
         drop(self.outgoing.send(line.to_owned()));
     }
@@ -224,8 +224,8 @@ impl Link {
         self.lost.cancel();
     }
 
-    fn asked(&self) -> MutexGuard<'_, PendingRequests> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingRequests> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -258,7 +258,7 @@ async fn write_all(
     link.lost.cancel();
 }
 
-async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Message>) {
+async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<Message>) {
     let mut reader = BufReader::with_capacity(64 << 10, stdout);
     let (mut bytes, mut unreadable) = (Vec::new(), 0_u64);
     loop {
@@ -277,7 +277,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
         };
         match message {
             Ok(Message::Answer { id, result }) => {
-                let reply = link.asked().replies.remove(&id);
+                let reply = link.pending().replies.remove(&id);
                 match reply {
                     // The caller may no longer wait.
                     Some(reply) => drop(reply.send(result)),
@@ -285,7 +285,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
                 }
             }
             Ok(message) => {
-                if heard.send(message).await.is_err() {
+                if messages.send(message).await.is_err() {
                     break;
                 }
             }
@@ -303,7 +303,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
     }
     link.lost.cancel();
     // Dropping the senders wakes the waiting callers.
-    link.asked().replies.clear();
+    link.pending().replies.clear();
 }
 
 /// Reads a line without its end. `false`: the line was too long and was skipped. `None`: there are no more lines.

@@ -12,7 +12,7 @@ use crate::util::files::{private_folder, write_file};
 
 impl Shared {
     /// Returns the parameters of `open`: the files that all jobs share.
-    pub(super) fn luggage(&self) -> Value {
+    pub(super) fn open_params(&self) -> Value {
         let Settings { agent, dir, ca_file, .. } = &self.settings;
         let file = |name: &str, path: &Path| json!({"name": name, "path": path});
         let mut files =
@@ -22,7 +22,7 @@ impl Shared {
     }
 
     /// Writes a job's files and returns the parameters of `submit`.
-    pub(super) fn submission(&self, key: &Key, spec: &TrialJobSpec) -> Result<Value, String> {
+    pub(super) fn submit_params(&self, key: &Key, spec: &TrialJobSpec) -> Result<Value, String> {
         let dir = self.settings.dir.trial(&key.trial);
         let write = |path: &Path, text: &str| {
             write_file(path, 0o600, text)
@@ -57,35 +57,35 @@ impl Shared {
         let job = |name: &str| json!({"in": "job", "name": name});
         let work = |name: &str| json!({"in": "work", "name": name});
         let mut args = vec![json!("run")];
-        let mut say = |flag: &str, value: Value| args.extend([json!(flag), value]);
-        say("--experiment", json!(spec.experiment));
-        say("--trial", json!(spec.trial));
-        say("--attempt", json!(spec.attempt));
-        say("--platform", json!("plugin"));
-        say("--sequence", json!(spec.sequence.to_string()));
-        say("--manager-file", shared("manager.url"));
-        say("--token-file", job("token"));
-        say("--output-dir", work(""));
-        say("--spool-dir", work("spool"));
-        say("--parameters", job("parameter.cfg"));
-        say("--code-archive", shared("code.tar.gz"));
-        say("--log-file", work("trialkeeper.log"));
-        say("--log-collection", json!("http"));
+        let mut add_flag = |flag: &str, value: Value| args.extend([json!(flag), value]);
+        add_flag("--experiment", json!(spec.experiment));
+        add_flag("--trial", json!(spec.trial));
+        add_flag("--attempt", json!(spec.attempt));
+        add_flag("--platform", json!("plugin"));
+        add_flag("--sequence", json!(spec.sequence.to_string()));
+        add_flag("--manager-file", shared("manager.url"));
+        add_flag("--token-file", job("token"));
+        add_flag("--output-dir", work(""));
+        add_flag("--spool-dir", work("spool"));
+        add_flag("--parameters", job("parameter.cfg"));
+        add_flag("--code-archive", shared("code.tar.gz"));
+        add_flag("--log-file", work("trialkeeper.log"));
+        add_flag("--log-collection", json!("http"));
         if let Some(objective) = &self.settings.objective {
-            say("--objective", json!(objective));
+            add_flag("--objective", json!(objective));
         }
         if let Some(direction) = self.settings.direction {
-            say("--direction", json!(direction.word()));
+            add_flag("--direction", json!(direction.word()));
         }
         if self.settings.ca_file.is_some() {
-            say("--ca-file", shared("ca.pem"));
+            add_flag("--ca-file", shared("ca.pem"));
         }
-        say("--shell", json!(spec.command));
+        add_flag("--shell", json!(spec.command));
         args
     }
 
     /// Renews a job's token and returns the parameters of `adopt`. The old token may have expired while no manager ran.
-    pub(super) fn adoption(&self, key: &Key) -> Value {
+    pub(super) fn adopt_params(&self, key: &Key) -> Value {
         let Settings { dir, secret, experiment, .. } = &self.settings;
         let token = secret.trial_token(experiment, &key.trial, secret.now_ms());
         let path = dir.trial(&key.trial).token();

@@ -86,10 +86,10 @@ mod tests {
         first.take();
         drop(second);
         assert_eq!(count.free(), Some(2), "one job was accepted, and one was refused");
-        let asked = count.submitted();
+        let submitted = count.submitted();
         let third = count.add();
         third.take();
-        count.note(Some(2), asked);
+        count.note(Some(2), submitted);
         assert_eq!(count.free(), Some(1), "the third job was added after the request");
         count.note(Some(0), count.submitted());
         let fourth = count.add();

@@ -66,8 +66,8 @@ mod tests {
         ];
         for (prompt, answer) in table {
             let output = Command::new("/bin/sh").args(["-c", &script, "askpass", prompt]).output();
-            let said = output.unwrap().stdout;
-            assert_eq!(String::from_utf8(said).unwrap(), answer, "{prompt}");
+            let stdout = output.unwrap().stdout;
+            assert_eq!(String::from_utf8(stdout).unwrap(), answer, "{prompt}");
         }
         let none = MachineSpec { password_file: None, ..MachineSpec::new("alias") };
         assert_eq!(super::script(&none, ""), None::<String>);

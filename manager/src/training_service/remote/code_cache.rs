@@ -100,8 +100,9 @@ mod tests {
         }
 
         fn finds(&self, experiment: &str) -> bool {
-            let (_, said) = run(&self.root(), &find(experiment, &sha256()), Path::new("/dev/null"));
-            said == format!("{MARK}code\n")
+            let (_, output) =
+                run(&self.root(), &find(experiment, &sha256()), Path::new("/dev/null"));
+            output == format!("{MARK}code\n")
         }
 
         fn receives(&self, experiment: &str) -> bool {

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval_at, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::session::{Luggage, Session};
+use super::session::{Session, SessionFiles};
 use super::ssh::Ssh;
 use super::{MANAGER_LINK, Shared};
 use crate::util::backoff::Backoff;
@@ -42,7 +42,7 @@ pub(super) async fn keep(shared: &Arc<Shared>, number: usize) {
         warn!(machine = %machine.name, "not connected: {why}");
         shared.assignments().disconnected(number, why, Instant::now());
         shared.changed.notify_one();
-        shared.tell_waiting();
+        shared.report_waits();
         if begun.elapsed() > STEADY_SESSION {
             backoff.reset();
         }
@@ -56,7 +56,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
     let machine = &shared.machines[number];
     let code = settings.dir.code_archive();
     let fences = shared.records().unconfirmed(&machine.name);
-    let luggage = Luggage {
+    let session_files = SessionFiles {
         experiment: settings.experiment.as_str(),
         agent: &settings.agent,
         agent_sha256: &shared.agent_sha256,
@@ -66,7 +66,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         direct: settings.direct.as_ref(),
         fences: &fences,
     };
-    let mut session = Session::open(ssh, machine, &luggage).await?;
+    let mut session = Session::open(ssh, machine, &session_files).await?;
     let (sender, mut outgoing) = mpsc::unbounded_channel();
     let too_few = {
         let mut assignments = shared.assignments();
@@ -83,13 +83,13 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
     };
     info!(machine = %machine.name, "connected");
     shared.warn_of_gpus(number, too_few);
-    shared.say_everything(number);
+    shared.send_all(number);
     shared.place();
     let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     loop {
         tokio::select! {
             line = session.lines.recv() => match line {
-                Some(line) => shared.heard(number, &line),
+                Some(line) => shared.handle_line(number, &line),
                 None => return Ok(session.errors.explain("the helper there ended".to_owned())),
             },
             Some(line) = outgoing.recv() => session.send(&line).await?,

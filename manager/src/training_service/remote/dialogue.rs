@@ -15,29 +15,31 @@ use super::way_back::AUTHORITY;
 use super::{Shared, TrialJobSpec};
 
 /// The interval between repetitions of a stop to an agent that did not exist yet.
-const STOP_AGAIN: Duration = Duration::from_secs(1);
+const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// The exit code of an agent that could not start.
-const AGENT_FAULT: i32 = 125;
+const AGENT_ERROR: i32 = 125;
 /// The size of a message without its parameters, in bytes.
 const ENVELOPE_BYTES: usize = 200;
 
 impl Shared {
     /// Sends a machine all requests that it may not have received.
-    pub(super) fn say_everything(self: &Arc<Self>, number: usize) {
-        let trials: Vec<TrialJobId> = self.assignments().on(number).cloned().collect();
+    pub(super) fn send_all(self: &Arc<Self>, number: usize) {
+        let trials: Vec<TrialJobId> = self.assignments().trials_on(number).cloned().collect();
         for trial in trials {
-            self.say(number, &trial);
+            self.send_state(number, &trial);
         }
     }
 
     /// Sends a machine the state of a trial: a submit or adopt, and a stop if one is requested.
-    pub(super) fn say(self: &Arc<Self>, number: usize, trial: &TrialJobId) {
+    pub(super) fn send_state(self: &Arc<Self>, number: usize, trial: &TrialJobId) {
         let now = Instant::now();
         let mut assignments = self.assignments();
         let Some(job) = assignments.jobs.get(trial) else { return };
         let key = self.key(trial, &job.attempt);
         let (method, params) = match &job.spec {
-            Some(spec) if !job.is_to_stop() => ("submit", self.submission(job, spec, &key)),
+            Some(spec) if !job.is_stop_requested() => {
+                ("submit", self.submit_params(job, spec, &key))
+            }
             Some(_) | None => {
                 let secret = &self.settings.secret;
                 let token = secret.trial_token(&self.settings.experiment, trial, secret.now_ms());
@@ -54,9 +56,9 @@ impl Shared {
             );
             return self.ended(trial, &attempt, None, Some(message), Some(Class::Permanent));
         }
-        let is_to_stop = job.is_to_stop();
+        let is_stop_requested = job.is_stop_requested();
         assignments.request(number, trial, method, &params, now);
-        if is_to_stop {
+        if is_stop_requested {
             assignments.request(number, trial, "cancel", &json!({"key": key}), now);
         }
     }
@@ -65,33 +67,33 @@ impl Shared {
         json!({"experiment": self.settings.experiment, "trial": trial, "attempt": attempt})
     }
 
-    fn submission(&self, job: &Job, spec: &TrialJobSpec, key: &Value) -> Value {
+    fn submit_params(&self, job: &Job, spec: &TrialJobSpec, key: &Value) -> Value {
         let place = |of: &str, name: &str| json!({"in": of, "name": name});
         let mut args = vec![json!("run")];
-        let mut say = |flag: &str, value: Value| args.extend([json!(flag), value]);
-        say("--experiment", json!(spec.experiment));
-        say("--trial", json!(spec.trial));
-        say("--attempt", json!(spec.attempt));
-        say("--platform", json!("remote"));
-        say("--sequence", json!(spec.sequence.to_string()));
-        say("--manager-file", place("shared", "manager.url"));
+        let mut add_flag = |flag: &str, value: Value| args.extend([json!(flag), value]);
+        add_flag("--experiment", json!(spec.experiment));
+        add_flag("--trial", json!(spec.trial));
+        add_flag("--attempt", json!(spec.attempt));
+        add_flag("--platform", json!("remote"));
+        add_flag("--sequence", json!(spec.sequence.to_string()));
+        add_flag("--manager-file", place("shared", "manager.url"));
         if self.settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some()) {
-            say("--ca-file", place("shared", AUTHORITY));
+            add_flag("--ca-file", place("shared", AUTHORITY));
         }
-        say("--token-file", place("job", "token"));
-        say("--output-dir", place("job", ""));
-        say("--spool-dir", place("job", "spool"));
-        say("--parameters", place("job", "parameter.cfg"));
-        say("--code-archive", place("shared", ARCHIVE));
-        say("--log-file", place("job", "agent.log"));
-        say("--log-collection", json!("http"));
+        add_flag("--token-file", place("job", "token"));
+        add_flag("--output-dir", place("job", ""));
+        add_flag("--spool-dir", place("job", "spool"));
+        add_flag("--parameters", place("job", "parameter.cfg"));
+        add_flag("--code-archive", place("shared", ARCHIVE));
+        add_flag("--log-file", place("job", "agent.log"));
+        add_flag("--log-collection", json!("http"));
         if let Some(objective) = &self.settings.objective {
-            say("--objective", json!(objective));
+            add_flag("--objective", json!(objective));
         }
         if let Some(direction) = self.settings.direction {
-            say("--direction", json!(direction.word()));
+            add_flag("--direction", json!(direction.word()));
         }
-        say("--shell", json!(spec.command));
+        add_flag("--shell", json!(spec.command));
         let mut environment = json!({});
         if let Some(gpus) = &job.gpus {
             let indices: Vec<String> = gpus.iter().map(u64::to_string).collect();
@@ -112,10 +114,10 @@ impl Shared {
     }
 
     /// Handles a line from a machine's helper.
-    pub(super) fn heard(self: &Arc<Self>, number: usize, line: &str) {
+    pub(super) fn handle_line(self: &Arc<Self>, number: usize, line: &str) {
         let Ok(message) = serde_json::from_str::<Value>(line) else { return };
         if message["method"] == "gone" {
-            return self.heard_gone(number, &message["params"]);
+            return self.handle_gone(number, &message["params"]);
         }
         if message["id"] == ROOM_ID {
             let facts = Facts::read(&message["result"]);
@@ -123,13 +125,13 @@ impl Shared {
             self.warn_of_gpus(number, too_few);
             return self.place();
         }
-        let Some(asked) =
+        let Some(request) =
             message["id"].as_u64().and_then(|id| self.assignments().answered(number, id))
         else {
             return;
         };
-        let (trial, attempt) = (asked.trial, asked.attempt);
-        match asked.method {
+        let (trial, attempt) = (request.trial, request.attempt);
+        match request.method {
             "submit" => {
                 if let Some(why) = message["error"]["message"].as_str() {
                     self.refused(number, &trial, &attempt, why);
@@ -142,7 +144,7 @@ impl Shared {
                 let shared = Arc::clone(self);
                 let stopped = self.ended.clone();
                 self.tasks.spawn(async move {
-                    stopped.run_until_cancelled(sleep(STOP_AGAIN)).await;
+                    stopped.run_until_cancelled(sleep(STOP_REPEAT_INTERVAL)).await;
                     let params = json!({"key": shared.key(&trial, &attempt)});
                     let now = Instant::now();
                     shared.assignments().request(number, &trial, "cancel", &params, now);
@@ -169,7 +171,7 @@ impl Shared {
         attempt: &AttemptId,
         why: &str,
     ) {
-        self.rest(number, why);
+        self.pause_machine(number, why);
         if self.assignments().withdraw(trial, attempt) {
             self.place();
         } else {
@@ -179,14 +181,14 @@ impl Shared {
     }
 
     /// Starts a pause for a machine that could not start a trial.
-    fn rest(&self, number: usize, why: &str) {
-        let pause = self.assignments().rest(number, why.to_owned(), Instant::now());
+    fn pause_machine(&self, number: usize, why: &str) {
+        let pause = self.assignments().pause_machine(number, why.to_owned(), Instant::now());
         let machine = &self.machines[number].name;
         warn!(%machine, "the machine cannot start a trial, and gets none for {} s: {why}", pause.as_secs());
         self.changed.notify_one();
     }
 
-    fn heard_gone(self: &Arc<Self>, number: usize, params: &Value) {
+    fn handle_gone(self: &Arc<Self>, number: usize, params: &Value) {
         let text = |name: &str| params["key"][name].as_str();
         let ids = text("trial").zip(text("attempt"));
         let ids = ids.and_then(|(trial, attempt)| {
@@ -201,12 +203,12 @@ impl Shared {
         }
         let code = params["exit"]["code"].as_i64().and_then(|code| i32::try_from(code).ok());
         let mut message = None;
-        if code == Some(AGENT_FAULT) {
-            let why = format!("the agent could not start there (code {AGENT_FAULT})");
+        if code == Some(AGENT_ERROR) {
+            let why = format!("the agent could not start there (code {AGENT_ERROR})");
             message = Some(format!("{}: {why}", self.machines[number].name));
-            self.rest(number, &why);
+            self.pause_machine(number, &why);
         } else {
-            self.assignments().trust(number);
+            self.assignments().reset_pauses(number);
         }
         self.ended(&trial, &attempt, code, message, None);
     }

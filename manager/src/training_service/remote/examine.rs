@@ -53,8 +53,8 @@ pub(super) async fn examine(
 }
 
 fn finding(name: &str, found: Result<String, String>) -> Finding {
-    let say = |text: String| format!("{name}: {text}");
-    Finding { found: found.map(say).map_err(say) }
+    let with_name = |text: String| format!("{name}: {text}");
+    Finding { found: found.map(with_name).map_err(with_name) }
 }
 
 async fn of_machine(

@@ -20,7 +20,7 @@ fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String
             let setting = "StrictHostKeyChecking no".to_owned();
             Some((setting, instead("StrictHostKeyChecking accept-new")))
         }
-        "userknownhostsfile" if nowhere(value) => {
+        "userknownhostsfile" if stores_no_key(value) => {
             let setting = format!("UserKnownHostsFile {value}");
             Some((setting, instead("UserKnownHostsFile ~/.ssh/known_hosts")))
         }
@@ -36,7 +36,7 @@ fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String
 }
 
 /// Returns whether no file in a list can store a key.
-fn nowhere(files: &str) -> bool {
+fn stores_no_key(files: &str) -> bool {
     files.split_whitespace().all(|file| matches!(file, "/dev/null" | "none"))
 }
 

@@ -149,11 +149,11 @@ esac"#;
     fn the_shell_lines_print_loginds_settings() {
         for (lingers, is_fault) in [("no", true), ("yes", false)] {
             let loginctl = LOGINCTL.replace("$LINGERS", lingers);
-            let said = run(&[("loginctl", &loginctl), ("id", "echo me")], &questions());
+            let output = run(&[("loginctl", &loginctl), ("id", "echo me")], &questions());
             let lines: Vec<_> =
-                said.lines().filter_map(|line| line.strip_prefix("tk:logind ")).collect();
-            assert_eq!(lines.len(), 5, "{said}");
-            assert_eq!(logind(&lines).fault().is_some(), is_fault, "{said}");
+                output.lines().filter_map(|line| line.strip_prefix("tk:logind ")).collect();
+            assert_eq!(lines.len(), 5, "{output}");
+            assert_eq!(logind(&lines).fault().is_some(), is_fault, "{output}");
         }
     }
 

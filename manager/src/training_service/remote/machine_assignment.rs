@@ -8,16 +8,16 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use trial_protocol::{AttemptId, TrialJobId};
 
-use super::super::local::gpus::{Gpu, Gpus, Wanted};
+use super::super::local::gpus::{Gpu, GpuRequest, Gpus};
 use super::super::{FreeRoom, TrialJobSpec};
 use super::session::{Facts, ROOM_ID, request};
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
 
 /// The greatest number of requests to a helper for an agent's remaining reports.
-const REPLAYS: u32 = 5;
+const MAX_REPLAYS: u32 = 5;
 /// The first and the longest pause of a machine that could not start a trial. It gets no trial during the pause.
-const RESTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The percentage of available memory below which a machine gets no further trial.
 const LEAST_MEMORY_PERCENT: u64 = 10;
 /// The time for which the stop of a trial waits for an absent machine.
@@ -34,7 +34,7 @@ pub(super) struct Assignments {
     /// The time for which a machine may be absent before its trials run elsewhere.
     patience: Duration,
     /// The last reported reason why trials wait.
-    told: String,
+    reported_reason: String,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn is_to_stop(&self) -> bool {
+    pub(super) fn is_stop_requested(&self) -> bool {
         self.stop_requested.is_some()
     }
 }
@@ -87,7 +87,7 @@ pub(super) struct AbsentJob {
 #[derive(Debug)]
 struct Machine {
     name: String,
-    wanted: Wanted,
+    wanted: GpuRequest,
     /// `maxTrialNumber`.
     max_trials: Option<usize>,
     /// True if the experiment file no longer names the machine. The machine keeps its trials, and gets no new ones.
@@ -105,14 +105,14 @@ struct Machine {
     /// The reason why there is no link, and the time since which there is none.
     why: String,
     absent_since: Instant,
-    rest: Option<Rest>,
+    pause: Option<Pause>,
     last_id: u64,
-    asked: HashMap<u64, PendingRequest>,
+    pending: HashMap<u64, PendingRequest>,
 }
 
 /// The pause of a machine that could not start a trial.
 #[derive(Debug)]
-struct Rest {
+struct Pause {
     pauses: Backoff,
     until: Instant,
     why: String,
@@ -122,7 +122,7 @@ impl Machine {
     fn new(spec: &MachineSpec, each: Option<u32>, is_retired: bool, now: Instant) -> Self {
         Self {
             name: spec.name.clone(),
-            wanted: Wanted {
+            wanted: GpuRequest {
                 each,
                 sharers: spec.max_trial_number_per_gpu,
                 indices: spec.gpu_indices.clone(),
@@ -140,14 +140,14 @@ impl Machine {
             link: None,
             why: "not connected yet".to_owned(),
             absent_since: now,
-            rest: None,
+            pause: None,
             last_id: 0,
-            asked: HashMap::new(),
+            pending: HashMap::new(),
         }
     }
 
-    fn rests(&self, now: Instant) -> bool {
-        self.rest.as_ref().is_some_and(|rest| rest.until > now)
+    fn is_paused(&self, now: Instant) -> bool {
+        self.pause.as_ref().is_some_and(|pause| pause.until > now)
     }
 
     /// Returns true if trials must not get GPUs that other processes use.
@@ -171,10 +171,10 @@ impl Machine {
 
     /// Returns the reason why the machine gets no trial.
     fn why(&self, now: Instant) -> String {
-        let why = match (&self.link, &self.rest, &self.gpus) {
+        let why = match (&self.link, &self.pause, &self.gpus) {
             (None, _, _) => self.why.clone(),
-            (Some(_), Some(rest), _) if rest.until > now => {
-                format!("it pauses, because it could not start a trial: {}", rest.why)
+            (Some(_), Some(pause), _) if pause.until > now => {
+                format!("it pauses, because it could not start a trial: {}", pause.why)
             }
             (Some(_), _, Err(too_few)) => too_few.clone(),
             (Some(_), _, Ok(_)) if self.lacks_memory => {
@@ -210,7 +210,7 @@ impl Assignments {
             waiting: VecDeque::new(),
             machines: machines.collect(),
             patience,
-            told: String::new(),
+            reported_reason: String::new(),
         }
     }
 
@@ -291,7 +291,7 @@ impl Assignments {
         if machine.link.take().is_some() {
             machine.absent_since = now;
         }
-        machine.asked.clear();
+        machine.pending.clear();
         machine.pending_reading = None;
         machine.why = why;
     }
@@ -306,7 +306,7 @@ impl Assignments {
     pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
         let has_room = |machine: &Machine| {
             let takes = machine.link.is_some() && !machine.is_retired;
-            takes && !machine.rests(now) && machine.free() > 0
+            takes && !machine.is_paused(now) && machine.free() > 0
         };
         let free = self.machines.iter().enumerate().filter(|(_, machine)| has_room(machine));
         let (number, _) = free.min_by_key(|(_, machine)| (machine.load(), machine.trials))?;
@@ -316,7 +316,7 @@ impl Assignments {
         machine.trials += 1;
         let gpus = machine.gpus.as_mut().ok().and_then(|gpus| {
             gpus.take(&trial)?;
-            gpus.given(&trial).map(<[u64]>::to_vec)
+            gpus.gpus_of(&trial).map(<[u64]>::to_vec)
         });
         let job = Job {
             attempt,
@@ -334,7 +334,7 @@ impl Assignments {
     pub(super) fn free_room(&self, now: Instant) -> FreeRoom {
         let takes = |machine: &&Machine| {
             let is_ready = machine.link.is_some() && machine.gpus.is_ok();
-            is_ready && !machine.is_retired && !machine.rests(now)
+            is_ready && !machine.is_retired && !machine.is_paused(now)
         };
         let mut ready = self.machines.iter().filter(takes).peekable();
         if ready.peek().is_none() {
@@ -352,7 +352,7 @@ impl Assignments {
     }
 
     /// Returns the trials on a machine.
-    pub(super) fn on(&self, number: usize) -> impl Iterator<Item = &TrialJobId> {
+    pub(super) fn trials_on(&self, number: usize) -> impl Iterator<Item = &TrialJobId> {
         self.jobs.iter().filter(move |(_, job)| job.machine == number).map(|(trial, _)| trial)
     }
 
@@ -363,19 +363,22 @@ impl Assignments {
     }
 
     /// Returns the reason why trials wait, for the user, and the trials for which it was not reported yet.
-    pub(super) fn untold(&mut self, now: Instant) -> (String, Vec<(TrialJobId, AttemptId)>) {
+    pub(super) fn unreported_waits(
+        &mut self,
+        now: Instant,
+    ) -> (String, Vec<(TrialJobId, AttemptId)>) {
         if self.waiting.is_empty() {
             return (String::new(), Vec::new());
         }
         let why = self.why(now);
-        let is_new = why != self.told;
-        let mut untold = Vec::new();
+        let is_new = why != self.reported_reason;
+        let mut unreported_waits = Vec::new();
         for job in self.waiting.iter_mut().filter(|job| is_new || !job.is_told) {
             job.is_told = true;
-            untold.push((job.spec.trial.clone(), job.spec.attempt.clone()));
+            unreported_waits.push((job.spec.trial.clone(), job.spec.attempt.clone()));
         }
-        self.told.clone_from(&why);
-        (why, untold)
+        self.reported_reason.clone_from(&why);
+        (why, unreported_waits)
     }
 
     /// Sends a request about a job if its machine is connected. Otherwise, the next session sends all requests.
@@ -392,43 +395,44 @@ impl Assignments {
         let Some(link) = &machine.link else { return };
         machine.last_id += 1;
         let (trial, attempt) = (trial.clone(), job.attempt.clone());
-        let asked = PendingRequest { method, trial, attempt, asked_at: now };
-        machine.asked.insert(machine.last_id, asked);
+        let pending = PendingRequest { method, trial, attempt, asked_at: now };
+        machine.pending.insert(machine.last_id, pending);
         // The send fails if the session has ended. The next session sends the request again.
         drop(link.send(request(machine.last_id, method, params)));
     }
 
     /// Removes the request with this number, which has been answered, and returns it.
     pub(super) fn answered(&mut self, number: usize, id: u64) -> Option<PendingRequest> {
-        self.machines[number].asked.remove(&id)
+        self.machines[number].pending.remove(&id)
     }
 
     /// Returns a request of a machine that was sent before `since` and has no answer.
     pub(super) fn unanswered(&self, number: usize, since: Instant) -> Option<&'static str> {
-        let mut asked = self.machines[number].asked.values();
-        asked.find(|asked| asked.asked_at < since).map(|asked| asked.method)
+        let mut pending = self.machines[number].pending.values();
+        pending.find(|pending| pending.asked_at < since).map(|pending| pending.method)
     }
 
     /// Starts a pause for a machine that could not start a trial, so that other machines get the next trials. Returns
     /// the length of the pause.
-    pub(super) fn rest(&mut self, number: usize, why: String, now: Instant) -> Duration {
+    pub(super) fn pause_machine(&mut self, number: usize, why: String, now: Instant) -> Duration {
         let machine = &mut self.machines[number];
-        let last = machine.rest.take().map(|rest| rest.pauses);
-        let mut pauses = last.unwrap_or_else(|| Backoff::new(RESTS.0, RESTS.1));
+        let last = machine.pause.take().map(|pause| pause.pauses);
+        let mut pauses = last.unwrap_or_else(|| Backoff::new(PAUSES.0, PAUSES.1));
         let pause = pauses.next_pause();
-        machine.rest = Some(Rest { pauses, until: now + pause, why });
+        machine.pause = Some(Pause { pauses, until: now + pause, why });
         pause
     }
 
     /// Resets the pauses of a machine whose trial has run.
-    pub(super) fn trust(&mut self, number: usize) {
-        self.machines[number].rest = None;
+    pub(super) fn reset_pauses(&mut self, number: usize) {
+        self.machines[number].pause = None;
     }
 
     /// Removes a refused job from its machine, so that it waits for another one. Returns `false` if the job must not
     /// run any more.
     pub(super) fn withdraw(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
-        let here = self.jobs.get(trial).filter(|job| job.attempt == *attempt && !job.is_to_stop());
+        let here =
+            self.jobs.get(trial).filter(|job| job.attempt == *attempt && !job.is_stop_requested());
         let Some(spec) = here.and_then(|job| job.spec.clone()) else { return false };
         self.remove(trial, attempt);
         self.waiting.push_front(WaitingJob { spec, is_told: false });
@@ -444,7 +448,7 @@ impl Assignments {
     ) -> bool {
         let job = self.jobs.get_mut(trial);
         let job = job.filter(|job| job.machine == number && job.attempt == *attempt);
-        let Some(job) = job.filter(|job| job.replays < REPLAYS) else { return false };
+        let Some(job) = job.filter(|job| job.replays < MAX_REPLAYS) else { return false };
         job.replays += 1;
         true
     }
@@ -482,7 +486,7 @@ impl Assignments {
         let machine = &mut self.machines[job.machine];
         machine.trials = machine.trials.saturating_sub(1);
         if let Ok(gpus) = &mut machine.gpus {
-            gpus.give_back(trial);
+            gpus.release(trial);
         }
         self.jobs.remove(trial).is_some()
     }
@@ -531,9 +535,9 @@ impl Assignments {
     /// Returns the time of the next change without an event: the end of a wait for an absent machine, or of a pause.
     pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
         let deadlines = self.jobs.values().filter_map(|job| self.deadline(job));
-        let rests = self.machines.iter().filter_map(|machine| machine.rest.as_ref());
-        let rests = rests.map(|rest| rest.until).filter(|until| *until > now);
-        deadlines.chain(rests).min()
+        let pauses = self.machines.iter().filter_map(|machine| machine.pause.as_ref());
+        let pauses = pauses.map(|pause| pause.until).filter(|until| *until > now);
+        deadlines.chain(pauses).min()
     }
 
     /// Returns the time until which a job waits for its machine. `None`: the machine is connected.

@@ -15,7 +15,7 @@ use crate::config::MachineSpec;
 use crate::util::files::{private_folder, write_file};
 
 /// The name of the file in a trial's folder with the latest attempt and its machine.
-const PLACE: &str = "machine";
+const PLACEMENT_FILE: &str = "machine";
 
 /// An attempt that no longer counts, and that its machine must not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,12 +124,12 @@ impl TrialPlacement {
             format!("{}\n", indices.join(","))
         });
         let text = format!("{attempt}\n{machine}\n{}", gpus.unwrap_or_default());
-        write_file(&folder.join(PLACE), 0o600, &text)
+        write_file(&folder.join(PLACEMENT_FILE), 0o600, &text)
     }
 
     /// Reads the placement from a trial's folder. `None`: the trial has no machine.
     pub(super) fn read(folder: &Path) -> Option<Self> {
-        let text = fs::read_to_string(folder.join(PLACE)).ok()?;
+        let text = fs::read_to_string(folder.join(PLACEMENT_FILE)).ok()?;
         let mut lines = text.lines();
         let attempt = AttemptId::new(lines.next()?).ok()?;
         let machine = lines.next()?.to_owned();

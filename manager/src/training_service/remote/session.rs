@@ -35,13 +35,13 @@ const FENCES_AT_ONCE: usize = 500;
 const ERROR_LINES: usize = 3;
 const ERROR_LINE_BYTES: u64 = 500;
 /// The number of messages that are read ahead.
-const AHEAD: usize = 64;
+const MAX_READ_AHEAD: usize = 64;
 /// The id of a request for the room, which concerns no job. The ids of other requests count from 1.
 pub(super) const ROOM_ID: u64 = 0;
 
 /// The files and names for a machine.
 #[derive(Debug)]
-pub(super) struct Luggage<'a> {
+pub(super) struct SessionFiles<'a> {
     /// The experiment's id, as the name of a folder.
     pub(super) experiment: &'a str,
     /// The agent program.
@@ -115,12 +115,12 @@ impl Session {
     pub(super) async fn open(
         ssh: &Ssh,
         machine: &MachineSpec,
-        luggage: &Luggage<'_>,
+        session_files: &SessionFiles<'_>,
     ) -> Result<Self, String> {
         let control = ssh.connect().await?;
-        let (agent, root) = bootstrap(ssh, machine, luggage).await?;
+        let (agent, root) = bootstrap(ssh, machine, session_files).await?;
         let mut session = Self::start_helper(ssh, machine, control, &agent, &root)?;
-        let begun = session.begin(ssh, &agent, &root, luggage).await;
+        let begun = session.begin(ssh, &agent, &root, session_files).await;
         begun.map_err(|why| session.errors.explain(why))?;
         Ok(session)
     }
@@ -144,7 +144,7 @@ impl Session {
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err("ssh has no pipes".to_owned());
         };
-        let (sender, lines) = mpsc::channel(AHEAD);
+        let (sender, lines) = mpsc::channel(MAX_READ_AHEAD);
         tokio::spawn(read_messages(stdout, sender));
         let errors = LastLines::default();
         tokio::spawn(errors.clone().keep(stderr));
@@ -157,7 +157,7 @@ impl Session {
         ssh: &Ssh,
         agent: &str,
         root: &str,
-        luggage: &Luggage<'_>,
+        session_files: &SessionFiles<'_>,
     ) -> Result<(), String> {
         let hello = self.ask(0, "initialize", &json!({"protocol": {"min": 1, "max": 1}})).await?;
         if hello["protocol"] != 1 {
@@ -165,17 +165,18 @@ impl Session {
         }
         let key = |fence: &Fence| {
             let Fence { trial, attempt, .. } = fence;
-            json!({"experiment": luggage.experiment, "trial": trial, "attempt": attempt})
+            json!({"experiment": session_files.experiment, "trial": trial, "attempt": attempt})
         };
-        for fences in luggage.fences.chunks(FENCES_AT_ONCE) {
+        for fences in session_files.fences.chunks(FENCES_AT_ONCE) {
             let keys: Vec<Value> = fences.iter().map(key).collect();
             self.ask(0, "fence", &json!({"attempts": keys})).await?;
         }
-        if let Some(pem) = luggage.direct.and_then(|direct| direct.authority.as_ref()) {
+        if let Some(pem) = session_files.direct.and_then(|direct| direct.authority.as_ref()) {
             let files = [json!({"name": AUTHORITY, "text": pem})];
             self.ask(0, "open", &json!({"files": files})).await?;
         }
-        let url = way_back::open(ssh, agent, root, luggage.socket, luggage.direct).await?;
+        let url =
+            way_back::open(ssh, agent, root, session_files.socket, session_files.direct).await?;
         let files = [json!({"name": "manager.url", "text": format!("{url}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
         self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({"gpus": true})).await?);
@@ -275,7 +276,7 @@ pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
 }
 
 /// Warns of properties of a machine that do not prevent trials but may explain later problems.
-fn warn_of_oddities(machine: &str, answers: &[&str]) {
+fn warn_of_limitations(machine: &str, answers: &[&str]) {
     let answer = |word: &str| answers.iter().find_map(|answer| answer.strip_prefix(word));
     let time = answer("time ").and_then(|time| time.parse().ok());
     let clock = examine::clock(time, SystemClock.now_ms() / 1000).err();
@@ -289,12 +290,12 @@ fn warn_of_oddities(machine: &str, answers: &[&str]) {
 async fn bootstrap(
     ssh: &Ssh,
     machine: &MachineSpec,
-    luggage: &Luggage<'_>,
+    session_files: &SessionFiles<'_>,
 ) -> Result<(String, String), String> {
     let (cache, root) = folders(machine);
-    let (sha256, experiment) = (luggage.agent_sha256, luggage.experiment);
-    let code = code_cache::find(experiment, luggage.code_sha256);
-    let said = ssh
+    let (sha256, experiment) = (session_files.agent_sha256, session_files.experiment);
+    let code = code_cache::find(experiment, session_files.code_sha256);
+    let output = ssh
         .run(&format!(
             r#"cache={cache}; root={root}; echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/{experiment}"
 echo "{MARK}time $(date +%s)"; echo "{MARK}files $(stat -f -c %T "$root" 2>/dev/null || stat -f -c %T "$HOME" 2>/dev/null)"
@@ -302,16 +303,17 @@ if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256} 
 {code}"#
         ))
         .await?;
-    let mut said = said.lines().filter_map(|line| line.strip_prefix(MARK));
-    let (Some(system), Some(agent), Some(root)) = (said.next(), said.next(), said.next()) else {
+    let mut output = output.lines().filter_map(|line| line.strip_prefix(MARK));
+    let (Some(system), Some(agent), Some(root)) = (output.next(), output.next(), output.next())
+    else {
         return Err("the machine's shell did not run the setup script".to_owned());
     };
     let ours = format!("Linux {}", std::env::consts::ARCH);
     if system != ours {
         return Err(format!("the machine's system is {system}, but the agent is for {ours}"));
     }
-    let rest: Vec<&str> = said.collect();
-    warn_of_oddities(&machine.name, &rest);
+    let rest: Vec<&str> = output.collect();
+    warn_of_limitations(&machine.name, &rest);
     let file = quoted(agent);
     if !rest.contains(&"agent") {
         let script = format!(
@@ -319,10 +321,10 @@ if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256} 
 [ "$(sha256sum < "$new")" = "{sha256}  -" ] || {{ echo "the agent arrived damaged" >&2; exit 1; }}
 chmod 700 "$new"; mv "$new" {file}"#
         );
-        ssh.send(&script, luggage.agent).await?;
+        ssh.send(&script, session_files.agent).await?;
     }
     if !rest.contains(&"code") {
-        ssh.send(&code_cache::receive(root, luggage.code_sha256), luggage.code).await?;
+        ssh.send(&code_cache::receive(root, session_files.code_sha256), session_files.code).await?;
     }
     Ok((agent.to_owned(), root.to_owned()))
 }
@@ -360,8 +362,8 @@ mod tests {
         let errors = LastLines::default();
         assert_eq!(errors.explain("it ended".to_owned()), "it ended");
         let long = "x".repeat(2_000);
-        let said = format!("one\n{long}\n\n two\r\nthree\nfour\n");
-        errors.clone().keep(said.as_bytes()).await;
+        let output = format!("one\n{long}\n\n two\r\nthree\nfour\n");
+        errors.clone().keep(output.as_bytes()).await;
         assert_eq!(
             errors.explain("it ended".to_owned()),
             "it ended; it printed: two / three / four"

@@ -24,19 +24,19 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for sending a file, or for deleting many.
 const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest message of ssh that is kept, in bytes.
-const SAID_BYTES: u64 = 16 << 10;
+const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 /// The line that an established connection prints.
-const CONNECTED: &str = "connected";
+const CONNECTED_LINE: &str = "connected";
 
 /// The command that holds a control connection. It ends when its standard input closes, which also happens when the
 /// manager is killed.
-const HOLD: &str = "exec cat >/dev/null";
+const HOLD_COMMAND: &str = "exec cat >/dev/null";
 
 /// A control connection. Dropping the value ends the connection.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
     ssh: Child,
-    /// The standard input of [`HOLD`].
+    /// The standard input of [`HOLD_COMMAND`].
     _input: ChildStdin,
 }
 
@@ -110,7 +110,7 @@ impl Ssh {
                 command.args(["-o", "BatchMode=yes"]);
             }
         }
-        command.arg("--").arg(&self.machine.host).arg(HOLD);
+        command.arg("--").arg(&self.machine.host).arg(HOLD_COMMAND);
         // The process has its own group, because Ctrl-C at the terminal must only reach the manager.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -119,19 +119,19 @@ impl Ssh {
         let (Some(input), Some(stdout), Some(stderr)) = pipes else {
             return Err("ssh has no pipes".to_owned());
         };
-        let said = tokio::spawn(async move {
+        let stderr = tokio::spawn(async move {
             let mut stderr = stderr;
             let mut text = Vec::new();
-            drop((&mut stderr).take(SAID_BYTES).read_to_end(&mut text).await);
+            drop((&mut stderr).take(MAX_MESSAGE_BYTES).read_to_end(&mut text).await);
             // The rest is discarded, so that ssh never waits for a reader.
             drop(tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await);
             String::from_utf8_lossy(&text).into_owned()
         });
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
-        let mut first = (&mut stdout).take(SAID_BYTES);
+        let mut first = (&mut stdout).take(MAX_MESSAGE_BYTES);
         match timeout(CONNECT_TIMEOUT, first.read_line(&mut line)).await {
-            Ok(Ok(_)) if line.trim() == CONNECTED => {
+            Ok(Ok(_)) if line.trim() == CONNECTED_LINE => {
                 // The login shell's output is read and discarded, because ssh ends when it cannot write.
                 tokio::spawn(async move {
                     drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await);
@@ -141,8 +141,8 @@ impl Ssh {
             Ok(_) => {
                 drop(input);
                 drop(ssh.wait().await);
-                let said = said.await.unwrap_or_default();
-                Err(last_line(&said).unwrap_or("ssh ended without a message").to_owned())
+                let stderr = stderr.await.unwrap_or_default();
+                Err(last_line(&stderr).unwrap_or("ssh ended without a message").to_owned())
             }
             Err(_) => Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}")),
         }
@@ -165,7 +165,7 @@ impl Ssh {
             format!("StrictHostKeyChecking={check}"),
             "ForwardAgent=no".to_owned(),
             "PermitLocalCommand=yes".to_owned(),
-            format!("LocalCommand=echo {CONNECTED}"),
+            format!("LocalCommand=echo {CONNECTED_LINE}"),
         ];
         options.extend(self.machine_options());
         // The first value of an option counts, so the user's own values override these.
@@ -253,8 +253,8 @@ fn finished(
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(last_line(&said).map_or_else(|| output.status.to_string(), str::to_owned))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(last_line(&stderr).map_or_else(|| output.status.to_string(), str::to_owned))
 }
 
 /// Returns the last line that is not empty, where ssh prints its reason.
@@ -268,8 +268,8 @@ mod tests {
 
     #[test]
     fn the_reason_is_the_last_line() {
-        let said = "Warning: banner\nme@gpu1: Permission denied (publickey).\r\n\n";
-        assert_eq!(last_line(said), Some("me@gpu1: Permission denied (publickey)."));
+        let stderr = "Warning: banner\nme@gpu1: Permission denied (publickey).\r\n\n";
+        assert_eq!(last_line(stderr), Some("me@gpu1: Permission denied (publickey)."));
         assert_eq!(last_line("\n"), None);
     }
 

@@ -11,15 +11,15 @@ async fn the_duration_of_a_trial_is_the_one_that_its_agent_reports() {
         let bed = if stored_before {
             // The manager dies after it stored the reports and before it handled them.
             bed.task.abort();
-            bed.say(&trial, 0, words).await;
+            bed.send(&trial, 0, words).await;
             bed.resumed().await
         } else {
-            bed.say(&trial, 0, words).await;
+            bed.send(&trial, 0, words).await;
             let row = bed.trial(JobState::Running).await;
             assert_eq!(row.started_at_ms, Some(trial.created_at_ms));
             bed
         };
-        bed.gone(&trial);
+        bed.end_job(&trial);
         let row = bed.trial(JobState::Succeeded).await;
         let expected = (Some(trial.created_at_ms), Some(trial.created_at_ms));
         assert_eq!((row.started_at_ms, row.ended_at_ms), expected);
@@ -46,7 +46,7 @@ async fn the_next_manager_handles_a_start_that_a_dead_one_only_stored() {
 async fn a_trial_that_reports_has_started_even_without_a_start_report() {
     let bed = Bed::new().await;
     let trial = bed.trial(JobState::Waiting).await;
-    bed.say(&trial, 0, vec![result(7.0)]).await;
+    bed.send(&trial, 0, vec![result(7.0)]).await;
     assert!(bed.trial(JobState::Running).await.started_at_ms.is_some());
 }
 
@@ -95,8 +95,8 @@ async fn simultaneous_starts_share_one_commit() {
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for row in waiting {
-        let said = Report { seq: 0, observed_at_ms: row.created_at_ms, body: started() };
-        bed.handle.reported(row.id, row.attempt, vec![said]).await;
+        let report = Report { seq: 0, observed_at_ms: row.created_at_ms, body: started() };
+        bed.handle.send_reports(row.id, row.attempt, vec![report]).await;
     }
     let running = all(JobState::Running).await;
     assert!(running.iter().all(|row| row.started_at_ms == Some(row.created_at_ms)));
@@ -112,8 +112,8 @@ async fn reports_of_an_old_keeper_count_for_their_own_attempt() {
     let keeper = crate::util::ids::of_old_keeper(&trial.attempt);
     bed.report(&trial, "before-legacy", 0, vec![result(9.0)]).await.unwrap();
     bed.report(&trial, keeper.as_str(), 0, vec![result(5.0)]).await.unwrap();
-    bed.say(&trial, 1, vec![ended(Cause::Succeeded)]).await;
-    bed.gone(&trial);
+    bed.send(&trial, 1, vec![ended(Cause::Succeeded)]).await;
+    bed.end_job(&trial);
     bed.trial(JobState::Succeeded).await;
     bed.task.await.unwrap().unwrap();
     assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(5.0.into())]);

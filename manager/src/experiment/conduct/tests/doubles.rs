@@ -74,7 +74,7 @@ impl TrainingService for Service {
         self.hands_over
     }
 
-    async fn handed_over(&self, trial: &TrialJobId) {
+    async fn hand_over(&self, trial: &TrialJobId) {
         self.handed_over.lock().unwrap().push(trial.clone());
     }
 

@@ -8,7 +8,7 @@ async fn waiting() -> (Bed, TrialRow) {
     let trial = bed.begun().await;
     bed.settled().await;
     bed.store.fill_disk(true);
-    bed.gone(&trial);
+    bed.end_job(&trial);
     let begun = std::time::Instant::now();
     while bed.store.write_error().is_none() {
         assert!(begun.elapsed() < BOUND, "the end is recorded");
@@ -105,12 +105,12 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
         trials = bed.store.trials().await.unwrap();
     }
     for trial in &trials {
-        bed.say(trial, 0, vec![started()]).await;
+        bed.send(trial, 0, vec![started()]).await;
     }
     // The agent is silent for almost a lease before the disk is full, and reports just in time.
     bed.silence(55).await;
     bed.store.fill_disk(true);
-    bed.gone(&trials[0]);
+    bed.end_job(&trials[0]);
     soon(async {
         while bed.store.write_error().is_none() {
             tokio::task::yield_now().await;
@@ -144,8 +144,8 @@ async fn a_stop_during_a_disk_failure_leaves_the_trial_to_the_next_manager() {
     bed.settled().await;
     let row = bed.store.trial(&trial.id).await.unwrap().unwrap();
     assert_eq!((row.state, row.intent), (JobState::Running, None), "the state is unchanged");
-    bed.say(&trial, 1, vec![result(5.0), ended(Cause::Succeeded)]).await;
-    bed.gone(&trial);
+    bed.send(&trial, 1, vec![result(5.0), ended(Cause::Succeeded)]).await;
+    bed.end_job(&trial);
     bed.trial(JobState::Succeeded).await;
     assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
 }

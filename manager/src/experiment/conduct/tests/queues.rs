@@ -54,7 +54,7 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
     // A delayed report of the first pod arrives. Neither its clock nor its name shows that it is older.
     bed.report(&trial, &first, 4, vec![result(0.9)]).await.unwrap();
     bed.report(&trial, &second, 2, vec![ended(Cause::Succeeded)]).await.unwrap();
-    bed.gone(&again);
+    bed.end_job(&again);
     let end = bed.trial(JobState::Succeeded).await;
     assert_eq!(end.attempt.as_str(), second);
     bed.task.await.unwrap().unwrap();
@@ -87,7 +87,7 @@ async fn a_pod_that_has_left_is_known_until_its_trial_ends() {
     bed.jobs.send(JobNews::PodLeft(left)).unwrap();
     bed.settled().await;
     assert!(bed.handle.departed().has(&id, "u") && !bed.handle.departed().has(&id, "v"));
-    bed.gone(&trial);
+    bed.end_job(&trial);
     bed.trial(JobState::Failed).await;
     bed.task.await.unwrap().unwrap();
     assert!(!bed.handle.departed().has(&id, "u"));
@@ -106,11 +106,11 @@ async fn handing_over() -> Bed {
 async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
     let bed = handing_over().await;
     let trial = bed.trial(JobState::Running).await;
-    bed.say(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
+    bed.send(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
     bed.trial(JobState::Succeeded).await;
     // The next trial does not wait for the job, and the later end of the job has no effect.
     bed.trial(JobState::Waiting).await;
-    bed.gone(&trial);
+    bed.end_job(&trial);
     bed.settled().await;
     assert_eq!(bed.trial(JobState::Succeeded).await.id, trial.id);
     assert_eq!(*bed.service.handed_over.lock().unwrap(), [trial.id]);
@@ -121,10 +121,10 @@ async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
 async fn a_stopped_pod_does_not_end_its_trial_before_its_job() {
     let bed = handing_over().await;
     let trial = bed.trial(JobState::Running).await;
-    bed.say(&trial, 1, vec![ended(Cause::Stopped)]).await;
+    bed.send(&trial, 1, vec![ended(Cause::Stopped)]).await;
     bed.settled().await;
     bed.trial(JobState::Running).await;
     assert_eq!(*bed.service.handed_over.lock().unwrap(), []);
-    bed.gone(&trial);
+    bed.end_job(&trial);
     bed.trial(JobState::UserCanceled).await;
 }

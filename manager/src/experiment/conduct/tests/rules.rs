@@ -24,21 +24,21 @@ async fn assessed() -> Bed {
 /// Runs the first trial to its end within this number of seconds, and returns the second one after its first step.
 async fn second(bed: &Bed, seconds: u64) -> TrialRow {
     let first = bed.begun().await;
-    bed.say(&first, 1, vec![step(0, 0.5), step(1, 0.7)]).await;
+    bed.send(&first, 1, vec![step(0, 0.5), step(1, 0.7)]).await;
     for _ in 0..seconds / 25 {
         bed.silence(25).await;
-        bed.say(&first, 3, Vec::new()).await;
+        bed.send(&first, 3, Vec::new()).await;
     }
-    bed.say(&first, 3, vec![result(0.7), ended(Cause::Succeeded)]).await;
-    bed.gone(&first);
+    bed.send(&first, 3, vec![result(0.7), ended(Cause::Succeeded)]).await;
+    bed.end_job(&first);
     let second = bed.begun().await;
-    bed.say(&second, 1, vec![step(0, 0.55)]).await;
+    bed.send(&second, 1, vec![step(0, 0.55)]).await;
     second
 }
 
 /// Returns the assessor's rule among the directives for a trial's agent.
 async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
-    let ack = bed.say(trial, 2, Vec::new()).await;
+    let ack = bed.send(trial, 2, Vec::new()).await;
     ack.directives.into_iter().find_map(|order| {
         let DirectiveBody::StopRules { rules, .. } = order.body else { return None };
         assert_eq!(rules[0].reason, StopReason::Deadline, "the time limit stays");
@@ -94,17 +94,17 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
         ("the note arrives",                vec![note, stop()], "too bad"),
         ("another manager got the note",    vec![stop()],       "over"),
     ];
-    for (says, bodies, why) in table {
+    for (case, bodies, why) in table {
         let bed = assessed().await;
         let trial = second(&bed, 25).await;
-        bed.say(&trial, 2, bodies).await;
-        bed.gone(&trial);
+        bed.send(&trial, 2, bodies).await;
+        bed.end_job(&trial);
         let row = bed.trial(JobState::EarlyStopped).await;
         assert_eq!((row.message.as_deref(), row.intent), (Some(why), Some(StopReason::EarlyStop)));
-        assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done, "{says}");
+        assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done, "{case}");
         // The last step becomes the result, as for any trial that was stopped early.
         let learnt = [Outcome::Result(0.7.into()), Outcome::Result(0.55.into())];
-        assert_eq!(*bed.observed.0.lock().unwrap(), learnt, "{says}");
+        assert_eq!(*bed.observed.0.lock().unwrap(), learnt, "{case}");
     }
 }
 
@@ -116,7 +116,7 @@ async fn the_agent_of_an_adopted_trial_receives_its_time_limit_again() {
     let bed = bed.resumed().await;
     let trial = bed.trial(JobState::Running).await;
     bed.settled().await;
-    let ack = bed.say(&trial, 1, Vec::new()).await;
+    let ack = bed.send(&trial, 1, Vec::new()).await;
     let limits: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
     let DirectiveBody::StopRules { rules, .. } = limits[0] else { panic!("{limits:?}") };
     assert_eq!(rules[0].reason, StopReason::Deadline);

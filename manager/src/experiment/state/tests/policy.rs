@@ -15,7 +15,7 @@ fn failed_by(number: u64, class: Class) -> Event {
 
 /// Returns a search of one trial at a time, with the first one started.
 fn governed(policy: Policy) -> State {
-    let mut state = State::new(limits(1, 9)).under(policy);
+    let mut state = State::new(limits(1, 9)).with_policy(policy);
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
     state
@@ -37,7 +37,7 @@ fn a_target_ends_the_search() {
         let mut state = governed(Policy { target: Some((mode, target)), ..Policy::default() });
         let effects = state.step(succeeded(0, result), Duration::ZERO);
         assert_eq!(state.state() == ExperimentState::Done, ends, "{mode:?} {target} {result}");
-        assert_eq!(told(&effects).len(), usize::from(ends));
+        assert_eq!(messages(&effects).len(), usize::from(ends));
     }
 }
 
@@ -51,18 +51,18 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
         ("with a success between",  &[Some(UserError), Some(UserError), None, Some(UserError)], false),
         ("two",                     &[Some(UserError), Some(UserError)],                        false),
     ];
-    for (says, ends, holds) in table {
+    for (case, ends, holds) in table {
         let mut state =
             governed(Policy { failures: FailureLimit::Consecutive(3), ..Policy::default() });
-        let mut said = Vec::new();
+        let mut messages_sent = Vec::new();
         for (number, class) in (0..).zip(ends) {
             let event = class.map_or_else(|| succeeded(number, 1.0), |c| failed_by(number, c));
             let effects = state.step(event, Duration::ZERO);
-            said.extend(told(&effects));
+            messages_sent.extend(messages(&effects));
             state.step(proposed(number + 1), Duration::ZERO);
         }
-        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{says}: {said:?}");
-        assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
+        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{case}: {messages_sent:?}");
+        assert_eq!(messages_sent.len(), usize::from(holds), "one message: {messages_sent:?}");
     }
 }
 
@@ -90,30 +90,34 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
         ("the default is turned off",              1, Some(0),    None,    &alike,              None),
         ("the user's limit",                        1, Some(2),    None,    &alike,              Some(2)),
     ];
-    for (says, concurrency, limit, reports, ends, held) in table {
+    for (case, concurrency, limit, reports, ends, held) in table {
         let failures = FailureLimit::of_file(limit);
         let policy = Policy { failures, ..Policy::default() };
-        let mut state = State::new(limits(concurrency, 99)).under(policy);
+        let mut state = State::new(limits(concurrency, 99)).with_policy(policy);
         state.step(Event::Begin, Duration::ZERO);
         for number in 0..20 {
             state.step(proposed(number), Duration::ZERO);
         }
-        let mut said = Vec::new();
+        let mut messages_sent = Vec::new();
         let mut held_after = None;
         for (number, (cause, exit)) in (0..).zip(ends) {
             if reports == usize::try_from(number).ok() {
-                state.reported();
+                state.record_metric();
             }
             let verdict = Some(Box::new(verdict(*cause, *exit)));
             let event =
                 Event::Gone { trial: id(number), gone: unknown_end(), verdict, result: None };
-            said.extend(told(&state.step(event, Duration::ZERO)));
+            messages_sent.extend(messages(&state.step(event, Duration::ZERO)));
             if state.is_held() {
                 held_after = held_after.or(usize::try_from(number + 1).ok());
             }
         }
-        assert_eq!(held_after, held, "{says}: {said:?}");
-        assert_eq!(said.len(), usize::from(held.is_some()), "{says}, one message: {said:?}");
+        assert_eq!(held_after, held, "{case}: {messages_sent:?}");
+        assert_eq!(
+            messages_sent.len(),
+            usize::from(held.is_some()),
+            "{case}, one message: {messages_sent:?}"
+        );
     }
 }
 
@@ -154,16 +158,16 @@ fn attempts_that_never_start_hold_the_search() {
     // An attempt that begins restarts the count.
     for (begins, holds) in [(None, true), (Some(2), false)] {
         let mut state = governed(Policy::default());
-        let mut said = Vec::new();
+        let mut messages_sent = Vec::new();
         for number in 0..5 {
             if begins == Some(number) {
                 state.step(Event::Started { trial: id(number) }, Duration::ZERO);
             }
-            said.extend(told(&state.step(lost(number), Duration::ZERO)));
+            messages_sent.extend(messages(&state.step(lost(number), Duration::ZERO)));
             state.step(proposed(number + 1), Duration::ZERO);
         }
-        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{said:?}");
-        assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
+        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{messages_sent:?}");
+        assert_eq!(messages_sent.len(), usize::from(holds), "one message: {messages_sent:?}");
     }
     // As many trials as run at a time may disappear together with their machine.
     let mut state = State::new(limits(8, 99));
@@ -180,7 +184,7 @@ fn attempts_that_never_start_hold_the_search() {
     // A trial that would be retried waits until a user has removed the cause.
     let mut state = governed(Policy { retries: 9, ..Policy::default() });
     let effects: Vec<Effect> = (0..5).flat_map(|_| state.step(lost(0), Duration::ZERO)).collect();
-    assert_eq!((told(&effects).len(), ends(&effects)), (1, vec![]), "{effects:?}");
+    assert_eq!((messages(&effects).len(), ends(&effects)), (1, vec![]), "{effects:?}");
     assert_eq!(state.state(), ExperimentState::Stopped);
 }
 

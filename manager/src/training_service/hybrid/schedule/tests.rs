@@ -60,10 +60,10 @@ fn a_trial_is_placed_at_a_part_with_room() {
         ("nowhere",                            &[None, None],       vec![Jobs(0), down()],      &[]),
         ("to the only part",                   &[Some(2)],          vec![Unknown],              &[0, 0]),
     ];
-    for (says, limits, rooms, expected) in table {
+    for (case, limits, rooms, expected) in table {
         let mut schedule = schedule(limits, &["a", "b", "c"]);
         let parts: Vec<_> = place(&mut schedule, &rooms, now).into_iter().map(|it| it.1).collect();
-        assert_eq!(parts, expected, "{says}");
+        assert_eq!(parts, expected, "{case}");
     }
 }
 
@@ -81,7 +81,7 @@ fn a_part_with_a_waiting_trial_gets_no_further_trial() {
                part 1: it has 1 of at most 1 trials (`trialConcurrency`))";
     assert_eq!(news, [(trial("d"), attempt("d"), why.to_owned())]);
     assert_eq!(schedule.news_of_waiting(&rooms, now), [], "a reason is reported once");
-    schedule.began(&trial("a"));
+    schedule.mark_running(&trial("a"));
     // A late report about an earlier wait changes nothing.
     schedule.waits(&trial("a"), &attempt("a"), false);
     assert_eq!(place(&mut schedule, &rooms, now), [("d".to_owned(), 0)]);
@@ -105,11 +105,11 @@ fn a_waiting_trial_moves_to_a_part_with_room_and_not_back_at_once() {
     assert_eq!(schedule.movable(&[Unknown, Unknown], now), [(trial("a"), 0)]);
     schedule.take_back(&trial("a"), now);
     assert_eq!(place(&mut schedule, &[Unknown, down()], now), [], "the trial does not move back");
-    assert_eq!(place(&mut schedule, &[Unknown, down()], now + PASS_OVER), [("a".to_owned(), 0)]);
+    assert_eq!(place(&mut schedule, &[Unknown, down()], now + SKIP_TIME), [("a".to_owned(), 0)]);
     schedule.waits(&trial("a"), &attempt("a"), false);
     schedule.request_stop(&trial("a"));
     assert_eq!(
-        schedule.movable(&[Unknown, Unknown], now + PASS_OVER),
+        schedule.movable(&[Unknown, Unknown], now + SKIP_TIME),
         [],
         "a stopped trial does not move"
     );
@@ -122,23 +122,27 @@ fn a_refused_trial_is_placed_at_each_other_part_once() {
     let mut schedule = schedule(&[None, None], &["a"]);
     place(&mut schedule, &rooms, now);
     let other = AttemptId::new("a-2").unwrap();
-    assert_eq!(schedule.refuse(&trial("a"), &other, 0, "late", now), Refused::Unknown);
+    assert_eq!(schedule.refuse(&trial("a"), &other, 0, "late", now), RefusalResult::Unknown);
     assert_eq!(
         schedule.refuse(&trial("a"), &attempt("a"), 0, "no such queue", now),
-        Refused::Queued
+        RefusalResult::Queued
     );
     assert_eq!(place(&mut schedule, &rooms, now), [("a".to_owned(), 1)]);
     let refused = schedule.refuse(&trial("a"), &attempt("a"), 1, "no token", now);
     let reasons = "part 0: no such queue; part 1: no token";
-    assert_eq!(refused, Refused::ByAll(reasons.to_owned()));
+    assert_eq!(refused, RefusalResult::ByAll(reasons.to_owned()));
     assert_eq!(place(&mut schedule, &rooms, now), []);
     schedule.add(job("b"));
     assert_eq!(place(&mut schedule, &rooms, now), [], "both parts are skipped for a while");
-    let later = now + PASS_OVER;
+    let later = now + SKIP_TIME;
     assert_eq!(place(&mut schedule, &rooms, later), [("b".to_owned(), 0)]);
     schedule.request_stop(&trial("b"));
     let refused = schedule.refuse(&trial("b"), &attempt("b"), 0, "no", later);
-    assert_eq!(refused, Refused::ByAll("part 0: no".to_owned()), "a stopped trial does not move");
+    assert_eq!(
+        refused,
+        RefusalResult::ByAll("part 0: no".to_owned()),
+        "a stopped trial does not move"
+    );
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn a_part_that_cannot_start_trials_is_skipped_for_a_while() {
     for pause in [5, 10, 20, 40, 80, 160, 300, 300] {
         schedule.add(job("a"));
         assert_eq!(place(&mut schedule, &rooms, now), [("a".to_owned(), 0)], "{pause}");
-        schedule.failed_to_begin(&trial("a"), &attempt("a"), now);
+        schedule.record_failed_start(&trial("a"), &attempt("a"), now);
         schedule.remove(&trial("a"), &attempt("a"));
         schedule.add(job("b"));
         let before = now + Duration::from_secs(pause - 1);
@@ -159,9 +163,9 @@ fn a_part_that_cannot_start_trials_is_skipped_for_a_while() {
     }
     schedule.add(job("a"));
     place(&mut schedule, &rooms, now);
-    schedule.began(&trial("a"));
+    schedule.mark_running(&trial("a"));
     // The end of a trial that has run does not count as a failed start.
-    schedule.failed_to_begin(&trial("a"), &attempt("a"), now);
+    schedule.record_failed_start(&trial("a"), &attempt("a"), now);
     schedule.add(job("b"));
     assert_eq!(place(&mut schedule, &rooms, now), [("b".to_owned(), 0)]);
 }
@@ -181,7 +185,7 @@ fn a_trial_that_may_be_at_a_part_is_only_placed_there() {
     assert_eq!(place(&mut schedule, &[Unknown, Unknown], now), [("a".to_owned(), 1)]);
     assert_eq!(
         schedule.refuse(&trial("a"), &attempt("a"), 1, "no", now),
-        Refused::ByAll("part 1: no".to_owned())
+        RefusalResult::ByAll("part 1: no".to_owned())
     );
 }
 

@@ -148,15 +148,18 @@ impl Error {
 
     /// Returns whether a request that succeeded before may succeed again after a user has removed the cause. Examples
     /// are an exhausted quota, an expired token or certificate, an absent authenticator, or a removed kind.
-    pub fn may_be_mended(&self) -> bool {
-        let papers = matches!(
+    pub fn is_recoverable(&self) -> bool {
+        let is_auth_error = matches!(
             self,
             Self::NotKnown { .. }
                 | Self::Certificate { .. }
                 | Self::ServerExpired { .. }
                 | Self::Credentials { .. }
         );
-        papers || matches!(self, Self::NotAllowed { .. }) || self.is_not_found() || self.may_pass()
+        is_auth_error
+            || matches!(self, Self::NotAllowed { .. })
+            || self.is_not_found()
+            || self.may_pass()
     }
 
     /// Returns whether the object, its namespace or its kind does not exist.
@@ -190,7 +193,7 @@ impl Error {
 pub(super) fn of(server: &str, source: kube::Error) -> Error {
     let server = server.to_owned();
     let kube::Error::Api(status) = source else {
-        if let Some(problem) = papers(&source) {
+        if let Some(problem) = auth_error(&source) {
             return Error::Credentials { server, message: credentials(problem) };
         }
         let message = chain(&source);
@@ -218,8 +221,8 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     // The library's message for an answer that is not a `Status`. (The real server sends such an answer for unknown
     // kinds: `404 page not found`.)
     let message = if status.reason == "Failed to parse error data" {
-        let said = shortened(message.lines().next().unwrap_or_default());
-        format!("the answer of {server} is not that of a Kubernetes API server ({code}): {said}")
+        let detail = shortened(message.lines().next().unwrap_or_default());
+        format!("the answer of {server} is not that of a Kubernetes API server ({code}): {detail}")
     } else {
         message
     };
@@ -252,8 +255,8 @@ fn since(words: &str) -> Option<String> {
 
 /// Returns whether a request failed because one side rejects the other's credentials, or because the client's own were
 /// unavailable.
-pub(super) fn is_about_papers(source: &kube::Error) -> bool {
-    papers(source).is_some() || is_about_certificates(&chain(source))
+pub(super) fn is_credentials_error(source: &kube::Error) -> bool {
+    auth_error(source).is_some() || is_about_certificates(&chain(source))
 }
 
 /// Returns whether an error concerns certificates. The libraries distinguish certificates from connections only in
@@ -264,8 +267,8 @@ fn is_about_certificates(message: &str) -> bool {
 }
 
 /// Finds the problem with the credentials among the sources of an error.
-fn papers<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
-    error.downcast_ref().or_else(|| papers(error.source()?))
+fn auth_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
+    error.downcast_ref().or_else(|| auth_error(error.source()?))
 }
 
 /// Describes a credentials problem for the user. The library's own message would contain a program's variables and
@@ -276,12 +279,12 @@ fn credentials(problem: &AuthError) -> String {
             "the program that the kubeconfig names for it (users: exec) cannot be started: {source}; is it installed, and in the PATH?"
         ),
         AuthError::AuthExecRun { out, .. } => {
-            let said = String::from_utf8_lossy(&out.stderr);
-            let said =
-                said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-            let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+            let detail = String::from_utf8_lossy(&out.stderr);
+            let detail =
+                detail.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+            let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
             format!(
-                "the program that the kubeconfig names for it (users: exec) failed ({}){said}; does `kubectl get pods` work here?",
+                "the program that the kubeconfig names for it (users: exec) failed ({}){detail}; does `kubectl get pods` work here?",
                 out.status
             )
         }
@@ -327,13 +330,13 @@ mod tests {
             (500, true,  true,  "is in trouble (500)"),
             (503, true,  true,  "is in trouble (503)"),
         ];
-        for (code, may_pass, may_be_mended, says) in table {
+        for (code, may_pass, is_recoverable, text) in table {
             let status = Status { code, message: "exceeded quota".to_owned(), ..Status::default() };
             let error = of("https://k", kube::Error::Api(Box::new(status)));
             assert_eq!(error.may_pass(), may_pass, "{code}");
-            assert_eq!(error.may_be_mended(), may_be_mended, "{code}");
+            assert_eq!(error.is_recoverable(), is_recoverable, "{code}");
             assert_eq!(error.is_quota(), code == 403, "{code}");
-            assert!(error.to_string().contains(says), "{code}: {error}");
+            assert!(error.to_string().contains(text), "{code}: {error}");
             assert!(!error.is_conflict(), "{code}: {error}");
         }
         let status = Status { code: 409, reason: "AlreadyExists".to_owned(), ..Status::default() };
@@ -357,10 +360,10 @@ mod tests {
             (500, away,                        true,  true,  false),
             (400, field,                       false, false, true),
         ];
-        for (code, message, may_be_mended, is_webhook_down, is_unknown_field) in table {
+        for (code, message, is_recoverable, is_webhook_down, is_unknown_field) in table {
             let status = Status { code, message: message.to_owned(), ..Status::default() };
             let error = of("https://k", kube::Error::Api(Box::new(status)));
-            assert_eq!(error.may_be_mended(), may_be_mended, "{code} {message}");
+            assert_eq!(error.is_recoverable(), is_recoverable, "{code} {message}");
             assert_eq!(error.is_webhook_down(), is_webhook_down, "{code} {message}");
             assert_eq!(error.is_unknown_field(), is_unknown_field, "{code} {message}");
             assert!(error.to_string().contains(message), "{error}");
@@ -378,7 +381,7 @@ mod tests {
         let failed = AuthError::AuthExecRun { cmd, out: Box::new(out) };
         // The error as it arrives after a renewal of the credentials, and as it arrives at the start.
         let boxed = kube::Error::Service(Box::new(AuthError::ExecPluginFailed));
-        for (source, says) in [
+        for (source, text) in [
             (
                 kube::Error::Auth(failed),
                 "failed (exit status: 2): The session has expired; run `aws sso login`",
@@ -386,11 +389,11 @@ mod tests {
             (boxed, "printed no ExecCredential"),
         ] {
             let error = of("https://k", source);
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
             assert!(
                 !error.to_string().contains("secret") && !error.to_string().contains("a-token")
             );
-            assert!(error.may_be_mended() && !error.may_pass(), "{error}");
+            assert!(error.is_recoverable() && !error.may_pass(), "{error}");
         }
     }
 }

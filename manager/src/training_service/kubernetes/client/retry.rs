@@ -15,7 +15,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Repeats a request a few times until it succeeds or is refused, and returns the last answer.
-pub async fn a_few_times<T, F>(request: impl Fn() -> F) -> Result<T, Error>
+pub async fn with_retries<T, F>(request: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
@@ -58,7 +58,7 @@ mod tests {
         ];
         for (failing, then, expected, tries) in table {
             let count = Cell::new(0);
-            let done = a_few_times(|| {
+            let done = with_retries(|| {
                 count.set(count.get() + 1);
                 let answer = if count.get() <= failing {
                     Err(trouble())
@@ -74,7 +74,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unresponsive_cluster_is_not_tried_again_after_the_time_limit() {
         let count = Cell::new(0);
-        let done = a_few_times(|| async {
+        let done = with_retries(|| async {
             count.set(count.get() + 1);
             sleep(RETRY_TIMEOUT).await;
             Err::<(), _>(trouble())

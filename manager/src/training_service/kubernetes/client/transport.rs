@@ -16,9 +16,9 @@ use tracing::{debug, info};
 use super::{Access, Error, access, error};
 
 /// The shortest time between two reads of the credentials.
-const READ_AGAIN: Duration = Duration::from_secs(5);
+const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(5);
 /// The longest pause that a server's `Retry-After` can cause.
-const LONGEST_REST: Duration = Duration::from_secs(15);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(15);
 
 type Request = hyper::Request<Body>;
 type Response = hyper::Response<Body>;
@@ -38,7 +38,7 @@ struct State {
     client: Client,
     read_at: Instant,
     /// The end of the pause in which no request is sent.
-    rests_until: Instant,
+    paused_until: Instant,
 }
 
 impl Transport {
@@ -52,7 +52,7 @@ impl Transport {
             (config.cluster_url.to_string(), config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
         let now = Instant::now();
-        let state = State { client, read_at: now, rests_until: now };
+        let state = State { client, read_at: now, paused_until: now };
         let (access, state) = (Arc::new(access.clone()), Arc::new(Mutex::new(state)));
         Ok(Self { access, server, namespace, state })
     }
@@ -62,20 +62,20 @@ impl Transport {
     }
 
     async fn send(self, request: Request) -> Result<Response, kube::Error> {
-        let until = self.state().rests_until;
+        let until = self.state().paused_until;
         sleep_until(until).await;
         let client = self.state().client.clone();
         let answer = client.send(request).await;
         match &answer {
             Ok(response) => {
-                if let Some(rest) = rest(response) {
-                    self.state().rests_until = Instant::now() + rest;
+                if let Some(pause) = retry_pause(response) {
+                    self.state().paused_until = Instant::now() + pause;
                 }
                 if response.status().as_u16() == 401 {
                     self.read_again().await;
                 }
             }
-            Err(problem) if error::is_about_papers(problem) => self.read_again().await,
+            Err(problem) if error::is_credentials_error(problem) => self.read_again().await,
             Err(_) => {}
         }
         answer
@@ -85,7 +85,7 @@ impl Transport {
     async fn read_again(&self) {
         let due = {
             let mut state = self.state();
-            let due = state.read_at.elapsed() >= READ_AGAIN;
+            let due = state.read_at.elapsed() >= CREDENTIALS_INTERVAL;
             if due {
                 state.read_at = Instant::now();
             }
@@ -131,7 +131,7 @@ async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let (mut config, expired) = access::config(access).await?;
     // This crate's own retries depend on the caller, report the reason, and last no longer than a request may.
     config.default_retry = false;
-    config.connect_timeout = Some(super::CONNECT);
+    config.connect_timeout = Some(super::CONNECT_TIMEOUT);
     if config.accept_invalid_certs && config.root_cert.is_none() {
         // Without verification the certificate authorities of this machine are not needed, and it may have none.
         config.root_cert = Some(Vec::new());
@@ -140,11 +140,11 @@ async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
 }
 
 /// Returns the time for which an overloaded server asks for no requests.
-fn rest(response: &Response) -> Option<Duration> {
+fn retry_pause(response: &Response) -> Option<Duration> {
     let after = response.headers().get(hyper::header::RETRY_AFTER);
     let after = after.filter(|_| [429, 503].contains(&response.status().as_u16()))?;
     let seconds = after.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds).min(LONGEST_REST))
+    Some(Duration::from_secs(seconds).min(MAX_RETRY_PAUSE))
 }
 
 #[cfg(test)]
@@ -170,7 +170,11 @@ mod tests {
                 response = response.header("Retry-After", after);
             }
             let response = response.body(Body::empty()).unwrap();
-            assert_eq!(rest(&response), seconds.map(Duration::from_secs), "{code} {after:?}");
+            assert_eq!(
+                retry_pause(&response),
+                seconds.map(Duration::from_secs),
+                "{code} {after:?}"
+            );
         }
     }
 }

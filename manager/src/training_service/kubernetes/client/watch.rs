@@ -94,17 +94,17 @@ struct RunPolicy {
 }
 
 impl RunSpec {
-    fn says(&self) -> Option<Value> {
+    fn used_fields(&self) -> Option<Value> {
         let policy = self.run_policy.as_ref().and_then(|policy| policy.suspend);
-        let says = self.suspend.or(policy).or(self.active).is_some();
-        (says || self.parallelism.is_some()).then(|| json!(self))
+        let is_stated = self.suspend.or(policy).or(self.active).is_some();
+        (is_stated || self.parallelism.is_some()).then(|| json!(self))
     }
 }
 
 impl From<Read> for WatchedObject {
     fn from(read: Read) -> Self {
         let Read { metadata, spec, status, involved_object, r#type, reason, message } = read;
-        let spec = spec.as_ref().and_then(RunSpec::says);
+        let spec = spec.as_ref().and_then(RunSpec::used_fields);
         let deleted = metadata.deletion_timestamp;
         let deleted = deleted.map(|moment| json!({"deletionTimestamp": moment}));
         let fields = [
@@ -163,7 +163,7 @@ impl Resource for WatchedObject {
 
 /// An event of a watch.
 #[derive(Debug)]
-pub enum Seen {
+pub enum WatchEvent {
     /// A complete listing begins here.
     Begin,
     /// The current state of an object.
@@ -204,7 +204,7 @@ impl Cluster {
         resource: Kind,
         labels: Option<&str>,
         fields: Option<&str>,
-    ) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
+    ) -> impl Stream<Item = WatchEvent> + Send + Unpin + use<> {
         let config = watcher::Config {
             label_selector: labels.map(str::to_owned),
             field_selector: fields.map(str::to_owned),
@@ -214,17 +214,17 @@ impl Cluster {
         let server = self.server.clone();
         let stream = follow(self.objects(resource), config).backoff(Pauses::default());
         Box::pin(stream.map(move |event| match event {
-            Ok(Event::Init) => Seen::Begin,
-            Ok(Event::InitApply(object) | Event::Apply(object)) => Seen::There(object),
-            Ok(Event::InitDone) => Seen::Complete,
-            Ok(Event::Delete(object)) => Seen::Gone(object),
+            Ok(Event::Init) => WatchEvent::Begin,
+            Ok(Event::InitApply(object) | Event::Apply(object)) => WatchEvent::There(object),
+            Ok(Event::InitDone) => WatchEvent::Complete,
+            Ok(Event::Delete(object)) => WatchEvent::Gone(object),
             Err(
                 watcher::Error::InitialListFailed(source)
                 | watcher::Error::WatchStartFailed(source)
                 | watcher::Error::WatchFailed(source),
-            ) => Seen::Trouble(error::of(&server, source).to_string()),
+            ) => WatchEvent::Trouble(error::of(&server, source).to_string()),
             Err(error @ (watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion)) => {
-                Seen::Trouble(chain(&error))
+                WatchEvent::Trouble(chain(&error))
             }
         }))
     }
@@ -279,8 +279,8 @@ mod tests {
             );
         }
         // An object that no controller has examined yet.
-        let unseen = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
-        let object: WatchedObject = serde_json::from_value(unseen).unwrap();
+        let unused = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
+        let object: WatchedObject = serde_json::from_value(unused).unwrap();
         assert_eq!(object.body, json!({}));
     }
 }

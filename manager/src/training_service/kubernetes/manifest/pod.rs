@@ -16,7 +16,7 @@ use crate::training_service::kubernetes::share::{self, Share};
 /// The sum of the agent's own time limits (20 s for the trial, 2 s for its output, 5 s for delivery) and a margin.
 pub(super) const GRACE_S: u64 = 30;
 /// The time for which an agent keeps its pod while the manager does not answer. Undelivered data is lost with the pod.
-const FLUSH: &str = "10m";
+const FLUSH_TIMEOUT: &str = "10m";
 /// The folder of a pod's own files.
 const POD_FOLDER: &str = "/trialkeeper";
 /// The folder where the agent's image is mounted, and the path of the agent in the image that `Dockerfile.trial`
@@ -24,18 +24,18 @@ const POD_FOLDER: &str = "/trialkeeper";
 const AGENT_FOLDER: &str = "/trialkeeper-agent";
 const INSTALLED_AGENT: &str = "/usr/local/bin/trialkeeper";
 /// The folder with the token and the manager's address.
-const ACCESS: &str = "/run/trialkeeper";
+const ACCESS_FOLDER: &str = "/run/trialkeeper";
 /// The first port of the first role, the same as in NNI.
-const PORT: usize = 4000;
+const FIRST_PORT: usize = 4000;
 /// The folder where `frameworkbarrier` writes its results.
-const BARRIER: &str = "/mnt/frameworkbarrier";
+const BARRIER_FOLDER: &str = "/mnt/frameworkbarrier";
 /// The largest record of parameters that is passed in a variable, which can hold 128 KiB. The agent fetches longer ones
 /// from the manager.
 const INLINE_BYTES: usize = 32 << 10;
 
 /// The part of a pod's grace period that remains for the agent after its trial. It includes 2 s for the output, 5 s for
 /// delivery and a margin.
-const AFTER_S: u64 = 10;
+const DELIVERY_S: u64 = 10;
 /// The size at which the agent rotates each stream of output that cannot be read after the pod. The pod keeps twice
 /// this size per stream. The kubelet evicts a pod that exceeds its `ephemeral-storage` limit or its node's disk.
 const ROTATE_BYTES: u64 = 16 << 20;
@@ -45,7 +45,7 @@ const SPOOL_BYTES: u64 = 64 << 20;
 const LOG_RATE: u64 = 1 << 20;
 /// Agent variables that a template may set. They are limits, and affect neither the agent's identity nor the manager's
 /// address.
-const BOUNDS: [&str; 5] = [
+const LIMIT_VARIABLES: [&str; 5] = [
     "TRIALKEEPER_GRACE",
     "TRIALKEEPER_START_TIMEOUT",
     "TRIALKEEPER_ROTATE_BYTES",
@@ -55,7 +55,7 @@ const BOUNDS: [&str; 5] = [
 /// Labels and annotations that protect a pod from other controllers. Service meshes must not add a sidecar, since it
 /// would outlive the trial and keep its pod from ending. The cluster's autoscaler must not evict the pod, since the
 /// trial would start over.
-const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
+const PROTECTING_ANNOTATIONS: [(&str, &[&str], &str); 3] = [
     ("sidecar.istio.io/inject", &["labels", "annotations"], "false"),
     ("linkerd.io/inject", &["annotations"], "disabled"),
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", &["annotations"], "false"),
@@ -87,17 +87,17 @@ pub(in crate::training_service::kubernetes) fn grace(pod: &Value) -> u64 {
 }
 
 /// Adds the labels and annotations that protect a pod, unless its template sets them.
-pub(in crate::training_service::kubernetes) fn leave_alone(metadata: &mut Value) {
-    for (name, places, value) in LEAVE_ALONE {
-        let said = ["labels", "annotations"].iter().any(|place| !metadata[place][name].is_null());
-        for place in places.iter().filter(|_| !said) {
+pub(in crate::training_service::kubernetes) fn protect_from_controllers(metadata: &mut Value) {
+    for (name, places, value) in PROTECTING_ANNOTATIONS {
+        let is_set = ["labels", "annotations"].iter().any(|place| !metadata[place][name].is_null());
+        for place in places.iter().filter(|_| !is_set) {
             set_default(&mut metadata[place], name, Value::from(value));
         }
     }
 }
 
 /// Removes the fields that the controller drops, so that a dry run checks the pod that the controller would create.
-pub(in crate::training_service::kubernetes) fn without_what_is_dropped(pod: &mut Value) {
+pub(in crate::training_service::kubernetes) fn remove_dropped_fields(pod: &mut Value) {
     let lists = ["initContainers", "containers"];
     let containers = lists.map(|list| pod[list].as_array().map_or(0, Vec::len));
     let containers = lists.iter().zip(containers);
@@ -220,7 +220,7 @@ fn container(
     let mut line = render_command(&role.command, &parameters(job));
     if spec.barrier_image.is_some() {
         // The script reads the ports that the agent sets.
-        line = format!(". {BARRIER}/injector.sh && {line}");
+        line = format!(". {BARRIER_FOLDER}/injector.sh && {line}");
     }
     // Kubernetes expands `$(NAME)` and reads `$$` as `$` here.
     let line = line.replace('$', "$$");
@@ -235,18 +235,18 @@ fn container(
     }
     let mounts = [
         json!({"name": "trialkeeper", "mountPath": POD_FOLDER}),
-        json!({"name": "trialkeeper-access", "mountPath": ACCESS, "readOnly": true}),
+        json!({"name": "trialkeeper-access", "mountPath": ACCESS_FOLDER, "readOnly": true}),
     ];
     append(container, "volumeMounts", mounts);
     let pieces = shared(common, job, role);
     append(container, "volumeMounts", pieces.mounts);
     append(container, "volumeMounts", spec.mounts.iter().map(mount_of));
     if spec.barrier_image.is_some() {
-        let mount = json!({"name": "frameworkbarrier-volume", "mountPath": BARRIER});
+        let mount = json!({"name": "frameworkbarrier-volume", "mountPath": BARRIER_FOLDER});
         append(container, "volumeMounts", [mount]);
     }
     if spec.roles.len() > 1 || role.task_number > 1 {
-        set_default(container, "ports", json!([{"containerPort": PORT + position}]));
+        set_default(container, "ports", json!([{"containerPort": FIRST_PORT + position}]));
     }
     set_default(container, "securityContext", container_security());
     resources(container, role);
@@ -371,12 +371,12 @@ fn common_variables(
         ("TRIALKEEPER_ATTEMPT", job.attempt.to_string()),
         ("TRIALKEEPER_SEQUENCE", job.sequence.to_string()),
         ("TRIALKEEPER_PLATFORM", spec.workload.platform().to_owned()),
-        ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS}/manager.url")),
+        ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS_FOLDER}/manager.url")),
         ("TRIALKEEPER_TOKEN_FILE", token_file(spec)),
         ("TRIALKEEPER_OUTPUT_DIR", format!("{POD_FOLDER}/run")),
         ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
-        ("TRIALKEEPER_FLUSH", FLUSH.to_owned()),
-        ("TRIALKEEPER_GRACE", format!("{}s", grace - AFTER_S)),
+        ("TRIALKEEPER_FLUSH", FLUSH_TIMEOUT.to_owned()),
+        ("TRIALKEEPER_GRACE", format!("{}s", grace - DELIVERY_S)),
         ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
         ("TRIALKEEPER_LOG_RATE", LOG_RATE.to_string()),
         // A user id without an account has no home directory, and the image's home may be read-only.
@@ -400,7 +400,7 @@ fn environment(
         variables.push(("TRIALKEEPER_ROTATE_BYTES", ROTATE_BYTES.to_string()));
     }
     if common.has_ca {
-        variables.push(("TRIALKEEPER_CA_FILE", format!("{ACCESS}/ca.pem")));
+        variables.push(("TRIALKEEPER_CA_FILE", format!("{ACCESS_FOLDER}/ca.pem")));
     }
     if let Some(objective) = &common.objective {
         variables.push(("TRIALKEEPER_OBJECTIVE", objective.clone()));
@@ -447,7 +447,7 @@ fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
     for (name, value) in variables {
         // Only the template's values for the home, the GPUs and the agent's limits take precedence.
         if whole.iter().any(|known| has(known, name)) {
-            if !name.starts_with("TRIALKEEPER_") || BOUNDS.contains(&name) {
+            if !name.starts_with("TRIALKEEPER_") || LIMIT_VARIABLES.contains(&name) {
                 continue;
             }
             whole.retain(|known| !has(known, name));
@@ -459,7 +459,7 @@ fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
 
 /// Returns the path of the file from which the agent reads its trial's token.
 fn token_file(spec: &KubernetesSpec) -> String {
-    let folder = if spec.workload.shares_pod_template() { POD_FOLDER } else { ACCESS };
+    let folder = if spec.workload.shares_pod_template() { POD_FOLDER } else { ACCESS_FOLDER };
     format!("{folder}/token")
 }
 
@@ -512,7 +512,7 @@ fn barrier(image: &str) -> Value {
     json!({
         "name": "frameworkbarrier",
         "image": image,
-        "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER}],
+        "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER_FOLDER}],
         // A quota of the namespace may require requests and limits of every container.
         "resources": {
             "requests": {"cpu": "100m", "memory": "64Mi"},

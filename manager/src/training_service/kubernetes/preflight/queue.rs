@@ -2,14 +2,14 @@
 
 use super::Refusal;
 use crate::config::kubernetes::KubernetesSpec;
-use crate::training_service::kubernetes::client::{Cluster, Error, a_few_times};
+use crate::training_service::kubernetes::client::{Cluster, Error, with_retries};
 use crate::training_service::kubernetes::kueue;
 
 /// Returns the supported version of Kueue's API that the cluster serves. `None`: it serves no supported version.
 pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
     for version in kueue::VERSIONS {
         let none = || cluster.names(kueue::workloads(version), "trialkeeper/experiment=none");
-        match a_few_times(none).await {
+        match with_retries(none).await {
             Ok(_) => return Ok(Some(version)),
             Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
@@ -25,7 +25,7 @@ pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<St
     let Some(version) = served_version(cluster).await? else { return Ok(None) };
     if let Some(class) = &spec.priority_class {
         let resource = kueue::priority_classes(version);
-        match a_few_times(|| cluster.has_cluster_wide(resource, class)).await {
+        match with_retries(|| cluster.has_cluster_wide(resource, class)).await {
             Ok(false) => return Err(Refusal::NoPriorityClass { class: class.clone() }),
             // Not an error, because few accounts may read cluster-wide objects.
             Ok(true) | Err(Error::NotAllowed { .. }) => {}
@@ -33,10 +33,10 @@ pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<St
         }
     }
     let resource = kueue::local_queues(version);
-    if !a_few_times(|| cluster.may("get", resource)).await? {
+    if !with_retries(|| cluster.may("get", resource)).await? {
         return Ok(None);
     }
-    match a_few_times(|| cluster.get_whole(resource, name)).await? {
+    match with_retries(|| cluster.get_whole(resource, name)).await? {
         Some(queue) => Ok(kueue::inactive(&queue)
             .map(|why| format!("trials will wait for the LocalQueue `{name}`: {why}"))),
         None => {

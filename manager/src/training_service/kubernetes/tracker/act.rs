@@ -9,26 +9,27 @@ use crate::training_service::kubernetes::outcome::Outcome;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Reports this news to the experiment.
-    Tell(JobNews),
+    Report(JobNews),
     /// Stops the workload.
     Stop(String),
-    /// Reads the last output of the reporting pod, then calls [`super::Tracker::unheard`]. The pods run and no agent
-    /// has reported.
-    Listen(String),
-    /// Finds out why the workload has no pod, then calls [`super::Tracker::podless`]. The workload makes no progress.
-    Ask(String),
+    /// Reads the last output of the reporting pod, then calls [`super::Tracker::handle_silent_agent`]. The pods run and
+    /// no agent has reported.
+    ReadOutput(String),
+    /// Finds out why the workload has no pod, then calls [`super::Tracker::handle_missing_pod`]. The workload makes no
+    /// progress.
+    QueryMissingPod(String),
     /// Deletes the workload, because it did not stop.
     Delete(String),
     /// Deletes the workload of a trial that ended without it.
     Discard(String),
-    /// Reads the end from the pods, then calls [`super::Tracker::explained`]. The controller decided the end long ago
+    /// Reads the end from the pods, then calls [`super::Tracker::complete_end`]. The controller decided the end long ago
     /// and has not completed the workload.
-    Settle(String),
+    ReadEnd(String),
     /// Watches the queues, because one of them holds a workload that names no queue.
     WatchQueue,
-    /// Reads the pods of a workload that ended with this outcome, then calls [`super::Tracker::explained`].
+    /// Reads the pods of a workload that ended with this outcome, then calls [`super::Tracker::complete_end`].
     Inspect(String, Outcome),
-    /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::pods_gone`].
+    /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::end_deleted_workload`].
     AwaitPods(String),
     /// Deletes the remains of these attempts, which ended long ago.
     Tidy(Vec<AttemptId>),

@@ -5,16 +5,16 @@ use std::time::Duration;
 use trial_protocol::Class;
 
 use super::job::{ForcedEnd, Job, Stop};
-use super::{Act, Tracker, UNHEARD, UNSEEN};
+use super::{Act, SILENT_TIME, Tracker, UNSEEN_TIME};
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::workload::{StopRequest, Workload};
 
 /// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
 /// but does not complete the workload.
-const SETTLED: Duration = Duration::from_mins(1);
+const SETTLE_TIME: Duration = Duration::from_mins(1);
 /// The time beyond its grace period after which a terminating pod counts as gone with its node. A pod that survives
 /// does no harm, because the next attempt has another number.
-const NODE_GONE: Duration = Duration::from_mins(10);
+const NODE_GONE_TIME: Duration = Duration::from_mins(10);
 
 /// The reason for the wait of a workload that its queue does not know.
 const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
@@ -22,7 +22,7 @@ const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kue
 impl Tracker {
     /// Returns the actions that are due at `now`.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
-        let mut acts = self.nodes_gone(now);
+        let mut acts = self.end_pods_of_lost_nodes(now);
         let names: Vec<String> = self.jobs.keys().cloned().collect();
         for name in names {
             let Some(job) = self.jobs.get_mut(&name) else { continue };
@@ -33,33 +33,33 @@ impl Tracker {
                 acts.push(Act::Delete(name));
                 continue;
             }
-            if job.runs_since.is_some_and(|since| now >= since + UNHEARD) {
+            if job.runs_since.is_some_and(|since| now >= since + SILENT_TIME) {
                 job.runs_since = None;
-                acts.push(Act::Listen(name.clone()));
+                acts.push(Act::ReadOutput(name.clone()));
             }
-            if job.is_to_be_settled(self.kind)
-                && job.ending_since.is_some_and(|since| now >= since + SETTLED)
+            if job.may_read_end(self.kind)
+                && job.ending_since.is_some_and(|since| now >= since + SETTLE_TIME)
             {
                 job.ending_since = Some(now);
-                acts.push(Act::Settle(name.clone()));
+                acts.push(Act::ReadEnd(name.clone()));
             }
             if job.stop.is_none() && job.handed_over.is_some_and(|at| now >= at + self.patience) {
                 acts.extend(self.stop(&name, now));
                 continue;
             }
-            acts.extend(self.waits_on(&name, now));
+            acts.extend(self.check_wait(&name, now));
         }
         acts
     }
 
     /// Returns the actions that are due for a workload that may wait.
-    fn waits_on(&mut self, name: &str, now: Duration) -> Vec<Act> {
+    fn check_wait(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();
         let Some(job) = self.jobs.get_mut(name) else { return acts };
         let unnoticed = job.unnoticed_since(self.queued);
-        if unnoticed.is_some_and(|since| now >= since + UNSEEN) && job.asked_about.is_none() {
-            job.asked_about = Some(now);
-            acts.extend(self.waits(name, Some(NO_WORKLOAD.to_owned())));
+        if unnoticed.is_some_and(|since| now >= since + UNSEEN_TIME) && job.queried_at.is_none() {
+            job.queried_at = Some(now);
+            acts.extend(self.set_wait_reason(name, Some(NO_WORKLOAD.to_owned())));
         }
         let Some(job) = self.jobs.get_mut(name) else { return acts };
         let deadline = job.start_deadline(self.start_up, self.queued);
@@ -70,20 +70,21 @@ impl Tracker {
                 format!("the trial did not start within {waited} s (startUpDeadline): {why}");
             job.forced = Some(ForcedEnd { message, class, disruption: None });
             acts.extend(self.stop(name, now));
-        } else if job.asks_at(self.wanted).is_some_and(|at| now >= at) {
-            job.asked_about = Some(now);
-            acts.push(Act::Ask(name.to_owned()));
+        } else if job.next_query(self.wanted).is_some_and(|at| now >= at) {
+            job.queried_at = Some(now);
+            acts.push(Act::QueryMissingPod(name.to_owned()));
         }
         acts
     }
 
     /// Ends workloads whose pods should have ended long ago: their nodes are gone, and their controllers wait for them.
-    fn nodes_gone(&mut self, now: Duration) -> Vec<Act> {
+    fn end_pods_of_lost_nodes(&mut self, now: Duration) -> Vec<Act> {
         if self.kind.stop() != StopRequest::Delete {
             return Vec::new();
         }
-        let limit = self.grace + NODE_GONE;
-        let late = self.pods.going().filter(|(_, since)| now >= *since + limit);
+        let limit = self.grace + NODE_GONE_TIME;
+        let late =
+            self.pods.workloads_with_deleted_pods().filter(|(_, since)| now >= *since + limit);
         let late: Vec<String> = late.map(|(name, _)| name.to_owned()).collect();
         let mut acts = Vec::new();
         for name in late {
@@ -98,7 +99,7 @@ impl Tracker {
                 disruption: Some("NodeLost: its pod does not end".to_owned()),
             });
             acts.push(Act::Discard(name.clone()));
-            acts.extend(self.end(&name, Outcome::unseen(message.to_owned())));
+            acts.extend(self.end(&name, Outcome::failure(message.to_owned())));
         }
         acts
     }
@@ -112,19 +113,19 @@ impl Tracker {
                 None => job.handed_over.map(|at| at + self.patience),
             };
             let start_up = job.start_deadline(self.start_up, self.queued).map(|(at, _)| at);
-            let unnoticed = job.unnoticed_since(self.queued).filter(|_| job.asked_about.is_none());
-            let unnoticed = unnoticed.map(|since| since + UNSEEN);
-            let asked = job.asks_at(self.wanted).or(unnoticed);
-            let unheard = job.runs_since.map(|since| since + UNHEARD);
-            let settled = job.ending_since.map(|since| since + SETTLED);
-            let settled = settled.filter(|_| job.is_to_be_settled(self.kind));
-            [patience, start_up, asked, unheard, settled].into_iter().flatten().min()
+            let unnoticed = job.unnoticed_since(self.queued).filter(|_| job.queried_at.is_none());
+            let unnoticed = unnoticed.map(|since| since + UNSEEN_TIME);
+            let query = job.next_query(self.wanted).or(unnoticed);
+            let silent = job.runs_since.map(|since| since + SILENT_TIME);
+            let settled = job.ending_since.map(|since| since + SETTLE_TIME);
+            let settled = settled.filter(|_| job.may_read_end(self.kind));
+            [patience, start_up, query, silent, settled].into_iter().flatten().min()
         });
-        let going = self.pods.going().filter(|(name, _)| {
+        let going = self.pods.workloads_with_deleted_pods().filter(|(name, _)| {
             let job = self.jobs.get(*name);
             self.kind.stop() == StopRequest::Delete && job.is_some_and(Job::ends_with_pods)
         });
-        let going = going.map(|(_, since)| since + self.grace + NODE_GONE);
+        let going = going.map(|(_, since)| since + self.grace + NODE_GONE_TIME);
         deadlines.chain(going).min()
     }
 }
@@ -159,7 +160,7 @@ impl Job {
     }
 
     /// Returns whether the tracker may decide the end of the workload without its controller.
-    fn is_to_be_settled(&self, kind: &dyn Workload) -> bool {
+    fn may_read_end(&self, kind: &dyn Workload) -> bool {
         let is_said =
             matches!(self.phase, JobPhase::Unseen | JobPhase::Suspended | JobPhase::Completed(_));
         let may_be = self.phase == JobPhase::Ending || kind.follows_jobs() && !is_said;

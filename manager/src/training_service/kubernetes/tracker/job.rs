@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
-use super::{ASK_AGAIN, Act, UNSEEN};
+use super::{Act, QUERY_INTERVAL, UNSEEN_TIME};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobNews, JobWaits};
@@ -49,13 +49,13 @@ pub(super) struct Job {
     pub(super) phase: JobPhase,
     /// The reason for the wait, and the last reason that was reported.
     pub(super) why: Option<String>,
-    pub(super) told_why: Option<String>,
+    pub(super) reported_why: Option<String>,
     /// The last image that was reported.
     pub(super) image: Option<String>,
     /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
     pub(super) is_inspected: bool,
     /// The time of the last query to the cluster about a missing pod.
-    pub(super) asked_about: Option<Duration>,
+    pub(super) queried_at: Option<Duration>,
     pub(super) stop: Option<Stop>,
     /// An end that takes precedence over the observed one, because the workload was stopped for it.
     pub(super) forced: Option<ForcedEnd>,
@@ -82,14 +82,14 @@ impl ForcedEnd {
 impl Job {
     /// Returns the time of the next query to the cluster about an idle workload that needs `wanted` pods. `None`: the
     /// workload makes progress.
-    pub(super) fn asks_at(&self, wanted: u64) -> Option<Duration> {
-        let is_idle = self.stop.is_none() && self.is_left_alone(wanted);
+    pub(super) fn next_query(&self, wanted: u64) -> Option<Duration> {
+        let is_idle = self.stop.is_none() && self.is_idle(wanted);
         let since = self.waits_since.filter(|_| is_idle)?;
-        Some(self.asked_about.map_or(since + UNSEEN, |asked| asked + ASK_AGAIN))
+        Some(self.queried_at.map_or(since + UNSEEN_TIME, |queried_at| queried_at + QUERY_INTERVAL))
     }
 
     /// Returns whether the controller has not examined the workload, or has not created all of its pods.
-    pub(super) fn is_left_alone(&self, wanted: u64) -> bool {
+    pub(super) fn is_idle(&self, wanted: u64) -> bool {
         match self.phase {
             // If one pod exists and another was refused, the status may stay empty.
             JobPhase::Unseen => self.made,
@@ -101,8 +101,8 @@ impl Job {
     }
 
     /// Returns the probable reason for an idle workload if no better reason is known.
-    pub(super) fn left_alone(&self, kind: &dyn Workload, wanted: u64) -> Option<String> {
-        if self.why.is_some() || !self.is_left_alone(wanted) {
+    pub(super) fn idle_reason(&self, kind: &dyn Workload, wanted: u64) -> Option<String> {
+        if self.why.is_some() || !self.is_idle(wanted) {
             return None;
         }
         let controller = kind.controller();
@@ -133,12 +133,12 @@ pub(super) enum Stop {
 }
 
 /// Returns the news of the reason for the wait, if it has changed.
-pub(super) fn tell_why(job: &mut Job) -> Option<Act> {
-    if job.why == job.told_why {
+pub(super) fn report_reason(job: &mut Job) -> Option<Act> {
+    if job.why == job.reported_why {
         return None;
     }
-    job.told_why.clone_from(&job.why);
+    job.reported_why.clone_from(&job.why);
     let why = job.why.clone()?;
     let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-    Some(Act::Tell(JobNews::Waits(JobWaits { trial, attempt, why })))
+    Some(Act::Report(JobNews::Waits(JobWaits { trial, attempt, why })))
 }

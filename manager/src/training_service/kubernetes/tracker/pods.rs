@@ -14,22 +14,22 @@ use crate::training_service::{JobImage, JobNews, PodLeft};
 
 impl Tracker {
     /// Handles the image of the pod whose metrics are the trial's.
-    pub fn image(&mut self, name: &str, image: String) -> Option<Act> {
+    pub fn report_image(&mut self, name: &str, image: String) -> Option<Act> {
         let job = self.jobs.get_mut(name).filter(|job| job.image.as_ref() != Some(&image))?;
         job.image = Some(image.clone());
         let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-        Some(Act::Tell(JobNews::Image(JobImage { trial, attempt, image })))
+        Some(Act::Report(JobNews::Image(JobImage { trial, attempt, image })))
     }
 
     /// Handles a pod that ends, or has ended.
-    pub fn pod_ends(&mut self, pod: &str, seen: Value) {
+    pub fn observe_pod_end(&mut self, pod: &str, seen: Value) {
         if self.knows(workload_of(pod)) {
-            self.pods.ends(pod, seen);
+            self.pods.record_end(pod, seen);
         }
     }
 
     /// Handles a running pod. Its workload reports this later, and a queue may take both back before that.
-    pub fn pod_runs(&mut self, pod: &str) {
+    pub fn mark_pod_running(&mut self, pod: &str) {
         let job = self.jobs.get_mut(workload_of(pod));
         if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
             job.ran = true;
@@ -37,7 +37,7 @@ impl Tracker {
     }
 
     /// Handles a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with the pod.
-    pub fn pod_over(&mut self, pod: &str, now: Duration) {
+    pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
         let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
         let job = self.jobs.get_mut(workload_of(pod)).filter(|_| counts);
         // A pod that its queue stops does not end the workload.
@@ -47,29 +47,30 @@ impl Tracker {
     }
 
     /// Handles a step in the disappearance of a pod. `incarnation` is the pod's unique id.
-    pub fn pod_goes(
+    pub fn observe_pod_departure(
         &mut self,
         pod: &str,
         incarnation: Option<&str>,
-        goes: PodGoes,
+        departure: PodDeparture,
         now: Duration,
     ) -> Option<Act> {
         if self.knows(workload_of(pod)) {
-            self.pods.goes(pod, incarnation, goes, now);
+            self.pods.record_deletion(pod, incarnation, departure, now);
         }
         let job = self.jobs.get(workload_of(pod))?;
-        let incarnation = incarnation.filter(|_| self.wanted > 1 && goes != PodGoes::No)?;
-        if !self.pods.leaves(pod) {
+        let incarnation =
+            incarnation.filter(|_| self.wanted > 1 && departure != PodDeparture::No)?;
+        if !self.pods.record_departure(pod) {
             return None;
         }
         let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
         let incarnation = incarnation.to_owned();
-        Some(Act::Tell(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
+        Some(Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
     }
 
     /// Returns whether a workload belongs to the experiment, or may belong to it because no listing is complete yet.
     pub(super) fn knows(&self, name: &str) -> bool {
-        !self.listed || self.jobs.contains_key(name) || self.strangers.contains_key(name)
+        !self.listed || self.jobs.contains_key(name) || self.unadopted.contains_key(name)
     }
 
     /// Returns the listed pods of a workload, and the pods whose ends were observed, without pods of an earlier run.
@@ -97,7 +98,7 @@ impl Tracker {
 
 /// A step in the disappearance of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PodGoes {
+pub enum PodDeparture {
     /// The pod was not deleted.
     No,
     /// The pod was deleted and has not ended yet.
@@ -129,7 +130,7 @@ struct Pod {
     /// Set if the pod was deleted or is gone.
     is_deleted: bool,
     /// The time of the deletion, while the pod has not ended.
-    goes_since: Option<Duration>,
+    deleted_at: Option<Duration>,
     /// Set if the news that the pod has left was sent.
     has_left: bool,
     /// Set if the pod was deleted before its queue let the workload run again.
@@ -167,15 +168,15 @@ impl Pods {
     }
 
     /// Returns whether a pod counts for its workload's present run.
-    fn is_telling(&self, own: &[Pod], at: usize) -> bool {
+    fn is_current_pod(&self, own: &[Pod], at: usize) -> bool {
         !own[at].is_past && !self.is_replaced(own, at)
     }
 
     /// Returns the pods that count for their workload's present run.
     fn current(&self, workload: &str) -> impl Iterator<Item = &Pod> {
         let own = self.own(workload);
-        let telling = own.iter().enumerate().filter(move |(at, _)| self.is_telling(own, *at));
-        telling.map(|(_, pod)| pod)
+        let current = own.iter().enumerate().filter(move |(at, _)| self.is_current_pod(own, *at));
+        current.map(|(_, pod)| pod)
     }
 
     /// Returns the number of places that have, or had, a pod since the workload may run.
@@ -189,12 +190,12 @@ impl Pods {
     pub(super) fn is_current(&self, pod: &str) -> bool {
         let own = self.own(workload_of(pod));
         let at = own.iter().position(|known| known.name == pod);
-        at.is_none_or(|at| self.is_telling(own, at))
+        at.is_none_or(|at| self.is_current_pod(own, at))
     }
 
     /// Sets the disruption by which the platform removes a pod. `None` also clears the disruption of an earlier pod
     /// with the same name.
-    pub(super) fn seen(&mut self, pod: &str, disruption: Option<Disruption>) {
+    pub(super) fn set_disruption(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.pod(pod).disruption = disruption;
     }
 
@@ -204,16 +205,16 @@ impl Pods {
     }
 
     /// Records the observation of a pod that ends, or has ended.
-    pub(super) fn ends(&mut self, pod: &str, seen: Value) {
+    pub(super) fn record_end(&mut self, pod: &str, seen: Value) {
         self.pod(pod).end = Some(seen);
     }
 
     /// Records the id of a pod, and a step in its disappearance.
-    pub(super) fn goes(
+    pub(super) fn record_deletion(
         &mut self,
         pod: &str,
         incarnation: Option<&str>,
-        goes: PodGoes,
+        departure: PodDeparture,
         now: Duration,
     ) {
         let is_other = |known: &Pod| {
@@ -227,24 +228,24 @@ impl Pods {
         if known.incarnation.is_none() {
             known.incarnation = incarnation.map(str::to_owned);
         }
-        known.is_deleted = goes != PodGoes::No;
-        known.goes_since = match goes {
-            PodGoes::Deleted => known.goes_since.or(Some(now)),
-            PodGoes::No | PodGoes::Gone => None,
+        known.is_deleted = departure != PodDeparture::No;
+        known.deleted_at = match departure {
+            PodDeparture::Deleted => known.deleted_at.or(Some(now)),
+            PodDeparture::No | PodDeparture::Gone => None,
         };
     }
 
     /// Returns the workloads with deleted pods that have not ended and have no successor, each with the time of the
     /// deletion.
-    pub(super) fn going(&self) -> impl Iterator<Item = (&str, Duration)> {
+    pub(super) fn workloads_with_deleted_pods(&self) -> impl Iterator<Item = (&str, Duration)> {
         self.seen.iter().flat_map(move |(workload, own)| {
             let left = own.iter().enumerate().filter(move |(at, _)| !self.is_replaced(own, *at));
-            left.filter_map(move |(_, pod)| Some((workload.as_str(), pod.goes_since?)))
+            left.filter_map(move |(_, pod)| Some((workload.as_str(), pod.deleted_at?)))
         })
     }
 
     /// Records that a pod has left, and returns `true` if this is new.
-    pub(super) fn leaves(&mut self, pod: &str) -> bool {
+    pub(super) fn record_departure(&mut self, pod: &str) -> bool {
         !std::mem::replace(&mut self.pod(pod).has_left, true)
     }
 
@@ -258,7 +259,7 @@ impl Pods {
     pub(super) fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
         let own = self.own(workload);
         let is_stale = |seen: &Value| {
-            own.iter().enumerate().any(|(at, pod)| pod.is(seen) && !self.is_telling(own, at))
+            own.iter().enumerate().any(|(at, pod)| pod.is(seen) && !self.is_current_pod(own, at))
         };
         let mut pods = listed;
         pods.retain(|seen| !is_stale(seen));

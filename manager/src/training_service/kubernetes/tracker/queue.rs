@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trial_protocol::{Class, TrialJobId};
 
-use super::job::{ForcedEnd, SUSPENDED, tell_why};
+use super::job::{ForcedEnd, SUSPENDED, report_reason};
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::JobPhase;
@@ -12,7 +12,7 @@ use crate::training_service::{JobNews, JobWaits};
 
 impl Tracker {
     /// Handles a workload that is suspended, initially or again.
-    pub(super) fn suspended(&mut self, name: &str, now: Duration) -> Vec<Act> {
+    pub(super) fn handle_suspension(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         let waited = job.waits_since.take().map(|since| now.saturating_sub(since));
         // A workload without any pod was in the queue from the start.
@@ -24,11 +24,11 @@ impl Tracker {
         let why = job.why.get_or_insert_with(|| SUSPENDED.to_owned()).clone();
         let mut acts = Vec::new();
         if ran {
-            (job.asked_about, job.told_why) = (None, Some(why.clone()));
+            (job.queried_at, job.reported_why) = (None, Some(why.clone()));
             let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-            acts.push(Act::Tell(JobNews::Requeued(JobWaits { trial, attempt, why })));
+            acts.push(Act::Report(JobNews::Requeued(JobWaits { trial, attempt, why })));
         } else {
-            acts.extend(tell_why(job));
+            acts.extend(report_reason(job));
         }
         if !std::mem::replace(&mut self.watches_queue, true) {
             acts.push(Act::WatchQueue);
@@ -37,7 +37,12 @@ impl Tracker {
     }
 
     /// Handles the state of a workload in its queue. `None`: the queue has only noticed the workload.
-    pub fn queue(&mut self, name: &str, state: Option<QueueState>, now: Duration) -> Vec<Act> {
+    pub fn handle_queue_state(
+        &mut self,
+        name: &str,
+        state: Option<QueueState>,
+        now: Duration,
+    ) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         job.in_queue = true;
         let Some(state) = state else { return Vec::new() };
@@ -51,7 +56,7 @@ impl Tracker {
             QueueState::Waits(why) | QueueState::NeverFits(why) => {
                 job.queue_why = Some(why.clone());
                 if matches!(job.phase, JobPhase::Suspended | JobPhase::Unseen) {
-                    self.waits(name, Some(why))
+                    self.set_wait_reason(name, Some(why))
                 } else {
                     Vec::new()
                 }

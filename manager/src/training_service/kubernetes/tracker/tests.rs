@@ -5,7 +5,7 @@ use trial_protocol::Class;
 use super::job::SUSPENDED;
 use super::*;
 use crate::training_service::JobWaits;
-use crate::training_service::kubernetes::outcome::Decider;
+use crate::training_service::kubernetes::outcome::DecidingPod;
 use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 
@@ -21,7 +21,7 @@ fn attempt(name: &str) -> AttemptId {
 
 /// Returns the pods' grace period and the margin.
 fn patience() -> Duration {
-    at(30) + MARGIN
+    at(30) + STOP_MARGIN
 }
 
 fn at(seconds: u64) -> Duration {
@@ -31,21 +31,21 @@ fn at(seconds: u64) -> Duration {
 /// Creates a tracker with one attempt `a`, Framework `fa`, submitted at 0.
 fn tracker() -> Tracker {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
-    tracker.listing();
-    assert_eq!(tracker.listing_done(), []);
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
     tracker.submit("fa", trial("a"), attempt("a"), at(0));
     tracker
 }
 
 fn made() -> Tracker {
     let mut tracker = tracker();
-    assert_eq!(tracker.submitted("fa", Ok(()), at(0)), []);
+    assert_eq!(tracker.handle_submission("fa", Ok(()), at(0)), []);
     tracker
 }
 
 fn completed(exit_code: Option<i32>, message: &str) -> JobPhase {
     let succeeded = exit_code == Some(0);
-    let outcome = Outcome { succeeded, exit_code, ..Outcome::unseen(message.to_owned()) };
+    let outcome = Outcome { succeeded, exit_code, ..Outcome::failure(message.to_owned()) };
     JobPhase::Completed(outcome)
 }
 
@@ -54,28 +54,28 @@ fn gone(exit_code: Option<i32>, message: &str) -> Act {
     let message = Some(message.to_owned());
     let succeeded = exit_code == Some(0);
     let unexplained = JobEvent::unexplained(trial, attempt);
-    Act::Tell(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
+    Act::Report(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
 }
 
 fn waits(why: &str) -> Act {
     let (trial, attempt) = (trial("a"), attempt("a"));
-    Act::Tell(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
+    Act::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
 }
 
 #[test]
 fn the_end_is_reported_once() {
     let mut tracker = made();
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending] {
-        assert_eq!(tracker.workload("fa", phase, at(1)), []);
+        assert_eq!(tracker.handle_phase("fa", phase, at(1)), []);
     }
     assert_eq!(
-        tracker.workload("fa", completed(Some(7), "it failed"), at(1)),
+        tracker.handle_phase("fa", completed(Some(7), "it failed"), at(1)),
         [gone(Some(7), "it failed")]
     );
-    assert_eq!(tracker.workload("fa", completed(Some(7), "it failed"), at(1)), []);
-    assert_eq!(tracker.workload_gone("fa"), []);
-    tracker.listing();
-    assert_eq!(tracker.listing_done(), []);
+    assert_eq!(tracker.handle_phase("fa", completed(Some(7), "it failed"), at(1)), []);
+    assert_eq!(tracker.handle_deleted_workload("fa"), []);
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
     assert_eq!(tracker.stop_trial(&trial("a"), at(9)), []);
     assert_eq!(tracker.next_deadline(), None);
 }
@@ -84,44 +84,44 @@ fn the_end_is_reported_once() {
 fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     // The workload was deleted while it was watched.
     assert_eq!(
-        made().workload_gone("fa"),
+        made().handle_deleted_workload("fa"),
         [gone(None, "its Framework was deleted, but not by the manager")]
     );
     // The workload was deleted during a gap in the watch.
     let mut tracker = made();
-    tracker.listing();
+    tracker.begin_listing();
     assert_eq!(
-        tracker.listing_done(),
+        tracker.complete_listing(),
         [gone(None, "its Framework was deleted, but not by the manager")]
     );
     // The workload was created after the listing began, or is not created yet, so the listing need not have it.
     let mut tracker = self::tracker();
-    tracker.listing();
-    tracker.submitted("fa", Ok(()), at(1));
-    assert_eq!(tracker.listing_done(), []);
+    tracker.begin_listing();
+    tracker.handle_submission("fa", Ok(()), at(1));
+    assert_eq!(tracker.complete_listing(), []);
     // The listing has the workload.
-    tracker.listing();
-    assert_eq!(tracker.workload("fa", JobPhase::Running, at(1)), []);
-    assert_eq!(tracker.listing_done(), []);
+    tracker.begin_listing();
+    assert_eq!(tracker.handle_phase("fa", JobPhase::Running, at(1)), []);
+    assert_eq!(tracker.complete_listing(), []);
     // The workload disappeared between its turn in the list and the end of the list.
-    tracker.listing();
+    tracker.begin_listing();
     assert_eq!(
-        tracker.workload_gone("fa"),
+        tracker.handle_deleted_workload("fa"),
         [gone(None, "its Framework was deleted, but not by the manager")]
     );
-    assert_eq!(tracker.listing_done(), []);
+    assert_eq!(tracker.complete_listing(), []);
 }
 
 #[test]
 fn a_refused_submission_is_an_end() {
-    let refused = tracker().submitted("fa", Err("quota exceeded".to_owned()), at(1));
+    let refused = tracker().handle_submission("fa", Err("quota exceeded".to_owned()), at(1));
     assert_eq!(refused, [gone(None, "quota exceeded")]);
 }
 
 #[test]
 fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
     assert_eq!(tracker.stop_trial(&trial("a"), at(6)), []);
     assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
@@ -129,7 +129,7 @@ fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
     assert_eq!(tracker.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
     assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
-        tracker.workload_gone("fa"),
+        tracker.handle_deleted_workload("fa"),
         [gone(None, "the workload did not end within its time and was deleted")]
     );
 }
@@ -137,11 +137,11 @@ fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
 #[test]
 fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
-    let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
-    let [Act::Tell(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
+    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), at(7));
+    let [Act::Report(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(
         event.message.as_ref().unwrap().starts_with("the trial ended, but its pod did not"),
         "{event:?}"
@@ -150,119 +150,129 @@ fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
     let mut tracker = made();
     tracker.stop_trial(&trial("a"), at(5));
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
-    let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
+    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), at(7));
     assert_eq!(ended, [gone(None, "stopped on request")]);
 }
 
 #[test]
 fn a_stop_before_the_creation_is_sent_after_it() {
     let mut tracker = tracker();
-    assert!(!tracker.is_unwanted("fa"));
+    assert!(!tracker.is_stop_requested("fa"));
     assert_eq!(tracker.stop_trial(&trial("a"), at(1)), []);
-    assert!(tracker.is_unwanted("fa"));
-    assert_eq!(tracker.submitted("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
+    assert!(tracker.is_stop_requested("fa"));
+    assert_eq!(tracker.handle_submission("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
 }
 
 #[test]
 fn a_new_reason_to_wait_is_reported() {
     let mut tracker = made();
-    assert_eq!(tracker.waits("fa", None), []);
-    assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
-    assert_eq!(tracker.waits("fa", Some("no room".to_owned())), []);
-    assert_eq!(tracker.waits("fa", None), []);
-    assert_eq!(tracker.waits("fa", Some("no".to_owned())), [], "the known reason has more details");
-    assert_eq!(tracker.waits("fa", Some("no image".to_owned())), [waits("no image")]);
-    tracker.workload("fa", JobPhase::Running, at(1));
-    assert_eq!(tracker.waits("fa", Some("late news".to_owned())), []);
-    assert_eq!(tracker.waits("other", Some("no job".to_owned())), []);
+    assert_eq!(tracker.set_wait_reason("fa", None), []);
+    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), []);
+    assert_eq!(tracker.set_wait_reason("fa", None), []);
+    assert_eq!(
+        tracker.set_wait_reason("fa", Some("no".to_owned())),
+        [],
+        "the known reason has more details"
+    );
+    assert_eq!(tracker.set_wait_reason("fa", Some("no image".to_owned())), [waits("no image")]);
+    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    assert_eq!(tracker.set_wait_reason("fa", Some("late news".to_owned())), []);
+    assert_eq!(tracker.set_wait_reason("other", Some("no job".to_owned())), []);
 }
 
 #[test]
 fn a_controller_that_does_not_notice_the_workload_is_a_reason() {
     let mut tracker = made();
-    assert_eq!(tracker.next_deadline(), Some(UNSEEN));
+    assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME));
     assert_eq!(tracker.tick(at(1)), []);
-    assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
-    let told = tracker.podless("fa", None);
+    assert_eq!(tracker.tick(UNSEEN_TIME), [Act::QueryMissingPod("fa".to_owned())]);
+    let reported = tracker.handle_missing_pod("fa", None);
     assert!(
-        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
+        matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
     );
-    assert_eq!(tracker.next_deadline(), Some(UNSEEN + ASK_AGAIN));
-    assert_eq!(tracker.tick(UNSEEN + at(1)), []);
+    assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME + QUERY_INTERVAL));
+    assert_eq!(tracker.tick(UNSEEN_TIME + at(1)), []);
 }
 
 #[test]
 fn the_cluster_is_queried_before_the_controller_counts_as_absent() {
     // An operator whose pods are refused leaves the status empty and reports an event.
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Unseen, at(1));
-    assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
-    assert!(!tracker.is_seen("fa"));
-    assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
+    tracker.handle_phase("fa", JobPhase::Unseen, at(1));
+    assert_eq!(tracker.tick(UNSEEN_TIME), [Act::QueryMissingPod("fa".to_owned())]);
+    assert!(!tracker.is_examined("fa"));
+    assert_eq!(tracker.handle_missing_pod("fa", Some("quota q".to_owned())), [waits("quota q")]);
     // The same holds if another pod of the trial was created.
-    tracker.pod("fa-master-0", None, None);
-    assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
+    tracker.observe_pod("fa-master-0", None, None);
+    assert_eq!(tracker.handle_missing_pod("fa", Some("quota r".to_owned())), [waits("quota r")]);
 }
 
 #[test]
 fn a_missing_pod_is_a_reason_until_it_exists() {
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Waiting, at(1));
-    assert_eq!(tracker.next_deadline(), Some(UNSEEN));
-    assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
-    assert_eq!(tracker.tick(UNSEEN + at(1)), []);
-    let told = tracker.podless("fa", None);
+    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME));
+    assert_eq!(tracker.tick(UNSEEN_TIME), [Act::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNSEEN_TIME + at(1)), []);
+    let reported = tracker.handle_missing_pod("fa", None);
     assert!(
-        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("quota")),
-        "{told:?}"
+        matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.contains("quota")),
+        "{reported:?}"
     );
-    assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
-    assert_eq!(tracker.podless("other", Some("no job".to_owned())), []);
-    tracker.pod("fa-worker-0", None, None);
-    assert_eq!(tracker.podless("fa", Some("late news".to_owned())), []);
+    assert_eq!(tracker.handle_missing_pod("fa", Some("quota q".to_owned())), [waits("quota q")]);
+    assert_eq!(tracker.handle_missing_pod("other", Some("no job".to_owned())), []);
+    tracker.observe_pod("fa-worker-0", None, None);
+    assert_eq!(tracker.handle_missing_pod("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
-    let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
+    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
     // A workload with a pod reports the reason itself.
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Waiting, at(1));
-    tracker.pod("fa-worker-0", None, None);
-    assert_eq!(tracker.tick(UNSEEN), []);
+    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.observe_pod("fa-worker-0", None, None);
+    assert_eq!(tracker.tick(UNSEEN_TIME), []);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
 }
 
 #[test]
 fn queries_about_one_missing_pod_of_several_are_repeated() {
-    let ask = [Act::Ask("fa".to_owned())];
+    let ask = [Act::QueryMissingPod("fa".to_owned())];
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {
         let mut tracker = made().with_pods(2);
-        tracker.workload("fa", phase.clone(), at(1));
-        tracker.pod("fa-worker-0", None, None);
-        assert_eq!(tracker.tick(UNSEEN), ask, "{phase:?}");
-        assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
-        assert_eq!(tracker.tick(ASK_AGAIN), []);
-        assert_eq!(tracker.tick(UNSEEN + ASK_AGAIN), ask, "{phase:?}");
-        assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
+        tracker.handle_phase("fa", phase.clone(), at(1));
+        tracker.observe_pod("fa-worker-0", None, None);
+        assert_eq!(tracker.tick(UNSEEN_TIME), ask, "{phase:?}");
+        assert_eq!(
+            tracker.handle_missing_pod("fa", Some("quota q".to_owned())),
+            [waits("quota q")]
+        );
+        assert_eq!(tracker.tick(QUERY_INTERVAL), []);
+        assert_eq!(tracker.tick(UNSEEN_TIME + QUERY_INTERVAL), ask, "{phase:?}");
+        assert_eq!(
+            tracker.handle_missing_pod("fa", Some("quota r".to_owned())),
+            [waits("quota r")]
+        );
         // The earlier message no longer suppresses the new one.
-        tracker.workload("fa", JobPhase::Starting, at(300));
-        tracker.pod("fa-worker-1", None, None);
-        assert_eq!(tracker.podless("fa", Some("late news".to_owned())), []);
+        tracker.handle_phase("fa", JobPhase::Starting, at(300));
+        tracker.observe_pod("fa-worker-1", None, None);
+        assert_eq!(tracker.handle_missing_pod("fa", Some("late news".to_owned())), []);
         assert_eq!(tracker.next_deadline(), Some(START_UP), "{phase:?}");
         tracker.tick(START_UP);
-        let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
+        let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
         let why =
             "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
         assert_eq!(ended, [gone(None, why)]);
     }
     // If the cluster gives no reason, the message names the number of pods.
     let mut tracker = made().with_pods(2);
-    tracker.workload("fa", JobPhase::Starting, at(1));
-    tracker.pod("fa-worker-0", None, None);
-    let told = tracker.podless("fa", None);
+    tracker.handle_phase("fa", JobPhase::Starting, at(1));
+    tracker.observe_pod("fa-worker-0", None, None);
+    let reported = tracker.handle_missing_pod("fa", None);
     assert!(
-        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("only 1 of 2 pods")),
-        "{told:?}"
+        matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.contains("only 1 of 2 pods")),
+        "{reported:?}"
     );
 }
 
@@ -271,11 +281,11 @@ fn an_unlisted_pod_lacks_its_end_until_the_watch_reports_it() {
     let pod = |name: &str| serde_json::json!({"metadata": {"name": name}});
     let mut tracker = made();
     assert!(!tracker.lacks_end("fa", &[]));
-    tracker.pod("fa-worker-0", None, None);
-    tracker.pod("fb-worker-0", None, None);
+    tracker.observe_pod("fa-worker-0", None, None);
+    tracker.observe_pod("fb-worker-0", None, None);
     assert!(tracker.lacks_end("fa", &[]));
     assert!(!tracker.lacks_end("fa", &[pod("fa-worker-0")]));
-    tracker.pod_ends("fa-worker-0", pod("fa-worker-0"));
+    tracker.observe_pod_end("fa-worker-0", pod("fa-worker-0"));
     assert!(!tracker.lacks_end("fa", &[]));
 }
 
@@ -300,10 +310,10 @@ fn no_listing_is_needed_if_the_only_pod_was_seen_to_end() {
     ];
     for (pod, several, other, is_enough) in table {
         let mut tracker = made().with_pods(if several { 2 } else { 1 });
-        tracker.pod("fa-x", None, None);
-        tracker.pod_ends("fa-x", pod.clone());
+        tracker.observe_pod("fa-x", None, None);
+        tracker.observe_pod_end("fa-x", pod.clone());
         if let Some(other) = other {
-            tracker.pod(other, None, None);
+            tracker.observe_pod(other, None, None);
         }
         assert_eq!(tracker.only_pod("fa").is_some(), is_enough, "{pod} {several} {other:?}");
     }
@@ -315,12 +325,12 @@ type Pod = (&'static str, Option<&'static str>);
 #[test]
 fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     let taken =
-        |reason: &str| Disruption { said: reason.to_owned(), why: format!("taken: {reason}") };
+        |reason: &str| Disruption { evidence: reason.to_owned(), why: format!("taken: {reason}") };
     // The message for `PodExternalDeleted`, the controller's only information about a preempted pod.
     let deleted = |role: &str| {
-        let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
+        let decided_by = DecidingPod { role: role.to_owned(), index: 0, is_main: role == "worker" };
         let outcome =
-            Outcome::unseen("the trial's pod was deleted, but not by the manager".to_owned());
+            Outcome::failure("the trial's pod was deleted, but not by the manager".to_owned());
         JobPhase::Completed(Outcome { decided_by: Some(decided_by), ..outcome })
     };
     let none = "the trial's pod was deleted, but not by the manager";
@@ -338,21 +348,21 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     for (pods, role, message, is_taken) in table {
         let mut tracker = made();
         for (pod, reason) in pods {
-            tracker.pod(pod, None, reason.map(taken));
+            tracker.observe_pod(pod, None, reason.map(taken));
         }
-        let acts = tracker.workload("fa", deleted(role), at(1));
-        let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
+        let acts = tracker.handle_phase("fa", deleted(role), at(1));
+        let [Act::Report(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
         assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
         assert_eq!(event.disruption.is_some(), is_taken, "{pods:?}");
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
     // The reason for the stop outranks a disruption of its pod.
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Waiting, at(1));
+    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.tick(START_UP);
-    tracker.pod("fa-worker-0", None, Some(taken("Evicted")));
-    let acts = tracker.workload("fa", deleted("worker"), START_UP);
-    let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
+    tracker.observe_pod("fa-worker-0", None, Some(taken("Evicted")));
+    let acts = tracker.handle_phase("fa", deleted("worker"), START_UP);
+    let [Act::Report(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
     assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
     assert_eq!(event.disruption, None);
 }
@@ -360,58 +370,58 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
 #[test]
 fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Waiting, at(1));
-    tracker.pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
+    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.observe_pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why =
         "the trial did not start within 600 s (startUpDeadline): the image x cannot be pulled";
     assert_eq!(
-        tracker.workload("fa", completed(None, "stopped on request"), at(1)),
+        tracker.handle_phase("fa", completed(None, "stopped on request"), at(1)),
         [gone(None, why)]
     );
     // A workload that has run has started.
     let mut tracker = made();
-    tracker.pod("fa-worker-0", None, None);
-    tracker.workload("fa", JobPhase::Running, at(1));
-    tracker.tick(at(1) + UNHEARD);
-    tracker.unheard("fa", None);
+    tracker.observe_pod("fa-worker-0", None, None);
+    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    tracker.tick(at(1) + SILENT_TIME);
+    tracker.handle_silent_agent("fa", None);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 2), []);
     // A retried workload waits again.
-    tracker.workload("fa", JobPhase::Waiting, at(2000));
+    tracker.handle_phase("fa", JobPhase::Waiting, at(2000));
     assert_eq!(tracker.next_deadline(), Some(at(2000) + START_UP));
 }
 
 #[test]
 fn a_pod_that_waits_while_another_runs_has_the_same_deadline() {
     let mut tracker = made();
-    assert_eq!(tracker.workload("fa", JobPhase::Starting, at(1)), []);
-    assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.handle_phase("fa", JobPhase::Starting, at(1)), []);
+    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): no room";
-    let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
+    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }
 
 #[test]
 fn running_pods_with_a_silent_agent_are_reported_once() {
     let mut tracker = made();
-    tracker.workload("fa", JobPhase::Running, at(5));
-    assert_eq!(tracker.next_deadline(), Some(at(5) + UNHEARD));
-    assert_eq!(tracker.tick(at(5) + UNHEARD), [Act::Listen("fa".to_owned())]);
-    assert_eq!(tracker.tick(at(6) + UNHEARD), []);
-    for (said, says) in [
+    tracker.handle_phase("fa", JobPhase::Running, at(5));
+    assert_eq!(tracker.next_deadline(), Some(at(5) + SILENT_TIME));
+    assert_eq!(tracker.tick(at(5) + SILENT_TIME), [Act::ReadOutput("fa".to_owned())]);
+    assert_eq!(tracker.tick(at(6) + SILENT_TIME), []);
+    for (last_line, expected) in [
         (None, "(`kubectl logs -l trialkeeper/attempt=a-1`"),
         (Some("no route"), "last output: no route"),
     ] {
-        let told = tracker.unheard("fa", said);
+        let reported = tracker.handle_silent_agent("fa", last_line);
         assert!(
-            matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains(says)),
-            "{told:?}"
+            matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.contains(expected)),
+            "{reported:?}"
         );
     }
-    tracker.workload("fa", JobPhase::Running, at(50));
+    tracker.handle_phase("fa", JobPhase::Running, at(50));
     assert_eq!(tracker.next_deadline(), None);
 }
 
@@ -419,18 +429,18 @@ fn running_pods_with_a_silent_agent_are_reported_once() {
 fn a_resumed_manager_adopts_existing_workloads() {
     let adopted = |phase: Option<JobPhase>| {
         let mut tracker = Tracker::new(&Framework, START_UP, at(30));
-        tracker.listing();
+        tracker.begin_listing();
         if let Some(phase) = phase {
-            tracker.workload("fa", phase, at(1));
+            tracker.handle_phase("fa", phase, at(1));
         }
-        tracker.listing_done();
+        tracker.complete_listing();
         tracker.adopt("fa", &trial("a"), &attempt("a"), at(3))
     };
     assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
     assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
     assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
     // The message of an adopted success mentions that its agent did not report it.
-    let Act::Tell(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
+    let Act::Report(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
     let found = adopted(Some(completed(Some(0), "")));
     assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
     let failed = adopted(Some(completed(Some(7), "it failed")));
@@ -440,16 +450,16 @@ fn a_resumed_manager_adopts_existing_workloads() {
 #[test]
 fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
-    tracker.listing();
-    tracker.workload("fa", JobPhase::Running, at(1));
-    tracker.workload("fb", JobPhase::Running, at(1));
-    tracker.listing_done();
+    tracker.begin_listing();
+    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fb", JobPhase::Running, at(1));
+    tracker.complete_listing();
     // The watch and its listing were cut in the middle of a resume.
-    tracker.listing();
-    tracker.listing();
+    tracker.begin_listing();
+    tracker.begin_listing();
     assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
     assert_eq!(
-        tracker.listing_done(),
+        tracker.complete_listing(),
         [gone(None, "its Framework was deleted, but not by the manager")]
     );
     let vanished = tracker.adopt("fb", &trial("b"), &attempt("b"), at(4));
@@ -463,17 +473,17 @@ fn the_remains_of_old_ends_are_deleted() {
     for i in 0..400 {
         let name = format!("t{i}");
         tracker.submit(&name, trial(&name), attempt(&name), at(0));
-        tracker.submitted(&name, Ok(()), at(0));
-        let acts = tracker.workload(&name, completed(Some(0), ""), at(1));
+        tracker.handle_submission(&name, Ok(()), at(0));
+        let acts = tracker.handle_phase(&name, completed(Some(0), ""), at(1));
         tidied.extend(acts.into_iter().filter_map(|act| match act {
             Act::Tidy(attempts) => Some(attempts),
-            Act::Tell(_)
+            Act::Report(_)
             | Act::Stop(_)
-            | Act::Listen(_)
-            | Act::Ask(_)
+            | Act::ReadOutput(_)
+            | Act::QueryMissingPod(_)
             | Act::Delete(_)
             | Act::Discard(_)
-            | Act::Settle(_)
+            | Act::ReadEnd(_)
             | Act::WatchQueue
             | Act::Inspect(..)
             | Act::AwaitPods(_) => None,
@@ -484,47 +494,52 @@ fn the_remains_of_old_ends_are_deleted() {
     assert_eq!(tidied[0], attempt("t0"));
     assert_eq!(tidied[299], attempt("t299"));
     // A quota is exhausted, so only the latest workloads stay.
-    let Some(Act::Tidy(more)) = tracker.make_room() else { panic!("a hundred workloads remain") };
-    assert_eq!((more.len(), &more[0]), (100 - SPARED, &attempt("t300")));
-    assert_eq!(tracker.make_room(), None);
+    let Some(Act::Tidy(more)) = tracker.delete_old_workloads() else {
+        panic!("a hundred workloads remain")
+    };
+    assert_eq!((more.len(), &more[0]), (100 - MIN_FINISHED, &attempt("t300")));
+    assert_eq!(tracker.delete_old_workloads(), None);
 }
 
 #[test]
 fn a_refused_workload_waits_no_longer_than_a_pod() {
     let mut tracker = tracker();
-    assert_eq!(tracker.waits("fa", Some("exceeded quota".to_owned())), [waits("exceeded quota")]);
+    assert_eq!(
+        tracker.set_wait_reason("fa", Some("exceeded quota".to_owned())),
+        [waits("exceeded quota")]
+    );
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), []);
-    assert!(tracker.is_unwanted("fa"));
+    assert!(tracker.is_stop_requested("fa"));
     let why = "the trial did not start within 600 s (startUpDeadline): exceeded quota";
-    let ended = tracker.submitted("fa", Err("it was stopped".to_owned()), START_UP);
+    let ended = tracker.handle_submission("fa", Err("it was stopped".to_owned()), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }
 
 /// Creates a tracker of Jobs with one attempt `a`, whose Job `ja` is in the cluster.
 fn batch_job() -> Tracker {
     let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
-    tracker.listing();
-    assert_eq!(tracker.listing_done(), []);
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
     tracker.submit("ja", trial("a"), attempt("a"), at(0));
-    assert_eq!(tracker.submitted("ja", Ok(()), at(0)), []);
+    assert_eq!(tracker.handle_submission("ja", Ok(()), at(0)), []);
     tracker
 }
 
 #[test]
 fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
     let mut tracker = batch_job();
-    assert_eq!(tracker.workload("ja", JobPhase::Running, at(1)), []);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Running, at(1)), []);
     assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
-    assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
-    assert_eq!(tracker.workload_gone("ja"), [], "the pods are awaited once");
-    assert_eq!(tracker.pods_gone("ja"), [gone(None, "stopped on request")]);
-    assert_eq!(tracker.pods_gone("ja"), []);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [], "the pods are awaited once");
+    assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, "stopped on request")]);
+    assert_eq!(tracker.end_deleted_workload("ja"), []);
 
     let mut tracker = batch_job();
-    assert_eq!(tracker.workload("ja", JobPhase::Running, at(1)), []);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Running, at(1)), []);
     assert_eq!(
-        tracker.workload_gone("ja"),
+        tracker.handle_deleted_workload("ja"),
         [gone(None, "its Job was deleted, but not by the manager")]
     );
 }
@@ -533,22 +548,22 @@ fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
 fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
     let suspended = [waits(SUSPENDED), Act::WatchQueue];
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(1)), suspended);
-    assert_eq!(tracker.waits("ja", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(1)), suspended);
+    assert_eq!(tracker.set_wait_reason("ja", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 10), []);
     // The Job is admitted and runs. Then its queue takes it back, and its agent's report of that is not the end.
     let admitted = START_UP * 20;
-    assert_eq!(tracker.workload("ja", JobPhase::Waiting, admitted), []);
-    assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN));
-    assert_eq!(tracker.workload("ja", JobPhase::Running, admitted), []);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, admitted), []);
+    assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN_TIME));
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Running, admitted), []);
     let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
-    let requeued = Act::Tell(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, admitted), [requeued]);
+    let requeued = Act::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
     // After the admission, the time limit for the start applies again.
     let again = START_UP * 30;
-    assert_eq!(tracker.workload("ja", JobPhase::Waiting, again), []);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, again), []);
     let acts = tracker.tick(again + START_UP);
     assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
 }

@@ -170,7 +170,7 @@ pub(in crate::training_service::kubernetes) fn framework(
             let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
             set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];
-            pod::leave_alone(&mut pod["metadata"]);
+            pod::protect_from_controllers(&mut pod["metadata"]);
             merge(&mut pod["metadata"]["labels"], labels.clone());
             pod::complete(&mut pod["spec"], common, job, role, position);
             pod::place_output(&mut pod["spec"]["containers"][0], common, job, role);
@@ -193,7 +193,7 @@ pub(in crate::training_service::kubernetes) fn pods(common: &Common) -> Vec<(Str
         (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
         pod["metadata"]["name"] = Value::from(format!("{name}-{own}-0"));
         pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
-        pod::without_what_is_dropped(&mut pod["spec"]);
+        pod::remove_dropped_fields(&mut pod["spec"]);
         pod::fill_in(&mut pod);
         (own, pod)
     });

@@ -211,7 +211,7 @@ pub(super) fn pod_template(
         template.pointer(&format!("/spec/taskRoles/{position}/task/pod")).cloned()
     });
     let mut template = own.unwrap_or_else(|| json!({}));
-    pod::leave_alone(&mut template["metadata"]);
+    pod::protect_from_controllers(&mut template["metadata"]);
     merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
     pod::complete(&mut template["spec"], common, job, role, position);
     let container = &mut template["spec"]["containers"][0];
@@ -242,7 +242,7 @@ fn phase(object: &Value) -> JobPhase {
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::failure(message) });
     }
     if let Some(failed) = holds("Failed").or_else(|| holds("FailureTarget")) {
         // While the Job is suspended, its controller will not complete it. The end of a pod that the queue stopped
@@ -284,17 +284,17 @@ fn failure(condition: &Value) -> Outcome {
     match text(condition, "reason").as_str() {
         "DeadlineExceeded" => {
             let why = "its Job ran longer than its activeDeadlineSeconds".to_owned();
-            let said = format!("DeadlineExceeded: {message}");
-            let disruption = Some(Disruption { said, why: why.clone() });
+            let evidence = format!("DeadlineExceeded: {message}");
+            let disruption = Some(Disruption { evidence, why: why.clone() });
             // A retry would take equally long. Only the exit code is read from the pod.
             let class = Some(Class::Permanent);
-            Outcome { class, disruption, needs_pods: true, ..Outcome::unseen(why) }
+            Outcome { class, disruption, needs_pods: true, ..Outcome::failure(why) }
         }
         "BackoffLimitExceeded" => {
             let message = "its pod failed, and no longer exists".to_owned();
-            Outcome { needs_pods: true, ..Outcome::unseen(message) }
+            Outcome { needs_pods: true, ..Outcome::failure(message) }
         }
-        _ => Outcome { needs_pods: true, ..Outcome::unseen(message) },
+        _ => Outcome { needs_pods: true, ..Outcome::failure(message) },
     }
 }
 
@@ -304,8 +304,9 @@ pub(super) fn taken_back(message: &str) -> Outcome {
     let why = format!(
         "its queue took the trial back as its pod ended, so the trial cannot be resumed ({message})"
     );
-    let disruption = Some(Disruption { said: format!("Suspended: {message}"), why: why.clone() });
-    Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::unseen(why) }
+    let disruption =
+        Some(Disruption { evidence: format!("Suspended: {message}"), why: why.clone() });
+    Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::failure(why) }
 }
 
 /// Completes a Job's failure from its pods: from the pod that the Job names, or else from one that failed.
@@ -358,9 +359,9 @@ fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
     }
     if pods.iter().all(|pod| phase(pod) == "Succeeded") {
         let message = "the pod succeeded".to_owned();
-        return Some(Outcome { succeeded: true, exit_code: Some(0), ..Outcome::unseen(message) });
+        return Some(Outcome { succeeded: true, exit_code: Some(0), ..Outcome::failure(message) });
     }
-    let failed = Outcome::unseen("its pod failed".to_owned());
+    let failed = Outcome::failure("its pod failed".to_owned());
     Some(explain(Outcome { needs_pods: true, ..failed }, pods, trial))
 }
 

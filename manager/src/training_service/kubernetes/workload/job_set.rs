@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::job::{CONTAINER_NAME, example_pod, job_spec, place, pod_template, taken_back};
-use super::several_pods::{self, Ended};
+use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
@@ -17,7 +17,7 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, trial_containers, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const JOB_SETS: Resource =
@@ -106,7 +106,7 @@ impl Workload for JobSet {
             pods: role.task_number,
             wanted: u64::try_from(role.policy.min_succeeded).ok(),
         });
-        let main = Decider { role, index, is_main: true };
+        let main = DecidingPod { role, index, is_main: true };
         let trial = trial_containers(spec, self.container());
         settle(&roles.collect::<Vec<_>>(), main, pods, &trial)
     }
@@ -198,7 +198,7 @@ fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position
 /// Returns the phase of a `JobSet`.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let (role, index) = spec.metrics_from.clone();
-    let main = Decider { role, index, is_main: true };
+    let main = DecidingPod { role, index, is_main: true };
     phase_of(object, &STATUS, spec.roles.len(), main)
 }
 
@@ -219,7 +219,7 @@ pub(super) fn phase_of(
     object: &Value,
     names: &StatusNames,
     roles: usize,
-    main: Decider,
+    main: DecidingPod,
 ) -> JobPhase {
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let status =
@@ -232,7 +232,7 @@ pub(super) fn phase_of(
     if holds(names.succeeded).is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::failure(message) });
     }
     if let Some(failed) = holds("Failed").filter(|_| suspended) {
         return JobPhase::Completed(taken_back(&text(failed, "message")));
@@ -241,7 +241,7 @@ pub(super) fn phase_of(
         return JobPhase::Completed(Outcome {
             decided_by: Some(main),
             needs_pods: true,
-            ..Outcome::unseen(text(failed, "message"))
+            ..Outcome::failure(text(failed, "message"))
         });
     }
     if suspended {
@@ -272,7 +272,7 @@ pub(super) fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Out
         let name = text(&pod["metadata"], "name");
         first.is_some_and(|job| name.strip_prefix(job).is_some_and(|rest| rest.starts_with('-')))
     };
-    let own: Vec<Ended> = pods.iter().filter(of_first).filter_map(ended).collect();
+    let own: Vec<EndedPod> = pods.iter().filter(of_first).filter_map(ended).collect();
     let ends = if own.is_empty() { pods.iter().filter_map(ended).collect() } else { own };
     several_pods::caused(&outcome, &main, &ends, |_| true)
 }
@@ -289,7 +289,7 @@ pub(super) struct RolePods<'a> {
 /// outcome is undecided.
 pub(super) fn settle(
     roles: &[RolePods<'_>],
-    main: Decider,
+    main: DecidingPod,
     pods: &[Value],
     trial: &[String],
 ) -> Option<Outcome> {
@@ -297,9 +297,9 @@ pub(super) fn settle(
         pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
     };
     let ends = pods.iter().filter(is_over).filter_map(|pod| ended(pod, trial));
-    let ends: Vec<Ended> = ends.collect();
+    let ends: Vec<EndedPod> = ends.collect();
     if ends.iter().any(|end| end.end.exit_code != Some(0)) {
-        let failed = Outcome::unseen("one of its pods failed".to_owned());
+        let failed = Outcome::failure("one of its pods failed".to_owned());
         let failed = Outcome { decided_by: Some(main), needs_pods: true, ..failed };
         return Some(explain(failed, pods, trial));
     }
@@ -315,7 +315,7 @@ pub(super) fn settle(
     };
     let message = "its pods succeeded".to_owned();
     let (succeeded, exit_code) = (true, Some(0));
-    is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::unseen(message) })
+    is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::failure(message) })
 }
 
 /// Returns the Job in a `JobSet`'s message `… (first failed job: NAME)`.
@@ -325,12 +325,12 @@ fn first_failed(message: &str) -> Option<&str> {
 }
 
 /// Reads the end of a pod with the name `SET-ROLE-0-INDEX-SUFFIX`.
-fn ended(pod: &Value, trial: &[String]) -> Option<Ended> {
+fn ended(pod: &Value, trial: &[String]) -> Option<EndedPod> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(5, '-').skip(1);
     let index = parts.next()?.parse().ok()?;
     let role = parts.nth(1)?;
-    Ended::read(pod, role, index, trial)
+    EndedPod::read(pod, role, index, trial)
 }
 
 #[cfg(test)]

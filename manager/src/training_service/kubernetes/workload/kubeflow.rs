@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 use trial_protocol::ExperimentId;
 
-use super::several_pods::{self, Ended};
+use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
@@ -15,7 +15,7 @@ use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
     workload_name,
 };
-use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 /// A kind of the training operator, which runs trials as its objects.
@@ -224,7 +224,7 @@ fn spelled(role: &str) -> String {
 
 fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: usize) -> Value {
     let mut template = json!({"metadata": {}, "spec": {}});
-    pod::leave_alone(&mut template["metadata"]);
+    pod::protect_from_controllers(&mut template["metadata"]);
     merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
     pod::complete(&mut template["spec"], common, job, role, position);
     if let Some(spec) = template["spec"].as_object_mut() {
@@ -252,7 +252,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     };
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
     let (role, index) = &spec.metrics_from;
-    let main = Decider { role: role.clone(), index: *index, is_main: true };
+    let main = DecidingPod { role: role.clone(), index: *index, is_main: true };
     match (holds("Succeeded"), holds("Failed")) {
         (succeeded, Some(failed)) => {
             // If both conditions hold, one role succeeded as another failed, and the deciding pod determines the
@@ -263,7 +263,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
                 succeeded,
                 decided_by,
                 needs_pods: true,
-                ..Outcome::unseen(message)
+                ..Outcome::failure(message)
             });
         }
         (Some(_), None) => {
@@ -272,7 +272,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
             return JobPhase::Completed(Outcome {
                 succeeded,
                 exit_code,
-                ..Outcome::unseen(message)
+                ..Outcome::failure(message)
             });
         }
         (None, None) => {}
@@ -302,7 +302,7 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     let Some(main) = outcome.decided_by.clone() else {
         return Outcome { needs_pods: false, ..outcome };
     };
-    let ends: Vec<Ended> = pods.iter().filter_map(|pod| ended(pod, trial)).collect();
+    let ends: Vec<EndedPod> = pods.iter().filter_map(|pod| ended(pod, trial)).collect();
     // Both conditions hold.
     if outcome.succeeded {
         let own = ends.iter().find(|end| end.is(&main));
@@ -314,11 +314,11 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     several_pods::caused(&outcome, &main, &ends, |end| named(&end.role))
 }
 
-fn ended(pod: &Value, trial: &[String]) -> Option<Ended> {
+fn ended(pod: &Value, trial: &[String]) -> Option<EndedPod> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(3, '-');
     let index = parts.next()?.parse().ok()?;
-    Ended::read(pod, parts.next()?, index, trial)
+    EndedPod::read(pod, parts.next()?, index, trial)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::Workload;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::watching::{enter_pod, pod_is_gone};
+use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEvent, JobNews};
 
@@ -51,13 +51,17 @@ fn recording(case: &str) -> Vec<Value> {
 }
 
 /// Returns the news about the recorded object in the recording `KIND/CASE`.
-pub(super) fn told(kind: &'static dyn Workload, spec: &KubernetesSpec, case: &str) -> Vec<JobNews> {
-    Player::play(kind, spec, case).told
+pub(super) fn news_of_recording(
+    kind: &'static dyn Workload,
+    spec: &KubernetesSpec,
+    case: &str,
+) -> Vec<JobNews> {
+    Player::play(kind, spec, case).news
 }
 
 /// Returns the news about the recorded object, including the deadlines that pass after the recording without further
 /// events.
-pub(super) fn told_later(
+pub(super) fn news_after(
     kind: &'static dyn Workload,
     spec: &KubernetesSpec,
     case: &str,
@@ -66,7 +70,7 @@ pub(super) fn told_later(
     let mut player = Player::play(kind, spec, case);
     let acts = player.tracker.tick(player.now + later);
     player.perform(acts);
-    player.told
+    player.news
 }
 
 /// Replays a recording to a tracker.
@@ -76,20 +80,20 @@ struct Player<'a> {
     case: &'a str,
     tracker: Tracker,
     now: Duration,
-    told: Vec<JobNews>,
+    news: Vec<JobNews>,
 }
 
 impl<'a> Player<'a> {
     /// Replays a recording.
     fn play(kind: &'static dyn Workload, spec: &'a KubernetesSpec, case: &'a str) -> Self {
         let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
-        let mut tracker = Tracker::new(kind, start_up, grace).queued(spec.queue.is_some());
-        tracker.listing();
-        tracker.listing_done();
+        let mut tracker = Tracker::new(kind, start_up, grace).with_queue(spec.queue.is_some());
+        tracker.begin_listing();
+        tracker.complete_listing();
         let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
         tracker.submit("tkx", trial, attempt, Duration::ZERO);
-        tracker.submitted("tkx", Ok(()), Duration::ZERO);
-        let mut player = Self { kind, spec, case, tracker, now: Duration::ZERO, told: Vec::new() };
+        tracker.handle_submission("tkx", Ok(()), Duration::ZERO);
+        let mut player = Self { kind, spec, case, tracker, now: Duration::ZERO, news: Vec::new() };
         for line in recording(case) {
             // The preparation happened before the start of the recording.
             player.now = Duration::from_secs_f64(line["t"].as_f64().unwrap().max(0.0));
@@ -112,20 +116,23 @@ impl<'a> Player<'a> {
         let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
         match seen {
             seen if seen == own_kind && thing.name != "tkx" => Vec::new(),
-            seen if seen == own_kind && gone => tracker.workload_gone("tkx"),
+            seen if seen == own_kind && gone => tracker.handle_deleted_workload("tkx"),
             seen if seen == own_kind => {
-                tracker.workload("tkx", self.kind.phase(&thing.body, self.spec), now)
+                tracker.handle_phase("tkx", self.kind.phase(&thing.body, self.spec), now)
             }
-            "Pod" if gone => pod_is_gone(tracker, &thing, now).into_iter().collect(),
+            "Pod" if gone => observe_missing_pod(tracker, &thing, now).into_iter().collect(),
             "Pod" => {
-                let acts = enter_pod(tracker, &thing, now);
+                let acts = observe_pod(tracker, &thing, now);
                 if thing.body.pointer("/metadata/deletionTimestamp").is_some() {
                     // A listing at the workload's end has the pod in this form.
-                    tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+                    tracker
+                        .observe_pod_end(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
                 }
                 acts
             }
-            "Workload" if is_ours && !gone => tracker.queue("tkx", kueue::read(&thing.body), now),
+            "Workload" if is_ours && !gone => {
+                tracker.handle_queue_state("tkx", kueue::read(&thing.body), now)
+            }
             _ => Vec::new(),
         }
     }
@@ -134,28 +141,28 @@ impl<'a> Player<'a> {
     fn perform(&mut self, acts: Vec<Act>) {
         for act in acts {
             let more = match act {
-                Act::Tell(news) => {
-                    self.told.push(news);
+                Act::Report(news) => {
+                    self.news.push(news);
                     Vec::new()
                 }
                 Act::Inspect(name, outcome) => {
                     let pods = self.tracker.with_ended_pods(&name, Vec::new());
-                    self.tracker.explained(&name, self.kind.explain(self.spec, outcome, &pods))
+                    self.tracker.complete_end(&name, self.kind.explain(self.spec, outcome, &pods))
                 }
-                Act::Settle(name) => {
+                Act::ReadEnd(name) => {
                     let pods = self.tracker.with_ended_pods(&name, Vec::new());
                     let outcome = self.kind.settle(self.spec, &pods);
                     outcome
-                        .map(|outcome| self.tracker.explained(&name, outcome))
+                        .map(|outcome| self.tracker.complete_end(&name, outcome))
                         .unwrap_or_default()
                 }
                 // The workload is deleted because Kueue has given it up, and its pods no longer exist.
                 Act::Stop(name) if self.case.starts_with("kueue/") => {
-                    self.tracker.workload_gone(&name);
-                    self.tracker.pods_gone(&name)
+                    self.tracker.handle_deleted_workload(&name);
+                    self.tracker.end_deleted_workload(&name)
                 }
                 // The recording has the queue's messages, and no answers to queries.
-                Act::WatchQueue | Act::Listen(_) | Act::Ask(_) => Vec::new(),
+                Act::WatchQueue | Act::ReadOutput(_) | Act::QueryMissingPod(_) => Vec::new(),
                 Act::Stop(_)
                 | Act::Discard(_)
                 | Act::Delete(_)
@@ -168,8 +175,8 @@ impl<'a> Player<'a> {
 }
 
 /// Returns the ends among the news.
-pub(super) fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
-    let ends = told.iter().filter_map(|news| match news {
+pub(super) fn ends(news: &[JobNews]) -> Vec<&JobEvent> {
+    let ends = news.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),
         JobNews::Waits(_)
         | JobNews::Requeued(_)

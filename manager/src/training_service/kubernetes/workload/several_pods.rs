@@ -3,20 +3,20 @@
 use serde_json::Value;
 use trial_protocol::Class;
 
-use crate::training_service::kubernetes::outcome::{Decider, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, Outcome};
 use crate::training_service::kubernetes::pod_end::{self, PodEnd};
 use crate::util::excerpt::shortened;
 
 /// A pod that has ended, or was deleted.
 #[derive(Debug, Clone)]
-pub(super) struct Ended {
+pub(super) struct EndedPod {
     pub(super) role: String,
     pub(super) index: u64,
     pub(super) deleted: bool,
     pub(super) end: PodEnd,
 }
 
-impl Ended {
+impl EndedPod {
     /// Reads a pod of a role whose trial runs in a container with one of these names. `None`: the pod still runs.
     pub(super) fn read(pod: &Value, role: &str, index: u64, trial: &[String]) -> Option<Self> {
         let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
@@ -34,7 +34,7 @@ impl Ended {
         Some(Self { role: role.to_owned(), index, deleted, end })
     }
 
-    pub(super) fn is(&self, pod: &Decider) -> bool {
+    pub(super) fn is(&self, pod: &DecidingPod) -> bool {
         self.role == pod.role && self.index == pod.index
     }
 }
@@ -54,15 +54,15 @@ fn was_deleted() -> PodEnd {
 /// is the pod whose metrics are the trial's.
 pub(super) fn caused(
     outcome: &Outcome,
-    main: &Decider,
-    ends: &[Ended],
-    named: impl Fn(&Ended) -> bool,
+    main: &DecidingPod,
+    ends: &[EndedPod],
+    named: impl Fn(&EndedPod) -> bool,
 ) -> Outcome {
-    let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.disruption.is_some();
+    let failed = |end: &&EndedPod| end.end.exit_code != Some(0) || end.end.disruption.is_some();
     // A deleted pod may be the cause, or the controller may have deleted it after the failure.
-    let by_itself = |end: &&Ended| !end.deleted && failed(end);
-    let taken = |end: &&Ended| end.end.disruption.is_some();
-    let deleted = |end: &&Ended| end.deleted && named(end);
+    let by_itself = |end: &&EndedPod| !end.deleted && failed(end);
+    let taken = |end: &&EndedPod| end.end.disruption.is_some();
+    let deleted = |end: &&EndedPod| end.deleted && named(end);
     let cause = ends
         .iter()
         .find(by_itself)
@@ -70,7 +70,7 @@ pub(super) fn caused(
         .or_else(|| ends.iter().find(deleted))
         .or_else(|| ends.iter().find(|end| end.deleted))
         .or_else(|| ends.iter().find(failed));
-    let Some(Ended { role, index, end, .. }) = cause.cloned() else {
+    let Some(EndedPod { role, index, end, .. }) = cause.cloned() else {
         return Outcome {
             succeeded: false,
             message: shortened(&outcome.message),
@@ -80,11 +80,11 @@ pub(super) fn caused(
         };
     };
     let is_main = role == main.role && index == main.index;
-    let decided_by = Some(Decider { role, index, is_main });
+    let decided_by = Some(DecidingPod { role, index, is_main });
     Outcome {
         succeeded: false,
         exit_code: end.exit_code,
-        message: Decider::told(decided_by.as_ref(), end.message),
+        message: DecidingPod::with_pod_name(decided_by.as_ref(), end.message),
         class: end.class,
         cause: end.cause,
         decided_by,

@@ -18,7 +18,7 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, pod, trial_containers, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const GROUP: &str = "trainer.kubeflow.org";
@@ -264,15 +264,15 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     }) {
         let message = format!("Kubeflow Trainer rejects the TrainJob: {}", text(failed, "message"));
         let class = Some(Class::Permanent);
-        return JobPhase::Completed(Outcome { class, ..Outcome::unseen(message) });
+        return JobPhase::Completed(Outcome { class, ..Outcome::failure(message) });
     }
     job_set::phase_of(object, &STATUS, 1, main(spec))
 }
 
 /// Returns the pod whose metrics are the trial's.
-fn main(spec: &KubernetesSpec) -> Decider {
+fn main(spec: &KubernetesSpec) -> DecidingPod {
     let (_, index) = spec.metrics_from;
-    Decider { role: NODE.to_owned(), index, is_main: true }
+    DecidingPod { role: NODE.to_owned(), index, is_main: true }
 }
 
 #[cfg(test)]

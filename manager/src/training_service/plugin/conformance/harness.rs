@@ -68,8 +68,8 @@ impl Harness {
     }
 
     /// Returns the last lines of the plugin's standard error.
-    pub(super) fn last_words(&self) -> String {
-        self.program.last_words()
+    pub(super) fn last_errors(&self) -> String {
+        self.program.last_errors()
     }
 
     fn link(&self) -> Result<Arc<Link>, String> {
@@ -156,12 +156,12 @@ impl Harness {
     }
 
     pub(super) async fn submit(&self, job: &Job) -> Result<(), String> {
-        self.ask("submit", &job.submission()?).await.map(drop)
+        self.ask("submit", &job.submit_params()?).await.map(drop)
     }
 
     /// Submits a job that should be refused, and returns the remedy. `None`: the plugin accepted it.
     pub(super) async fn submit_refused(&self, job: &Job) -> Result<Option<Remedy>, String> {
-        let params = job.submission()?;
+        let params = job.submit_params()?;
         match self.link()?.ask("submit", &params, SUBMIT_TIMEOUT).await {
             Ok(_) => Ok(None),
             Err(AskError::Refused(refusal)) => Ok(Some(refusal.remedy)),
@@ -277,7 +277,7 @@ impl Harness {
         self.open().await?;
         let link = self.link()?;
         for line in ["no JSON\n", "[]\n", "{}\n", "\n", "{\"method\": \"sings\"}\n"] {
-            link.say(line);
+            link.send_line(line);
         }
         if link.ask("dances", &json!({}), ADOPT_TIMEOUT).await.is_ok() {
             return Err("it accepts an unknown request".to_owned());

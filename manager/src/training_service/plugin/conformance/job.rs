@@ -28,7 +28,7 @@ impl Job {
     }
 
     /// Writes the job's files and returns the parameters of `submit`.
-    pub(super) fn submission(&self) -> Result<Value, String> {
+    pub(super) fn submit_params(&self) -> Result<Value, String> {
         let failed = |error: std::io::Error| format!("cannot prepare a job: {error}");
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         let (token, parameters) = (self.folder.join("token"), self.folder.join("parameter.cfg"));

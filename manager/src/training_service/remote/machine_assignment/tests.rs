@@ -80,9 +80,9 @@ fn a_machine_runs_at_most_its_max_trial_number() {
     let mut bed = Bed::new(&[machine("one", Some(1))], None);
     assert_eq!(bed.connect(0, &facts(8, &[])), None);
     assert_eq!((bed.put("a"), bed.put("b")), (Some(0), None));
-    let (why, untold) = bed.assignments.untold(bed.now);
+    let (why, unreported_waits) = bed.assignments.unreported_waits(bed.now);
     assert_eq!(why, "no machine has room (one: maxTrialNumber trials run there)");
-    assert_eq!(untold, [(id("b"), attempt("b"))]);
+    assert_eq!(unreported_waits, [(id("b"), attempt("b"))]);
     assert!(bed.assignments.remove(&id("a"), &attempt("a")));
     assert_eq!(bed.assignments.place(bed.now), Some((id("b"), 0)));
 }
@@ -94,7 +94,7 @@ fn a_machine_without_other_limits_runs_a_trial_for_each_processor() {
         assert_eq!(bed.connect(0, &facts(2, &[])), None);
         let mut on: Vec<_> = ["a", "b", "c"].iter().map(|name| bed.put(name)).collect();
         assert_eq!(on, [Some(0), Some(0), None]);
-        let why = bed.assignments.untold(bed.now).0;
+        let why = bed.assignments.unreported_waits(bed.now).0;
         assert!(why.contains("small: it runs as many trials as it has processors"), "{why}");
         assert_eq!(bed.connect(1, &facts(1, &[])), None);
         let room = |bed: &Bed| bed.assignments.free_room(bed.now);
@@ -119,7 +119,7 @@ fn a_machine_with_little_memory_gets_no_further_trial() {
     let mut bed = Bed::new(&[machine("one", None)], None);
     assert_eq!(bed.connect(0, &with(Some(9))), None);
     assert_eq!(bed.put("a"), None);
-    let why = bed.assignments.untold(bed.now).0;
+    let why = bed.assignments.unreported_waits(bed.now).0;
     assert_eq!(why, "no machine has room (one: less than 10 % of its memory is available)");
     assert_eq!(bed.assignments.free_room(bed.now), FreeRoom::Jobs(0));
     for percent in [Some(10), None] {
@@ -132,15 +132,15 @@ fn a_machine_with_little_memory_gets_no_further_trial() {
 #[test]
 fn a_reason_is_reported_once_for_each_trial() {
     let mut bed = Bed::new(&[machine("one", None)], None);
-    let mut told = 0;
+    let mut reported = 0;
     for number in 0..100 {
         bed.put(&format!("t{number}"));
-        told += bed.assignments.untold(bed.now).1.len();
+        reported += bed.assignments.unreported_waits(bed.now).1.len();
     }
-    assert_eq!(told, 100, "a new trial does not repeat the reason for the others");
+    assert_eq!(reported, 100, "a new trial does not repeat the reason for the others");
     bed.assignments.disconnected(0, "Permission denied".to_owned(), bed.now);
     assert_eq!(
-        bed.assignments.untold(bed.now).1.len(),
+        bed.assignments.unreported_waits(bed.now).1.len(),
         100,
         "a new reason is reported for all trials"
     );
@@ -154,22 +154,22 @@ fn a_machine_that_cannot_start_trials_gets_none_for_a_while() {
     assert_eq!(bed.connect(1, &facts(2, &[])), None);
     assert_eq!(bed.put("a"), Some(0), "the machine with the most processors");
     let space = "No space left on device".to_owned();
-    let pause = bed.assignments.rest(0, space.clone(), bed.now);
+    let pause = bed.assignments.pause_machine(0, space.clone(), bed.now);
     assert!(bed.assignments.withdraw(&id("a"), &attempt("a")));
     assert_eq!(bed.assignments.place(bed.now), Some((id("a"), 1)), "the same attempt elsewhere");
     assert_eq!(bed.put("b"), Some(1));
     bed.assignments.disconnected(1, "the connection was lost".to_owned(), bed.now);
     assert_eq!(bed.put("c"), None);
-    let why = bed.assignments.untold(bed.now).0;
+    let why = bed.assignments.unreported_waits(bed.now).0;
     assert!(why.contains("full: it pauses, because it could not start a trial: No space"), "{why}");
     assert_eq!(bed.assignments.next_change(bed.now), Some(bed.now + pause));
     bed.now += pause;
     assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)), "the machine is tried again");
-    let longer = bed.assignments.rest(0, space.clone(), bed.now);
+    let longer = bed.assignments.pause_machine(0, space.clone(), bed.now);
     assert!(longer > pause, "{longer:?}");
-    bed.assignments.trust(0);
+    bed.assignments.reset_pauses(0);
     assert_eq!(
-        bed.assignments.rest(0, space, bed.now),
+        bed.assignments.pause_machine(0, space, bed.now),
         pause,
         "after a trial has run, the first pause applies"
     );
@@ -255,15 +255,18 @@ fn gpus_of_other_users_are_avoided_during_the_search() {
     let mut bed = Bed::new(&[machine("one", None)], Some(1));
     let read = |bed: &mut Bed, busy: &[bool]| {
         bed.assignments.request_reading(0);
-        let asked = bed.links[0].try_recv().unwrap();
-        assert!(asked.contains("\"room\""), "{asked}");
+        let request = bed.links[0].try_recv().unwrap();
+        assert!(request.contains("\"room\""), "{request}");
         bed.assignments.enter_reading(0, &facts(8, busy))
     };
     let given = |bed: &Bed, name: &str| bed.assignments.jobs[&id(name)].gpus.clone();
     let none_free = bed.connect(0, &facts(8, &[true, true])).unwrap();
     assert!(none_free.contains("of 2 GPUs that nvidia-smi shows (2 in use) 0"), "{none_free}");
     assert_eq!(bed.put("a"), None);
-    assert!(bed.assignments.untold(bed.now).0.contains(&none_free), "the trial waits for that");
+    assert!(
+        bed.assignments.unreported_waits(bed.now).0.contains(&none_free),
+        "the trial waits for that"
+    );
     let room = bed.assignments.free_room(bed.now);
     assert!(matches!(&room, FreeRoom::Unreachable(why) if why.contains(&none_free)), "{room:?}");
     assert_eq!(read(&mut bed, &[true, true]), None, "the reason was already reported");
@@ -317,9 +320,9 @@ fn gpus_are_read_again_only_if_busy_ones_are_avoided() {
         let mut bed = Bed::new(&[machine], each);
         assert_eq!(bed.connect(0, &facts(8, &[false])), None);
         bed.assignments.request_reading(0);
-        let asked: Value = serde_json::from_str(&bed.links[0].try_recv().unwrap()).unwrap();
+        let request: Value = serde_json::from_str(&bed.links[0].try_recv().unwrap()).unwrap();
         assert_eq!(
-            (&asked["method"], &asked["params"]["gpus"]),
+            (&request["method"], &request["params"]["gpus"]),
             (&"room".into(), &expected.into())
         );
     }
@@ -334,7 +337,7 @@ fn a_retired_machine_keeps_its_trials_and_gets_no_new_ones() {
     bed.assignments.take_over(&id("a"), &attempt("a"), 1, Some(vec![0]));
     assert_eq!(bed.connect(1, &facts(8, &[])), None);
     assert_eq!(bed.put("b"), None);
-    let why = bed.assignments.untold(now).0;
+    let why = bed.assignments.unreported_waits(now).0;
     assert_eq!(why, "no machine has room (named: not connected yet)");
     assert!(bed.assignments.remove(&id("a"), &attempt("a")));
 }

@@ -35,33 +35,33 @@ type Harm<'a> = &'a dyn Fn(&Path);
 /// A server that hands out agent and code, and records the requests.
 struct Manager {
     url: String,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Manager {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let known = Arc::clone(&asked);
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let known = Arc::clone(&requests);
         std::thread::spawn(move || {
             for connection in listener.incoming() {
                 let known = Arc::clone(&known);
                 std::thread::spawn(move || answer(&connection.unwrap(), &known));
             }
         });
-        Self { url, asked }
+        Self { url, requests }
     }
 
     /// Returns the requests since the last call, in alphabetical order.
-    fn asked(&self) -> Vec<String> {
-        let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
-        asked.sort();
-        asked
+    fn requests(&self) -> Vec<String> {
+        let mut requests = std::mem::take(&mut *self.requests.lock().unwrap());
+        requests.sort();
+        requests
     }
 }
 
-fn answer(mut connection: &TcpStream, asked: &Mutex<Vec<String>>) {
+fn answer(mut connection: &TcpStream, requests: &Mutex<Vec<String>>) {
     let head: Vec<String> = BufReader::new(connection)
         .lines()
         .map_while(Result::ok)
@@ -71,7 +71,7 @@ fn answer(mut connection: &TcpStream, asked: &Mutex<Vec<String>>) {
     let what = path.strip_prefix("/api/v1/agent/").unwrap().to_owned();
     assert!(head.contains(&"Authorization: Bearer t".to_owned()), "{head:?}");
     let body = if what == "program" { AGENT } else { CODE };
-    asked.lock().unwrap().push(what);
+    requests.lock().unwrap().push(what);
     write!(
         connection,
         "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -186,14 +186,14 @@ fn the_second_pod_of_a_node_fetches_nothing() {
     for check in ["sha256sum", "python3"] {
         let node = Node::new();
         assert_eq!(node.start_with(&node.cache(), &["curl", check], &[]), "");
-        assert_eq!(node.manager.asked(), ["code", "program"], "{check}");
+        assert_eq!(node.manager.requests(), ["code", "program"], "{check}");
         for (file, text) in node.files().iter().zip([AGENT, CODE]) {
             assert_eq!(fs::read_to_string(file).unwrap(), text);
             assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644);
         }
         // This image has no program that can fetch files.
         assert_eq!(node.start_with(&node.cache(), &[check], &[]), "");
-        assert!(node.manager.asked().is_empty(), "{check}");
+        assert!(node.manager.requests().is_empty(), "{check}");
         assert_eq!(node.names().len(), 2);
     }
 }
@@ -215,17 +215,21 @@ fn a_damaged_file_is_fetched_again() {
         for (number, what) in [(0, "program"), (1, "code")] {
             let node = Node::new();
             node.start();
-            node.manager.asked();
+            node.manager.requests();
             let file = &node.files()[number];
             spoil(file);
-            let said = node.start();
+            let output_text = node.start();
             let is_told = ["changed", "cut off"].contains(&harm);
-            assert_eq!(said.contains("is damaged or cannot be read"), is_told, "{harm}: {said}");
-            assert_eq!(node.manager.asked(), [what], "{harm}");
+            assert_eq!(
+                output_text.contains("is damaged or cannot be read"),
+                is_told,
+                "{harm}: {output_text}"
+            );
+            assert_eq!(node.manager.requests(), [what], "{harm}");
             assert_eq!(fs::read_to_string(file).unwrap(), [AGENT, CODE][number], "{harm}");
             assert!(fs::symlink_metadata(file).unwrap().is_file(), "{harm}");
             assert_eq!(node.start(), "", "{harm}");
-            assert!(node.manager.asked().is_empty(), "{harm}");
+            assert!(node.manager.requests().is_empty(), "{harm}");
         }
     }
 }
@@ -248,13 +252,13 @@ fn an_unusable_cache_harms_no_trial() {
         ("no check",           &here,      &["curl"], &[],               no_check),
         ("a check that fails", &here,      &["curl"], &[file("sha256sum")], no_check),
     ];
-    for (says, cache, programs, scripts, expected) in table {
-        let said = node.start_with(cache, programs, scripts);
-        assert!(said.contains(expected), "{says}: {said}");
+    for (case, cache, programs, scripts, expected) in table {
+        let output_text = node.start_with(cache, programs, scripts);
+        assert!(output_text.contains(expected), "{case}: {output_text}");
         let lines = if expected == no_check { 1 } else { 2 };
-        assert_eq!(said.lines().count(), lines, "one line for each file: {said}");
-        assert_eq!(node.manager.asked(), ["code", "program"], "{says}");
-        assert!(node.names().is_empty(), "{says}: no file remains: {:?}", node.names());
+        assert_eq!(output_text.lines().count(), lines, "one line for each file: {output_text}");
+        assert_eq!(node.manager.requests(), ["code", "program"], "{case}");
+        assert!(node.names().is_empty(), "{case}: no file remains: {:?}", node.names());
     }
 }
 
@@ -274,10 +278,10 @@ fn a_full_or_read_only_disk_harms_no_trial() {
     let read_only = node.start();
     let names = node.names();
     assert!(Command::new("umount").arg(node.cache()).status().unwrap().success());
-    for (said, expected) in
+    for (output_text, expected) in
         [(full, "No space left on device"), (read_only, "Read-only file system")]
     {
-        assert_eq!(said.matches(expected).count(), 2, "{said}");
+        assert_eq!(output_text.matches(expected).count(), 2, "{output_text}");
     }
     assert_eq!(names, ["data"]);
 }
@@ -292,19 +296,19 @@ fn pods_that_start_together_cache_each_file_once() {
         assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     }
     assert_eq!(node.names().len(), 2, "{:?}", node.names());
-    node.manager.asked();
+    node.manager.requests();
     node.start();
-    assert!(node.manager.asked().is_empty());
+    assert!(node.manager.requests().is_empty());
 }
 
 #[test]
 fn a_file_with_another_checksum_is_not_cached() {
     let mut node = Node::new();
     node.sums = [sum("an earlier agent"), sum(CODE)];
-    let said = node.start();
+    let output_text = node.start();
     assert!(
-        said.contains("bin/trialkeeper is not kept in the cache: the manager gave out"),
-        "{said}"
+        output_text.contains("bin/trialkeeper is not kept in the cache: the manager gave out"),
+        "{output_text}"
     );
     assert_eq!(node.names(), [format!("trialkeeper-{}", sum(CODE))]);
 }
@@ -315,9 +319,9 @@ fn an_agent_of_the_image_uses_the_cache_for_the_code() {
     node.sums[0] = String::new();
     let own = [("trialkeeper", AGENT)];
     node.start_with(&node.cache(), &IMAGE, &own);
-    assert_eq!(node.manager.asked(), ["code"]);
+    assert_eq!(node.manager.requests(), ["code"]);
     node.start_with(&node.cache(), &["sha256sum"], &own);
-    assert!(node.manager.asked().is_empty());
+    assert!(node.manager.requests().is_empty());
     // When the pod cannot fetch the code, the agent does.
     fs::remove_file(&node.files()[1]).unwrap();
     let (_folder, child) = node.pod(&node.cache(), &["sha256sum"], &own);
@@ -325,9 +329,9 @@ fn an_agent_of_the_image_uses_the_cache_for_the_code() {
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]));
     let (_folder, child) = node.pod(&node.cache(), &IMAGE, &[]);
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(125), "{said}");
-    assert!(said.contains("there is no trialkeeper in this container"), "{said}");
+    let output_text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output_text}");
+    assert!(output_text.contains("there is no trialkeeper in this container"), "{output_text}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Opt
 fn an_image_that_cannot_fetch_the_agent_reports_it_at_once() {
     let nothing: &[(&str, &str)] = &[];
     let busybox = "#!/bin/sh\ncase $1 in --version) echo 'wget: unrecognized option' >&2; exit 1;; esac\nexit 9\n";
-    for (programs, says) in [
+    for (programs, expected) in [
         (nothing, "none of curl, python3 and wget"),
         (&[("wget", busybox)][..], "wget: cannot check the manager's certificate"),
         (&[("python3", CRIPPLED)][..], "python3: ModuleNotFoundError: No module named 'shutil'"),
@@ -50,7 +50,7 @@ fn an_image_that_cannot_fetch_the_agent_reports_it_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let (code, stderr) = bootstrap(folder.path(), programs);
         assert_eq!(code, Some(125), "{stderr}");
-        assert!(stderr.contains(says), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
 }
 
@@ -72,13 +72,13 @@ fn every_program_that_fetches_the_agent_executes_it_and_has_timeouts() {
         let agent = "agent http://proxy.example:3128";
         assert_eq!((code, stderr.trim()), (Some(0), agent), "{name}: the trial has its own proxy");
         let read = |file: &str| std::fs::read_to_string(folder.path().join("bin").join(file));
-        let said = read("trialkeeper.part.args").unwrap();
-        assert!(said.contains(bound), "{said}");
-        assert!(!said.contains("proxy") && !said.contains("Bearer"), "{said}");
-        let told = read("trialkeeper.part.told").unwrap();
+        let arguments = read("trialkeeper.part.args").unwrap();
+        assert!(arguments.contains(bound), "{arguments}");
+        assert!(!arguments.contains("proxy") && !arguments.contains("Bearer"), "{arguments}");
+        let token_text = read("trialkeeper.part.told").unwrap();
         assert!(
-            told.starts_with("header = ") && told.contains("Authorization: Bearer t"),
-            "{told}"
+            token_text.starts_with("header = ") && token_text.contains("Authorization: Bearer t"),
+            "{token_text}"
         );
         assert!(read("trialkeeper.part.rc").is_err(), "the file with the token is removed");
     }
@@ -100,11 +100,11 @@ fn curl_for_both(fails: bool) -> String {
 
 #[test]
 fn the_code_is_fetched_beside_the_agent_or_else_by_the_agent() {
-    for (fails, says) in [(false, "archive code.tar.gz"), (true, "archive")] {
+    for (fails, expected) in [(false, "archive code.tar.gz"), (true, "archive")] {
         let folder = tempfile::tempdir().unwrap();
         let curl = curl_for_both(fails);
         let (code, stderr) = bootstrap_with(folder.path(), &[("curl", &curl)], "parameters,code");
-        assert_eq!((code, stderr.trim()), (Some(0), says));
+        assert_eq!((code, stderr.trim()), (Some(0), expected));
         assert_eq!(folder.path().join("code.tar.gz").exists(), !fails);
     }
 }

@@ -6,8 +6,8 @@ use trial_protocol::AttemptId;
 use super::*;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
-use crate::training_service::kubernetes::tracker::PodGoes;
-use crate::training_service::kubernetes::watching::{enter_pod, pod_is_gone};
+use crate::training_service::kubernetes::tracker::PodDeparture;
+use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
@@ -32,12 +32,12 @@ fn made(queued: bool) -> Tracker {
 
 /// Creates a tracker with one object `ja` of this kind.
 fn made_as(kind: &'static dyn Workload, queued: bool) -> Tracker {
-    let mut tracker = Tracker::new(kind, START_UP, at(30)).queued(queued);
-    tracker.listing();
-    assert_eq!(tracker.listing_done(), []);
+    let mut tracker = Tracker::new(kind, START_UP, at(30)).with_queue(queued);
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
     let (trial, attempt) = ids();
     tracker.submit("ja", trial, attempt, at(0));
-    assert_eq!(tracker.submitted("ja", Ok(()), at(0)), []);
+    assert_eq!(tracker.handle_submission("ja", Ok(()), at(0)), []);
     tracker
 }
 
@@ -67,20 +67,20 @@ fn seen(name: &str, phase: &str, code: Option<i32>, deleted: bool) -> WatchedObj
 /// stopped.
 fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
     let mut tracker = made_as(kind, true);
-    tracker.workload("ja", JobPhase::Running, at(1));
-    enter_pod(&mut tracker, &seen(pod, "Running", None, false), at(1));
-    tracker.workload("ja", JobPhase::Suspended, at(10));
-    enter_pod(&mut tracker, &seen(pod, "Running", None, true), at(10));
-    tracker.workload("ja", JobPhase::Suspended, at(11));
-    enter_pod(&mut tracker, &seen(pod, "Failed", Some(143), true), at(12));
-    tracker.workload("ja", JobPhase::Waiting, at(100));
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    observe_pod(&mut tracker, &seen(pod, "Running", None, false), at(1));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(10));
+    observe_pod(&mut tracker, &seen(pod, "Running", None, true), at(10));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(11));
+    observe_pod(&mut tracker, &seen(pod, "Failed", Some(143), true), at(12));
+    tracker.handle_phase("ja", JobPhase::Waiting, at(100));
     tracker
 }
 
 /// Returns the reported end.
 fn end_of(acts: &[Act]) -> &JobEvent {
     let ends = acts.iter().filter_map(|act| {
-        if let Act::Tell(JobNews::Gone(event)) = act { Some(event) } else { None }
+        if let Act::Report(JobNews::Gone(event)) = act { Some(event) } else { None }
     });
     let ends: Vec<_> = ends.collect();
     let [end] = ends.as_slice() else { panic!("{acts:?}") };
@@ -90,18 +90,18 @@ fn end_of(acts: &[Act]) -> &JobEvent {
 #[test]
 fn a_running_job_that_is_taken_back_is_requeued_once_with_its_queues_reason() {
     let mut tracker = made(true);
-    tracker.workload("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     assert_eq!(
-        tracker.queue("ja", Some(room()), at(1)),
-        [Act::Tell(JobNews::Waits(waits("no room")))]
+        tracker.handle_queue_state("ja", Some(room()), at(1)),
+        [Act::Report(JobNews::Waits(waits("no room")))]
     );
-    assert_eq!(tracker.queue("ja", Some(QueueState::Admitted), at(2)), []);
-    tracker.workload("ja", JobPhase::Running, at(3));
+    assert_eq!(tracker.handle_queue_state("ja", Some(QueueState::Admitted), at(2)), []);
+    tracker.handle_phase("ja", JobPhase::Running, at(3));
     let words = Some(QueueState::Waits("taken back".to_owned()));
-    assert_eq!(tracker.queue("ja", words, at(4)), [], "the job still runs");
-    let requeued = Act::Tell(JobNews::Requeued(waits("taken back")));
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(4)), [requeued]);
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(5)), []);
+    assert_eq!(tracker.handle_queue_state("ja", words, at(4)), [], "the job still runs");
+    let requeued = Act::Report(JobNews::Requeued(waits("taken back")));
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(4)), [requeued]);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(5)), []);
     assert_eq!(tracker.finish(&ids().0, at(6)), [], "the queue will run the job again");
 }
 
@@ -109,30 +109,30 @@ fn a_running_job_that_is_taken_back_is_requeued_once_with_its_queues_reason() {
 fn a_job_is_requeued_if_its_pod_ran_even_if_its_status_does_not_show_it() {
     for (phase, is_requeued) in [("Pending", false), ("Running", true)] {
         let mut tracker = made(true);
-        tracker.workload("ja", JobPhase::Waiting, at(1));
-        enter_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(1));
-        tracker.queue("ja", Some(QueueState::Waits("taken back".to_owned())), at(2));
-        let told = tracker.workload("ja", JobPhase::Suspended, at(2));
-        let requeued = Act::Tell(JobNews::Requeued(waits("taken back")));
-        assert_eq!(told.contains(&requeued), is_requeued, "{phase}: {told:?}");
+        tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+        observe_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(1));
+        tracker.handle_queue_state("ja", Some(QueueState::Waits("taken back".to_owned())), at(2));
+        let reported = tracker.handle_phase("ja", JobPhase::Suspended, at(2));
+        let requeued = Act::Report(JobNews::Requeued(waits("taken back")));
+        assert_eq!(reported.contains(&requeued), is_requeued, "{phase}: {reported:?}");
         // The pod still runs for its grace period, which does not count as a run.
-        enter_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(3));
-        assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
+        observe_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(3));
+        assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), []);
     }
 }
 
 #[test]
 fn only_waiting_after_admissions_counts_and_adds_up() {
     let mut tracker = made(true);
-    tracker.queue("ja", Some(room()), at(0));
-    tracker.workload("ja", JobPhase::Suspended, at(1));
+    tracker.handle_queue_state("ja", Some(room()), at(0));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), None);
     // The trial is admitted for a while, with a pod that does not start.
-    tracker.workload("ja", JobPhase::Waiting, at(1000));
-    tracker.pod("ja-aaaaa", None, None);
-    tracker.workload("ja", JobPhase::Suspended, at(1400));
-    tracker.workload("ja", JobPhase::Waiting, at(5000));
-    tracker.pod("ja-bbbbb", None, None);
+    tracker.handle_phase("ja", JobPhase::Waiting, at(1000));
+    tracker.observe_pod("ja-aaaaa", None, None);
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1400));
+    tracker.handle_phase("ja", JobPhase::Waiting, at(5000));
+    tracker.observe_pod("ja-bbbbb", None, None);
     assert_eq!(tracker.next_deadline(), Some(at(5000) + START_UP.checked_sub(at(400)).unwrap()));
     assert_eq!(tracker.tick(at(5199)), []);
     assert_eq!(tracker.tick(at(5200)), [Act::Stop("ja".to_owned())]);
@@ -141,60 +141,60 @@ fn only_waiting_after_admissions_counts_and_adds_up() {
 #[test]
 fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     let mut tracker = made(true);
-    tracker.workload("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), Some(at(21)));
-    let told = tracker.tick(at(21));
-    let [Act::Tell(JobNews::Waits(said))] = told.as_slice() else { panic!("{told:?}") };
-    assert!(said.why.starts_with("Kueue has created no Workload for the trial"), "{}", said.why);
+    let reported = tracker.tick(at(21));
+    let [Act::Report(JobNews::Waits(wait))] = reported.as_slice() else { panic!("{reported:?}") };
+    assert!(wait.why.starts_with("Kueue has created no Workload for the trial"), "{}", wait.why);
     assert_eq!(tracker.tick(at(22)), []);
     assert_eq!(tracker.tick(at(1) + START_UP), [Act::Stop("ja".to_owned())]);
     // A queue that has noticed the trial may keep it waiting.
     let mut tracker = made(true);
-    tracker.workload("ja", JobPhase::Suspended, at(1));
-    tracker.queue("ja", None, at(2));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_queue_state("ja", None, at(2));
     assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
 fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
     let mut tracker = made(true);
-    tracker.workload("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     let never = || Some(QueueState::NeverFits("too large".to_owned()));
-    tracker.queue("ja", never(), at(2));
-    tracker.queue("ja", never(), at(300));
+    tracker.handle_queue_state("ja", never(), at(2));
+    tracker.handle_queue_state("ja", never(), at(300));
     assert_eq!(tracker.next_deadline(), Some(at(2) + START_UP));
     assert_eq!(tracker.tick(at(2) + START_UP), [Act::Stop("ja".to_owned())]);
-    assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
-    let acts = tracker.pods_gone("ja");
+    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    let acts = tracker.end_deleted_workload("ja");
     assert_eq!(end_of(&acts).class, Some(Class::Permanent));
     assert!(end_of(&acts).message.as_ref().unwrap().ends_with("(startUpDeadline): too large"));
     // The queue has grown meanwhile.
     let mut tracker = made(true);
-    tracker.workload("ja", JobPhase::Suspended, at(1));
-    tracker.queue("ja", never(), at(2));
-    tracker.queue("ja", Some(room()), at(300));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_queue_state("ja", never(), at(2));
+    tracker.handle_queue_state("ja", Some(room()), at(300));
     assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
 fn an_unnamed_queue_is_watched_as_soon_as_it_holds_a_job() {
     let mut tracker = made(false);
-    let acts = tracker.workload("ja", JobPhase::Suspended, at(1));
-    assert_eq!(acts, [Act::Tell(JobNews::Waits(waits(SUSPENDED))), Act::WatchQueue]);
+    let acts = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    assert_eq!(acts, [Act::Report(JobNews::Waits(waits(SUSPENDED))), Act::WatchQueue]);
     assert_eq!(
-        tracker.queue("ja", Some(room()), at(2)),
-        [Act::Tell(JobNews::Waits(waits("no room")))]
+        tracker.handle_queue_state("ja", Some(room()), at(2)),
+        [Act::Report(JobNews::Waits(waits("no room")))]
     );
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), []);
     assert_eq!(tracker.next_deadline(), None, "a user may suspend a job without a time limit");
 }
 
 #[test]
 fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     let mut tracker = made(false);
-    tracker.workload("ja", JobPhase::Running, at(1));
-    tracker.pod_goes("ja-aaaaa", Some("u"), PodGoes::Deleted, at(50));
-    tracker.pod_goes("ja-aaaaa", Some("u"), PodGoes::Deleted, at(60));
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(50));
+    tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(60));
     let limit = at(50 + 30 + 600);
     let early = tracker.tick(limit.checked_sub(at(1)).unwrap());
     assert!(!early.contains(&Act::Discard("ja".to_owned())), "{early:?}");
@@ -202,30 +202,33 @@ fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     assert_eq!(acts.first(), Some(&Act::Discard("ja".to_owned())));
     let end = end_of(&acts);
     assert_eq!((end.class, end.exit_code), (Some(Class::Transient), None));
-    assert!(end.disruption.as_deref().is_some_and(|said| said.starts_with("NodeLost")), "{end:?}");
+    assert!(
+        end.disruption.as_deref().is_some_and(|evidence| evidence.starts_with("NodeLost")),
+        "{end:?}"
+    );
     // The node came back.
     let mut tracker = made(false);
-    tracker.workload("ja", JobPhase::Running, at(1));
-    tracker.pod_goes("ja-aaaaa", Some("u"), PodGoes::Deleted, at(50));
-    tracker.pod_goes("ja-aaaaa", Some("u"), PodGoes::Gone, at(90));
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(50));
+    tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Gone, at(90));
     assert!(!tracker.tick(limit).contains(&Act::Discard("ja".to_owned())));
 }
 
 #[test]
 fn the_end_of_a_job_that_does_not_complete_is_read_from_its_pods() {
     let mut tracker = made(true);
-    tracker.workload("ja", JobPhase::Running, at(1));
-    tracker.workload("ja", JobPhase::Ending, at(40));
-    tracker.workload("ja", JobPhase::Ending, at(50));
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", JobPhase::Ending, at(40));
+    tracker.handle_phase("ja", JobPhase::Ending, at(50));
     assert_eq!(tracker.next_deadline(), Some(at(100)));
-    assert_eq!(tracker.tick(at(100)), [Act::Settle("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [Act::ReadEnd("ja".to_owned())]);
     assert_eq!(tracker.tick(at(101)), [], "the next check is one minute later");
-    assert_eq!(tracker.tick(at(160)), [Act::Settle("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(160)), [Act::ReadEnd("ja".to_owned())]);
 }
 
 #[test]
 fn the_end_of_a_workload_of_incomplete_jobs_is_read_from_its_pods() {
-    let settles = [Act::Settle("ja".to_owned())];
+    let settles = [Act::ReadEnd("ja".to_owned())];
     #[rustfmt::skip]
     let table: [(&'static dyn Workload, JobPhase, bool); 6] = [
         (&JobSet,   JobPhase::Running,   true),
@@ -239,9 +242,9 @@ fn the_end_of_a_workload_of_incomplete_jobs_is_read_from_its_pods() {
     ];
     for (kind, phase, is_settled) in table {
         let mut tracker = made_as(kind, false);
-        tracker.workload("ja", JobPhase::Running, at(1));
-        tracker.pod_over("ja-worker-0-0-aaaaa", at(40));
-        tracker.workload("ja", phase.clone(), at(41));
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.mark_pod_completed("ja-worker-0-0-aaaaa", at(40));
+        tracker.handle_phase("ja", phase.clone(), at(41));
         tracker.tick(at(99));
         let acts = tracker.tick(at(100));
         assert_eq!(acts.contains(&settles[0]), is_settled, "{kind:?} {phase:?}: {acts:?}");
@@ -262,10 +265,10 @@ fn a_pod_that_its_queue_stopped_does_not_end_the_next_run() {
     for (kind, old) in table {
         let mut tracker = resumed(kind, old);
         // No other pod has the place yet, and late observations of the old pod add nothing.
-        pod_is_gone(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
-        enter_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
+        observe_missing_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
+        observe_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
         let acts = tracker.tick(at(200));
-        assert!(!acts.contains(&Act::Settle("ja".to_owned())), "{kind:?}: {acts:?}");
+        assert!(!acts.contains(&Act::ReadEnd("ja".to_owned())), "{kind:?}: {acts:?}");
         assert_eq!(tracker.with_ended_pods("ja", Vec::new()), Vec::<Value>::new(), "{kind:?}");
         let listed = json!({"metadata": {"name": old, "uid": old}});
         assert_eq!(tracker.with_ended_pods("ja", vec![listed]), Vec::<Value>::new(), "{kind:?}");
@@ -279,11 +282,11 @@ fn the_success_of_a_preempted_job_is_read_from_its_last_pods() {
     let spec = common(&section).spec;
     let mut tracker = resumed(&BatchJob, "ja-0-aaaaa").with_pods(2);
     for pod in ["ja-0-bbbbb", "ja-1-ccccc"] {
-        enter_pod(&mut tracker, &seen(pod, "Succeeded", Some(0), false), at(150));
+        observe_pod(&mut tracker, &seen(pod, "Succeeded", Some(0), false), at(150));
     }
     // Kueue's webhook is away, and the Job's controller cannot count the pods.
-    tracker.workload("ja", JobPhase::Ending, at(150));
-    assert_eq!(tracker.tick(at(210)), [Act::Settle("ja".to_owned())]);
+    tracker.handle_phase("ja", JobPhase::Ending, at(150));
+    assert_eq!(tracker.tick(at(210)), [Act::ReadEnd("ja".to_owned())]);
     let pods = tracker.with_ended_pods("ja", Vec::new());
     let outcome = BatchJob.settle(&spec, &pods).unwrap();
     assert!(outcome.succeeded, "{outcome:?}");
@@ -308,9 +311,9 @@ fn a_new_pod_takes_the_place_of_a_deleted_one() {
     ];
     for (pods, expected) in table {
         let mut tracker = made_as(&TrainJob, false);
-        tracker.workload("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
         for pod in &pods {
-            enter_pod(&mut tracker, pod, at(2));
+            observe_pod(&mut tracker, pod, at(2));
         }
         let ended = tracker.with_ended_pods("ja", Vec::new());
         let codes = ended.iter().filter_map(|pod| {
@@ -325,12 +328,12 @@ fn a_replaced_pod_on_a_lost_node_does_not_end_the_run() {
     let late = at(10 + 30 + 600);
     for (new, is_ended) in [(None, true), (Some("ja-bbbbb"), false)] {
         let mut tracker = made(true);
-        tracker.workload("ja", JobPhase::Running, at(1));
-        enter_pod(&mut tracker, &seen("ja-aaaaa", "Running", None, true), at(10));
-        tracker.workload("ja", JobPhase::Suspended, at(10));
-        tracker.workload("ja", JobPhase::Waiting, at(100));
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        observe_pod(&mut tracker, &seen("ja-aaaaa", "Running", None, true), at(10));
+        tracker.handle_phase("ja", JobPhase::Suspended, at(10));
+        tracker.handle_phase("ja", JobPhase::Waiting, at(100));
         if let Some(new) = new {
-            enter_pod(&mut tracker, &seen(new, "Running", None, false), at(101));
+            observe_pod(&mut tracker, &seen(new, "Running", None, false), at(101));
         }
         let acts = tracker.tick(late);
         assert_eq!(acts.contains(&Act::Discard("ja".to_owned())), is_ended, "{new:?}: {acts:?}");
@@ -340,29 +343,31 @@ fn a_replaced_pod_on_a_lost_node_does_not_end_the_run() {
 #[test]
 fn only_deleted_pods_are_reported_as_departed_and_only_once() {
     let mut tracker = made(true).with_pods(2);
-    let mut goes = |pod: &str, goes: PodGoes| tracker.pod_goes(pod, Some(pod), goes, at(1));
+    let mut depart = |pod: &str, departure: PodDeparture| {
+        tracker.observe_pod_departure(pod, Some(pod), departure, at(1))
+    };
     let left = |incarnation: &str| {
         let ((trial, attempt), incarnation) = (ids(), incarnation.to_owned());
-        Some(Act::Tell(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
+        Some(Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
     };
-    assert_eq!(goes("ja-0-aaaaa", PodGoes::No), None);
-    assert_eq!(goes("ja-0-aaaaa", PodGoes::Deleted), left("ja-0-aaaaa"));
-    assert_eq!(goes("ja-0-aaaaa", PodGoes::Gone), None);
-    assert_eq!(goes("ja-1-bbbbb", PodGoes::Gone), left("ja-1-bbbbb"));
-    assert_eq!(goes("jb-1-bbbbb", PodGoes::Gone), None, "a pod of another experiment");
+    assert_eq!(depart("ja-0-aaaaa", PodDeparture::No), None);
+    assert_eq!(depart("ja-0-aaaaa", PodDeparture::Deleted), left("ja-0-aaaaa"));
+    assert_eq!(depart("ja-0-aaaaa", PodDeparture::Gone), None);
+    assert_eq!(depart("ja-1-bbbbb", PodDeparture::Gone), left("ja-1-bbbbb"));
+    assert_eq!(depart("jb-1-bbbbb", PodDeparture::Gone), None, "a pod of another experiment");
 }
 
 #[test]
 fn a_job_that_outlives_its_trial_is_stopped() {
     let mut tracker = made(false);
-    tracker.workload("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
     assert!(!tracker.has_handed_over());
     tracker.hand_over(&ids().0, at(40));
     assert!(tracker.has_handed_over());
-    assert_eq!(tracker.tick(at(100)), [Act::Listen("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [Act::ReadOutput("ja".to_owned())]);
     assert_eq!(tracker.next_deadline(), Some(at(40) + at(30 + 60)));
     assert_eq!(tracker.tick(at(130)), [Act::Stop("ja".to_owned())]);
-    assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
-    tracker.pods_gone("ja");
+    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    tracker.end_deleted_workload("ja");
     assert!(!tracker.has_handed_over());
 }

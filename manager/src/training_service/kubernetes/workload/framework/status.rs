@@ -13,11 +13,14 @@ use trial_protocol::{Cause, Class, Confidence, Verdict};
 use super::CONTROLLER;
 use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
-use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
 use crate::util::excerpt::shortened;
 
 /// The greatest size of a decompressed status, in bytes: 10,000 tasks take some 20 MB.
-const UNFOLDED_BYTES: u64 = 64 << 20;
+const MAX_STATUS_BYTES: u64 = 64 << 20;
+
+/// The message of a completed Framework whose status has no outcome.
+const NO_OUTCOME: &str = "the Framework is completed, but its status has no outcome";
 
 /// The kubelet's reason for a container that the kernel killed for its memory.
 const OOM: &str = "OOMKilled";
@@ -62,11 +65,7 @@ fn is_starting(status: &Value) -> bool {
 }
 
 fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
-    let Some(completion) = completion else {
-        return Outcome::unseen(
-            "the Framework is completed, but its status has no outcome".to_owned(),
-        );
-    };
+    let Some(completion) = completion else { return Outcome::failure(NO_OUTCOME.to_owned()) };
     let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
     let succeeded = text("/type/name") == "Succeeded";
     let code = completion.get("code").and_then(Value::as_i64);
@@ -103,12 +102,13 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         let diagnostics = if pods[1].is_empty() { text("/diagnostics") } else { pods[1] };
         failure(code, text("/phrase"), diagnostics, container, exit_code)
     };
-    let decided_by = trigger.map(|(role, index)| Decider {
+    let decided_by = trigger.map(|(role, index)| DecidingPod {
         role: role.to_owned(),
         index,
         is_main: (role, index) == main,
     });
-    let message = if succeeded { message } else { Decider::told(decided_by.as_ref(), message) };
+    let message =
+        if succeeded { message } else { DecidingPod::with_pod_name(decided_by.as_ref(), message) };
     let starved = !succeeded && (reason == Some(OOM) || code == Some(OOM_CODE));
     let permanent = starved || disruption::is_over_its_limit(pods[0], pods[1]);
     let outcome = Outcome {
@@ -118,7 +118,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         class: if permanent { Some(Class::Permanent) } else { class(completion) },
         cause: starved.then_some(Cause::OomKernel),
         decided_by,
-        ..Outcome::unseen(String::new())
+        ..Outcome::failure(String::new())
     };
     let taken = match pods[0] {
         "" => disruption::of_code(code, text("/phrase")),
@@ -150,13 +150,13 @@ fn failure(
         let found = container.and_then(|container| container.get(field)?.as_str());
         found.unwrap_or_default().trim().to_owned()
     };
-    let (reason, said) = (text("reason"), text("message"));
+    let (reason, termination_message) = (text("reason"), text("message"));
     let what =
         if other { format!("the container {}", text("name")) } else { "the container".to_owned() };
     let known = known(code, &reason);
     // The agent's verdict counts if the agent saw the end. A verdict that was written in advance, or that is derived
     // from a signal, is only a guess. The statements of the controller and the kubelet then take precedence.
-    if let Ok(verdict) = serde_json::from_str::<Verdict>(&said) {
+    if let Ok(verdict) = serde_json::from_str::<Verdict>(&termination_message) {
         let saw = verdict.exit.is_some()
             && verdict.cause != Cause::Stopped
             && verdict.confidence == Confidence::Certain;
@@ -165,8 +165,16 @@ fn failure(
             Some(_) | None => shortened(&verdict.message),
         };
     }
-    let said = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    let said = if said.is_empty() { String::new() } else { format!(": {}", shortened(said)) };
+    let termination_message = termination_message
+        .lines()
+        .rfind(|line| !line.trim().is_empty())
+        .unwrap_or_default()
+        .trim();
+    let termination_message = if termination_message.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", shortened(termination_message))
+    };
     let quoted = quoted(diagnostics);
     let diagnostics = quoted.as_deref().unwrap_or(diagnostics);
     match (known.unwrap_or_default(), exit_code) {
@@ -175,13 +183,13 @@ fn failure(
                 "" | "Error" | "Completed" => String::new(),
                 other => format!(" ({other})"),
             };
-            format!("{what} ended with exit code {code}{reason}{said}")
+            format!("{what} ended with exit code {code}{reason}{termination_message}")
         }
         ("", None) => {
             let phrase = if phrase.is_empty() { "failed" } else { phrase };
             format!("{phrase}: {}", shortened(first_line(diagnostics)))
         }
-        (known, _) if !said.is_empty() => format!("{known}{said}"),
+        (known, _) if !termination_message.is_empty() => format!("{known}{termination_message}"),
         (known, _) if diagnostics.is_empty() => known.to_owned(),
         (known, _) if matches!(code, Some(-101 | -210 | -220 | OOM_CODE)) => known.to_owned(),
         (known, _) => {
@@ -247,7 +255,7 @@ fn roles(status: &Value) -> Cow<'_, [Value]> {
         return Cow::Borrowed(roles);
     }
     let folded = attempt.get("taskRoleStatusesCompressed").and_then(Value::as_str);
-    match folded.and_then(unfold) {
+    match folded.and_then(decompress) {
         Some(Value::Array(roles)) => Cow::Owned(roles),
         Some(_) | None => Cow::Borrowed(&[]),
     }
@@ -262,10 +270,10 @@ fn task(status: &Value, role: &str, index: u64) -> Option<Value> {
 }
 
 /// Decodes base64(gzip(JSON)), the form in which large Frameworks store their status.
-fn unfold(text: &str) -> Option<Value> {
+fn decompress(text: &str) -> Option<Value> {
     let packed = STANDARD.decode(text.trim()).ok()?;
     let mut json = Vec::new();
-    GzDecoder::new(packed.as_slice()).take(UNFOLDED_BYTES).read_to_end(&mut json).ok()?;
+    GzDecoder::new(packed.as_slice()).take(MAX_STATUS_BYTES).read_to_end(&mut json).ok()?;
     serde_json::from_slice(&json).ok()
 }
 

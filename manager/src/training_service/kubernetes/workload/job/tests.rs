@@ -11,10 +11,10 @@ use crate::training_service::kubernetes::workload::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
 /// Returns the news about a recorded Job, in a queue or in none.
-fn told(case: &str) -> Vec<JobNews> {
+fn news_of_recording(case: &str) -> Vec<JobNews> {
     let queue = case.starts_with("kueue/").then_some("team");
     let section = json!({"platform": "kubernetes", "dockerImage": "i:1", "queue": queue});
-    recorded::told(&Job, &common(&section).spec, case)
+    recorded::news_of_recording(&Job, &common(&section).spec, case)
 }
 
 #[test]
@@ -44,14 +44,14 @@ fn every_recorded_end_is_reported_correctly() {
         ("job/suspend-pod-exits-1-kept", Some(1), "its queue took the trial back as its pod ended, ", DELETED, Some("Suspended")),
     ];
     for (case, exit_code, message, class, taken) in table {
-        let told = told(case);
-        let ends = ends(&told);
-        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        let news = news_of_recording(case);
+        let ends = ends(&news);
+        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let said = end.message.as_deref().unwrap_or_default();
-        assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        let actual = end.message.as_deref().unwrap_or_default();
+        assert!(actual.starts_with(message), "{case}: {actual}");
+        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -82,18 +82,18 @@ fn every_recorded_action_of_kueue_is_reported_correctly() {
         ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
     ];
     for (case, requeued, end) in table {
-        let told = told(&format!("kueue/{case}"));
-        let taken_back = told.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
-        assert_eq!(taken_back.count(), requeued, "{case}: {told:?}");
-        let ends = ends(&told);
+        let news = news_of_recording(&format!("kueue/{case}"));
+        let taken_back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
+        assert_eq!(taken_back.count(), requeued, "{case}: {news:?}");
+        let ends = ends(&news);
         let Some((message, taken)) = end else {
             assert_eq!(ends, Vec::<&JobEvent>::new(), "{case}");
             continue;
         };
-        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
-        let said = end.message.as_deref().unwrap_or_default();
-        assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
+        let actual = end.message.as_deref().unwrap_or_default();
+        assert!(actual.starts_with(message), "{case}: {actual}");
+        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -101,15 +101,15 @@ fn every_recorded_action_of_kueue_is_reported_correctly() {
 #[test]
 fn a_suspended_job_waits_and_one_that_failed_meanwhile_has_ended() {
     let waits = |case: &str| {
-        let told = told(case);
+        let news = news_of_recording(case);
         let waits = |news: &&JobNews| matches!(news, JobNews::Waits(_) | JobNews::Requeued(_));
-        told.iter().filter(waits).count()
+        news.iter().filter(waits).count()
     };
     assert_eq!(waits("job/exit0"), 0);
     assert!(waits("job/suspended-then-resumed") >= 1);
     // The controller would report nothing more until the Job is resumed.
-    let told = told("job/suspend-pod-exits-1-kept");
-    assert!(matches!(told.last(), Some(JobNews::Gone(_))), "{told:?}");
+    let news = news_of_recording("job/suspend-pod-exits-1-kept");
+    assert!(matches!(news.last(), Some(JobNews::Gone(_))), "{news:?}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
             "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}]},
         })
     };
-    let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
+    let outcome = Outcome { needs_pods: true, ..Outcome::failure("its pod failed".to_owned()) };
     // A user deleted the second pod, and the controller deleted the first one in response.
     let pods = [
         pod("tkx-0-aaaaa", 137, "2026-11-23T00:00:09Z"),
@@ -164,7 +164,7 @@ fn the_trials_container_outranks_other_containers() {
         // The other container was added during admission, as by a service mesh.
         "status": {"phase": "Failed", "containerStatuses": [ended("beside", 2), ended("mine", 3)]},
     });
-    let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
+    let outcome = Outcome { needs_pods: true, ..Outcome::failure("its pod failed".to_owned()) };
     assert_eq!(Job.explain(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
     assert_eq!(Job.settle(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
 }

@@ -8,7 +8,9 @@ use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::workload::recorded::{ends, told, told_later};
+use crate::training_service::kubernetes::workload::recorded::{
+    ends, news_after, news_of_recording,
+};
 use crate::training_service::{JobEvent, JobNews};
 
 /// Returns the section with these roles: name, number of pods, and number of pods that must succeed.
@@ -48,24 +50,24 @@ fn every_recorded_end_is_reported_correctly() {
     ];
     let spec = common(&two()).spec;
     for (case, exit_code, message, class, taken) in table {
-        let told = told(&JobSet, &spec, &format!("jobset/{case}"));
-        let ends = ends(&told);
-        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        let news = news_of_recording(&JobSet, &spec, &format!("jobset/{case}"));
+        let ends = ends(&news);
+        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let said = end.message.as_deref().unwrap_or_default();
-        assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        let actual = end.message.as_deref().unwrap_or_default();
+        assert!(actual.starts_with(message), "{case}: {actual}");
+        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
 
 #[test]
 fn a_suspended_job_set_waits_for_its_queue() {
-    let told = told(&JobSet, &common(&two()).spec, "jobset/suspended-then-resumed");
+    let news = news_of_recording(&JobSet, &common(&two()).spec, "jobset/suspended-then-resumed");
     let waits =
-        told.iter().filter(|news| matches!(news, JobNews::Waits(_) | JobNews::Requeued(_))).count();
-    assert!(waits >= 1, "{told:?}");
+        news.iter().filter(|news| matches!(news, JobNews::Waits(_) | JobNews::Requeued(_))).count();
+    assert!(waits >= 1, "{news:?}");
 }
 
 #[test]
@@ -74,8 +76,8 @@ fn a_replaced_pod_does_not_end_its_job_set() {
     section["queue"] = json!("team");
     let spec = common(&section).spec;
     for case in ["kueue/jobset-preempted", "jobset/child-job-deleted"] {
-        let told = told_later(&JobSet, &spec, case, Duration::from_secs(70));
-        assert_eq!(ends(&told), Vec::<&JobEvent>::new(), "{case}");
+        let news = news_after(&JobSet, &spec, case, Duration::from_secs(70));
+        assert_eq!(ends(&news), Vec::<&JobEvent>::new(), "{case}");
     }
 }
 
@@ -116,11 +118,11 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
         json!({"metadata": {"name": name}, "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}]}})
     };
     let pods = [pod("tkx-ps-0-0-aaaaa", 5), pod("tkx-worker-0-1-bbbbb", 3)];
-    let decided_by = Some(Decider { role: "worker".to_owned(), index: 0, is_main: true });
+    let decided_by = Some(DecidingPod { role: "worker".to_owned(), index: 0, is_main: true });
     let cause = |message: &str| {
-        let unseen = Outcome::unseen(message.to_owned());
+        let failure = Outcome::failure(message.to_owned());
         let outcome = explain(
-            Outcome { decided_by: decided_by.clone(), needs_pods: true, ..unseen },
+            Outcome { decided_by: decided_by.clone(), needs_pods: true, ..failure },
             &pods,
             &[],
         );

@@ -29,9 +29,9 @@ fn kind_of(case: &str) -> (&'static TrainingJob, &'static str, &'static str) {
 }
 
 /// Returns the news about a recorded job with these roles.
-fn told(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
+fn news_of_recording(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
     let (kind, operator, _) = kind_of(case);
-    recorded::told(kind, &common(&section(operator, roles)).spec, case)
+    recorded::news_of_recording(kind, &common(&section(operator, roles)).spec, case)
 }
 
 #[test]
@@ -67,22 +67,22 @@ fn every_recorded_end_is_reported_correctly() {
         ("pytorchjob/two-one-fails",          two,     Some(1),   "worker 0: the container ended with exit code 1", None, None),
     ];
     for (case, roles, exit_code, message, class, taken) in table {
-        let told = told(case, roles);
-        let ends = ends(&told);
-        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        let news = news_of_recording(case, roles);
+        let ends = ends(&news);
+        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let said = end.message.as_deref().unwrap_or_default();
-        assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        let actual = end.message.as_deref().unwrap_or_default();
+        assert!(actual.starts_with(message), "{case}: {actual}");
+        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
 
 #[test]
 fn a_recreated_pod_does_not_end_its_job() {
-    let told = told("tfjob/operator-down-pod-deleted", &[("worker", 1)]);
-    assert_eq!(ends(&told), Vec::<&JobEvent>::new());
+    let news = news_of_recording("tfjob/operator-down-pod-deleted", &[("worker", 1)]);
+    assert_eq!(ends(&news), Vec::<&JobEvent>::new());
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
     let mut section = section("tf-operator", &[("worker", 1)]);
     section["queue"] = json!("team");
     let spec = common(&section).spec;
-    let told = recorded::told(&TF_JOB, &spec, "kueue/tfjob-preempted");
-    let back = told.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
-    assert_eq!(back.count(), 1, "{told:?}");
-    assert_eq!(ends(&told), Vec::<&JobEvent>::new());
+    let news = recorded::news_of_recording(&TF_JOB, &spec, "kueue/tfjob-preempted");
+    let back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
+    assert_eq!(back.count(), 1, "{news:?}");
+    assert_eq!(ends(&news), Vec::<&JobEvent>::new());
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn the_message_names_a_failed_init_container_of_the_operator() {
     };
     let state = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "nslookup: can't resolve", "startedAt": "t"}});
     let worker = json!({"metadata": {"name": "tkx-worker-0"}, "status": {"phase": "Failed", "initContainerStatuses": [{"name": "init-pytorch", "state": state}]}});
-    let told = explain(outcome, &[worker], &[]);
+    let explained = explain(outcome, &[worker], &[]);
     assert_eq!(
-        told.message,
+        explained.message,
         "worker 0: the container ended with exit code 1: nslookup: can't resolve"
     );
 }

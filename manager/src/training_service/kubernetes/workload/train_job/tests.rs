@@ -10,7 +10,9 @@ use super::*;
 use crate::training_service::JobNews;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::share::Share;
-use crate::training_service::kubernetes::workload::recorded::{ends, told, told_later};
+use crate::training_service::kubernetes::workload::recorded::{
+    ends, news_after, news_of_recording,
+};
 
 /// Returns the section for trials with this number of pods.
 fn section(pods: u64) -> Value {
@@ -51,14 +53,15 @@ fn every_recorded_end_is_reported_correctly() {
         ("badimage",                     1, None,      "its TrainJob was deleted, but not by the manager", None, None),
     ];
     for (case, pods, exit_code, message, class, taken) in table {
-        let told = told(&TrainJob, &common(&section(pods)).spec, &format!("trainjob/{case}"));
-        let ends = ends(&told);
-        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        let news =
+            news_of_recording(&TrainJob, &common(&section(pods)).spec, &format!("trainjob/{case}"));
+        let ends = ends(&news);
+        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let said = end.message.as_deref().unwrap_or_default();
-        assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        let actual = end.message.as_deref().unwrap_or_default();
+        assert!(actual.starts_with(message), "{case}: {actual}");
+        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -66,15 +69,15 @@ fn every_recorded_end_is_reported_correctly() {
 #[test]
 fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
     let (spec, case) = (queued(1).spec, "kueue/trainjob-preempted");
-    let told = told_later(&TrainJob, &spec, case, Duration::from_secs(70));
-    let back = told.iter().filter_map(|news| {
+    let news = news_after(&TrainJob, &spec, case, Duration::from_secs(70));
+    let back = news.iter().filter_map(|news| {
         let JobNews::Requeued(waits) = news else { return None };
         Some(waits.why.as_str())
     });
     let back: Vec<&str> = back.collect();
-    assert_eq!(back.len(), 1, "{told:?}");
+    assert_eq!(back.len(), 1, "{news:?}");
     assert!(back[0].contains("Preempted to accommodate a workload"), "{back:?}");
-    assert_eq!(ends(&told), Vec::<&crate::training_service::JobEvent>::new());
+    assert_eq!(ends(&news), Vec::<&crate::training_service::JobEvent>::new());
 }
 
 #[test]

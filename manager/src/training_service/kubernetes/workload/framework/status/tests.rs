@@ -209,8 +209,8 @@ fn the_message_of_a_refused_pod_names_the_remedy() {
         "trigger": {"taskRoleName": "worker", "taskIndex": 0},
     }}}});
     let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
-    let told = format!("the cluster refuses the pod: {message}; ");
-    let advice = outcome.message.strip_prefix(&told).unwrap_or_default();
+    let prefix = format!("the cluster refuses the pod: {message}; ");
+    let advice = outcome.message.strip_prefix(&prefix).unwrap_or_default();
     assert!(advice.contains("kubectl create serviceaccount"), "{}", outcome.message);
 }
 

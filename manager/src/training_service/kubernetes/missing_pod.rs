@@ -5,18 +5,19 @@ use super::{Settings, Shared, admission_advice, pending_reason, preflight};
 impl Shared {
     /// Returns the reason why a workload has no pod: its controller's message, or else the cluster's answer to a dry
     /// run. `None`: neither names a reason, or the account may not ask.
-    pub(super) async fn why_podless(&self, name: &str) -> Option<String> {
+    pub(super) async fn missing_pod_reason(&self, name: &str) -> Option<String> {
         let Settings { cluster, common, .. } = &self.settings;
         let controller = self.kind.controller();
-        let mut said = None;
+        let mut message = None;
         for (kind, owner) in self.kind.pod_owners(&common.spec, name) {
             let warnings = cluster.warnings(kind, &owner).await.unwrap_or_default();
-            said = said.or_else(|| warnings.iter().rev().find_map(pending_reason::of_refused_pod));
+            message =
+                message.or_else(|| warnings.iter().rev().find_map(pending_reason::of_refused_pod));
         }
-        let refusal = match &said {
+        let refusal = match &message {
             Some(words) => admission_advice::with_advice(words.clone(), controller),
             // A controller that has not examined the workload has not tried to create a pod.
-            None if !self.tracker().is_seen(name) => return None,
+            None if !self.tracker().is_examined(name) => return None,
             None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),
         };
         Some(format!("{controller} cannot create its pod: {refusal}"))

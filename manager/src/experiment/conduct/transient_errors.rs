@@ -8,19 +8,19 @@ use crate::store::Store;
 use crate::training_service::SubmitError;
 
 /// An error that may be temporary, for instance until an operator has freed disk space.
-pub(super) trait Passing: std::error::Error {
+pub(super) trait TransientError: std::error::Error {
     /// Returns whether the error may be temporary.
-    fn may_pass(&self) -> bool;
+    fn is_transient(&self) -> bool;
 }
 
-impl Passing for store::Error {
-    fn may_pass(&self) -> bool {
+impl TransientError for store::Error {
+    fn is_transient(&self) -> bool {
         self.may_pass()
     }
 }
 
-impl Passing for SubmitError {
-    fn may_pass(&self) -> bool {
+impl TransientError for SubmitError {
+    fn is_transient(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let source = std::error::Error::source(self);
         let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
@@ -29,22 +29,22 @@ impl Passing for SubmitError {
 }
 
 /// Observes whether the store accepts all writes during a period, no matter whose writes they are.
-pub(super) struct Watch {
+pub(super) struct WriteWatch {
     write_error: watch::Receiver<Option<store::Error>>,
-    was_ill: bool,
+    was_failing: bool,
 }
 
-impl Watch {
+impl WriteWatch {
     /// Begins a period of observation.
     pub(super) fn begin(store: &Store) -> Self {
         let write_error = store.watch_write_error();
-        let was_ill = write_error.borrow().is_some();
-        Self { write_error, was_ill }
+        let was_failing = write_error.borrow().is_some();
+        Self { write_error, was_failing }
     }
 
     /// Returns whether no write has failed since the beginning of the period.
-    pub(super) fn took_all(&self) -> bool {
-        !self.was_ill && self.write_error.has_changed().is_ok_and(|changed| !changed)
+    pub(super) fn has_accepted_all(&self) -> bool {
+        !self.was_failing && self.write_error.has_changed().is_ok_and(|changed| !changed)
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
             let source = std::io::Error::from(kind);
             SubmitError::new(local::Error::Write { path: "f".into(), source })
         };
-        assert!(error(std::io::ErrorKind::StorageFull).may_pass());
-        assert!(!error(std::io::ErrorKind::PermissionDenied).may_pass());
+        assert!(error(std::io::ErrorKind::StorageFull).is_transient());
+        assert!(!error(std::io::ErrorKind::PermissionDenied).is_transient());
     }
 }

@@ -8,7 +8,7 @@ use super::command::CheckedCommand;
 use super::{ExperimentTask, Job};
 use crate::config::{ExperimentSpec, TunerChoice};
 use crate::experiment::command::Refused;
-use crate::experiment::state::{ExperimentState, OwnTrial, Steer};
+use crate::experiment::state::{ExperimentState, UserChange, UserTrial};
 use crate::search::own_point;
 use crate::search::search_space::{self, Parameters};
 use crate::search::tuner::{self, Sample};
@@ -16,7 +16,7 @@ use crate::store::{self, NewTrial};
 use crate::util::ids;
 
 /// Completes a point of the user: missing parameters are drawn from the space that `spec` describes.
-fn completed(
+fn complete_point(
     spec: &ExperimentSpec,
     given: &Parameters,
     seed: u64,
@@ -39,12 +39,12 @@ impl ExperimentTask {
         let mut points = Vec::new();
         for (number, given) in (0_u64..).zip(self.spec.initial_trials.clone()) {
             // This cannot fail, because the file was checked against the same space.
-            let Ok(parameters) = completed(&self.spec, &given, seed, number) else { continue };
+            let Ok(parameters) = complete_point(&self.spec, &given, seed, number) else { continue };
             for _ in 0..self.spec.trial_repeats {
                 points.push((self.launcher.new_trial_id(), parameters.clone()));
             }
         }
-        let effects = self.state.steer(Steer::Add(points), self.elapsed());
+        let effects = self.state.apply_change(UserChange::Add(points), self.elapsed());
         self.perform_all(effects).await
     }
 
@@ -70,15 +70,15 @@ impl ExperimentTask {
             return Err(Refused::NotRunning);
         };
         let number = self.state.next_sequence();
-        let parameters = completed(&self.spec, given, row.seed, number);
+        let parameters = complete_point(&self.spec, given, row.seed, number);
         let parameters = parameters.map_err(|error| Refused::Wrong(error.to_string()))?;
-        Ok(CheckedCommand::Steer(Steer::Add(vec![(trial, parameters)])))
+        Ok(CheckedCommand::UserChange(UserChange::Add(vec![(trial, parameters)])))
     }
 
     /// Records new trials of the user.
-    pub(super) async fn enqueue(&mut self, own: Vec<OwnTrial>) -> Result<(), store::Error> {
+    pub(super) async fn enqueue(&mut self, own: Vec<UserTrial>) -> Result<(), store::Error> {
         let created_at_ms = self.recorder.now_ms();
-        let row = |own: &OwnTrial| NewTrial {
+        let row = |own: &UserTrial| NewTrial {
             id: own.trial.clone(),
             sequence: own.sequence,
             parameter_id: None,
@@ -89,7 +89,7 @@ impl ExperimentTask {
         let rows: Vec<_> = own.iter().map(row).collect();
         self.recorder.insert_trials(&rows).await?;
         for (own, row) in own.into_iter().zip(rows) {
-            self.advice.launched(&own.trial, None, &own.parameters);
+            self.advice.notify_launched(&own.trial, None, &own.parameters);
             let steps = self.new_steps();
             let job = Job::new(row.sequence, row.parameters, row.attempt, false, steps);
             self.jobs.insert(own.trial, job);
@@ -98,7 +98,7 @@ impl ExperimentTask {
     }
 
     /// Teaches the tuner the result of a trial of the user.
-    pub(super) fn teach_own(&mut self, trial: &TrialJobId, value: MetricValue) {
+    pub(super) fn teach_user_result(&mut self, trial: &TrialJobId, value: MetricValue) {
         let parameters = self.jobs.get(trial).and_then(|job| job.parameters.as_object().cloned());
         if let Some(parameters) = parameters {
             self.advice.import(vec![Sample { parameters, value }]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trial_protocol::TrialJobId;
 
-use super::{Bound, Effect, ExperimentState, OwnTrial, State};
+use super::{DurationLimit, Effect, ExperimentState, State, UserTrial};
 use crate::experiment::ending::End;
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -12,9 +12,9 @@ use crate::search::tuner::Outcome;
 
 /// A change by the user.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Steer {
+pub enum UserChange {
     /// Runs an ended trial once more. The tuner has already learned its first end, and does not learn the second one.
-    Again(TrialJobId),
+    RunAgain(TrialJobId),
     /// Runs trials with the user's own parameters, before any further proposal. The caller has checked that the limit
     /// of trials leaves room for them.
     Add(Vec<(TrialJobId, Parameters)>),
@@ -28,7 +28,7 @@ pub enum Steer {
         duration: Option<Duration>,
     },
     /// The tuner has learned something. If it waited, the state machine requests a proposal again.
-    Taught,
+    TunerTaught,
     /// The tuner searches another space. If it waited or had no further proposals, the state machine requests one
     /// again.
     Space {
@@ -57,37 +57,38 @@ impl State {
     }
 
     /// Handles a change by the user at running time `elapsed` and returns the effects.
-    pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
+    pub fn apply_change(&mut self, change: UserChange, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
         let before = self.phase;
         let mut effects = Vec::new();
-        match steer {
-            Steer::Again(trial) => {
-                let known = self.live.contains_key(&trial) || self.again_ids.contains_key(&trial);
-                if !known && !self.stopping() {
-                    self.again_ids.insert(trial.clone(), None);
-                    self.again.push_back(trial);
+        match change {
+            UserChange::RunAgain(trial) => {
+                let known =
+                    self.live.contains_key(&trial) || self.rerun_proposals.contains_key(&trial);
+                if !known && !self.is_stopping() {
+                    self.rerun_proposals.insert(trial.clone(), None);
+                    self.rerun_queue.push_back(trial);
                 }
             }
-            Steer::Add(points) => {
-                if !self.stopping() && !points.is_empty() {
+            UserChange::Add(points) => {
+                if !self.is_stopping() && !points.is_empty() {
                     let own = points.into_iter().map(|(trial, parameters)| {
                         let sequence = self.next_sequence;
                         self.next_sequence += 1;
                         self.own.insert(trial.clone());
-                        self.again_ids.insert(trial.clone(), None);
-                        self.again.push_back(trial.clone());
-                        OwnTrial { trial, sequence, parameters }
+                        self.rerun_proposals.insert(trial.clone(), None);
+                        self.rerun_queue.push_back(trial.clone());
+                        UserTrial { trial, sequence, parameters }
                     });
                     effects.push(Effect::Enqueue(own.collect()));
                 }
             }
-            Steer::Limit { concurrency, trials, duration } => {
+            UserChange::Limit { concurrency, trials, duration } => {
                 self.limits.concurrency = concurrency.unwrap_or(self.limits.concurrency);
                 self.limits.trials = trials.or(self.limits.trials);
                 self.limits.duration = duration.or(self.limits.duration);
                 if duration.is_some() {
-                    self.duration = Bound::Holds;
+                    self.duration = DurationLimit::Active;
                 }
                 // A search that the last limits had ended continues under the new ones, if they leave room. A search
                 // that failures hold does not.
@@ -96,13 +97,13 @@ impl State {
                     self.phase = ExperimentState::Running;
                 }
             }
-            Steer::Taught => self.tuner_waits = false,
-            Steer::Space { open } => {
+            UserChange::TunerTaught => self.tuner_waits = false,
+            UserChange::Space { open } => {
                 self.tuner_waits = false;
                 for (trial, id) in open {
                     if let Some(live) = self.live.get_mut(&trial) {
                         live.parameter_id = Some(id);
-                    } else if let Some(waiting) = self.again_ids.get_mut(&trial) {
+                    } else if let Some(waiting) = self.rerun_proposals.get_mut(&trial) {
                         *waiting = Some(id);
                     }
                 }
@@ -112,7 +113,7 @@ impl State {
                 }
             }
         }
-        self.follow(before, effects)
+        self.complete_effects(before, effects)
     }
 }
 
@@ -129,8 +130,8 @@ impl State {
 
     /// Ends a trial that waits to run again. Returns whether there was one.
     pub(super) fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
-        let Some(parameter_id) = self.again_ids.remove(trial) else { return false };
-        self.again.retain(|waiting| waiting != trial);
+        let Some(parameter_id) = self.rerun_proposals.remove(trial) else { return false };
+        self.rerun_queue.retain(|waiting| waiting != trial);
         let state = JobState::UserCanceled;
         let again = if self.own.remove(trial) { "" } else { " again" };
         let message = Some(format!("it was stopped before it ran{again}"));
@@ -150,7 +151,7 @@ impl State {
 mod tests {
     use super::super::{Event, Limits};
     use super::*;
-    use crate::experiment::ending::Gone;
+    use crate::experiment::ending::JobEnd;
     use crate::search::tuner::Proposal;
     use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, TrialExit, Verdict};
 
@@ -170,13 +171,13 @@ mod tests {
     }
 
     fn gone(state: &mut State, name: &str) -> Vec<Effect> {
-        let gone = Gone { exit_code: Some(1), ..Gone::default() };
+        let gone = JobEnd { exit_code: Some(1), ..JobEnd::default() };
         let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
         state.step(event, Duration::ZERO)
     }
 
-    fn limit(concurrency: Option<usize>, trials: Option<u64>) -> Steer {
-        Steer::Limit { concurrency, trials, duration: None }
+    fn limit(concurrency: Option<usize>, trials: Option<u64>) -> UserChange {
+        UserChange::Limit { concurrency, trials, duration: None }
     }
 
     #[test]
@@ -184,33 +185,37 @@ mod tests {
         let mut state = state(1, 2);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
-        let told = |effects: &[Effect]| {
-            let told =
+        let observations = |effects: &[Effect]| {
+            let observations =
                 |effect: &&Effect| matches!(effect, Effect::Observe { parameter_id: Some(_), .. });
-            effects.iter().filter(told).count()
+            effects.iter().filter(observations).count()
         };
         let ended = gone(&mut state, "a");
-        assert_eq!(told(&ended), 1);
-        assert_eq!(state.steer(Steer::Again(trial("a")), Duration::ZERO), [], "no free slot yet");
+        assert_eq!(observations(&ended), 1);
+        assert_eq!(
+            state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO),
+            [],
+            "no free slot yet"
+        );
         propose(&mut state, 1, "b");
         assert_eq!(
-            state.steer(Steer::Again(trial("a")), Duration::ZERO),
+            state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO),
             [],
             "the trial already waits"
         );
         let next = gone(&mut state, "b");
         assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
         let last = gone(&mut state, "a");
-        assert_eq!(told(&last), 0, "{last:?}");
+        assert_eq!(observations(&last), 0, "{last:?}");
         assert_eq!(state.state(), ExperimentState::Done);
     }
 
-    fn add(names: &[&str]) -> Steer {
-        Steer::Add(names.iter().map(|name| (trial(name), Parameters::new())).collect())
+    fn add(names: &[&str]) -> UserChange {
+        UserChange::Add(names.iter().map(|name| (trial(name), Parameters::new())).collect())
     }
 
     fn succeeded(state: &mut State, name: &str) -> Vec<Effect> {
-        let gone = Gone { exit_code: Some(0), ..Gone::default() };
+        let gone = JobEnd { exit_code: Some(0), ..JobEnd::default() };
         let verdict = Verdict {
             cause: Cause::Succeeded,
             class: Class::None,
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn points_of_the_user_run_before_those_of_the_tuner_and_count() {
         let mut state = state(1, 3);
-        let effects = state.steer(add(&["x", "y"]), Duration::ZERO);
+        let effects = state.apply_change(add(&["x", "y"]), Duration::ZERO);
         let [Effect::Enqueue(own), Effect::Relaunch { trial: first }] = effects.as_slice() else {
             panic!("{effects:?}")
         };
@@ -250,13 +255,13 @@ mod tests {
     #[test]
     fn the_tuner_learns_the_result_of_a_users_point_once() {
         let mut state = state(1, 2);
-        state.steer(add(&["x"]), Duration::ZERO);
+        state.apply_change(add(&["x"]), Duration::ZERO);
         let taught = |effects: &[Effect]| {
             effects.iter().filter(|effect| matches!(effect, Effect::Teach { .. })).count()
         };
         assert_eq!(taught(&succeeded(&mut state, "x")), 1);
         propose(&mut state, 0, "a");
-        state.steer(Steer::Again(trial("x")), Duration::ZERO);
+        state.apply_change(UserChange::RunAgain(trial("x")), Duration::ZERO);
         gone(&mut state, "a");
         assert_eq!(taught(&succeeded(&mut state, "x")), 0, "the user ran the trial again");
     }
@@ -266,7 +271,7 @@ mod tests {
         let mut state = state(2, 2);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
-        let effects = state.steer(add(&["x"]), Duration::ZERO);
+        let effects = state.apply_change(add(&["x"]), Duration::ZERO);
         assert!(matches!(effects[..], [Effect::Enqueue(_), ..]), "{effects:?}");
         let late = propose(&mut state, 1, "b");
         assert!(!late.iter().any(|effect| matches!(effect, Effect::Launch { .. })), "{late:?}");
@@ -279,7 +284,7 @@ mod tests {
         propose(&mut state, 0, "a");
         gone(&mut state, "a");
         propose(&mut state, 1, "b");
-        state.steer(Steer::Again(trial("a")), Duration::ZERO);
+        state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO);
         let stop = || Event::StopRequested { trial: trial("a"), reason: StopReason::User };
         let effects = state.step(stop(), Duration::ZERO);
         let [Effect::RecordEnd { trial: ended, end }] = effects.as_slice() else {
@@ -306,14 +311,17 @@ mod tests {
             propose(&mut state, 0, "a");
             gone(&mut state, "a");
             propose(&mut state, 1, "b");
-            state.steer(Steer::Again(trial("a")), Duration::ZERO);
+            state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO);
             let open = vec![(trial("a"), 0), (trial("b"), 1)];
             if waits {
-                state.steer(Steer::Space { open }, Duration::ZERO);
+                state.apply_change(UserChange::Space { open }, Duration::ZERO);
                 assert_eq!(learnt(&gone(&mut state, "b")), [1]);
             } else {
                 assert_eq!(learnt(&gone(&mut state, "b")), [1]);
-                state.steer(Steer::Space { open: vec![(trial("a"), 0)] }, Duration::ZERO);
+                state.apply_change(
+                    UserChange::Space { open: vec![(trial("a"), 0)] },
+                    Duration::ZERO,
+                );
             }
             assert_eq!(learnt(&gone(&mut state, "a")), [0], "the trial waited: {waits}");
         }
@@ -325,21 +333,21 @@ mod tests {
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
         assert_eq!(state.state(), ExperimentState::NoMoreTrial);
-        let more = state.steer(limit(None, Some(3)), Duration::ZERO);
+        let more = state.apply_change(limit(None, Some(3)), Duration::ZERO);
         assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no free slot yet");
-        let wider = state.steer(limit(Some(2), None), Duration::ZERO);
+        let wider = state.apply_change(limit(Some(2), None), Duration::ZERO);
         assert_eq!(wider, [Effect::Propose { parameter_id: 1 }]);
         propose(&mut state, 1, "b");
-        let fewer = state.steer(limit(None, Some(2)), Duration::ZERO);
+        let fewer = state.apply_change(limit(None, Some(2)), Duration::ZERO);
         assert_eq!(fewer, [Effect::RecordState(ExperimentState::NoMoreTrial)]);
-        let time = Steer::Limit {
+        let time = UserChange::Limit {
             concurrency: None,
             trials: Some(9),
             duration: Some(Duration::from_secs(1)),
         };
-        let late = state.steer(time, Duration::from_secs(2));
+        let late = state.apply_change(time, Duration::from_secs(2));
         assert!(
-            matches!(late.as_slice(), [Effect::Tell(_)]),
+            matches!(late.as_slice(), [Effect::Notify(_)]),
             "the time limit has passed: {late:?}"
         );
     }
@@ -353,9 +361,9 @@ mod tests {
             Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: trial("x") };
         state.step(exhausted, Duration::ZERO);
         assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
-        let imported = state.steer(Steer::Taught, Duration::ZERO);
+        let imported = state.apply_change(UserChange::TunerTaught, Duration::ZERO);
         assert_eq!(imported, [], "imported results do not enlarge the space");
-        let effects = state.steer(Steer::Space { open: Vec::new() }, Duration::ZERO);
+        let effects = state.apply_change(UserChange::Space { open: Vec::new() }, Duration::ZERO);
         let expected =
             [Effect::Propose { parameter_id: 2 }, Effect::RecordState(ExperimentState::Running)];
         assert_eq!(effects, expected);
@@ -369,7 +377,7 @@ mod tests {
         let waits =
             Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: trial("x") };
         state.step(waits, Duration::ZERO);
-        let effects = state.steer(Steer::Taught, Duration::ZERO);
+        let effects = state.apply_change(UserChange::TunerTaught, Duration::ZERO);
         assert_eq!(effects, [Effect::Propose { parameter_id: 1 }]);
     }
 
@@ -379,7 +387,7 @@ mod tests {
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
         state.step(Event::ExperimentStopRequested, Duration::ZERO);
-        assert_eq!(state.steer(limit(Some(9), None), Duration::ZERO), []);
-        assert_eq!(state.steer(Steer::Again(trial("x")), Duration::ZERO), []);
+        assert_eq!(state.apply_change(limit(Some(9), None), Duration::ZERO), []);
+        assert_eq!(state.apply_change(UserChange::RunAgain(trial("x")), Duration::ZERO), []);
     }
 }
