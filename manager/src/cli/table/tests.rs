@@ -63,24 +63,24 @@ fn a_list_of_trials_shows_places_if_they_differ() {
 #[test]
 fn a_trial_is_shown_with_all_its_fields() {
     let expected = "\
-trial        3
-id           t1
-state        FAILED
-why          it exited with 3
-metric       score
-latest       0.25
+trial          3
+id             t1
+state          FAILED
+why            it exited with 3
+metric         score
+latest         0.25
 started (UTC)  1970-01-01 00:00:01
-ended (UTC)  1970-01-01 00:00:03
-time         2.5 s
-exit code    3
-command      sh -c 'false
-               false
-             '
-host         h
-attempt      t1-1
-attempts     1
-  lr         0.1
-  act        re\u{fffd}lu
+ended (UTC)    1970-01-01 00:00:03
+time           2.5 s
+exit code      3
+command        sh -c 'false
+                 false
+               '
+host           h
+attempt        t1-1
+attempts       1
+  lr           0.1
+  act          re\u{fffd}lu
 ";
     assert_eq!(trial(&a_trial(), PIPE), expected);
 }

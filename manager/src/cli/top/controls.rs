@@ -139,7 +139,7 @@ impl Controls {
         if let Some(trial) = &self.question {
             return format!("stop trial {trial}? y stops it, any other key does not");
         }
-        let mut words = vec!["q ends, ? helps".to_owned()];
+        let mut words = vec!["q quits, ? helps".to_owned()];
         if self.list > 0 {
             words.push(format!("trials {}", LISTS[self.list].0));
         }
