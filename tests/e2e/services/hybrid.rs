@@ -214,8 +214,7 @@ fn a_trial_that_one_service_refuses_runs_on_the_other() {
     expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
     let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
     let message = format!("{:?}", alone.trials);
-    let refusal =
-        "no training service accepts the trial: trainingService[0] (plugin): the account has no hours left";
+    let refusal = "no training service accepts the trial: trainingService[0] (plugin): the account has no hours left";
     assert!(
         message.contains(refusal) || alone.stderr.contains(refusal),
         "{message}{}",

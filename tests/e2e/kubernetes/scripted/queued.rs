@@ -55,7 +55,10 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for_state(&bed, "WAITING");
     // Back in the queue, the message contains the queue's reason.
-    wait_for_words(&running, "its queue took the trial back (preempted once): couldn't assign flavors");
+    wait_for_words(
+        &running,
+        "its queue took the trial back (preempted once): couldn't assign flavors",
+    );
     kube.set_quota(1);
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
