@@ -165,7 +165,7 @@ pub async fn view_on_machine(
 /// ends with the server.
 pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Receiver<TaskEvent>) {
     while let Some(event) = commands.recv().await {
-        if let TaskEvent::Commanded { command, reply } = event {
+        if let TaskEvent::Command { command, reply } = event {
             let done = match command {
                 Command::Retry(trial) => again(&dir, &[trial]).await,
                 Command::StopTrial(_)

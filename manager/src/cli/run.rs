@@ -117,7 +117,7 @@ pub(super) async fn attend(
         return LEFT;
     }
     // A signal, `experiment stop` or NNI's client requested the stop.
-    let wanted = handle.is_to_stop();
+    let wanted = handle.is_stop_requested();
     let keep_serving = keep_serving && !wanted;
     if !keep_serving {
         ended.stop_serving().await;
