@@ -59,8 +59,8 @@ impl Drop for Waiter<'_> {
 
 impl DirectiveQueue {
     /// Returns an empty queue. An agent obeys each id once, and may outlive the manager. The first id is therefore
-    /// derived from the time in milliseconds since the Unix epoch, so that no agent mistakes a directive of this
-    /// manager for a directive of an earlier one.
+    /// derived from the milliseconds since the Unix epoch: no agent mistakes this manager's directive for an earlier
+    /// manager's.
     pub fn new(now_ms: i64) -> Self {
         let next_id = u64::try_from(now_ms).unwrap_or(0).saturating_mul(IDS_PER_MS);
         Self(Arc::new(Mutex::new(Inner { next_id, by_attempt: HashMap::new() })))

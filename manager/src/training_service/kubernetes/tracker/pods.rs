@@ -109,8 +109,8 @@ pub enum PodDeparture {
 
 /// The observed pods of each workload, in the order in which they were first seen.
 ///
-/// A deleted pod no longer counts for its workload as soon as another pod has its place, or as soon as the queue that
-/// stopped the pod lets the workload run again.
+/// A deleted pod counts for its workload until another pod has its place, or until the queue that stopped the pod lets
+/// the workload run again.
 #[derive(Debug)]
 pub(super) struct Pods {
     kind: &'static dyn Workload,
