@@ -5,10 +5,16 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use trial_protocol::AttemptId;
+
+/// The tries to take a held lock, and the pause between two. Programs that check whether an agent runs, such as the manager
+/// and training services, take its lock for an instant. An agent that started in this instant would run without its spool.
+const PROBE_TRIES: u32 = 25;
+const PROBE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Creates a spool's directory for its owner only, regardless of the umask, because it contains everything that a trial
 /// prints. An existing directory keeps its permissions, and so do its parents.
@@ -88,8 +94,7 @@ impl DirLock {
         make_private(dir).map_err(io(dir))?;
         let mut options = OpenOptions::new();
         let open = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let file = open.map_err(io(&path))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        match lock(open.map_err(io(&path))?) {
             Ok(mut file) => {
                 // Ignored: the text is only informative, and a full disk must not prevent the lock.
                 drop(write_holder(&mut file, attempt));
@@ -107,6 +112,17 @@ impl DirLock {
     }
 }
 
+/// Locks a file. A lock that stays held is not the short one of a check.
+fn lock(file: File) -> Result<Flock<File>, (File, Errno)> {
+    let mut locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+    for _ in 0..PROBE_TRIES {
+        let Err((file, Errno::EWOULDBLOCK)) = locked else { break };
+        std::thread::sleep(PROBE_PAUSE);
+        locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+    }
+    locked
+}
+
 fn write_holder(file: &mut File, attempt: &AttemptId) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
@@ -116,6 +132,7 @@ fn write_holder(file: &mut File, attempt: &AttemptId) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -133,5 +150,30 @@ mod tests {
         assert_eq!(mode(&own), 0o750);
         fs::write(folder.path().join("file"), "").unwrap();
         assert!(make_private(&folder.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn a_check_of_the_lock_does_not_keep_an_agent_from_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        File::create(&path).unwrap();
+        let done = AtomicBool::new(false);
+        let check = || {
+            while !done.load(Ordering::Relaxed) {
+                // Each check releases the lock at once.
+                drop(Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(check);
+            for _ in 0..1000 {
+                let taken = DirLock::take(folder.path(), &"a".parse().unwrap());
+                if taken.is_err() {
+                    done.store(true, Ordering::Relaxed);
+                }
+                taken.unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 }
