@@ -37,8 +37,8 @@ const SUMMARY_REPORTS: &str = "SELECT kind, body, seq FROM report INDEXED BY rep
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
 const LAST_REPORTS: &str =
     "SELECT kind, body FROM report WHERE attempt = ? AND lane = 0 ORDER BY seq DESC LIMIT ?";
-const LANE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
-     WHERE attempt = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?";
+const SAMPLES: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
+     WHERE attempt = ? AND lane = 1 AND seq > ? AND kind = 'sample' ORDER BY seq LIMIT ?";
 const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
      JOIN attempt a ON a.key = r.attempt \
      WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq LIMIT ?";
@@ -205,12 +205,10 @@ impl Store {
     ) -> Result<Vec<ReportRow>, Error> {
         let attempt = attempt.clone();
         self.read(move |c| {
-            let mut statement = c.prepare_cached(LANE)?;
-            let rows = statement
-                .query_and_then(params![attempt.key, 1, after, limit], |row| {
-                    report_row(row, &attempt.attempt, Lane::Bulk)
-                })?
-                .filter(|row| row.as_ref().map_or(true, |row| row.kind == "sample"));
+            let mut statement = c.prepare_cached(SAMPLES)?;
+            let rows = statement.query_and_then(params![attempt.key, after, limit], |row| {
+                report_row(row, &attempt.attempt, Lane::Bulk)
+            })?;
             rows.collect()
         })
         .await

@@ -207,6 +207,16 @@ async fn output_is_found_by_its_position() {
 }
 
 #[tokio::test]
+async fn other_reports_do_not_count_toward_the_limit_of_samples() {
+    let bed = Bed::new().await;
+    let note = || ReportBody::Note { code: "code".to_owned(), message: "message".to_owned() };
+    bed.send(Lane::Bulk, vec![note(), note(), ReportBody::Sample(Box::default())]).await;
+    let attempt = bed.store.attempts(&trial("t")).await.unwrap().remove(0);
+    let samples = bed.store.samples_after(&attempt, -1, 1).await.unwrap();
+    assert_eq!(samples.iter().map(|sample| sample.seq).collect::<Vec<_>>(), [2]);
+}
+
+#[tokio::test]
 async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
     let bed = Bed::new().await;
     let chunks = [log(0, "a\nb"), log(3, "c"), log(4, "d\ne\nf"), log(12, "g\n"), log(14, "h\n")];
@@ -320,7 +330,7 @@ fn statements() -> impl Iterator<Item = &'static str> {
         ATTEMPTS,
         SUMMARY_REPORTS,
         LAST_REPORTS,
-        LANE,
+        SAMPLES,
         METRICS,
         STEPS,
         TIMELINE,
