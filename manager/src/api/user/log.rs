@@ -132,7 +132,7 @@ pub(in crate::api) async fn view(
     let whole = &part.bytes[skipped..(part.bytes.len() - cut).max(skipped)];
     Ok(LogView {
         attempt: Some(attempt.attempt.to_string()),
-        from: part.from,
+        from: part.from + u64::try_from(skipped).unwrap_or(0),
         next: part.next - u64::try_from(cut).unwrap_or(0),
         end: part.end,
         text: String::from_utf8_lossy(whole).into_owned(),
