@@ -184,7 +184,10 @@ async fn a_trial_is_described_in_detail() {
     );
     // The output ends with a character of three bytes and a newline.
     let (_, tail) = bed.get_json("/api/v1/trials/t/log?tail=3").await;
-    assert_eq!((&tail["from"], &tail["next"], &tail["text"]), (&json!(11), &json!(12), &json!("\n")));
+    assert_eq!(
+        (&tail["from"], &tail["next"], &tail["text"]),
+        (&json!(11), &json!(12), &json!("\n"))
+    );
     let (_, samples) = bed.get_json("/api/v1/trials/t/samples?points=10").await;
     assert_eq!(samples["samples"], json!([{"seq": 1, "observed_at_ms": 5, "sample": {}}]));
     let silent = json!({"attempt": null, "metrics": [], "next": null});
