@@ -4,118 +4,137 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tracing::warn;
+use trial_protocol::AttemptId;
 
 use super::client::SECRETS;
+use super::outcome::Outcome;
 use super::tracker::Act;
 use super::watching::Watched;
 use super::workload::StopRequest;
 use super::{POD_POLL, Settings, Shared, cleanup, manifest};
 
 impl Shared {
-    /// Carries out the tracker's actions. Requests run in tasks of their own.
-    #[expect(clippy::too_many_lines, reason = "an arm for each act")]
+    /// Carries out the tracker's actions. Requests run in tasks of their own, and each returns the actions that follow.
     pub(super) fn perform(self: &Arc<Self>, acts: Vec<Act>) {
         for act in acts {
-            let shared = Arc::clone(self);
-            match act {
+            if let Act::Report(news) = act {
                 // The receiver lives as long as the experiment, and later news has no use.
-                Act::Report(news) => drop(self.settings.events.send(news)),
-                Act::Stop(name) => drop(self.tasks.spawn(async move {
-                    let cluster = &shared.settings.cluster;
-                    let resource = shared.kind.resource();
-                    let done = match shared.kind.stop() {
-                        StopRequest::Patch(stop) => {
-                            let patch = || cluster.merge(resource, &name, &stop);
-                            shared.until_done(&name, patch).await
-                        }
-                        StopRequest::Delete => {
-                            shared.until_done(&name, || cluster.delete(resource, &name)).await
-                        }
-                    };
-                    if done == Some(false) {
-                        let acts = shared.tracker().handle_deleted_workload(&name);
-                        shared.perform(acts);
-                    }
-                })),
-                Act::ReadOutput(name) => drop(self.tasks.spawn(async move {
-                    // The preflight checks do not require the right to read logs. Without the right, the message names
-                    // a command with which the user can read them.
-                    let last_line = match shared.reporter(&name).await {
-                        Some((pod, container)) => {
-                            shared.settings.cluster.last_lines(&pod, &container).await
-                        }
-                        None => Ok(String::new()),
-                    };
-                    let last_line = last_line.unwrap_or_default();
-                    let last_line = last_line.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
-                    let acts = shared.tracker().handle_silent_agent(&name, last_line);
-                    shared.perform(acts);
-                })),
-                Act::QueryMissingPod(name) => drop(self.tasks.spawn(async move {
-                    let why = shared.missing_pod_reason(&name).await;
-                    let acts = shared.tracker().handle_missing_pod(&name, why);
-                    shared.perform(acts);
-                })),
-                Act::Delete(name) => drop(self.tasks.spawn(async move {
-                    let resource = shared.kind.resource();
-                    let kind = resource.kind;
-                    warn!("the {kind} {name} did not end within its time limit; deleting it");
-                    let cluster = &shared.settings.cluster;
-                    let done = shared.until_done(&name, || cluster.delete(resource, &name));
-                    if done.await.is_some() {
-                        let acts = shared.tracker().handle_deleted_workload(&name);
-                        shared.perform(acts);
-                    }
-                })),
-                Act::Discard(name) => drop(self.tasks.spawn(async move {
-                    let (cluster, resource) = (&shared.settings.cluster, shared.kind.resource());
-                    shared.until_done(&name, || cluster.delete(resource, &name)).await;
-                })),
-                Act::WatchQueue => drop(self.tasks.spawn(async move {
-                    let closing = shared.closing.clone();
-                    closing.run_until_cancelled(shared.watch(Watched::Queue)).await;
-                })),
-                Act::ReadEnd(name) => drop(self.tasks.spawn(async move {
-                    let Some(pods) = shared.pods_and_ended(&name).await else { return };
-                    let spec = &shared.settings.common.spec;
-                    let Some(outcome) = shared.kind.settle(spec, &pods) else { return };
-                    warn!(
-                        "{} has decided how {name} ends and cannot say so, as when a webhook does not answer (Kueue's \
-                         is asked about every pod); its pods say how it ended",
-                        shared.kind.controller()
-                    );
-                    let acts = shared.tracker().complete_end(&name, outcome);
-                    shared.perform(acts);
-                })),
-                Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
-                    let Some(pods) = shared.pods_and_ended(&name).await else { return };
-                    let spec = &shared.settings.common.spec;
-                    let outcome = shared.kind.explain(spec, outcome, &pods);
-                    let acts = shared.tracker().complete_end(&name, outcome);
-                    shared.perform(acts);
-                })),
-                Act::AwaitPods(name) => drop(self.tasks.spawn(async move {
-                    let until = Instant::now() + shared.ending_time();
-                    while let Some(pods) = shared.pods_of(&name).await
-                        && !pods.is_empty()
-                        && Instant::now() < until
-                    {
-                        let pause = tokio::time::sleep(POD_POLL);
-                        if shared.closing.run_until_cancelled(pause).await.is_none() {
-                            break;
-                        }
-                    }
-                    let acts = shared.tracker().end_deleted_workload(&name);
-                    shared.perform(acts);
-                })),
-                Act::Tidy(attempts) => drop(self.tasks.spawn(async move {
-                    let Settings { cluster, common, .. } = &shared.settings;
-                    let selector = manifest::selector_of(&common.experiment, &attempts);
-                    for kind in [shared.kind.resource(), SECRETS] {
-                        shared.until_done("old", || cleanup::delete_all(cluster, kind, &selector)).await;
-                    }
-                })),
+                drop(self.settings.events.send(news));
+                continue;
+            }
+            let shared = Arc::clone(self);
+            self.tasks.spawn(async move {
+                let acts = shared.carry_out(act).await;
+                shared.perform(acts);
+            });
+        }
+    }
+
+    async fn carry_out(self: &Arc<Self>, act: Act) -> Vec<Act> {
+        match act {
+            Act::Report(_) => Vec::new(),
+            Act::Stop(name) => self.stop_workload(&name).await,
+            Act::ReadOutput(name) => self.read_output(&name).await,
+            Act::QueryMissingPod(name) => {
+                let why = self.missing_pod_reason(&name).await;
+                self.tracker().handle_missing_pod(&name, why)
+            }
+            Act::Delete(name) => self.delete_workload(&name).await,
+            Act::Discard(name) => {
+                let (cluster, resource) = (&self.settings.cluster, self.kind.resource());
+                self.until_done(&name, || cluster.delete(resource, &name)).await;
+                Vec::new()
+            }
+            Act::ReadEnd(name) => self.read_end(&name).await,
+            Act::WatchQueue => {
+                let watch = Arc::clone(self).watch(Watched::Queue);
+                self.closing.run_until_cancelled(watch).await;
+                Vec::new()
+            }
+            Act::Inspect(name, outcome) => self.inspect(&name, outcome).await,
+            Act::AwaitPods(name) => self.await_pods(&name).await,
+            Act::Tidy(attempts) => self.tidy(&attempts).await,
+        }
+    }
+
+    async fn stop_workload(&self, name: &str) -> Vec<Act> {
+        let (cluster, resource) = (&self.settings.cluster, self.kind.resource());
+        let exists = match self.kind.stop() {
+            StopRequest::Patch(stop) => {
+                self.until_done(name, || cluster.merge(resource, name, &stop)).await
+            }
+            StopRequest::Delete => self.until_done(name, || cluster.delete(resource, name)).await,
+        };
+        if exists == Some(false) {
+            self.tracker().handle_deleted_workload(name)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Deletes a workload that did not stop.
+    async fn delete_workload(&self, name: &str) -> Vec<Act> {
+        let (cluster, resource) = (&self.settings.cluster, self.kind.resource());
+        warn!("the {} {name} did not end within its time limit; deleting it", resource.kind);
+        let done = self.until_done(name, || cluster.delete(resource, name)).await;
+        if done.is_some() { self.tracker().handle_deleted_workload(name) } else { Vec::new() }
+    }
+
+    /// Reads the last line of a pod whose agent does not report.
+    async fn read_output(&self, name: &str) -> Vec<Act> {
+        // The preflight checks do not require the right to read logs. Without the right, the message names a command
+        // with which the user can read them.
+        let output = match self.reporter(name).await {
+            Some((pod, container)) => self.settings.cluster.last_lines(&pod, &container).await,
+            None => Ok(String::new()),
+        };
+        let output = output.unwrap_or_default();
+        let last_line = output.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
+        self.tracker().handle_silent_agent(name, last_line)
+    }
+
+    /// Reads the end of a workload from its pods, if its controller does not complete it.
+    async fn read_end(&self, name: &str) -> Vec<Act> {
+        let Some(pods) = self.pods_and_ended(name).await else { return Vec::new() };
+        let spec = &self.settings.common.spec;
+        let Some(outcome) = self.kind.settle(spec, &pods) else { return Vec::new() };
+        warn!(
+            "{} has decided how {name} ends and cannot write it, as when a webhook does not answer (Kueue's is called \
+             for every pod); the end is read from its pods",
+            self.kind.controller()
+        );
+        self.tracker().complete_end(name, outcome)
+    }
+
+    /// Adds the explanation of the pods to the outcome of a workload.
+    async fn inspect(&self, name: &str, outcome: Outcome) -> Vec<Act> {
+        let Some(pods) = self.pods_and_ended(name).await else { return Vec::new() };
+        let outcome = self.kind.explain(&self.settings.common.spec, outcome, &pods);
+        self.tracker().complete_end(name, outcome)
+    }
+
+    /// Waits until the pods of a deleted workload are gone.
+    async fn await_pods(&self, name: &str) -> Vec<Act> {
+        let until = Instant::now() + self.ending_time();
+        while let Some(pods) = self.pods_of(name).await
+            && !pods.is_empty()
+            && Instant::now() < until
+        {
+            let pause = tokio::time::sleep(POD_POLL);
+            if self.closing.run_until_cancelled(pause).await.is_none() {
+                break;
             }
         }
+        self.tracker().end_deleted_workload(name)
+    }
+
+    /// Deletes the remains of attempts that ended long ago.
+    async fn tidy(&self, attempts: &[AttemptId]) -> Vec<Act> {
+        let Settings { cluster, common, .. } = &self.settings;
+        let selector = manifest::selector_of(&common.experiment, attempts);
+        for kind in [self.kind.resource(), SECRETS] {
+            self.until_done("old", || cleanup::delete_all(cluster, kind, &selector)).await;
+        }
+        Vec::new()
     }
 }
