@@ -128,6 +128,8 @@ impl Kube {
             "trainingruntimes",
             "tfjobs",
             "pytorchjobs",
+            "xgboostjobs",
+            "paddlejobs",
         ];
         let dependents = ["pods", "secrets", "configmaps"];
         workloads.iter().chain(&dependents).all(|kind| self.all(kind).is_empty())

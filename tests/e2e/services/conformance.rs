@@ -43,6 +43,8 @@ services! {
     job_sets: "JobSet";
     tf_jobs: "TFJob";
     pytorch_jobs: "PyTorchJob";
+    xgboost_jobs: "XGBoostJob";
+    paddle_jobs: "PaddleJob";
     train_jobs: "TrainJob";
     plugin: "plugin";
     #[ignore = "needs sshd"]
@@ -103,6 +105,12 @@ impl ServiceBed {
             }
             "PyTorchJob" => {
                 json!({"platform": "kubeflow", "operator": "pytorch-operator", "master": replica})
+            }
+            "XGBoostJob" => {
+                json!({"platform": "kubeflow", "operator": "xgboost-operator", "master": replica})
+            }
+            "PaddleJob" => {
+                json!({"platform": "kubeflow", "operator": "paddle-operator", "worker": replica})
             }
             "TrainJob" => json!({"platform": "trainer", "dockerImage": "any"}),
             "plugin" => super::plugin::processes(),

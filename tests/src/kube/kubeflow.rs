@@ -23,9 +23,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A kind: plural, name, field of the roles, and container name.
 type Kind = (&'static str, &'static str, &'static str, &'static str);
 
-const KINDS: [Kind; 2] = [
+const KINDS: [Kind; 4] = [
     ("tfjobs", "TFJob", "tfReplicaSpecs", "tensorflow"),
     ("pytorchjobs", "PyTorchJob", "pytorchReplicaSpecs", "pytorch"),
+    ("xgboostjobs", "XGBoostJob", "xgbReplicaSpecs", "xgboost"),
+    ("paddlejobs", "PaddleJob", "paddleReplicaSpecs", "paddle"),
 ];
 
 /// Follows jobs until the server ends.

@@ -12,12 +12,14 @@ use super::objects::{is_being_deleted, text};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The queued kinds by plural, with the path of their `suspend` field.
-const KINDS: [(&str, &str); 5] = [
+const KINDS: [(&str, &str); 7] = [
     ("jobs", "/spec/suspend"),
     ("jobsets", "/spec/suspend"),
     ("trainjobs", "/spec/suspend"),
     ("tfjobs", "/spec/runPolicy/suspend"),
     ("pytorchjobs", "/spec/runPolicy/suspend"),
+    ("xgboostjobs", "/spec/runPolicy/suspend"),
+    ("paddlejobs", "/spec/runPolicy/suspend"),
 ];
 const QUEUE_LABEL: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 /// The quota that disables Kueue, for tests that admit objects themselves.
