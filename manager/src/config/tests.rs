@@ -1,3 +1,4 @@
+mod canonical;
 mod files;
 mod goals;
 mod hybrid;
