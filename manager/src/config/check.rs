@@ -17,7 +17,7 @@ use crate::search::search_space::SearchSpace;
 use crate::search::tuner::CHECKPOINT_FOLDER;
 use crate::util::nearest::advice;
 
-/// The fields of NNI 3.0's `ExperimentConfig`, in its order, followed by TrialKeeper's.
+/// The fields of NNI 3.0's `ExperimentConfig`, and TrialKeeper's, in the order of the canonical form.
 const FIELDS: [&str; 37] = [
     "experimentName",
     "experimentType",
@@ -30,6 +30,10 @@ const FIELDS: [&str; 37] = [
     "maxExperimentDuration",
     "maxTrialNumber",
     "maxTrialDuration",
+    "targetMetric",
+    "maxConsecutiveFailures",
+    "maxTrialRetries",
+    "trialRepeats",
     "nniManagerIp",
     "useAnnotation",
     "debug",
@@ -37,21 +41,17 @@ const FIELDS: [&str; 37] = [
     "experimentWorkingDirectory",
     "tunerGpuIndices",
     "tuner",
-    "assessor",
     "advisor",
-    "trainingService",
-    "sharedStorage",
+    "assessor",
     "objective",
     "objectives",
     "constraints",
+    "pythonInterpreter",
+    "tunerPatience",
+    "trainingService",
     "codeSnapshot",
     "recordPackages",
-    "pythonInterpreter",
-    "targetMetric",
-    "maxConsecutiveFailures",
-    "maxTrialRetries",
-    "trialRepeats",
-    "tunerPatience",
+    "sharedStorage",
     "notifications",
     "initialTrials",
     "owner",

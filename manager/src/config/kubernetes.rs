@@ -42,7 +42,8 @@ const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The default user id of trials. It belongs to no particular user, and is not root.
 const USER: u64 = 65_532;
 
-/// The fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's.
+/// The fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's, in the order of the canonical
+/// form.
 const FIELDS: [&str; 33] = [
     "platform",
     "trialCommand",
@@ -52,12 +53,12 @@ const FIELDS: [&str; 33] = [
     "debug",
     "storage",
     "serviceAccountName",
+    "configPath",
+    "template",
     "taskRoles",
     "reuseMode",
-    "namespace",
-    "configPath",
     "uploadRetryCount",
-    "template",
+    "namespace",
     "kubeconfig",
     "context",
     "advertise",
@@ -69,13 +70,13 @@ const FIELDS: [&str; 33] = [
     "tolerations",
     "runAsUser",
     "startUpDeadline",
+    "handOver",
     "metricsFrom",
     "barrierImage",
     "queue",
     "priorityClass",
     "mounts",
     "allowHostPath",
-    "handOver",
     "cache",
 ];
 

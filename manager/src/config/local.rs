@@ -9,7 +9,7 @@ use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Problem, Section, Shared};
 use super::{LocalSpec, TrainingServiceSpec};
 
-/// The fields of NNI 3.0's `LocalConfig`.
+/// The fields of NNI 3.0's `LocalConfig`, in the order of the canonical form.
 const LOCAL_FIELDS: [&str; 10] = [
     "platform",
     "trialCommand",

@@ -10,6 +10,7 @@ use super::section::resolve;
 use super::section::{Problem, Section, kind};
 use crate::util::nearest::advice;
 
+/// The fields, in the order of the canonical form.
 const FIELDS: [&str; 8] = [
     "webhookUrl",
     "webhookUrlFile",

@@ -9,14 +9,20 @@ use super::inherited::{Inherited, Service, no_command};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{PluginSpec, TrainingServiceSpec, document, units};
 
-/// The fields of NNI 2.10's `OpenpaiConfig`, and TrialKeeper's: `tokenFile` and `caFile`.
-const FIELDS: [&str; 21] = [
+/// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.
+const COMMON: [&str; 7] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
     "trialGpuNumber",
     "nniManagerIp",
     "debug",
+    "reuseMode",
+];
+
+/// The other fields of `OpenpaiConfig`, and TrialKeeper's `tokenFile` and `caFile`, in the order of the canonical form.
+/// They are the settings of the plugin.
+const SETTINGS: [&str; 14] = [
     "host",
     "username",
     "token",
@@ -29,9 +35,8 @@ const FIELDS: [&str; 21] = [
     "storageConfigName",
     "localStorageMountPoint",
     "containerStorageMountPoint",
-    "openpaiConfig",
     "openpaiConfigFile",
-    "reuseMode",
+    "openpaiConfig",
 ];
 
 const DEFAULT_IMAGE: &str = "msranni/nni:latest";
@@ -44,7 +49,7 @@ pub(super) fn section(
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {
-    let mut section = Section::open("trainingService", value, &FIELDS)?;
+    let mut section = Section::open("trainingService", value, &[&COMMON[..], &SETTINGS].concat())?;
     section.take("platform");
     let Inherited { own, command, code, gpus, debug } =
         Inherited::take(&mut section, shared, shared_code, base)?;

@@ -10,6 +10,7 @@ use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
 
+/// The fields, in the order of the canonical form.
 const PLUGIN_FIELDS: [&str; 9] = [
     "platform",
     "command",

@@ -14,7 +14,7 @@ use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
 use super::units;
 
-/// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's.
+/// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
 const FIELDS: [&str; 9] = [
     "platform",
     "trialCommand",
@@ -22,31 +22,31 @@ const FIELDS: [&str; 9] = [
     "trialGpuNumber",
     "nniManagerIp",
     "debug",
-    "machineList",
     "reuseMode",
     "machinePatience",
+    "machineList",
 ];
 
-/// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's from `name` on.
+/// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's, in the order of the canonical form.
 const MACHINE: [&str; 18] = [
     "host",
     "port",
     "user",
     "password",
     "sshKeyFile",
+    "passwordFile",
     "sshPassphrase",
-    "useActiveGpu",
-    "maxTrialNumberPerGpu",
-    "gpuIndices",
-    "pythonPath",
-    "name",
+    "sshPassphraseFile",
     "knownHosts",
     "proxyJump",
     "sshOptions",
-    "remoteDirectory",
+    "useActiveGpu",
+    "maxTrialNumberPerGpu",
+    "gpuIndices",
     "maxTrialNumber",
-    "passwordFile",
-    "sshPassphraseFile",
+    "pythonPath",
+    "remoteDirectory",
+    "name",
 ];
 
 /// The default of `machinePatience`. Kubernetes waits equally long before it evicts the pods of an unreachable node.

@@ -20,8 +20,9 @@ pub struct MountSpec {
     pub volume: Value,
 }
 
+/// The fields, in the order of the canonical form.
 const FIELDS: [&str; 8] =
-    ["name", "path", "readOnly", "claimName", "nfs", "emptyDir", "image", "hostPath"];
+    ["name", "path", "claimName", "nfs", "emptyDir", "image", "hostPath", "readOnly"];
 const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
 /// The longest name: a volume's name has at most 63 characters, and begins with `data-`.
 const LONGEST_NAME: usize = 58;

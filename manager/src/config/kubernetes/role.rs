@@ -44,6 +44,7 @@ pub struct CompletionPolicy {
     pub min_succeeded: i64,
 }
 
+/// The fields, in the order of the canonical form.
 const FIELDS: [&str; 9] = [
     "name",
     "dockerImage",

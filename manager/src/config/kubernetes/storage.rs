@@ -45,12 +45,13 @@ pub enum StorageSpec {
     },
 }
 
+/// The fields of all types, in the order of the canonical form.
 const FIELDS: [&str; 10] = [
     "storageType",
     "storage",
     "server",
-    "path",
     "claimName",
+    "path",
     "azureAccount",
     "azureShare",
     "keyVaultName",
