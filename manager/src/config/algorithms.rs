@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::base::Base;
 use super::direction::{Direction, Statement, agree};
+use super::document::kind;
 use super::nni_class::{DirectionUse, direction_use};
 use super::section::{Canonical, resolve};
-use super::section::{Problem, Section, kind};
+use super::section::{Problem, Section};
 use crate::advisers::{Algorithm, ClassSource};
 use crate::search::assessor::{self, AssessorSpec};
 use crate::search::class_args::Arguments;

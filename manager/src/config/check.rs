@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::base::Base;
 use super::direction::{Direction, Statement};
-use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
+use super::document::kind;
+use super::section::{Canonical, Problem, Section, Shared, resolve};
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
     algorithms, command, document, goals, labels, notifications, service, units,

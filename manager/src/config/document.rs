@@ -51,6 +51,18 @@ fn yaml_problem(error: &serde_saphyr::Error) -> String {
     }
 }
 
+/// Returns the kind of a value, for the user.
+pub(super) fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) if text.chars().count() <= 60 => format!("the string {value}"),
+        Value::String(_) => "a long string".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
 /// A JSON value in which every key occurs once.
 struct Document(Value);
 

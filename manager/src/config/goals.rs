@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::direction::Statement;
-use super::section::{Canonical, Problem, Section, kind};
+use super::document::kind;
+use super::section::{Canonical, Problem, Section};
 use crate::search::class_args::OptimizeMode;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::util::nearest::advice;

@@ -29,8 +29,9 @@ pub use self::role::{CompletionPolicy, RoleSpec};
 pub use self::storage::StorageSpec;
 pub use self::syntax::is_name;
 use super::base::Base;
+use super::document::kind;
 use super::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
-use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
+use super::section::{Canonical, Problem, Section, Shared, resolve};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 

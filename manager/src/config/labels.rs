@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::section::{Problem, Section, kind};
+use super::document::kind;
+use super::section::{Problem, Section};
 use super::{ExperimentSpec, TunerChoice};
 use crate::search::own_point;
 use crate::search::search_space::Parameters;

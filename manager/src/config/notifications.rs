@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::base::Base;
+use super::document::kind;
 use super::section::resolve;
-use super::section::{Problem, Section, kind};
+use super::section::{Problem, Section};
 use crate::util::nearest::advice;
 
 /// The fields, in the order of the canonical form.

@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::base::Base;
+use super::document::kind;
 use super::inherited::{Inherited, Service, no_command};
-use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
+use super::section::{Canonical, Problem, Section, Shared, resolve};
 use super::{PluginSpec, TrainingServiceSpec, document, units};
 
 /// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.

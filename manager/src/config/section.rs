@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::base::Base;
+use super::document::kind;
 use super::{Error, Location, foreign};
 use crate::util::nearest::{advice, folded, nearest};
 
@@ -241,18 +242,6 @@ impl Section {
     /// Returns a problem with one field of this section.
     pub(super) fn fault(&self, name: &str, problem: impl Into<String>) -> Problem {
         Problem::new(self.at(name), problem)
-    }
-}
-
-/// Returns the kind of a value, for the user.
-pub(super) fn kind(value: &Value) -> String {
-    match value {
-        Value::Null => "nothing".to_owned(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) if text.chars().count() <= 60 => format!("the string {value}"),
-        Value::String(_) => "a long string".to_owned(),
-        Value::Array(_) => "a list".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
     }
 }
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::base::Base;
+use super::document::kind;
 use super::inherited::Service;
 use super::kubernetes::WorkloadKind;
-use super::section::{Problem, Section, Shared, kind};
+use super::section::{Problem, Section, Shared};
 use super::{hybrid, kubernetes, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 

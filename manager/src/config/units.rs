@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::section::kind;
+use super::document::kind;
 
 const SECONDS: [(&str, f64); 13] = [
     ("ms", 0.001),

@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::kind::WorkloadKind;
 use super::syntax;
-use crate::config::section::{Problem, Section, kind};
+use crate::config::document::kind;
+use crate::config::section::{Problem, Section};
 use crate::config::units;
 
 /// An additional volume in the trials' pods.

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use super::super::inherited::{Inherited, no_command};
 use super::{syntax, template};
 use crate::config::base::Base;
+use crate::config::document::kind;
 use crate::config::section::{Canonical, resolve};
-use crate::config::section::{Problem, Section, kind};
+use crate::config::section::{Problem, Section};
 use crate::config::units;
 
 /// A group of identical pods.

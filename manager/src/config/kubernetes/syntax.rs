@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use crate::config::section::{Problem, kind};
+use crate::config::document::kind;
+use crate::config::section::Problem;
 use crate::util::nearest::advice;
 
 /// The objects whose members are amounts. Kubernetes also accepts numbers for amounts.
