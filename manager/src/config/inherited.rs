@@ -60,18 +60,18 @@ pub(super) struct Service {
     pub(super) canonical: Value,
 }
 
-/// The fields that every platform's section may have, and the inherited values.
+/// The values of the fields that every platform's section may have, or else those of the top level.
 pub(super) struct Inherited {
-    pub(super) own: Shared,
     /// The command and the field that holds it.
     pub(super) command: Option<(String, String)>,
     pub(super) code: PathBuf,
     pub(super) gpus: Option<u32>,
-    pub(super) debug: bool,
+    /// `nniManagerIp`.
+    pub(super) ip: Option<String>,
 }
 
 impl Inherited {
-    /// Takes the fields from a platform's section.
+    /// Reads the fields of a platform's section, and records the inherited values.
     pub(super) fn take(
         section: &mut Section,
         shared: &Shared,
@@ -90,8 +90,13 @@ impl Inherited {
             return Err(Problem::new(code_path, format!("{} {found}", code.display())));
         }
         let gpus = own.gpus.or(shared.gpus);
-        let debug = own.debug.or(shared.debug).unwrap_or(false);
-        Ok(Self { command: command.map(|command| (command_path, command)), own, code, gpus, debug })
+        let ip = own.ip.or_else(|| shared.ip.clone());
+        section.record("trialCommand", &command);
+        section.record("trialCodeDirectory", code.to_string_lossy());
+        section.record("trialGpuNumber", gpus);
+        section.record("nniManagerIp", &ip);
+        section.record("debug", own.debug.or(shared.debug).unwrap_or(false));
+        Ok(Self { command: command.map(|command| (command_path, command)), code, gpus, ip })
     }
 }
 

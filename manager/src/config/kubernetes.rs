@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 pub use self::cache::CacheSpec;
 pub use self::kind::WorkloadKind;
@@ -28,11 +28,11 @@ pub use self::mounts::MountSpec;
 pub use self::role::{CompletionPolicy, RoleSpec};
 pub use self::storage::StorageSpec;
 pub use self::syntax::is_name;
+use super::TrainingServiceSpec;
 use super::base::Base;
 use super::document::kind;
 use super::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
-use super::section::{Canonical, Problem, Section, Shared, resolve};
-use super::{TrainingServiceSpec, units};
+use super::section::{Problem, Section, Shared};
 use crate::util::nearest::advice;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.
@@ -217,25 +217,12 @@ pub(super) fn section(
 ) -> Result<Service, Problem> {
     let value = workload::with_roles(workload, value);
     let mut fields = Section::open("trainingService", value, &FIELDS)?;
-    fields.take("platform");
+    fields.record("platform", workload.platform());
     let inherited = Inherited::take(&mut fields, shared, shared_code, base)?;
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", workload.platform());
-    canonical.put("trialCommand", inherited.command.as_ref().map(|(_, command)| command));
-    canonical.put("trialCodeDirectory", inherited.code.to_string_lossy());
-    canonical.put("trialGpuNumber", inherited.gpus);
-    let ip = inherited.own.ip.clone().or_else(|| shared.ip.clone());
-    canonical.put("nniManagerIp", &ip);
-    canonical.put("debug", inherited.debug);
-
-    let stored = fields.take("storage");
-    let storage = storage::read(&fields.at("storage"), stored, base)?;
-    canonical.put("storage", storage.canonical());
+    let storage = storage::read(&mut fields, base)?;
     let service_account = checked(&mut fields, "serviceAccountName", syntax::name)?;
-    canonical.put("serviceAccountName", &service_account);
 
     let template = template::read(workload, &mut fields, base)?;
-    canonical.put("template", &template);
     let metrics = fields.string("metricsFrom")?;
     let main =
         metrics.as_deref().map(|written| written.split_once(':').map_or(written, |(name, _)| name));
@@ -246,61 +233,36 @@ pub(super) fn section(
         return Err(fields.fault("taskRoles", what));
     }
     workload::check_roles(workload, &fields, &roles)?;
-    canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
-    canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
+    fields.boolean_or("reuseMode", true)?;
     // Kept without effect: NNI limits its uploads, but TrialKeeper repeats them until they succeed or the manager is
     // stopped.
-    canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
+    fields.integer("uploadRetryCount", 0)?;
     let namespace = checked(&mut fields, "namespace", syntax::namespace)?;
-    canonical.put("namespace", &namespace);
-    let kubeconfig = fields.string("kubeconfig")?.map(|path| resolve(&path, base));
-    canonical.put("kubeconfig", kubeconfig.as_ref().map(|path| path.to_string_lossy()));
+    let kubeconfig = fields.absolute_path("kubeconfig", base)?;
     let context = fields.string("context")?;
-    canonical.put("context", &context);
     let advertise = fields.string("advertise")?;
-    canonical.put("advertise", &advertise);
-    let agent = agent(workload, &mut fields, &mut canonical)?;
+    let agent = agent(workload, &mut fields)?;
     let image_pull_policy =
         one_of(&mut fields, "imagePullPolicy", &["Always", "IfNotPresent", "Never"])?;
-    canonical.put("imagePullPolicy", &image_pull_policy);
     let image_pull_secrets = names(&mut fields, "imagePullSecrets")?;
-    canonical.put("imagePullSecrets", Some(&image_pull_secrets).filter(|list| !list.is_empty()));
     let node_selector = labels(&mut fields, "nodeSelector")?;
-    canonical.put("nodeSelector", Some(&node_selector).filter(|labels| !labels.is_empty()));
     let tolerations = tolerations(&mut fields, "tolerations")?;
-    canonical.put("tolerations", Some(&tolerations).filter(|list| !list.is_empty()));
-    let run_as_user = fields.integer("runAsUser", 0)?.unwrap_or(USER);
-    canonical.put("runAsUser", run_as_user);
-    let deadline = fields.take("startUpDeadline");
-    let start_up_deadline = match &deadline {
-        None if fields.look("queue").is_some() => QUEUED_START_UP_DEADLINE,
-        None => START_UP_DEADLINE,
-        Some(written) => {
-            units::duration(written).map_err(|problem| fields.fault("startUpDeadline", problem))?
-        }
-    };
-    canonical.put("startUpDeadline", &deadline);
+    let run_as_user = fields.integer_or("runAsUser", 0, USER)?;
+    let is_queued = fields.look("queue").is_some();
+    let default = if is_queued { QUEUED_START_UP_DEADLINE } else { START_UP_DEADLINE };
+    let start_up_deadline = fields.duration("startUpDeadline")?.unwrap_or(default);
     let hand_over = one_of(&mut fields, "handOver", &["verdict", "object"])?;
-    canonical.put("handOver", &hand_over);
     let hand_over = match hand_over.as_deref() {
         Some("object") => HandOver::Object,
         Some(_) | None => HandOver::Verdict,
     };
-    canonical.put("metricsFrom", &metrics);
     let metrics_from = metrics_from(&fields, metrics, &roles)?;
     let barrier_image = checked(&mut fields, "barrierImage", syntax::image)?;
-    canonical.put("barrierImage", &barrier_image);
     let queue = checked(&mut fields, "queue", syntax::name)?;
-    canonical.put("queue", &queue);
     let priority_class = checked(&mut fields, "priorityClass", syntax::name)?;
-    canonical.put("priorityClass", &priority_class);
-    let allow_host_path = fields.boolean("allowHostPath")?;
-    let host_path_allowed = allow_host_path.unwrap_or(false);
-    let (mounts, written) = mounts::read(workload, host_path_allowed, &mut fields)?;
-    canonical.put("mounts", written);
-    canonical.put("allowHostPath", allow_host_path);
+    let host_path_allowed = fields.boolean("allowHostPath")?.unwrap_or(false);
+    let mounts = mounts::read(workload, host_path_allowed, &mut fields)?;
     let cache = cache::read(&mut fields, host_path_allowed, &agent, storage.needs_code())?;
-    canonical.put("cache", cache.as_ref().map(CacheSpec::canonical));
     let kueue = (queue.as_deref(), priority_class.as_deref());
     workload::check_fields(workload, &fields, kueue, barrier_image.as_deref())?;
 
@@ -326,7 +288,7 @@ pub(super) fn section(
             roles,
             template,
             agent,
-            advertise: advertise.or(ip),
+            advertise: advertise.or(inherited.ip),
             image_pull_policy,
             image_pull_secrets,
             node_selector,
@@ -337,19 +299,13 @@ pub(super) fn section(
             metrics_from,
             barrier_image,
         })),
-        canonical: Value::Object(canonical.0),
+        canonical: Value::Object(fields.into_canonical()),
     })
 }
 
-fn agent(
-    workload: WorkloadKind,
-    fields: &mut Section,
-    canonical: &mut Canonical,
-) -> Result<AgentSource, Problem> {
+fn agent(workload: WorkloadKind, fields: &mut Section) -> Result<AgentSource, Problem> {
     let way = one_of(fields, "agent", &["auto", "image", "copy", "volume"])?;
     let image = checked(fields, "agentImage", syntax::image)?;
-    canonical.put("agent", &way);
-    canonical.put("agentImage", &image);
     match (way.as_deref(), image) {
         (None | Some("copy"), Some(image)) => Ok(AgentSource::Copy(image)),
         (Some("volume"), _) if workload == WorkloadKind::Framework => Err(fields.fault(
@@ -431,6 +387,7 @@ fn names(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
     for (i, name) in list.iter().enumerate() {
         syntax::name(name).map_err(|what| fields.fault(&format!("{field}[{i}]"), what))?;
     }
+    fields.record(field, Some(&list).filter(|list| !list.is_empty()));
     Ok(list)
 }
 
@@ -450,6 +407,7 @@ fn labels(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>,
             .and_then(|()| syntax::label_value(value))
             .map_err(|what| fields.fault(field, what))?;
     }
+    fields.record(field, Some(&texts).filter(|texts| !texts.is_empty()));
     Ok(texts)
 }
 
@@ -460,6 +418,7 @@ fn tolerations(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem>
             for (i, toleration) in list.iter().enumerate() {
                 syntax::toleration(&format!("{}[{i}]", fields.at(field)), toleration)?;
             }
+            fields.record(field, Some(&list).filter(|list| !list.is_empty()));
             Ok(list)
         }
         Some(other) => {

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{Canonical, Problem, Section, Shared};
+use super::section::{Problem, Section, Shared};
 use super::{LocalSpec, TrainingServiceSpec};
 
 /// The fields of NNI 3.0's `LocalConfig`, in the order of the canonical form.
@@ -46,14 +46,16 @@ pub(super) fn section(
     base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut local = Section::open("trainingService", value, &LOCAL_FIELDS)?;
-    local.take("platform");
-    let Inherited { command, code, gpus, debug, .. } =
+    local.record("platform", "local");
+    let Inherited { command, code, gpus, ip: _ } =
         Inherited::take(&mut local, shared, shared_code, base)?;
+    // Trials on this machine do not need the address.
+    local.record("nniManagerIp", Value::Null);
     let Some((command_path, command)) = command else { return Err(no_command()) };
     let use_active_gpu = local.boolean("useActiveGpu")?;
-    let per_gpu = local.integer("maxTrialNumberPerGpu", 1)?.unwrap_or(1);
+    let per_gpu = local.integer_or("maxTrialNumberPerGpu", 1, 1)?;
     let gpu_indices = local.indices("gpuIndices")?;
-    let reuse = local.boolean("reuseMode")?.unwrap_or(false);
+    local.boolean_or("reuseMode", false)?;
     let with_gpus = gpus.is_some_and(|gpus| gpus > 0);
     if with_gpus && use_active_gpu.is_none() {
         let problem = "must be set if `trialGpuNumber` is: true if trials may use a GPU that other processes (such as a desktop) use, too";
@@ -63,17 +65,6 @@ pub(super) fn section(
         let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
         return Err(local.fault("maxTrialNumberPerGpu", problem));
     }
-
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "local");
-    canonical.put("trialCommand", &command);
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    canonical.put("trialGpuNumber", gpus);
-    canonical.put("debug", debug);
-    canonical.put("useActiveGpu", use_active_gpu);
-    canonical.put("maxTrialNumberPerGpu", per_gpu);
-    canonical.put("gpuIndices", &gpu_indices);
-    canonical.put("reuseMode", reuse);
     Ok(Service {
         spec: TrainingServiceSpec::Local(LocalSpec {
             use_active_gpu,
@@ -85,6 +76,6 @@ pub(super) fn section(
         command,
         code,
         gpus,
-        canonical: Value::Object(canonical.0),
+        canonical: Value::Object(local.into_canonical()),
     })
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::base::Base;
 use super::document::kind;
 use super::inherited::{Inherited, Service, no_command};
-use super::section::{Canonical, Problem, Section, Shared, resolve};
-use super::{PluginSpec, TrainingServiceSpec, document, units};
+use super::section::{Problem, Section, Shared, resolve};
+use super::{PluginSpec, TrainingServiceSpec, document};
 
 /// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.
 const COMMON: [&str; 7] = [
@@ -51,40 +51,31 @@ pub(super) fn section(
     base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &[&COMMON[..], &SETTINGS].concat())?;
-    section.take("platform");
-    let Inherited { own, command, code, gpus, debug } =
+    section.record("platform", "openpai");
+    let Inherited { command, code, gpus, ip: advertise } =
         Inherited::take(&mut section, shared, shared_code, base)?;
-    let mut settings = Canonical(Map::new());
     let host = host(&mut section)?;
-    settings.put("host", &host);
-    settings.put("username", required(&mut section, "username", "the name of your account")?);
-    token(&mut section, &mut settings, base)?;
-    settings.put("caFile", section.string("caFile")?.map(|file| resolve(&file, base)));
+    required(&mut section, "username", "the name of your account")?;
+    token(&mut section, base)?;
+    section.absolute_path("caFile", base)?;
     let job = job(&mut section, base)?;
     let image = section.string("dockerImage")?;
     let image = image.or_else(|| job.is_none().then(|| DEFAULT_IMAGE.to_owned()));
-    settings.put("dockerImage", image);
-    sizes(&mut section, &mut settings, job.is_some())?;
-    settings.put("virtualCluster", section.string("virtualCluster")?);
-    storage(&mut section, &mut settings, base)?;
+    section.record("dockerImage", image);
+    sizes(&mut section, job.is_some())?;
+    section.string("virtualCluster")?;
+    storage(&mut section, base)?;
     let command = command.or_else(|| job.as_ref().and_then(command_of_job));
     let Some((command_path, command)) = command else { return Err(no_command()) };
-    settings.put("openpaiConfig", &job);
-    let reuse = section.boolean("reuseMode")?;
-    let advertise = own.ip.or_else(|| shared.ip.clone());
+    section.record("trialCommand", &command);
+    section.boolean("reuseMode")?;
 
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "openpai");
-    canonical.put("trialCommand", &command);
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    canonical.put("trialGpuNumber", gpus);
-    canonical.put("nniManagerIp", &advertise);
-    canonical.put("debug", debug);
-    canonical.put("reuseMode", reuse);
-    canonical.0.extend(settings.0.clone());
+    let canonical = section.into_canonical();
+    let settings = canonical.iter().filter(|(name, _)| SETTINGS.contains(&name.as_str()));
+    let settings = settings.map(|(name, value)| (name.clone(), value.clone())).collect();
     let spec = PluginSpec {
         command: vec![python(), "-m".to_owned(), MODULE.to_owned()],
-        settings: Value::Object(settings.0),
+        settings: Value::Object(settings),
         advertise,
         api_server: Some(host),
     };
@@ -94,7 +85,7 @@ pub(super) fn section(
         command,
         code,
         gpus,
-        canonical: Value::Object(canonical.0),
+        canonical: Value::Object(canonical),
     })
 }
 
@@ -121,6 +112,7 @@ fn host(section: &mut Section) -> Result<String, Problem> {
         Some(rest)
             if !rest.is_empty() && !rest.starts_with('/') && !url.contains(['?', '#', ' ']) =>
         {
+            section.record("host", &url);
             Ok(url)
         }
         _ => {
@@ -131,28 +123,25 @@ fn host(section: &mut Section) -> Result<String, Problem> {
 }
 
 /// Reads `token` or `tokenFile`, exactly one of which must be set.
-fn token(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Result<(), Problem> {
+fn token(section: &mut Section, base: Base<'_>) -> Result<(), Problem> {
     let token = section.string("token")?;
-    let file = section.string("tokenFile")?.map(|file| resolve(&file, base));
-    match (&token, &file) {
+    let file = section.absolute_path("tokenFile", base)?;
+    match (token, file) {
         (None, None) => {
             let problem = "is missing; set it, or better a `tokenFile` that only you can read";
-            return Err(section.fault("token", problem));
+            Err(section.fault("token", problem))
         }
         (Some(_), Some(_)) => {
-            return Err(section.fault("tokenFile", "is given besides `token`; keep one of them"));
+            Err(section.fault("tokenFile", "is given besides `token`; keep one of them"))
         }
-        (Some(_), None) | (None, Some(_)) => {}
+        (Some(_), None) | (None, Some(_)) => Ok(()),
     }
-    settings.put("token", token);
-    settings.put("tokenFile", file);
-    Ok(())
 }
 
 /// Reads `openpaiConfig` or `openpaiConfigFile`, a job of protocol 2.
 fn job(section: &mut Section, base: Base<'_>) -> Result<Option<Value>, Problem> {
     let inline = section.take("openpaiConfig");
-    let file = section.string("openpaiConfigFile")?;
+    let file = section.unrecorded_string("openpaiConfigFile")?;
     let (name, job) = match (inline, file) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
@@ -162,10 +151,11 @@ fn job(section: &mut Section, base: Base<'_>) -> Result<Option<Value>, Problem> 
         (Some(job), None) => ("openpaiConfig", job),
         (None, Some(file)) => ("openpaiConfigFile", read(section, &resolve(&file, base))?),
     };
-    match fault_of_job(&job) {
-        None => Ok(Some(job)),
-        Some(problem) => Err(section.fault(name, problem)),
+    if let Some(problem) = fault_of_job(&job) {
+        return Err(section.fault(name, problem));
     }
+    section.record("openpaiConfig", &job);
+    Ok(Some(job))
 }
 
 fn read(section: &Section, file: &Path) -> Result<Value, Problem> {
@@ -210,10 +200,9 @@ fn command_of_job(job: &Value) -> Option<(String, String)> {
 }
 
 /// Reads `trialCpuNumber` and `trialMemorySize`, which the user's own job contains itself.
-fn sizes(section: &mut Section, settings: &mut Canonical, in_job: bool) -> Result<(), Problem> {
+fn sizes(section: &mut Section, in_job: bool) -> Result<(), Problem> {
     let cpus = section.integer("trialCpuNumber", 1)?;
-    let memory = section.take("trialMemorySize").map(|size| units::memory_mib(&size));
-    let memory = memory.transpose().map_err(|what| section.fault("trialMemorySize", what))?;
+    let memory = section.memory_mib("trialMemorySize")?;
     if !in_job {
         for (name, is_missing, example) in
             [("trialCpuNumber", cpus.is_none(), "4"), ("trialMemorySize", memory.is_none(), "8gb")]
@@ -223,14 +212,12 @@ fn sizes(section: &mut Section, settings: &mut Canonical, in_job: bool) -> Resul
             }
         }
     }
-    settings.put("trialCpuNumber", cpus);
-    settings.put("trialMemorySize", memory);
     Ok(())
 }
 
 /// Reads the storage that this machine and the containers share.
-fn storage(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Result<(), Problem> {
-    let name = required(section, "storageConfigName", "a storage that OpenPAI lets you use")?;
+fn storage(section: &mut Section, base: Base<'_>) -> Result<(), Problem> {
+    required(section, "storageConfigName", "a storage that OpenPAI lets you use")?;
     let local =
         required(section, "localStorageMountPoint", "the storage's folder on this machine")?;
     let inside = required(
@@ -242,8 +229,6 @@ fn storage(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> R
         let problem = format!("expected an absolute path, found `{inside}`");
         return Err(section.fault("containerStorageMountPoint", problem));
     }
-    settings.put("storageConfigName", name);
-    settings.put("localStorageMountPoint", resolve(&local, base));
-    settings.put("containerStorageMountPoint", inside);
+    section.record("localStorageMountPoint", resolve(&local, base).to_string_lossy());
     Ok(())
 }

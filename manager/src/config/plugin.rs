@@ -7,8 +7,7 @@ use serde_json::{Map, Value};
 use super::TrainingServiceSpec;
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{Canonical, Shared};
-use super::section::{Problem, Section};
+use super::section::{Problem, Section, Shared};
 
 /// The fields, in the order of the canonical form.
 const PLUGIN_FIELDS: [&str; 9] = [
@@ -51,8 +50,8 @@ pub(super) fn section(
     base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &PLUGIN_FIELDS)?;
-    section.take("platform");
-    let Inherited { own, command, code, gpus, debug } =
+    section.record("platform", "plugin");
+    let Inherited { command, code, gpus, ip: advertise } =
         Inherited::take(&mut section, shared, shared_code, base)?;
     let Some((command_path, command)) = command else { return Err(no_command()) };
     let program = program(&mut section)?;
@@ -63,18 +62,8 @@ pub(super) fn section(
             return Err(section.fault("settings", "expected an object, such as {partition: gpu}"));
         }
     };
-    let reuse = section.boolean("reuseMode")?;
-    let advertise = own.ip.or_else(|| shared.ip.clone());
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "plugin");
-    canonical.put("command", &program);
-    canonical.put("settings", &settings);
-    canonical.put("trialCommand", &command);
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    canonical.put("trialGpuNumber", gpus);
-    canonical.put("nniManagerIp", &advertise);
-    canonical.put("debug", debug);
-    canonical.put("reuseMode", reuse);
+    section.record("settings", &settings);
+    section.boolean("reuseMode")?;
     Ok(Service {
         spec: TrainingServiceSpec::Plugin(PluginSpec {
             command: program,
@@ -86,7 +75,7 @@ pub(super) fn section(
         command,
         code,
         gpus,
-        canonical: Value::Object(canonical.0),
+        canonical: Value::Object(section.into_canonical()),
     })
 }
 
@@ -98,5 +87,7 @@ fn program(section: &mut Section) -> Result<Vec<String>, Problem> {
     };
     let words: Option<Vec<String>> = serde_json::from_value(value).ok();
     let good = |words: &Vec<String>| words.first().is_some_and(|program| !program.is_empty());
-    words.filter(good).ok_or_else(|| section.fault("command", expected))
+    let words = words.filter(good).ok_or_else(|| section.fault("command", expected))?;
+    section.record("command", &words);
+    Ok(words)
 }

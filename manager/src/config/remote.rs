@@ -10,9 +10,7 @@ use serde_json::{Map, Value};
 use super::TrainingServiceSpec;
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{Canonical, Shared};
-use super::section::{Problem, Section};
-use super::units;
+use super::section::{Problem, Section, Shared};
 
 /// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
 const FIELDS: [&str; 9] = [
@@ -137,38 +135,13 @@ pub(super) fn section(
     base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &FIELDS)?;
-    section.take("platform");
-    let Inherited { own, command, code, gpus, debug } =
+    section.record("platform", "remote");
+    let Inherited { command, code, gpus, ip: advertise } =
         Inherited::take(&mut section, shared, shared_code, base)?;
     let Some((command_path, command)) = command else { return Err(no_command()) };
-    let reuse = section.boolean("reuseMode")?;
-    let written = section.take("machinePatience");
-    let patience = written.as_ref().map(units::duration).transpose();
-    let patience = patience.map_err(|problem| section.fault("machinePatience", problem))?;
-    let list = machine_list(&mut section)?;
-    let (mut machines, mut shown) = (Vec::<MachineSpec>::new(), Vec::new());
-    for (i, value) in list.into_iter().enumerate() {
-        let path = format!("trainingService.machineList[{i}]");
-        let (machine, canonical) = machine(&path, value, gpus, base)?;
-        if machines.iter().any(|other| other.name == machine.name) {
-            let problem =
-                format!("`{}` is used twice; give each machine its own `name`", machine.name);
-            return Err(Problem::new(format!("{path}.name"), problem));
-        }
-        machines.push(machine);
-        shown.push(canonical);
-    }
-    let advertise = own.ip.or_else(|| shared.ip.clone());
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "remote");
-    canonical.put("trialCommand", &command);
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    canonical.put("trialGpuNumber", gpus);
-    canonical.put("nniManagerIp", &advertise);
-    canonical.put("debug", debug);
-    canonical.put("reuseMode", reuse);
-    canonical.put("machinePatience", written);
-    canonical.put("machineList", shown);
+    section.boolean("reuseMode")?;
+    let patience = section.duration("machinePatience")?;
+    let machines = machines(&mut section, gpus, base)?;
     Ok(Service {
         spec: TrainingServiceSpec::Remote(RemoteSpec {
             machines,
@@ -179,8 +152,31 @@ pub(super) fn section(
         command,
         code,
         gpus,
-        canonical: Value::Object(canonical.0),
+        canonical: Value::Object(section.into_canonical()),
     })
+}
+
+/// Reads `machineList`.
+fn machines(
+    section: &mut Section,
+    gpus: Option<u32>,
+    base: Base<'_>,
+) -> Result<Vec<MachineSpec>, Problem> {
+    let list = machine_list(section)?;
+    let (mut machines, mut recorded) = (Vec::<MachineSpec>::new(), Vec::new());
+    for (i, value) in list.into_iter().enumerate() {
+        let path = format!("{}[{i}]", section.at("machineList"));
+        let (machine, canonical) = machine(&path, value, gpus, base)?;
+        if machines.iter().any(|other| other.name == machine.name) {
+            let problem =
+                format!("`{}` is used twice; give each machine its own `name`", machine.name);
+            return Err(Problem::new(format!("{path}.name"), problem));
+        }
+        machines.push(machine);
+        recorded.push(canonical);
+    }
+    section.record("machineList", recorded);
+    Ok(machines)
 }
 
 fn machine_list(section: &mut Section) -> Result<Vec<Value>, Problem> {
@@ -199,7 +195,7 @@ fn machine(
     value: Value,
     gpus: Option<u32>,
     base: Base<'_>,
-) -> Result<(MachineSpec, Value), Problem> {
+) -> Result<(MachineSpec, Map<String, Value>), Problem> {
     let mut section = Section::open(path, value, &MACHINE)?;
     refuse_secrets(&mut section)?;
     let host = word(&mut section, "host")?;
@@ -207,7 +203,7 @@ fn machine(
         host.ok_or_else(|| section.fault("host", "is missing; for example gpu1.example.org"))?;
     let port = port(&mut section)?;
     let user = word(&mut section, "user")?;
-    let key = section.string("sshKeyFile")?.map(|file| local_path(&file, base));
+    let key = local_path(&mut section, "sshKeyFile", base)?;
     if let Some(file) = key.as_ref().filter(|file| base.lacks_file(file)) {
         return Err(section.fault("sshKeyFile", format!("{} is not a file", file.display())));
     }
@@ -216,8 +212,8 @@ fn machine(
     let strict = strict(&mut section)?;
     let proxy_jump = word(&mut section, "proxyJump")?;
     let options = options(&mut section)?;
-    let use_active_gpu = section.boolean("useActiveGpu")?.unwrap_or(false);
-    let per_gpu = section.integer("maxTrialNumberPerGpu", 1)?.unwrap_or(1);
+    let use_active_gpu = section.boolean_or("useActiveGpu", false)?;
+    let per_gpu = section.integer_or("maxTrialNumberPerGpu", 1, 1)?;
     if per_gpu != 1 && gpus.unwrap_or(0) == 0 {
         let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
         return Err(section.fault("maxTrialNumberPerGpu", problem));
@@ -229,10 +225,9 @@ fn machine(
     if directory.as_ref().is_some_and(|folder| !folder.starts_with('/')) {
         return Err(section.fault("remoteDirectory", "expected an absolute path of the machine"));
     }
-    let name = section.string("name")?.unwrap_or_else(|| {
-        let user = user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-        format!("{user}{host}{}", port.map(|port| format!(":{port}")).unwrap_or_default())
-    });
+    let at = user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+    let of_port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    let name = section.string_or("name", &format!("{at}{host}{of_port}"))?;
     let machine = MachineSpec {
         name,
         host,
@@ -251,14 +246,13 @@ fn machine(
         max_trial_number,
         python_path,
     };
-    let canonical = canonical(&machine);
-    Ok((machine, canonical))
+    Ok((machine, section.into_canonical()))
 }
 
 /// Refuses secrets in the experiment file, because other users may read it and the manager stores it.
 fn refuse_secrets(section: &mut Section) -> Result<(), Problem> {
     for secret in ["password", "sshPassphrase"] {
-        if section.string(secret)?.is_some() {
+        if section.unrecorded_string(secret)?.is_some() {
             let problem = format!(
                 "a secret does not belong into this file; write it into a file of its own, `chmod 600` that, and name it in \
                  `{secret}File`, or use a key and ssh-agent"
@@ -275,9 +269,7 @@ fn secret_file(
     name: &str,
     base: Base<'_>,
 ) -> Result<Option<PathBuf>, Problem> {
-    let Some(path) = section.string(name)?.map(|file| local_path(&file, base)) else {
-        return Ok(None);
-    };
+    let Some(path) = local_path(section, name, base)? else { return Ok(None) };
     let shown = path.display();
     match path.metadata() {
         Ok(file) if !file.is_file() => Err(section.fault(name, format!("{shown} is not a file"))),
@@ -300,38 +292,14 @@ fn port(section: &mut Section) -> Result<Option<u16>, Problem> {
 
 /// Reads `knownHosts`. Returns true if a machine with an unknown key is refused.
 fn strict(section: &mut Section) -> Result<bool, Problem> {
-    match section.string("knownHosts")?.as_deref() {
-        None | Some("acceptNew") => Ok(false),
-        Some("strict") => Ok(true),
-        Some(other) => {
+    match section.string_or("knownHosts", "acceptNew")?.as_str() {
+        "acceptNew" => Ok(false),
+        "strict" => Ok(true),
+        other => {
             let problem = format!("`{other}` is not allowed; allowed: acceptNew, strict");
             Err(section.fault("knownHosts", problem))
         }
     }
-}
-
-/// Returns a machine in its stored form.
-fn canonical(machine: &MachineSpec) -> Value {
-    let mut canonical = Canonical(Map::new());
-    canonical.put("host", &machine.host);
-    canonical.put("port", machine.port);
-    canonical.put("user", &machine.user);
-    canonical.put("sshKeyFile", machine.key_file.as_ref().map(|file| file.to_string_lossy()));
-    let shown =
-        |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
-    canonical.put("passwordFile", shown(&machine.password_file));
-    canonical.put("sshPassphraseFile", shown(&machine.passphrase_file));
-    canonical.put("knownHosts", if machine.strict { "strict" } else { "acceptNew" });
-    canonical.put("proxyJump", &machine.proxy_jump);
-    canonical.put("sshOptions", (!machine.options.is_empty()).then_some(&machine.options));
-    canonical.put("useActiveGpu", machine.use_active_gpu);
-    canonical.put("maxTrialNumberPerGpu", machine.max_trial_number_per_gpu);
-    canonical.put("gpuIndices", &machine.gpu_indices);
-    canonical.put("maxTrialNumber", machine.max_trial_number);
-    canonical.put("pythonPath", &machine.python_path);
-    canonical.put("remoteDirectory", &machine.directory);
-    canonical.put("name", &machine.name);
-    Value::Object(canonical.0)
 }
 
 /// Reads a word that ssh cannot mistake for an option.
@@ -359,14 +327,21 @@ fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
             return Err(section.fault("sshOptions", problem));
         }
     }
+    section.record("sshOptions", Some(&options).filter(|options| !options.is_empty()));
     Ok(options)
 }
 
-/// Resolves a path on this machine: `~/` is the user's home, and a relative path starts at the experiment file's
-/// folder.
-fn local_path(text: &str, base: Base<'_>) -> PathBuf {
-    match (text.strip_prefix("~/"), std::env::home_dir()) {
+/// Reads a path on this machine: `~/` is the user's home, and a relative path starts at the experiment file's folder.
+fn local_path(
+    section: &mut Section,
+    name: &str,
+    base: Base<'_>,
+) -> Result<Option<PathBuf>, Problem> {
+    let Some(text) = section.unrecorded_string(name)? else { return Ok(None) };
+    let path = match (text.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => base.folder.join(text),
-    }
+    };
+    section.record(name, path.to_string_lossy());
+    Ok(Some(path))
 }

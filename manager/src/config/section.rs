@@ -1,14 +1,17 @@
 //! One object of an experiment file: its fields by name, in any case and with or without underscores. Each field is
 //! checked for its type, and an unknown field is an error.
+//!
+//! The reader of a field also records its value in the canonical form of the object.
 
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::base::Base;
 use super::document::kind;
-use super::{Error, Location, foreign};
+use super::{Error, Location, foreign, units};
 use crate::util::nearest::{advice, folded, nearest};
 
 /// A problem with a field.
@@ -80,16 +83,28 @@ const MEANT: [(&str, &str); 8] = [
     ("searchspacepath", "searchSpaceFile"),
 ];
 
+/// A known field of a section.
+#[derive(Debug)]
+struct Field {
+    name: &'static str,
+    /// The value in the file, until a reader takes it. `None`: the file does not have the field.
+    given: Option<Value>,
+    /// The value in the canonical form. `Null`: the canonical form does not have the field.
+    recorded: Value,
+    is_read: bool,
+}
+
 /// The fields of one object under their proper names.
 #[derive(Debug)]
 pub(super) struct Section {
     path: String,
-    fields: Map<String, Value>,
+    /// The known fields, in the order of the canonical form.
+    fields: Vec<Field>,
 }
 
 impl Section {
-    /// Opens an object whose fields are among `known`.
-    pub(super) fn open(path: &str, value: Value, known: &[&str]) -> Result<Self, Problem> {
+    /// Opens an object whose fields are among `known`. The canonical form has the fields in this order.
+    pub(super) fn open(path: &str, value: Value, known: &[&'static str]) -> Result<Self, Problem> {
         let Value::Object(members) = value else {
             let found = kind(&value);
             return Err(if path.is_empty() {
@@ -99,21 +114,22 @@ impl Section {
                 Problem::new(path, format!("expected fields ({}), found {found}", known.join(", ")))
             });
         };
-        let mut section = Self { path: path.to_owned(), fields: Map::new() };
+        let field = |name| Field { name, given: None, recorded: Value::Null, is_read: false };
+        let fields = known.iter().copied().map(field).collect();
+        let mut section = Self { path: path.to_owned(), fields };
         let mut unknown = Vec::new();
         for (key, value) in members {
             let plain = folded(&key);
-            let Some(name) = known.iter().find(|name| folded(name) == plain) else {
+            let Some(field) = section.fields.iter_mut().find(|field| folded(field.name) == plain)
+            else {
                 unknown.push(key);
                 continue;
             };
-            if section.fields.contains_key(*name) {
-                return Err(Problem::new(
-                    section.at(name),
-                    format!("is given twice, here as `{key}`"),
-                ));
+            if field.given.is_some() {
+                let name = field.name;
+                return Err(section.fault(name, format!("is given twice, here as `{key}`")));
             }
-            section.fields.insert((*name).to_owned(), value);
+            field.given = Some(value);
         }
         section.without_unknown(&unknown, known)
     }
@@ -161,18 +177,64 @@ impl Section {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
+    fn field_mut(&mut self, name: &str) -> Option<&mut Field> {
+        self.fields.iter_mut().find(|field| field.name == name)
+    }
+
     /// Returns a reference to a field. A `null` counts as absent.
     pub(super) fn look(&self, name: &str) -> Option<&Value> {
-        self.fields.get(name).filter(|value| !value.is_null())
+        let field = self.fields.iter().find(|field| field.name == name)?;
+        field.given.as_ref().filter(|value| !value.is_null())
     }
 
-    /// Takes a field unchanged. A `null` counts as absent.
+    /// Takes a field unchanged, without a record. A `null` counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
-        self.fields.shift_remove(name).filter(|value| !value.is_null())
+        let field = self.field_mut(name)?;
+        field.is_read = true;
+        field.given.take().filter(|value| !value.is_null())
     }
 
-    /// Takes a string that is not empty.
+    /// Marks fields as read that have no effect here, whatever their values are.
+    pub(super) fn ignore(&mut self, names: &[&str]) {
+        for name in names {
+            self.take(name);
+        }
+    }
+
+    /// Records the value of a field in the canonical form, in place of the file's own and of an earlier record. The
+    /// canonical form omits a field whose value is `null`.
+    pub(super) fn record(&mut self, name: &str, value: impl Serialize) {
+        self.take(name);
+        if let Some(field) = self.field_mut(name) {
+            field.recorded = json!(value);
+        }
+    }
+
+    /// Returns the canonical form: the recorded values, in the order of the known fields.
+    pub(super) fn into_canonical(self) -> Map<String, Value> {
+        let unread = self.fields.iter().filter(|field| !field.is_read);
+        let unread: Vec<&str> = unread.map(|field| field.name).collect();
+        debug_assert!(unread.is_empty(), "no reader takes {unread:?} of `{}`", self.path);
+        let recorded = self.fields.into_iter().filter(|field| !field.recorded.is_null());
+        recorded.map(|field| (field.name.to_owned(), field.recorded)).collect()
+    }
+
+    /// Reads a string that is not empty.
     pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, Problem> {
+        let text = self.unrecorded_string(name)?;
+        self.record(name, &text);
+        Ok(text)
+    }
+
+    /// Reads a string with a default.
+    pub(super) fn string_or(&mut self, name: &str, default: &str) -> Result<String, Problem> {
+        let text = self.unrecorded_string(name)?.unwrap_or_else(|| default.to_owned());
+        self.record(name, &text);
+        Ok(text)
+    }
+
+    /// Reads a string without a record: a secret, or the name of a file whose content is recorded.
+    pub(super) fn unrecorded_string(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text)),
@@ -185,39 +247,87 @@ impl Section {
         }
     }
 
-    /// Takes a string. An empty one counts as absent, because NNI's own loader writes `""` for an unset field.
+    /// Reads a string. An empty one counts as absent, because NNI's own loader writes `""` for an unset field.
     pub(super) fn string_or_unset(&mut self, name: &str) -> Result<Option<String>, Problem> {
         if self.look(name).and_then(Value::as_str) == Some("") {
-            self.fields.shift_remove(name);
+            self.take(name);
         }
         self.string(name)
     }
 
-    /// Takes `true` or `false`.
-    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Bool(value)) => Ok(Some(value)),
-            Some(other) => {
-                Err(self.fault(name, format!("expected true or false, found {}", kind(&other))))
-            }
-        }
+    /// Reads a path, and records it as an absolute one.
+    pub(super) fn absolute_path(
+        &mut self,
+        name: &str,
+        base: Base<'_>,
+    ) -> Result<Option<PathBuf>, Problem> {
+        let path = self.unrecorded_string(name)?.map(|path| resolve(&path, base));
+        self.record(name, path.as_ref().map(|path| path.to_string_lossy()));
+        Ok(path)
     }
 
-    /// Takes an integer of at least `least`.
+    /// Reads `true` or `false`.
+    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
+        let value = match self.take(name) {
+            None => None,
+            Some(Value::Bool(value)) => Some(value),
+            Some(other) => {
+                let problem = format!("expected true or false, found {}", kind(&other));
+                return Err(self.fault(name, problem));
+            }
+        };
+        self.record(name, value);
+        Ok(value)
+    }
+
+    /// Reads `true` or `false` with a default.
+    pub(super) fn boolean_or(&mut self, name: &str, default: bool) -> Result<bool, Problem> {
+        let value = self.boolean(name)?.unwrap_or(default);
+        self.record(name, value);
+        Ok(value)
+    }
+
+    /// Reads an integer of at least `least`.
     pub(super) fn integer(&mut self, name: &str, least: u64) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        match value.as_u64().filter(|number| *number >= least) {
-            Some(number) => Ok(Some(number)),
-            None => {
-                let problem =
-                    format!("expected an integer of at least {least}, found {}", kind(&value));
-                Err(self.fault(name, problem))
-            }
-        }
+        let Some(number) = value.as_u64().filter(|number| *number >= least) else {
+            let problem =
+                format!("expected an integer of at least {least}, found {}", kind(&value));
+            return Err(self.fault(name, problem));
+        };
+        self.record(name, number);
+        Ok(Some(number))
     }
 
-    /// Takes GPU indices: a list, one integer, or `"0,1"`.
+    /// Reads an integer of at least `least` with a default.
+    pub(super) fn integer_or(
+        &mut self,
+        name: &str,
+        least: u64,
+        default: u64,
+    ) -> Result<u64, Problem> {
+        let number = self.integer(name, least)?.unwrap_or(default);
+        self.record(name, number);
+        Ok(number)
+    }
+
+    /// Reads a duration, and records its value in the file unchanged.
+    pub(super) fn duration(&mut self, name: &str) -> Result<Option<Duration>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let duration = units::duration(&value).map_err(|problem| self.fault(name, problem))?;
+        self.record(name, value);
+        Ok(Some(duration))
+    }
+
+    /// Reads an amount of memory, and records it in MiB.
+    pub(super) fn memory_mib(&mut self, name: &str) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let memory = units::memory_mib(&value).map_err(|problem| self.fault(name, problem))?;
+        self.record(name, memory);
+        Ok(Some(memory))
+    }
+
+    /// Reads GPU indices: a list, one integer, or `"0,1"`.
     pub(super) fn indices(&mut self, name: &str) -> Result<Option<Vec<u64>>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let indices: Option<Vec<u64>> = match &value {
@@ -236,6 +346,7 @@ impl Section {
         {
             return Err(self.fault(name, format!("names the index {twice} twice")));
         }
+        self.record(name, &indices);
         Ok(Some(indices))
     }
 

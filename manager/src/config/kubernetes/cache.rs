@@ -23,14 +23,6 @@ impl CacheSpec {
             Self::Claim(name) => json!({"persistentVolumeClaim": {"claimName": name}}),
         }
     }
-
-    /// Returns the field in its stored form.
-    pub(super) fn canonical(&self) -> Value {
-        match self {
-            Self::HostPath(path) => json!({"hostPath": path}),
-            Self::Claim(name) => json!({"claimName": name}),
-        }
-    }
 }
 
 /// Reads the field.
@@ -46,18 +38,18 @@ pub(super) fn read(
         return Err(fields.fault("cache", what));
     }
     let mut cache = Section::open(&fields.at("cache"), value, &["claimName", "hostPath"])?;
-    match (cache.string("claimName")?, cache.string("hostPath")?) {
+    let spec = match (cache.string("claimName")?, cache.string("hostPath")?) {
         (Some(name), None) => {
             syntax::name(&name).map_err(|what| cache.fault("claimName", what))?;
-            Ok(Some(CacheSpec::Claim(name)))
+            CacheSpec::Claim(name)
         }
-        (None, Some(path)) => {
-            Ok(Some(CacheSpec::HostPath(host_path(&cache, path, host_path_allowed)?)))
-        }
+        (None, Some(path)) => CacheSpec::HostPath(host_path(&cache, path, host_path_allowed)?),
         (Some(_), Some(_)) | (None, None) => {
-            Err(Problem::new(cache.path(), "needs one of claimName, hostPath"))
+            return Err(Problem::new(cache.path(), "needs one of claimName, hostPath"));
         }
-    }
+    };
+    fields.record("cache", cache.into_canonical());
+    Ok(Some(spec))
 }
 
 #[cfg(test)]

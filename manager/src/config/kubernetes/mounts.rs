@@ -1,6 +1,6 @@
 //! PURE: `mounts`, additional volumes such as data sets for the pods of every role.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::kind::WorkloadKind;
 use super::syntax;
@@ -31,21 +31,21 @@ const LONGEST_NAME: usize = 58;
 const RESERVED: [&str; 5] =
     ["/trialkeeper", "/trialkeeper-agent", "/trialkeeper-cache", "/run/trialkeeper", "/tmp/mount"];
 
-/// Reads the mounts, and returns their canonical form with them.
+/// Reads the mounts.
 pub(super) fn read(
     workload: WorkloadKind,
     host_path_allowed: bool,
     fields: &mut Section,
-) -> Result<(Vec<MountSpec>, Option<Value>), Problem> {
-    let Some(value) = fields.take("mounts") else { return Ok((Vec::new(), None)) };
+) -> Result<Vec<MountSpec>, Problem> {
+    let Some(value) = fields.take("mounts") else { return Ok(Vec::new()) };
     let Value::Array(list) = value else {
         let what = format!("expected a list of volumes, found {}", kind(&value));
         return Err(fields.fault("mounts", what));
     };
-    let (mut mounts, mut canonical): (Vec<MountSpec>, Vec<Value>) = (Vec::new(), Vec::new());
+    let (mut mounts, mut recorded) = (Vec::<MountSpec>::new(), Vec::new());
     for (i, value) in list.into_iter().enumerate() {
         let mut section = Section::open(&format!("{}[{i}]", fields.at("mounts")), value, &FIELDS)?;
-        let (mount, written) = mount(workload, host_path_allowed, &mut section)?;
+        let mount = mount(workload, host_path_allowed, &mut section)?;
         for (field, taken) in [
             ("name", mounts.iter().any(|known| known.name == mount.name)),
             ("path", mounts.iter().any(|known| known.path == mount.path)),
@@ -55,16 +55,17 @@ pub(super) fn read(
             }
         }
         mounts.push(mount);
-        canonical.push(written);
+        recorded.push(section.into_canonical());
     }
-    Ok((mounts, Some(Value::Array(canonical))))
+    fields.record("mounts", recorded);
+    Ok(mounts)
 }
 
 fn mount(
     workload: WorkloadKind,
     host_path_allowed: bool,
     fields: &mut Section,
-) -> Result<(MountSpec, Value), Problem> {
+) -> Result<MountSpec, Problem> {
     let needed = |fields: &mut Section, field: &str| {
         fields.string(field)?.ok_or_else(|| fields.fault(field, "is missing; a mount needs it"))
     };
@@ -93,6 +94,8 @@ fn mount(
     };
     let (source, written) = (*source, fields.look(source).cloned());
     let volume = volume(workload, host_path_allowed, source, fields)?;
+    fields.ignore(&SOURCES);
+    fields.record(source, written);
     let read_only_field = fields.boolean("readOnly")?;
     match (source, read_only_field) {
         ("emptyDir", Some(true)) => {
@@ -106,12 +109,8 @@ fn mount(
         _ => {}
     }
     let read_only = read_only_field.unwrap_or(source != "emptyDir");
-    let mut canonical = Map::new();
-    canonical.insert("name".to_owned(), Value::from(name.as_str()));
-    canonical.insert("path".to_owned(), Value::from(path.as_str()));
-    canonical.insert(source.to_owned(), written.unwrap_or_default());
-    canonical.insert("readOnly".to_owned(), Value::Bool(read_only));
-    Ok((MountSpec { name, path, read_only, volume }, Value::Object(canonical)))
+    fields.record("readOnly", read_only);
+    Ok(MountSpec { name, path, read_only, volume })
 }
 
 fn volume(

@@ -3,15 +3,13 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::inherited::{Inherited, no_command};
 use super::{syntax, template};
 use crate::config::base::Base;
 use crate::config::document::kind;
-use crate::config::section::{Canonical, resolve};
 use crate::config::section::{Problem, Section};
-use crate::config::units;
 
 /// A group of identical pods.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,7 +81,8 @@ pub(super) fn read(
         }
     };
     let is_only = listed.len() == 1;
-    let (mut roles, mut paths): (Vec<RoleSpec>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut roles, mut paths) = (Vec::<RoleSpec>::new(), Vec::new());
+    let mut recorded = Vec::new();
     for (i, value) in listed.into_iter().enumerate() {
         let mut section = Section::open(&format!("{path}[{i}]"), value, &FIELDS)?;
         let is_first = i == 0;
@@ -97,6 +96,7 @@ pub(super) fn read(
         }
         roles.push(role);
         paths.push(command_path);
+        recorded.push(section.into_canonical());
     }
     if let Some((name, _)) =
         templates.iter().find(|(name, _)| !roles.iter().any(|r| r.name == *name))
@@ -104,6 +104,7 @@ pub(super) fn read(
         let what = format!("the template's role `{name}` is missing; list every role or none");
         return Err(Problem::new(path, what));
     }
+    fields.record("taskRoles", recorded);
     Ok((roles, paths))
 }
 
@@ -133,7 +134,7 @@ fn role(fields: &mut Section, context: &RoleContext<'_>) -> Result<(RoleSpec, St
         return Err(fields.fault("dockerImage", what));
     }
     let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
-    let task_number = fields.integer("taskNumber", 1)?.or(in_template).unwrap_or(1);
+    let task_number = fields.integer_or("taskNumber", 1, in_template.unwrap_or(1))?;
     if task_number > 10_000 {
         let what = format!("{task_number} pods are too many; the maximum is 10000");
         return Err(fields.fault("taskNumber", what));
@@ -151,16 +152,14 @@ fn role(fields: &mut Section, context: &RoleContext<'_>) -> Result<(RoleSpec, St
             fields.fault("command", "is missing")
         });
     };
+    fields.record("command", &command);
     let gpus = fields.integer("gpuNumber", 0)?.or(context.inherited.gpus.map(u64::from));
+    fields.record("gpuNumber", gpus);
     let cpu = cpu(fields)?;
-    let memory = fields.take("memorySize");
-    let memory_mib = memory
-        .map(|memory| units::memory_mib(&memory).map_err(|what| fields.fault("memorySize", what)))
-        .transpose()?;
+    let memory_mib = fields.memory_mib("memorySize")?;
     let decides = context.main_role.map_or(context.is_first, |main_role| main_role == name);
     let policy = policy(fields, template, task_number, decides)?;
-    let registry_auth =
-        fields.string("privateRegistryAuthPath")?.map(|path| resolve(&path, context.base));
+    let registry_auth = fields.absolute_path("privateRegistryAuthPath", context.base)?;
     let role = RoleSpec {
         name,
         task_number,
@@ -200,16 +199,19 @@ fn cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
         },
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
-    match millis.filter(|millis| (1.0..=1e9).contains(millis)) {
-        Some(millis) if millis % 1000.0 == 0.0 => Ok(Some(format!("{}", millis / 1000.0))),
-        Some(millis) => Ok(Some(format!("{}m", millis.ceil()))),
+    let amount = match millis.filter(|millis| (1.0..=1e9).contains(millis)) {
+        Some(millis) if millis % 1000.0 == 0.0 => format!("{}", millis / 1000.0),
+        Some(millis) => format!("{}m", millis.ceil()),
         None => {
             let what = format!("expected cores such as 4, 0.5 or \"500m\", found {}", kind(&value));
-            Err(fields.fault("cpuNumber", what))
+            return Err(fields.fault("cpuNumber", what));
         }
-    }
+    };
+    fields.record("cpuNumber", &amount);
+    Ok(Some(amount))
 }
 
+/// Reads `frameworkAttemptCompletionPolicy`.
 fn policy(
     fields: &mut Section,
     template: Option<&Value>,
@@ -218,16 +220,24 @@ fn policy(
 ) -> Result<CompletionPolicy, Problem> {
     let field = "frameworkAttemptCompletionPolicy";
     let from_template = || template.and_then(|role| role.get(field).cloned());
-    let Some(value) = fields.take(field).or_else(from_template) else {
-        // The trial succeeds when all pods of the reporting role have succeeded.
-        let all = i64::try_from(tasks).unwrap_or(-1);
-        return Ok(CompletionPolicy {
+    let policy = match fields.take(field).or_else(from_template) {
+        Some(value) => given_policy(&fields.at(field), value)?,
+        None => CompletionPolicy {
             min_failed: 1,
-            min_succeeded: if decides { all } else { -1 },
-        });
+            // The trial succeeds when all pods of the reporting role have succeeded.
+            min_succeeded: if decides { i64::try_from(tasks).unwrap_or(-1) } else { -1 },
+        },
     };
+    let CompletionPolicy { min_failed, min_succeeded } = policy;
+    let recorded = json!({"minFailedTaskCount": min_failed, "minSucceedTaskCount": min_succeeded});
+    fields.record(field, recorded);
+    Ok(policy)
+}
+
+/// Reads a policy of the file or of the template.
+fn given_policy(path: &str, value: Value) -> Result<CompletionPolicy, Problem> {
     let known = ["minFailedTaskCount", "minSucceedTaskCount", "minSucceededTaskCount"];
-    let mut policy = Section::open(&fields.at(field), value, &known)?;
+    let mut policy = Section::open(path, value, &known)?;
     let mut count = |name: &str| -> Result<Option<i64>, Problem> {
         let Some(value) = policy.take(name) else { return Ok(None) };
         match value.as_i64().filter(|count| *count >= -1) {
@@ -268,28 +278,5 @@ fn quoted(word: &str) -> String {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-impl RoleSpec {
-    /// Returns the canonical form.
-    pub(super) fn canonical(&self) -> Value {
-        let mut canonical = Canonical(Map::new());
-        canonical.put("name", &self.name);
-        canonical.put("dockerImage", &self.image);
-        canonical.put("taskNumber", self.task_number);
-        canonical.put("command", &self.command);
-        canonical.put("gpuNumber", self.gpus);
-        canonical.put("cpuNumber", &self.cpu);
-        canonical.put("memorySize", self.memory_mib);
-        let CompletionPolicy { min_failed, min_succeeded } = self.policy;
-        let policy =
-            json!({"minFailedTaskCount": min_failed, "minSucceedTaskCount": min_succeeded});
-        canonical.put("frameworkAttemptCompletionPolicy", policy);
-        canonical.put(
-            "privateRegistryAuthPath",
-            self.registry_auth.as_ref().map(|path| path.to_string_lossy()),
-        );
-        Value::Object(canonical.0)
     }
 }

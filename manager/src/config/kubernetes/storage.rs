@@ -1,11 +1,10 @@
 //! PURE: `storage`, the storage from which pods get the trial's code. It covers NNI 3.0's `K8sNfsConfig` and
 //! `K8sAzureStorageConfig`, and two kinds without shared files.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::syntax;
 use crate::config::base::Base;
-use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::advice;
 
@@ -62,76 +61,98 @@ const FIELDS: [&str; 10] = [
 const KINDS: [&str; 5] = ["http", "image", "nfs", "pvc", "azureStorage"];
 
 /// Reads `storage`, a word or an object.
-pub(super) fn read(
-    path: &str,
-    value: Option<Value>,
-    base: Base<'_>,
-) -> Result<StorageSpec, Problem> {
-    let Some(value) = value else { return Ok(StorageSpec::Http) };
+pub(super) fn read(section: &mut Section, base: Base<'_>) -> Result<StorageSpec, Problem> {
+    let value = section.take("storage").unwrap_or_else(|| Value::from("http"));
     let value = if value.is_string() { json!({"storageType": value}) } else { value };
-    let mut fields = Section::open(path, value, &FIELDS)?;
-    // NNI's Python objects have both fields.
-    let (first, second) = (fields.string("storageType")?, fields.string("storage")?);
-    if let (Some(first), Some(second)) = (&first, &second)
-        && plain(first) != plain(second)
-    {
-        let what = format!("`{second}` differs from `storageType`, which is `{first}`; keep one");
-        return Err(fields.fault("storage", what));
-    }
-    let Some(word) = first.or(second) else {
-        return Err(
-            fields.fault("storageType", format!("is missing; allowed: {}", KINDS.join(", ")))
-        );
-    };
-    let plain = plain(&word);
-    let mut need = |field: &str| -> Result<String, Problem> {
-        let missing = format!("is missing; a storage of type {word} needs it");
-        fields.string(field)?.ok_or_else(|| fields.fault(field, missing))
-    };
-    let storage = match plain.as_str() {
+    let mut fields = Section::open(&section.at("storage"), value, &FIELDS)?;
+    let word = word(&mut fields)?;
+    let storage = match plain(&word).as_str() {
         "http" => StorageSpec::Http,
         "image" => StorageSpec::Image,
-        "nfs" => StorageSpec::Nfs { server: need("server")?, path: absolute(path, need("path")?)? },
+        "nfs" => StorageSpec::Nfs {
+            server: required(&mut fields, &word, "server")?,
+            path: mount_path(&mut fields, &word)?,
+        },
         "pvc" => {
-            let mount = absolute(path, need("path")?)?;
+            let path = mount_path(&mut fields, &word)?;
             let claim = fields.string("claimName")?;
             if let Some(Err(what)) = claim.as_deref().map(syntax::name) {
                 return Err(fields.fault("claimName", what));
             }
-            StorageSpec::Pvc { claim, path: mount }
+            StorageSpec::Pvc { claim, path }
         }
-        "azurestorage" => {
-            let (account, share) = (need("azureAccount")?, need("azureShare")?);
-            let (vault, vault_key) =
-                (fields.string("keyVaultName")?, fields.string("keyVaultKey")?);
-            if vault.is_some() != vault_key.is_some() {
-                let missing = if vault.is_some() { "keyVaultKey" } else { "keyVaultName" };
-                return Err(fields.fault(missing, "is missing; a Key Vault needs both"));
-            }
-            let key_file = fields.string("azureKeyFile")?;
-            let key_file = key_file.map(|file| resolve(&file, base).to_string_lossy().into_owned());
-            StorageSpec::Azure { account, share, vault, vault_key, key_file }
-        }
+        "azurestorage" => azure(&mut fields, &word, base)?,
         _ => {
             let advice = advice(&word, KINDS);
             let what = format!("`{word}` is not known; {advice}");
             return Err(fields.fault("storageType", what));
         }
     };
+    section.record("storage", canonical(&storage, fields));
     Ok(storage)
+}
+
+/// Reads the type of the storage. NNI's Python objects have both fields.
+fn word(fields: &mut Section) -> Result<String, Problem> {
+    let first = fields.unrecorded_string("storageType")?;
+    let second = fields.unrecorded_string("storage")?;
+    if let (Some(first), Some(second)) = (&first, &second)
+        && plain(first) != plain(second)
+    {
+        let what = format!("`{second}` differs from `storageType`, which is `{first}`; keep one");
+        return Err(fields.fault("storage", what));
+    }
+    first.or(second).ok_or_else(|| {
+        fields.fault("storageType", format!("is missing; allowed: {}", KINDS.join(", ")))
+    })
+}
+
+/// Returns the canonical form of a storage: a word, or an object of the fields that its reader has recorded.
+fn canonical(storage: &StorageSpec, mut fields: Section) -> Value {
+    let word = match storage {
+        StorageSpec::Http => return Value::from("http"),
+        StorageSpec::Image => return Value::from("image"),
+        StorageSpec::Nfs { .. } => "nfs",
+        StorageSpec::Pvc { .. } => "pvc",
+        StorageSpec::Azure { .. } => "azureStorage",
+    };
+    fields.record("storageType", word);
+    // The fields of the other types have no effect.
+    fields.ignore(&FIELDS);
+    Value::Object(fields.into_canonical())
+}
+
+fn azure(fields: &mut Section, word: &str, base: Base<'_>) -> Result<StorageSpec, Problem> {
+    let account = required(fields, word, "azureAccount")?;
+    let share = required(fields, word, "azureShare")?;
+    let (vault, vault_key) = (fields.string("keyVaultName")?, fields.string("keyVaultKey")?);
+    if vault.is_some() != vault_key.is_some() {
+        let missing = if vault.is_some() { "keyVaultKey" } else { "keyVaultName" };
+        return Err(fields.fault(missing, "is missing; a Key Vault needs both"));
+    }
+    let key_file = fields.absolute_path("azureKeyFile", base)?;
+    let key_file = key_file.map(|file| file.to_string_lossy().into_owned());
+    Ok(StorageSpec::Azure { account, share, vault, vault_key, key_file })
+}
+
+fn required(fields: &mut Section, word: &str, field: &str) -> Result<String, Problem> {
+    let missing = format!("is missing; a storage of type {word} needs it");
+    fields.string(field)?.ok_or_else(|| fields.fault(field, missing))
+}
+
+/// Reads the absolute path at which the storage is mounted.
+fn mount_path(fields: &mut Section, word: &str) -> Result<String, Problem> {
+    let path = required(fields, word, "path")?;
+    if path.starts_with('/') {
+        return Ok(path);
+    }
+    Err(fields.fault("path", format!("`{path}` does not begin with a slash")))
 }
 
 /// Returns the folded word for a kind, and `azurestorage` for both words of that kind.
 fn plain(word: &str) -> String {
     let plain = crate::util::nearest::folded(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
-}
-
-fn absolute(at: &str, path: String) -> Result<String, Problem> {
-    if path.starts_with('/') {
-        return Ok(path);
-    }
-    Err(Problem::new(format!("{at}.path"), format!("`{path}` does not begin with a slash")))
 }
 
 impl StorageSpec {
@@ -141,38 +162,5 @@ impl StorageSpec {
             Self::Image => false,
             Self::Http | Self::Nfs { .. } | Self::Pvc { .. } | Self::Azure { .. } => true,
         }
-    }
-
-    /// Returns the canonical form.
-    pub(super) fn canonical(&self) -> Value {
-        let mut fields = Map::new();
-        let mut put = |name: &str, value: Option<&String>| {
-            if let Some(value) = value {
-                fields.insert(name.to_owned(), Value::from(value.as_str()));
-            }
-        };
-        match self {
-            Self::Http => return Value::from("http"),
-            Self::Image => return Value::from("image"),
-            Self::Nfs { server, path } => {
-                put("storageType", Some(&"nfs".to_owned()));
-                put("server", Some(server));
-                put("path", Some(path));
-            }
-            Self::Pvc { claim, path } => {
-                put("storageType", Some(&"pvc".to_owned()));
-                put("claimName", claim.as_ref());
-                put("path", Some(path));
-            }
-            Self::Azure { account, share, vault, vault_key, key_file } => {
-                put("storageType", Some(&"azureStorage".to_owned()));
-                put("azureAccount", Some(account));
-                put("azureShare", Some(share));
-                put("keyVaultName", vault.as_ref());
-                put("keyVaultKey", vault_key.as_ref());
-                put("azureKeyFile", key_file.as_ref());
-            }
-        }
-        Value::Object(fields)
     }
 }

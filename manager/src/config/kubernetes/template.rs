@@ -69,8 +69,18 @@ pub(super) fn read(
     fields: &mut Section,
     base: Base<'_>,
 ) -> Result<Option<Value>, Problem> {
+    let template = template(workload, fields, base)?;
+    fields.record("template", &template);
+    Ok(template)
+}
+
+fn template(
+    workload: WorkloadKind,
+    fields: &mut Section,
+    base: Base<'_>,
+) -> Result<Option<Value>, Problem> {
     let inline = fields.take("template");
-    let Some(file) = fields.string("configPath")? else {
+    let Some(file) = fields.unrecorded_string("configPath")? else {
         return inline.map(|template| with_roles(workload, template)).transpose();
     };
     if inline.is_some() {
