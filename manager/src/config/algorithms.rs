@@ -8,8 +8,7 @@ use super::base::Base;
 use super::direction::{Direction, Statement, agree};
 use super::document::kind;
 use super::nni_class::{DirectionUse, direction_use};
-use super::section::{Canonical, resolve};
-use super::section::{Problem, Section};
+use super::section::{Problem, Section, resolve};
 use crate::advisers::{Algorithm, ClassSource};
 use crate::search::assessor::{self, AssessorSpec};
 use crate::search::class_args::Arguments;
@@ -290,7 +289,6 @@ pub(super) fn tuner(
     top: &mut Section,
     space: &SearchSpace,
     base: Base<'_>,
-    canonical: &mut Canonical,
 ) -> Result<TunerChoice, Problem> {
     let (tuner, advisor) = (top.take("tuner"), top.take("advisor"));
     let (section, value) = match (tuner, advisor) {
@@ -303,36 +301,28 @@ pub(super) fn tuner(
             return Err(top.fault("tuner", "is missing; for example {name: Random}"));
         }
     };
-    let wanted = NamedAlgorithm::read(section, value, base)?;
-    let class_args = wanted.class_args;
-    let choice = match wanted.what {
+    let NamedAlgorithm { what, class_args, mut fields } =
+        NamedAlgorithm::read(section, value, base)?;
+    let choice = match what {
         AlgorithmSource::Command(command) => TunerChoice::Command { command, class_args },
         AlgorithmSource::Class(source) => {
             let algorithm = Algorithm { source, class_args };
             TunerChoice::Nni { algorithm, advisor: section == "advisor" }
         }
-        AlgorithmSource::Name(name) => match nni_name(section, &name) {
-            Some(name) => {
-                let source = ClassSource::BuiltIn(name.to_owned());
-                let algorithm = Algorithm { source, class_args };
-                TunerChoice::Nni { algorithm, advisor: name == NNI_ADVISOR }
-            }
-            None => TunerChoice::Native(native(section, &name, class_args, space)?),
-        },
-    };
-    let (key, written) = match &choice {
-        TunerChoice::Native(spec) => ("tuner", written(&spec.name, &spec.class_args)),
-        TunerChoice::Nni { algorithm, advisor: true } => ("advisor", algorithm.section()),
-        TunerChoice::Nni { algorithm, advisor: false } => ("tuner", algorithm.section()),
-        TunerChoice::Command { command, class_args } => {
-            let mut written = json!({ "command": command });
-            if !class_args.is_empty() {
-                written["classArgs"] = Value::Object(class_args.clone());
-            }
-            ("tuner", written)
+        AlgorithmSource::Name(name) => {
+            let choice = match nni_name(section, &name) {
+                Some(name) => {
+                    let source = ClassSource::BuiltIn(name.to_owned());
+                    let algorithm = Algorithm { source, class_args };
+                    TunerChoice::Nni { algorithm, advisor: name == NNI_ADVISOR }
+                }
+                None => TunerChoice::Native(native(section, &name, class_args, space)?),
+            };
+            fields.record("name", choice.name());
+            choice
         }
     };
-    canonical.put(key, written);
+    top.record(choice.section(), fields.into_canonical());
     if matches!(choice, TunerChoice::Nni { .. }) && space.has_log_integers() {
         let problem = "has a `lograndint`, which NNI's tuners do not support; use `qloguniform` with q 1, or a built-in tuner";
         return Err(Problem::new("searchSpace", problem));
@@ -375,7 +365,6 @@ pub(super) fn assessor(
     top: &mut Section,
     tuner: &TunerChoice,
     base: Base<'_>,
-    canonical: &mut Canonical,
 ) -> Result<Option<AssessorChoice>, Problem> {
     let Some(value) = top.take("assessor") else { return Ok(None) };
     if let TunerChoice::Nni { advisor: true, .. } = tuner {
@@ -389,7 +378,8 @@ pub(super) fn assessor(
             "is given besides PBT, whose trials must end to leave a checkpoint; leave it out";
         return Err(top.fault("assessor", problem));
     }
-    let NamedAlgorithm { what, class_args } = NamedAlgorithm::read("assessor", value, base)?;
+    let NamedAlgorithm { what, class_args, mut fields } =
+        NamedAlgorithm::read("assessor", value, base)?;
     let choice = match what {
         AlgorithmSource::Command(_) => {
             let problem = "belongs to `tuner`: such a program can also stop trials";
@@ -401,6 +391,7 @@ pub(super) fn assessor(
             let spec = AssessorSpec::new(&name, class_args).map_err(in_section)?;
             // The assessor is built only to check the arguments.
             assessor::build(&spec).map_err(in_section)?;
+            fields.record("name", &spec.name);
             AssessorChoice::Native(spec)
         }
     };
@@ -408,13 +399,7 @@ pub(super) fn assessor(
         let problem = "your own class cannot be used beside `tuner.command`; that program can stop trials itself";
         return Err(Problem::new("assessor.className", problem));
     }
-    canonical.put(
-        "assessor",
-        match &choice {
-            AssessorChoice::Native(spec) => written(&spec.name, &spec.class_args),
-            AssessorChoice::Nni(algorithm) => algorithm.section(),
-        },
-    );
+    top.record("assessor", fields.into_canonical());
     Ok(Some(choice))
 }
 
@@ -430,7 +415,9 @@ pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<St
         let problem = format!("program {} does not exist", path.display());
         return Err(top.fault("pythonInterpreter", problem));
     }
-    Ok(Some(path.to_string_lossy().into_owned()))
+    let path = path.to_string_lossy().into_owned();
+    top.record("pythonInterpreter", &path);
+    Ok(Some(path))
 }
 
 /// Returns the interpreter as it is started: an absolute path, or a name to find in `PATH`.
@@ -444,19 +431,15 @@ pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
     }
 }
 
-/// Returns an algorithm in canonical form.
-fn written(name: &str, class_args: &Map<String, Value>) -> Value {
-    let mut algorithm = json!({"name": name});
-    if !class_args.is_empty() {
-        algorithm["classArgs"] = Value::Object(class_args.clone());
-    }
-    algorithm
-}
+/// The fields of an algorithm, in the order of the canonical form.
+const FIELDS: [&str; 5] = ["name", "className", "codeDirectory", "command", "classArgs"];
 
 /// An algorithm as a section names it.
 struct NamedAlgorithm {
     what: AlgorithmSource,
     class_args: Map<String, Value>,
+    /// The fields of the section, for its canonical form.
+    fields: Section,
 }
 
 enum AlgorithmSource {
@@ -467,11 +450,10 @@ enum AlgorithmSource {
 
 impl NamedAlgorithm {
     fn read(section: &str, value: Value, base: Base<'_>) -> Result<Self, Problem> {
-        let known = ["name", "className", "codeDirectory", "command", "classArgs"];
-        let mut fields = Section::open(section, value, &known)?;
+        let mut fields = Section::open(section, value, &FIELDS)?;
         let name = fields.string("name")?;
         let class = fields.string("className")?;
-        let code = fields.string("codeDirectory")?;
+        let code = fields.unrecorded_string("codeDirectory")?;
         let command = fields.take("command");
         let class_args = match fields.take("classArgs") {
             None => Map::new(),
@@ -481,6 +463,7 @@ impl NamedAlgorithm {
                 return Err(fields.fault("classArgs", problem));
             }
         };
+        fields.record("classArgs", Some(&class_args).filter(|args| !args.is_empty()));
         if code.is_some() && class.is_none() {
             return Err(fields.fault("codeDirectory", "belongs to `className`, which is not given"));
         }
@@ -505,17 +488,18 @@ impl NamedAlgorithm {
                     let problem = format!("{} is not a directory", code.display());
                     return Err(fields.fault("codeDirectory", problem));
                 }
+                fields.record("codeDirectory", code.to_string_lossy());
                 AlgorithmSource::Class(ClassSource::Class { class, code })
             }
-            (None, None, Some(command)) => AlgorithmSource::Command(words(&fields, &command)?),
+            (None, None, Some(command)) => AlgorithmSource::Command(words(&mut fields, &command)?),
             (None, None, None) => return Err(fields.fault("name", "is missing")),
         };
-        Ok(Self { what, class_args })
+        Ok(Self { what, class_args, fields })
     }
 }
 
 /// Reads a program and its arguments.
-fn words(fields: &Section, command: &Value) -> Result<Vec<String>, Problem> {
+fn words(fields: &mut Section, command: &Value) -> Result<Vec<String>, Problem> {
     let words: Option<Vec<String>> = match command {
         Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
@@ -523,7 +507,10 @@ fn words(fields: &Section, command: &Value) -> Result<Vec<String>, Problem> {
         }
     };
     match words.filter(|words| words.first().is_some_and(|program| !program.is_empty())) {
-        Some(words) => Ok(words),
+        Some(words) => {
+            fields.record("command", &words);
+            Ok(words)
+        }
         None => {
             let problem = format!(
                 "expected a program and its arguments as a list, such as [python3, search.py], found {}",

@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::base::Base;
 use super::direction::{Direction, Statement};
-use super::document::kind;
-use super::section::{Canonical, Problem, Section, Shared, resolve};
+use super::section::{Problem, Section, Shared, resolve};
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
-    algorithms, command, document, goals, labels, notifications, service, units,
+    algorithms, command, document, goals, labels, notifications, service,
 };
 use crate::search::class_args::OptimizeMode;
 use crate::search::search_space::SearchSpace;
@@ -73,39 +72,30 @@ const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fa
 #[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
-    let mut canonical = Canonical(Map::new());
-
     let name = top.string("experimentName")?;
-    canonical.put("experimentName", &name);
-    if let Some(other) = top.string("experimentType")?.filter(|kind| kind != "hpo") {
-        return Err(top.fault("experimentType", format!("`{other}` is not known; allowed: hpo")));
+    let kind = top.string_or("experimentType", "hpo")?;
+    if kind != "hpo" {
+        return Err(top.fault("experimentType", format!("`{kind}` is not known; allowed: hpo")));
     }
-    canonical.put("experimentType", "hpo");
     let any_form = algorithms::takes_any_space(&top);
     let search_space = search_space(&mut top, base, any_form)?;
-    canonical.put("searchSpace", search_space.as_json().clone());
 
     let shared = Shared::take(&mut top, base)?;
-    canonical.put("trialCommand", &shared.command);
     let code = shared.code.clone().unwrap_or_else(|| resolve(".", base));
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    let limits = SearchLimits::take(&mut top, &shared, &mut canonical)?;
-    canonical.put("nniManagerIp", &shared.ip);
-    if top.boolean("useAnnotation")? == Some(true) {
+    top.record("trialCodeDirectory", code.to_string_lossy());
+    let limits = SearchLimits::take(&mut top)?;
+    if top.boolean_or("useAnnotation", false)? {
         let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
         return Err(top.fault("useAnnotation", problem));
     }
-    canonical.put("useAnnotation", false);
-    without_effect(&mut top, base, &shared, &mut canonical)?;
+    without_effect(&mut top, base, &shared)?;
     let tuner_gpu_indices = top.indices("tunerGpuIndices")?;
-    canonical.put("tunerGpuIndices", &tuner_gpu_indices);
 
-    let chosen = Algorithms::take(&mut top, &search_space, &limits, base, &mut canonical)?;
+    let chosen = Algorithms::take(&mut top, &search_space, &limits, base)?;
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
-    canonical.put("pythonInterpreter", &python_interpreter);
-    let tuner_patience = patience(&mut top, &mut canonical)?;
+    let tuner_patience = patience(&mut top)?;
     let mut service = service::service(&mut top, &shared, &code, base)?;
-    canonical.put("trainingService", service.canonical);
+    top.record("trainingService", service.canonical);
     if let (TunerChoice::Native(tuner), false) =
         (&chosen.tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
         && tuner.needs_checkpoint_folder()
@@ -114,24 +104,16 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         let problem = "is missing; name a folder that all trials share, such as one on the storage that they mount";
         return Err(Problem::new(path, problem));
     }
-    canonical.put("codeSnapshot", code_snapshot(&mut top, &mut service.spec)?);
+    code_snapshot(&mut top, &mut service.spec)?;
     let record_packages = record_packages(&mut top, &service.spec)?;
-    canonical.put("recordPackages", record_packages);
     if top.take("sharedStorage").is_some() {
         let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
         return Err(top.fault("sharedStorage", problem));
     }
-    let notifications = notifications::notifications(&mut top, base)?.map(|(spec, written)| {
-        canonical.put("notifications", written);
-        spec
-    });
-
+    let notifications = notifications::notifications(&mut top, base)?;
     let initial_trials = labels::initial_trials(&mut top)?;
-    canonical.put("initialTrials", Some(&initial_trials).filter(|points| !points.is_empty()));
     let owner = labels::owner(&mut top)?;
-    canonical.put("owner", &owner);
     let tags = labels::tags(&mut top)?;
-    canonical.put("tags", Some(&tags).filter(|tags| !tags.is_empty()));
 
     if let Some(names) = chosen.tuner.names(&search_space) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -159,7 +141,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         optimize_mode_assumed: chosen.optimize_mode_assumed,
         assessor: chosen.assessor,
         python_interpreter,
-        record_packages: record_packages.unwrap_or(false),
+        record_packages,
         tuner_gpu_indices,
         tuner_patience,
         training_service: service.spec,
@@ -169,7 +151,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         owner,
         tags,
         notifications,
-        canonical: Value::Object(canonical.0),
+        canonical: Value::Object(top.into_canonical()),
     })
 }
 
@@ -186,29 +168,19 @@ struct SearchLimits {
 }
 
 impl SearchLimits {
-    fn take(
-        top: &mut Section,
-        shared: &Shared,
-        canonical: &mut Canonical,
-    ) -> Result<Self, Problem> {
-        let trial_concurrency = concurrency(top, canonical)?;
-        canonical.put("trialGpuNumber", shared.gpus);
-        let max_experiment_duration = duration(top, "maxExperimentDuration", canonical)?;
+    fn take(top: &mut Section) -> Result<Self, Problem> {
+        let trial_concurrency = concurrency(top)?;
+        let max_experiment_duration = top.duration("maxExperimentDuration")?;
         let max_trial_number = top.integer("maxTrialNumber", 1)?;
-        canonical.put("maxTrialNumber", max_trial_number);
-        let max_trial_duration = duration(top, "maxTrialDuration", canonical)?;
-        let target_metric = target(top)?;
-        canonical.put("targetMetric", target_metric);
+        let max_trial_duration = top.duration("maxTrialDuration")?;
+        let target_metric = top.number("targetMetric")?;
         let max_consecutive_failures = counted(top, "maxConsecutiveFailures", 0)?;
-        canonical.put("maxConsecutiveFailures", max_consecutive_failures);
         let max_trial_retries = counted(top, "maxTrialRetries", 0)?;
-        canonical.put("maxTrialRetries", max_trial_retries);
         let trial_repeats = top.integer("trialRepeats", 1)?;
         if trial_repeats.is_some_and(|repeats| repeats > MOST_REPEATS) {
             let problem = format!("must be at most {MOST_REPEATS}");
             return Err(top.fault("trialRepeats", problem));
         }
-        canonical.put("trialRepeats", trial_repeats);
         Ok(Self {
             trial_concurrency,
             max_trial_number,
@@ -238,13 +210,13 @@ impl Algorithms {
         search_space: &SearchSpace,
         limits: &SearchLimits,
         base: Base<'_>,
-        canonical: &mut Canonical,
     ) -> Result<Self, Problem> {
-        let mut tuner = algorithms::tuner(top, search_space, base, canonical)?;
+        let mut tuner = algorithms::tuner(top, search_space, base)?;
         algorithms::set_repeats(limits.trial_repeats, &mut tuner)?;
-        let mut assessor = algorithms::assessor(top, &tuner, base, canonical)?;
-        let ObjectiveFields { metric: objective, stated } = objective(top, canonical)?;
-        let goals = goals::goals(top, objective.as_deref(), limits.target_metric, canonical)?;
+        let mut assessor = algorithms::assessor(top, &tuner, base)?;
+        let has_objective = top.look("objective").is_some();
+        let ObjectiveFields { metric: objective, stated } = objective(top)?;
+        let goals = goals::goals(top, objective.as_deref(), has_objective, limits.target_metric)?;
         let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
         let stated = stated.or_else(|| goals::first_direction(&goals));
         let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =
@@ -256,12 +228,11 @@ impl Algorithms {
 }
 
 /// Reads `trialConcurrency`, which is required.
-fn concurrency(top: &mut Section, canonical: &mut Canonical) -> Result<usize, Problem> {
+fn concurrency(top: &mut Section) -> Result<usize, Problem> {
     let Some(concurrency) = top.integer("trialConcurrency", 1)? else {
         let problem = "is missing; say how many trials may run at a time";
         return Err(top.fault("trialConcurrency", problem));
     };
-    canonical.put("trialConcurrency", concurrency);
     let at_a_time = usize::try_from(concurrency).ok().filter(|number| *number <= MOST_AT_A_TIME);
     at_a_time.ok_or_else(|| {
         let problem = format!("is {concurrency}; at most {MOST_AT_A_TIME} is possible");
@@ -269,24 +240,17 @@ fn concurrency(top: &mut Section, canonical: &mut Canonical) -> Result<usize, Pr
     })
 }
 
-/// Reads `codeSnapshot` into the training service and returns it. `None`: the file does not set it.
-fn code_snapshot(
-    top: &mut Section,
-    service: &mut TrainingServiceSpec,
-) -> Result<Option<bool>, Problem> {
-    let Some(wanted) = top.boolean("codeSnapshot")? else { return Ok(None) };
+/// Reads `codeSnapshot` into the training service.
+fn code_snapshot(top: &mut Section, service: &mut TrainingServiceSpec) -> Result<(), Problem> {
+    let Some(wanted) = top.boolean("codeSnapshot")? else { return Ok(()) };
     let set = service.section_mut().set_code_snapshot(wanted);
-    set.map_err(|problem| top.fault("codeSnapshot", problem))?;
-    Ok(Some(wanted))
+    set.map_err(|problem| top.fault("codeSnapshot", problem))
 }
 
-/// Reads `recordPackages`. `None`: the file does not set it.
-fn record_packages(
-    top: &mut Section,
-    service: &TrainingServiceSpec,
-) -> Result<Option<bool>, Problem> {
-    let wanted = top.boolean("recordPackages")?;
-    if wanted == Some(true) && !service.section().is_local() {
+/// Reads `recordPackages`.
+fn record_packages(top: &mut Section, service: &TrainingServiceSpec) -> Result<bool, Problem> {
+    let wanted = top.boolean("recordPackages")?.unwrap_or(false);
+    if wanted && !service.section().is_local() {
         let problem = "is for `platform: local`; elsewhere trials have the packages of their image or machine";
         return Err(top.fault("recordPackages", problem));
     }
@@ -300,65 +264,29 @@ struct ObjectiveFields {
 }
 
 /// Reads `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
-fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<ObjectiveFields, Problem> {
+fn objective(top: &mut Section) -> Result<ObjectiveFields, Problem> {
     if !top.look("objective").is_some_and(Value::is_object) {
-        let metric = top.string("objective")?;
-        canonical.put("objective", &metric);
-        return Ok(ObjectiveFields { metric, stated: None });
+        return Ok(ObjectiveFields { metric: top.string("objective")?, stated: None });
     }
     let value = top.take("objective").unwrap_or_default();
-    let mut fields = Section::open("objective", value, &["metric", "direction"])?;
+    let mut fields = Section::open("objective", value, &goals::OBJECTIVE)?;
     let metric = fields.string("metric")?;
-    let stated = match fields.string("direction")? {
-        None => None,
-        Some(word) => match OptimizeMode::from_word(&word) {
-            Some(mode) => Some(Statement { path: fields.at("direction"), mode }),
-            None => {
-                let advice = advice(&word, ["maximize", "minimize"]);
-                return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
-            }
-        },
-    };
-    let mut written = Canonical(Map::new());
-    written.put("metric", &metric);
-    written.put("direction", stated.as_ref().map(|stated| stated.mode.word()));
-    canonical.put("objective", Value::Object(written.0));
+    let mode = goals::direction(&mut fields)?;
+    let stated = mode.map(|mode| Statement { path: fields.at("direction"), mode });
+    top.record("objective", fields.into_canonical());
     Ok(ObjectiveFields { metric, stated })
 }
 
-/// Reads `targetMetric`, a finite number.
-fn target(top: &mut Section) -> Result<Option<f64>, Problem> {
-    let Some(value) = top.take("targetMetric") else { return Ok(None) };
-    match value.as_f64().filter(|number| number.is_finite()) {
-        Some(number) => Ok(Some(number)),
-        None => {
-            let problem = format!("expected a number, found {}", kind(&value));
-            Err(top.fault("targetMetric", problem))
-        }
-    }
-}
-
-/// Reads a count, at least `least`.
+/// Reads a count of at least `least`. Counts above the maximum of `u32` are read as this maximum.
 fn counted(top: &mut Section, name: &str, least: u64) -> Result<Option<u32>, Problem> {
-    Ok(top.integer(name, least)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
-}
-
-fn duration(
-    top: &mut Section,
-    name: &str,
-    canonical: &mut Canonical,
-) -> Result<Option<Duration>, Problem> {
-    let Some(written) = top.take(name) else { return Ok(None) };
-    let duration = units::duration(&written).map_err(|problem| top.fault(name, problem))?;
-    canonical.put(name, written);
-    Ok(Some(duration))
+    let count = top.integer(name, least)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    top.record(name, count);
+    Ok(count)
 }
 
 /// Reads `tunerPatience`, which is long enough for an answer and has an upper limit.
-fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Problem> {
-    let Some(patience) = duration(top, "tunerPatience", canonical)? else {
-        return Ok(DEFAULT_TUNER_PATIENCE);
-    };
+fn patience(top: &mut Section) -> Result<Duration, Problem> {
+    let patience = top.duration("tunerPatience")?.unwrap_or(DEFAULT_TUNER_PATIENCE);
     if (LEAST_PATIENCE..=MOST_PATIENCE).contains(&patience) {
         return Ok(patience);
     }
@@ -366,31 +294,34 @@ fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Pr
     Err(top.fault("tunerPatience", problem))
 }
 
-/// Checks and keeps fields that NNI's manager or dispatcher uses and that have no effect in TrialKeeper.
-fn without_effect(
-    top: &mut Section,
-    base: Base<'_>,
-    shared: &Shared,
-    canonical: &mut Canonical,
-) -> Result<(), Problem> {
+/// Checks and records fields that NNI's manager or dispatcher uses and that have no effect in TrialKeeper.
+fn without_effect(top: &mut Section, base: Base<'_>, shared: &Shared) -> Result<(), Problem> {
     let debug = shared.debug.unwrap_or(false);
-    canonical.put("debug", debug);
-    let level = top.string("logLevel")?.unwrap_or_else(|| {
-        let level = if debug { "debug" } else { "info" };
-        level.to_owned()
-    });
+    top.record("debug", debug);
+    let level = top.string_or("logLevel", if debug { "debug" } else { "info" })?;
     if !LOG_LEVELS.contains(&level.as_str()) {
         let advice = advice(&level, LOG_LEVELS);
         return Err(top.fault("logLevel", format!("`{level}` is not known; {advice}")));
     }
-    canonical.put("logLevel", level);
-    let directory = top.string("experimentWorkingDirectory")?;
-    let directory = resolve(directory.as_deref().unwrap_or("~/nni-experiments"), base);
-    canonical.put("experimentWorkingDirectory", directory.to_string_lossy());
+    if top.absolute_path("experimentWorkingDirectory", base)?.is_none() {
+        let default = resolve("~/nni-experiments", base);
+        top.record("experimentWorkingDirectory", default.to_string_lossy());
+    }
     Ok(())
 }
 
+/// Reads `searchSpace`, or else `searchSpaceFile`.
 fn search_space(top: &mut Section, base: Base<'_>, any_form: bool) -> Result<SearchSpace, Problem> {
+    let space = given_search_space(top, base, any_form)?;
+    top.record("searchSpace", space.as_json());
+    Ok(space)
+}
+
+fn given_search_space(
+    top: &mut Section,
+    base: Base<'_>,
+    any_form: bool,
+) -> Result<SearchSpace, Problem> {
     let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
         take_in(json).map_err(|error| {
@@ -407,7 +338,7 @@ fn search_space(top: &mut Section, base: Base<'_>, any_form: bool) -> Result<Sea
         })
     };
     let inline = top.take("searchSpace");
-    let Some(file) = top.string("searchSpaceFile")? else {
+    let Some(file) = top.unrecorded_string("searchSpaceFile")? else {
         return match inline {
             Some(json) => parse(&json, "searchSpace", None),
             None => {

@@ -1,25 +1,29 @@
 //! PURE: `objectives` and `constraints`.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::direction::Statement;
 use super::document::kind;
-use super::section::{Canonical, Problem, Section};
+use super::section::{Problem, Section};
 use crate::search::class_args::OptimizeMode;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::util::nearest::advice;
 
-/// Reads `objectives` and `constraints`. `objective` is the field of that name, and `target` is the result that ends
-/// the search.
+/// The fields of an objective, in the order of the canonical form.
+pub(super) const OBJECTIVE: [&str; 2] = ["metric", "direction"];
+/// The fields of a constraint, in the order of the canonical form.
+const CONSTRAINT: [&str; 3] = ["metric", "min", "max"];
+
+/// Reads `objectives` and `constraints`. `objective` is the metric that the field `objective` names, and `target` is
+/// the result that ends the search.
 pub(super) fn goals(
     top: &mut Section,
     objective: Option<&str>,
+    has_objective: bool,
     target: Option<f64>,
-    canonical: &mut Canonical,
 ) -> Result<Goals, Problem> {
-    let has_objective = canonical.0.contains_key("objective");
-    let objectives = list(top, "objectives", one_objective)?;
-    let constraints = list(top, "constraints", one_constraint)?;
+    let objectives = list(top, "objectives", &OBJECTIVE, one_objective)?;
+    let constraints = list(top, "constraints", &CONSTRAINT, one_constraint)?;
     if !objectives.is_empty() && has_objective {
         let problem = "is given besides `objective`; keep one of them";
         return Err(top.fault("objectives", problem));
@@ -40,14 +44,18 @@ pub(super) fn goals(
         let problem = "need the objective's name, to distinguish the metrics: add `objective`";
         return Err(top.fault("constraints", problem));
     }
-    if !objectives.is_empty() {
-        canonical.put("objectives", objectives.iter().map(written_objective).collect::<Vec<_>>());
-    }
-    if !constraints.is_empty() {
-        canonical
-            .put("constraints", constraints.iter().map(written_constraint).collect::<Vec<_>>());
-    }
     Ok(Goals { objectives, constraints })
+}
+
+/// Reads `direction`, and records the word for it.
+pub(super) fn direction(fields: &mut Section) -> Result<Option<OptimizeMode>, Problem> {
+    let Some(word) = fields.string("direction")? else { return Ok(None) };
+    let Some(mode) = OptimizeMode::from_word(&word) else {
+        let advice = advice(&word, ["maximize", "minimize"]);
+        return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
+    };
+    fields.record("direction", mode.word());
+    Ok(Some(mode))
 }
 
 /// Returns the direction of the first objective.
@@ -73,6 +81,7 @@ pub(super) fn with_direction(goals: Goals, objective: Option<&str>, mode: Optimi
 fn list<T>(
     top: &mut Section,
     name: &str,
+    known: &[&'static str],
     read_item: fn(&mut Section) -> Result<T, Problem>,
 ) -> Result<Vec<T>, Problem> {
     let Some(value) = top.take(name) else { return Ok(Vec::new()) };
@@ -82,12 +91,14 @@ fn list<T>(
     if items.is_empty() {
         return Err(top.fault(name, "is empty; leave it out"));
     }
-    let section = |(at, item)| {
-        let known = ["metric", "direction", "min", "max"];
-        let known = if name == "objectives" { &known[..2] } else { &["metric", "min", "max"][..] };
-        read_item(&mut Section::open(&format!("{name}[{at}]"), item, known)?)
-    };
-    items.into_iter().enumerate().map(section).collect()
+    let (mut list, mut recorded) = (Vec::new(), Vec::new());
+    for (at, item) in items.into_iter().enumerate() {
+        let mut section = Section::open(&format!("{name}[{at}]"), item, known)?;
+        list.push(read_item(&mut section)?);
+        recorded.push(section.into_canonical());
+    }
+    top.record(name, recorded);
+    Ok(list)
 }
 
 fn metric(fields: &mut Section) -> Result<String, Problem> {
@@ -97,43 +108,19 @@ fn metric(fields: &mut Section) -> Result<String, Problem> {
 
 fn one_objective(fields: &mut Section) -> Result<Objective, Problem> {
     let metric = metric(fields)?;
-    let Some(word) = fields.string("direction")? else {
+    let Some(mode) = direction(fields)? else {
         return Err(fields.fault("direction", "is missing; set it to minimize or maximize"));
-    };
-    let Some(mode) = OptimizeMode::from_word(&word) else {
-        let advice = advice(&word, ["maximize", "minimize"]);
-        return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
     };
     Ok(Objective { metric, mode })
 }
 
 fn one_constraint(fields: &mut Section) -> Result<Constraint, Problem> {
     let metric = metric(fields)?;
-    let (min, max) = (limit(fields, "min")?, limit(fields, "max")?);
+    let (min, max) = (fields.number("min")?, fields.number("max")?);
     match (min, max) {
         (None, None) => Err(fields.fault("max", "is missing; give `max`, `min` or both")),
         (Some(min), Some(max)) if min > max => Err(fields
             .fault("min", format!("is {min}, more than `max`, {max}: no value can satisfy both"))),
         (min, max) => Ok(Constraint { metric, min, max }),
     }
-}
-
-fn limit(fields: &mut Section, name: &str) -> Result<Option<f64>, Problem> {
-    let Some(value) = fields.take(name) else { return Ok(None) };
-    match value.as_f64().filter(|number| number.is_finite()) {
-        Some(number) => Ok(Some(number)),
-        None => Err(fields.fault(name, format!("expected a number, found {}", kind(&value)))),
-    }
-}
-
-fn written_objective(objective: &Objective) -> Value {
-    json!({"metric": objective.metric, "direction": objective.mode.word()})
-}
-
-fn written_constraint(constraint: &Constraint) -> Value {
-    let mut members = Map::from_iter([("metric".to_owned(), json!(constraint.metric))]);
-    for (name, limit) in [("min", constraint.min), ("max", constraint.max)] {
-        members.extend(limit.map(|limit| (name.to_owned(), json!(limit))));
-    }
-    Value::Object(members)
 }

@@ -60,6 +60,7 @@ pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
         let what = format!("has {} entries; the maximum is {MOST_TAGS}", tags.len());
         return Err(top.fault("tags", what));
     }
+    top.record("tags", Some(&tags).filter(|tags| !tags.is_empty()));
     Ok(tags)
 }
 
@@ -84,7 +85,9 @@ pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Probl
             Err(Problem::new(format!("initialTrials[{place}]"), what))
         }
     });
-    points.collect()
+    let points: Vec<Parameters> = points.collect::<Result<_, _>>()?;
+    top.record("initialTrials", Some(&points).filter(|points| !points.is_empty()));
+    Ok(points)
 }
 
 /// Checks the initial points of a new experiment against its space and its limit. A stored experiment is not checked,

@@ -3,11 +3,10 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::base::Base;
 use super::document::kind;
-use super::section::resolve;
 use super::section::{Problem, Section};
 use crate::util::nearest::advice;
 
@@ -110,15 +109,15 @@ impl NotificationsSpec {
     }
 }
 
-/// Reads the section, and returns its canonical form with it.
+/// Reads the section.
 pub(super) fn notifications(
     top: &mut Section,
     base: Base<'_>,
-) -> Result<Option<(NotificationsSpec, Value)>, Problem> {
+) -> Result<Option<NotificationsSpec>, Problem> {
     let Some(given) = top.take("notifications") else { return Ok(None) };
     let mut section = Section::open("notifications", given, &FIELDS)?;
-    let mut canonical = Map::new();
-    let url = source(&mut section, "webhookUrl", base, &mut canonical)?;
+    let url = section.string("webhookUrl")?.map(SecretSource::Given);
+    let url = source(&mut section, "webhookUrl", url, base)?;
     if let Some(SecretSource::Given(url)) = &url
         && !(url.starts_with("https://") || url.starts_with("http://"))
     {
@@ -130,13 +129,11 @@ pub(super) fn notifications(
     {
         return Err(section.fault("webhookUrl", format!("is not a URL: {error}")));
     }
-    let token = source(&mut section, "webhookToken", base, &mut canonical)?;
-    let ca_file = path(&mut section, "webhookCaFile", base, &mut canonical)?;
+    // The file may not contain the token itself.
+    let token = source(&mut section, "webhookToken", None, base)?;
+    let ca_file = section.absolute_path("webhookCaFile", base)?;
     let command = section.string("command")?;
-    canonical.extend(command.as_ref().map(|line| ("command".to_owned(), json!(line))));
     let events = events(&mut section)?;
-    let words: Vec<_> = events.iter().map(|event| event.as_str()).collect();
-    canonical.insert("events".to_owned(), json!(words));
     let webhook = match (url, token, ca_file) {
         (Some(url), token, ca_file) => Some(WebhookSpec { url, token, ca_file }),
         (None, None, None) => None,
@@ -149,27 +146,21 @@ pub(super) fn notifications(
         let problem = "has no channel; give a webhookUrl (or webhookUrlFile, webhookUrlVariable) or a command";
         return Err(Problem::new("notifications", problem));
     }
-    Ok(Some((NotificationsSpec { events, webhook, command }, Value::Object(canonical))))
+    top.record("notifications", section.into_canonical());
+    Ok(Some(NotificationsSpec { events, webhook, command }))
 }
 
-/// Reads one of `NAME`, `NAMEFile` and `NAMEVariable`.
+/// Reads `NAMEFile` and `NAMEVariable`, of which only one may be set, and none beside the source that is `given`.
 fn source(
     section: &mut Section,
     name: &str,
+    given: Option<SecretSource>,
     base: Base<'_>,
-    canonical: &mut Map<String, Value>,
 ) -> Result<Option<SecretSource>, Problem> {
     let (in_file, in_variable) = (format!("{name}File"), format!("{name}Variable"));
-    let mut found = Vec::new();
-    if let Some(given) = section.string(name)? {
-        canonical.insert(name.to_owned(), json!(given));
-        found.push(SecretSource::Given(given));
-    }
-    found.extend(path(section, &in_file, base, canonical)?.map(SecretSource::File));
-    if let Some(variable) = section.string(&in_variable)? {
-        canonical.insert(in_variable.clone(), json!(variable));
-        found.push(SecretSource::Variable(variable));
-    }
+    let mut found: Vec<SecretSource> = given.into_iter().collect();
+    found.extend(section.absolute_path(&in_file, base)?.map(SecretSource::File));
+    found.extend(section.string(&in_variable)?.map(SecretSource::Variable));
     if found.len() > 1 {
         let problem = format!("is given twice: one of {name}, {in_file} and {in_variable}");
         return Err(section.fault(name, problem));
@@ -177,20 +168,15 @@ fn source(
     Ok(found.pop())
 }
 
-fn path(
-    section: &mut Section,
-    name: &str,
-    base: Base<'_>,
-    canonical: &mut Map<String, Value>,
-) -> Result<Option<PathBuf>, Problem> {
-    let path = section.string(name)?.map(|path| resolve(&path, base));
-    if let Some(path) = &path {
-        canonical.insert(name.to_owned(), json!(path.to_string_lossy()));
-    }
-    Ok(path)
+/// Reads `events`, and records all of them if the field is absent.
+fn events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
+    let events = given_events(section)?;
+    let words: Vec<_> = events.iter().map(|event| event.as_str()).collect();
+    section.record("events", words);
+    Ok(events)
 }
 
-fn events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
+fn given_events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
     let words: Vec<_> = EventKind::ALL.iter().map(|event| event.as_str()).collect();
     let list = match section.take("events") {
         None => return Ok(EventKind::ALL.to_vec()),
@@ -218,11 +204,16 @@ fn events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn read(given: &Value) -> Result<Option<(NotificationsSpec, Value)>, Problem> {
+    /// Returns the specification, if there is one, and its canonical form.
+    fn read(given: &Value) -> Result<(Option<NotificationsSpec>, Value), Problem> {
         let mut top = Section::open("", json!({"notifications": given}), &["notifications"])?;
-        notifications(&mut top, Base::requiring_files(std::path::Path::new("/e")))
+        let spec = notifications(&mut top, Base::requiring_files(std::path::Path::new("/e")))?;
+        let canonical = top.into_canonical().remove("notifications").unwrap_or_default();
+        Ok((spec, canonical))
     }
 
     #[test]
@@ -231,7 +222,7 @@ mod tests {
             "webhook_url_file": "hook", "webhookTokenVariable": "HOOK_TOKEN",
             "command": "mail -s done me", "events": ["experiment_ended"],
         });
-        let (spec, canonical) = read(&given).unwrap().unwrap();
+        let (spec, canonical) = read(&given).unwrap();
         let webhook = WebhookSpec {
             url: SecretSource::File("/e/hook".into()),
             token: Some(SecretSource::Variable("HOOK_TOKEN".to_owned())),
@@ -240,15 +231,15 @@ mod tests {
         let command = Some("mail -s done me".to_owned());
         let events = vec![EventKind::ExperimentEnded];
         let wanted = NotificationsSpec { events, webhook: Some(webhook), command };
-        assert_eq!(spec, wanted);
+        assert_eq!(spec, Some(wanted));
         assert_eq!(
             read(&canonical).unwrap(),
-            Some((spec, canonical)),
+            (spec, canonical),
             "the canonical form is read unchanged"
         );
-        let (spec, _) = read(&json!({"command": "true"})).unwrap().unwrap();
-        assert_eq!(spec.events, EventKind::ALL);
-        assert_eq!(read(&Value::Null).unwrap(), None);
+        let (spec, _) = read(&json!({"command": "true"})).unwrap();
+        assert_eq!(spec.unwrap().events, EventKind::ALL);
+        assert_eq!(read(&Value::Null).unwrap(), (None, Value::Null));
     }
 
     #[test]

@@ -205,7 +205,9 @@ impl Section {
     /// canonical form omits a field whose value is `null`.
     pub(super) fn record(&mut self, name: &str, value: impl Serialize) {
         self.take(name);
-        if let Some(field) = self.field_mut(name) {
+        let field = self.field_mut(name);
+        debug_assert!(field.is_some(), "`{name}` is not among the known fields");
+        if let Some(field) = field {
             field.recorded = json!(value);
         }
     }
@@ -311,6 +313,16 @@ impl Section {
         Ok(number)
     }
 
+    /// Reads a finite number.
+    pub(super) fn number(&mut self, name: &str) -> Result<Option<f64>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let Some(number) = value.as_f64().filter(|number| number.is_finite()) else {
+            return Err(self.fault(name, format!("expected a number, found {}", kind(&value))));
+        };
+        self.record(name, number);
+        Ok(Some(number))
+    }
+
     /// Reads a duration, and records its value in the file unchanged.
     pub(super) fn duration(&mut self, name: &str) -> Result<Option<Duration>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
@@ -353,18 +365,6 @@ impl Section {
     /// Returns a problem with one field of this section.
     pub(super) fn fault(&self, name: &str, problem: impl Into<String>) -> Problem {
         Problem::new(self.at(name), problem)
-    }
-}
-
-/// The canonical form under construction. It omits fields that are not set.
-pub(super) struct Canonical(pub(super) Map<String, Value>);
-
-impl Canonical {
-    pub(super) fn put(&mut self, name: &str, value: impl Serialize) {
-        let value = json!(value);
-        if !value.is_null() {
-            self.0.insert(name.to_owned(), value);
-        }
     }
 }
 
