@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::base::Base;
 use super::direction::{Direction, Statement};
+use super::inherited::Service;
 use super::section::{Problem, Section, Shared, resolve};
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
@@ -69,59 +70,23 @@ const MOST_REPEATS: u64 = 1000;
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
 /// Checks a document. Relative paths refer to `base`.
-#[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
     let name = top.string("experimentName")?;
-    let kind = top.string_or("experimentType", "hpo")?;
-    if kind != "hpo" {
-        return Err(top.fault("experimentType", format!("`{kind}` is not known; allowed: hpo")));
-    }
-    let any_form = algorithms::takes_any_space(&top);
-    let search_space = search_space(&mut top, base, any_form)?;
-
+    experiment_type(&mut top)?;
+    let search_space = search_space(&mut top, base)?;
     let shared = Shared::take(&mut top, base)?;
     let code = shared.code.clone().unwrap_or_else(|| resolve(".", base));
     top.record("trialCodeDirectory", code.to_string_lossy());
     let limits = SearchLimits::take(&mut top)?;
-    if top.boolean_or("useAnnotation", false)? {
-        let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
-        return Err(top.fault("useAnnotation", problem));
-    }
     without_effect(&mut top, base, &shared)?;
-    let tuner_gpu_indices = top.indices("tunerGpuIndices")?;
-
     let chosen = Algorithms::take(&mut top, &search_space, &limits, base)?;
-    let python_interpreter = algorithms::interpreter(&mut top, base)?;
-    let tuner_patience = patience(&mut top)?;
-    let mut service = service::service(&mut top, &shared, &code, base)?;
-    top.record("trainingService", service.canonical);
-    if let (TunerChoice::Native(tuner), false) =
-        (&chosen.tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
-        && tuner.needs_checkpoint_folder()
-    {
-        let path = format!("tuner.classArgs.{CHECKPOINT_FOLDER}");
-        let problem = "is missing; name a folder that all trials share, such as one on the storage that they mount";
-        return Err(Problem::new(path, problem));
-    }
-    code_snapshot(&mut top, &mut service.spec)?;
-    let record_packages = record_packages(&mut top, &service.spec)?;
-    if top.take("sharedStorage").is_some() {
-        let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
-        return Err(top.fault("sharedStorage", problem));
-    }
+    let (service, record_packages) = service(&mut top, &shared, &code, &chosen.tuner, base)?;
     let notifications = notifications::notifications(&mut top, base)?;
     let initial_trials = labels::initial_trials(&mut top)?;
     let owner = labels::owner(&mut top)?;
     let tags = labels::tags(&mut top)?;
-
-    if let Some(names) = chosen.tuner.names(&search_space) {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        for (path, command) in service.commands {
-            command::check(&command, &names).map_err(|problem| Problem::new(path, problem))?;
-        }
-    }
-
+    check_commands(service.commands, &chosen.tuner, &search_space)?;
     Ok(ExperimentSpec {
         name,
         search_space,
@@ -140,10 +105,10 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         optimize_mode: chosen.optimize_mode,
         optimize_mode_assumed: chosen.optimize_mode_assumed,
         assessor: chosen.assessor,
-        python_interpreter,
+        python_interpreter: chosen.python_interpreter,
         record_packages,
-        tuner_gpu_indices,
-        tuner_patience,
+        tuner_gpu_indices: chosen.gpu_indices,
+        tuner_patience: chosen.patience,
         training_service: service.spec,
         objective: chosen.objective,
         goals: chosen.goals,
@@ -152,6 +117,54 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         tags,
         notifications,
         canonical: Value::Object(top.into_canonical()),
+    })
+}
+
+/// Reads `experimentType`, which has one value.
+fn experiment_type(top: &mut Section) -> Result<(), Problem> {
+    let kind = top.string_or("experimentType", "hpo")?;
+    if kind == "hpo" {
+        return Ok(());
+    }
+    Err(top.fault("experimentType", format!("`{kind}` is not known; allowed: hpo")))
+}
+
+/// Reads `trainingService` and the fields about it, the last of which is `recordPackages`.
+fn service(
+    top: &mut Section,
+    shared: &Shared,
+    shared_code: &Path,
+    tuner: &TunerChoice,
+    base: Base<'_>,
+) -> Result<(Service, bool), Problem> {
+    let mut service = service::service(top, shared, shared_code, base)?;
+    if let (TunerChoice::Native(tuner), false) =
+        (tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
+        && tuner.needs_checkpoint_folder()
+    {
+        let path = format!("tuner.classArgs.{CHECKPOINT_FOLDER}");
+        let problem = "is missing; name a folder that all trials share, such as one on the storage that they mount";
+        return Err(Problem::new(path, problem));
+    }
+    code_snapshot(top, &mut service.spec)?;
+    let record_packages = record_packages(top, &service.spec)?;
+    if top.take("sharedStorage").is_some() {
+        let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
+        return Err(top.fault("sharedStorage", problem));
+    }
+    Ok((service, record_packages))
+}
+
+/// Checks the placeholders in commands, as far as the names of the parameters are known.
+fn check_commands(
+    commands: Vec<(String, String)>,
+    tuner: &TunerChoice,
+    space: &SearchSpace,
+) -> Result<(), Problem> {
+    let Some(names) = tuner.names(space) else { return Ok(()) };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    commands.into_iter().try_for_each(|(path, command)| {
+        command::check(&command, &names).map_err(|problem| Problem::new(path, problem))
     })
 }
 
@@ -194,7 +207,7 @@ impl SearchLimits {
     }
 }
 
-/// The algorithms of a search, and their objective.
+/// The algorithms of a search, their objective, and the settings of those outside the manager.
 struct Algorithms {
     tuner: TunerChoice,
     assessor: Option<AssessorChoice>,
@@ -202,6 +215,9 @@ struct Algorithms {
     goals: Goals,
     optimize_mode: OptimizeMode,
     optimize_mode_assumed: bool,
+    gpu_indices: Option<Vec<u64>>,
+    python_interpreter: Option<String>,
+    patience: Duration,
 }
 
 impl Algorithms {
@@ -211,6 +227,7 @@ impl Algorithms {
         limits: &SearchLimits,
         base: Base<'_>,
     ) -> Result<Self, Problem> {
+        let gpu_indices = top.indices("tunerGpuIndices")?;
         let mut tuner = algorithms::tuner(top, search_space, base)?;
         algorithms::set_repeats(limits.trial_repeats, &mut tuner)?;
         let mut assessor = algorithms::assessor(top, &tuner, base)?;
@@ -223,7 +240,17 @@ impl Algorithms {
             algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
         let goals = goals::with_direction(goals, objective.as_deref(), optimize_mode);
         algorithms::set_goals(&goals, search_space, &mut tuner)?;
-        Ok(Self { tuner, assessor, objective, goals, optimize_mode, optimize_mode_assumed })
+        Ok(Self {
+            tuner,
+            assessor,
+            objective,
+            goals,
+            optimize_mode,
+            optimize_mode_assumed,
+            gpu_indices,
+            python_interpreter: algorithms::interpreter(top, base)?,
+            patience: patience(top)?,
+        })
     }
 }
 
@@ -296,6 +323,10 @@ fn patience(top: &mut Section) -> Result<Duration, Problem> {
 
 /// Checks and records fields that NNI's manager or dispatcher uses and that have no effect in TrialKeeper.
 fn without_effect(top: &mut Section, base: Base<'_>, shared: &Shared) -> Result<(), Problem> {
+    if top.boolean_or("useAnnotation", false)? {
+        let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
+        return Err(top.fault("useAnnotation", problem));
+    }
     let debug = shared.debug.unwrap_or(false);
     top.record("debug", debug);
     let level = top.string_or("logLevel", if debug { "debug" } else { "info" })?;
@@ -311,17 +342,14 @@ fn without_effect(top: &mut Section, base: Base<'_>, shared: &Shared) -> Result<
 }
 
 /// Reads `searchSpace`, or else `searchSpaceFile`.
-fn search_space(top: &mut Section, base: Base<'_>, any_form: bool) -> Result<SearchSpace, Problem> {
-    let space = given_search_space(top, base, any_form)?;
+fn search_space(top: &mut Section, base: Base<'_>) -> Result<SearchSpace, Problem> {
+    let space = given_search_space(top, base)?;
     top.record("searchSpace", space.as_json());
     Ok(space)
 }
 
-fn given_search_space(
-    top: &mut Section,
-    base: Base<'_>,
-    any_form: bool,
-) -> Result<SearchSpace, Problem> {
+fn given_search_space(top: &mut Section, base: Base<'_>) -> Result<SearchSpace, Problem> {
+    let any_form = algorithms::takes_any_space(top);
     let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
         take_in(json).map_err(|error| {

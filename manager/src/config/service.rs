@@ -25,14 +25,15 @@ pub(super) fn service(
     base: Base<'_>,
 ) -> Result<Service, Problem> {
     let path = "trainingService";
-    let value = match top.take(path) {
+    let service = match top.take(path) {
         None => return Err(top.fault(path, "is missing; for example {platform: local}")),
         Some(Value::Array(parts)) => {
-            return hybrid::section(parts, |part| read_one(part, shared, shared_code, base));
+            hybrid::section(parts, |part| read_one(part, shared, shared_code, base))?
         }
-        Some(value) => value,
+        Some(value) => read_one(value, shared, shared_code, base)?,
     };
-    read_one(value, shared, shared_code, base)
+    top.record(path, &service.canonical);
+    Ok(service)
 }
 
 /// Reads one section.
