@@ -207,7 +207,6 @@ pub(super) fn kubeflow(
 }
 
 /// Reads the section of the other platforms on Kubernetes.
-#[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn section(
     workload: WorkloadKind,
     value: Value,
@@ -219,88 +218,166 @@ pub(super) fn section(
     let mut fields = Section::open("trainingService", value, &FIELDS)?;
     fields.record("platform", workload.platform());
     let inherited = Inherited::take(&mut fields, shared, shared_code, base)?;
-    let storage = storage::read(&mut fields, base)?;
-    let service_account = checked(&mut fields, "serviceAccountName", syntax::name)?;
-
-    let template = template::read(workload, &mut fields, base)?;
-    let metrics = fields.string("metricsFrom")?;
-    let main =
-        metrics.as_deref().map(|written| written.split_once(':').map_or(written, |(name, _)| name));
-    let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), main, base)?;
-    let workload = workload::for_roles(workload, &roles);
-    if workload == WorkloadKind::JobSet && template.is_some() {
-        let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";
-        return Err(fields.fault("taskRoles", what));
-    }
-    workload::check_roles(workload, &fields, &roles)?;
-    fields.boolean_or("reuseMode", true)?;
-    // Kept without effect: NNI limits its uploads, but TrialKeeper repeats them until they succeed or the manager is
-    // stopped.
-    fields.integer("uploadRetryCount", 0)?;
-    let namespace = checked(&mut fields, "namespace", syntax::namespace)?;
-    let kubeconfig = fields.absolute_path("kubeconfig", base)?;
-    let context = fields.string("context")?;
-    let advertise = fields.string("advertise")?;
-    let agent = agent(workload, &mut fields)?;
-    let image_pull_policy =
-        one_of(&mut fields, "imagePullPolicy", &["Always", "IfNotPresent", "Never"])?;
-    let image_pull_secrets = names(&mut fields, "imagePullSecrets")?;
-    let node_selector = labels(&mut fields, "nodeSelector")?;
-    let tolerations = tolerations(&mut fields, "tolerations")?;
-    let run_as_user = fields.integer_or("runAsUser", 0, USER)?;
-    let is_queued = fields.look("queue").is_some();
-    let default = if is_queued { QUEUED_START_UP_DEADLINE } else { START_UP_DEADLINE };
-    let start_up_deadline = fields.duration("startUpDeadline")?.unwrap_or(default);
-    let hand_over = one_of(&mut fields, "handOver", &["verdict", "object"])?;
-    let hand_over = match hand_over.as_deref() {
-        Some("object") => HandOver::Object,
-        Some(_) | None => HandOver::Verdict,
-    };
-    let metrics_from = metrics_from(&fields, metrics, &roles)?;
-    let barrier_image = checked(&mut fields, "barrierImage", syntax::image)?;
-    let queue = checked(&mut fields, "queue", syntax::name)?;
-    let priority_class = checked(&mut fields, "priorityClass", syntax::name)?;
-    let host_path_allowed = fields.boolean("allowHostPath")?.unwrap_or(false);
-    let mounts = mounts::read(workload, host_path_allowed, &mut fields)?;
-    let cache = cache::read(&mut fields, host_path_allowed, &agent, storage.needs_code())?;
-    let kueue = (queue.as_deref(), priority_class.as_deref());
-    workload::check_fields(workload, &fields, kueue, barrier_image.as_deref())?;
-
-    let commands = paths.into_iter().zip(roles.iter().map(|role| role.command.clone())).collect();
-    let main = roles.iter().find(|role| role.name == metrics_from.0);
+    let (spec, paths) = spec(workload, &mut fields, &inherited, base)?;
+    let own = spec.roles.iter().map(|role| role.command.clone());
+    let commands = paths.into_iter().zip(own).collect();
+    let main = spec.roles.iter().find(|role| role.name == spec.metrics_from.0);
     let Some(command) = main.map(|role| role.command.clone()) else { return Err(no_command()) };
     Ok(Service {
         command,
         commands,
         code: inherited.code,
         gpus: inherited.gpus,
-        spec: TrainingServiceSpec::Kubernetes(Box::new(KubernetesSpec {
-            workload,
-            queue,
-            priority_class,
-            kubeconfig,
-            context,
-            namespace,
-            service_account,
-            mounts,
-            cache,
-            storage,
-            roles,
-            template,
-            agent,
-            advertise: advertise.or(inherited.ip),
-            image_pull_policy,
-            image_pull_secrets,
-            node_selector,
-            tolerations,
-            run_as_user,
-            start_up_deadline,
-            hand_over,
-            metrics_from,
-            barrier_image,
-        })),
+        spec: TrainingServiceSpec::Kubernetes(Box::new(spec)),
         canonical: Value::Object(fields.into_canonical()),
     })
+}
+
+/// Reads the platforms' own fields. Returns the fields that hold the roles' commands, too.
+fn spec(
+    workload: WorkloadKind,
+    fields: &mut Section,
+    inherited: &Inherited,
+    base: Base<'_>,
+) -> Result<(KubernetesSpec, Vec<String>), Problem> {
+    let storage = storage::read(fields, base)?;
+    let service_account = checked(fields, "serviceAccountName", syntax::name)?;
+    let pods = Pods::take(workload, fields, inherited, base)?;
+    fields.boolean_or("reuseMode", true)?;
+    // Kept without effect: NNI limits its uploads, but TrialKeeper repeats them until they succeed or the manager is
+    // stopped.
+    fields.integer("uploadRetryCount", 0)?;
+    let cluster = Cluster::take(fields, base)?;
+    let agent = agent(pods.workload, fields)?;
+    let settings = PodSettings::take(fields)?;
+    let metrics_from = metrics_from(fields, pods.metrics, &pods.roles)?;
+    let barrier_image = checked(fields, "barrierImage", syntax::image)?;
+    let queue = checked(fields, "queue", syntax::name)?;
+    let priority_class = checked(fields, "priorityClass", syntax::name)?;
+    let host_path_allowed = fields.boolean("allowHostPath")?.unwrap_or(false);
+    let mounts = mounts::read(pods.workload, host_path_allowed, fields)?;
+    let cache = cache::read(fields, host_path_allowed, &agent, storage.needs_code())?;
+    let kueue = (queue.as_deref(), priority_class.as_deref());
+    workload::check_fields(pods.workload, fields, kueue, barrier_image.as_deref())?;
+    let spec = KubernetesSpec {
+        workload: pods.workload,
+        queue,
+        priority_class,
+        kubeconfig: cluster.kubeconfig,
+        context: cluster.context,
+        namespace: cluster.namespace,
+        service_account,
+        mounts,
+        cache,
+        storage,
+        roles: pods.roles,
+        template: pods.template,
+        agent,
+        advertise: cluster.advertise.or_else(|| inherited.ip.clone()),
+        image_pull_policy: settings.image_pull_policy,
+        image_pull_secrets: settings.image_pull_secrets,
+        node_selector: settings.node_selector,
+        tolerations: settings.tolerations,
+        run_as_user: settings.run_as_user,
+        start_up_deadline: settings.start_up_deadline,
+        hand_over: settings.hand_over,
+        metrics_from,
+        barrier_image,
+    };
+    Ok((spec, pods.paths))
+}
+
+/// The pods of a trial.
+struct Pods {
+    workload: WorkloadKind,
+    template: Option<Value>,
+    roles: Vec<RoleSpec>,
+    /// The field that holds the command of each role.
+    paths: Vec<String>,
+    /// The value of `metricsFrom` in the file.
+    metrics: Option<String>,
+}
+
+impl Pods {
+    fn take(
+        workload: WorkloadKind,
+        fields: &mut Section,
+        inherited: &Inherited,
+        base: Base<'_>,
+    ) -> Result<Self, Problem> {
+        let template = template::read(workload, fields, base)?;
+        let metrics = fields.string("metricsFrom")?;
+        let main =
+            metrics.as_deref().map(|name| name.split_once(':').map_or(name, |(name, _)| name));
+        let (roles, paths) = role::read(fields, inherited, template.as_ref(), main, base)?;
+        let workload = workload::for_roles(workload, &roles);
+        if workload == WorkloadKind::JobSet && template.is_some() {
+            let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";
+            return Err(fields.fault("taskRoles", what));
+        }
+        workload::check_roles(workload, fields, &roles)?;
+        Ok(Self { workload, template, roles, paths, metrics })
+    }
+}
+
+/// The connection to the cluster, and the address of the manager for its pods.
+struct Cluster {
+    namespace: Option<String>,
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    advertise: Option<String>,
+}
+
+impl Cluster {
+    fn take(fields: &mut Section, base: Base<'_>) -> Result<Self, Problem> {
+        Ok(Self {
+            namespace: checked(fields, "namespace", syntax::namespace)?,
+            kubeconfig: fields.absolute_path("kubeconfig", base)?,
+            context: fields.string("context")?,
+            advertise: fields.string("advertise")?,
+        })
+    }
+}
+
+/// The settings that the pods of all roles have in common.
+struct PodSettings {
+    image_pull_policy: Option<String>,
+    image_pull_secrets: Vec<String>,
+    node_selector: BTreeMap<String, String>,
+    tolerations: Vec<Value>,
+    run_as_user: u64,
+    start_up_deadline: Duration,
+    hand_over: HandOver,
+}
+
+impl PodSettings {
+    fn take(fields: &mut Section) -> Result<Self, Problem> {
+        let policies = ["Always", "IfNotPresent", "Never"];
+        Ok(Self {
+            image_pull_policy: one_of(fields, "imagePullPolicy", &policies)?,
+            image_pull_secrets: names(fields, "imagePullSecrets")?,
+            node_selector: labels(fields, "nodeSelector")?,
+            tolerations: tolerations(fields, "tolerations")?,
+            run_as_user: fields.integer_or("runAsUser", 0, USER)?,
+            start_up_deadline: start_up_deadline(fields)?,
+            hand_over: hand_over(fields)?,
+        })
+    }
+}
+
+/// Reads `startUpDeadline`. The default depends on a queue.
+fn start_up_deadline(fields: &mut Section) -> Result<Duration, Problem> {
+    let is_queued = fields.look("queue").is_some();
+    let default = if is_queued { QUEUED_START_UP_DEADLINE } else { START_UP_DEADLINE };
+    Ok(fields.duration("startUpDeadline")?.unwrap_or(default))
+}
+
+/// Reads `handOver`.
+fn hand_over(fields: &mut Section) -> Result<HandOver, Problem> {
+    match one_of(fields, "handOver", &["verdict", "object"])?.as_deref() {
+        Some("object") => Ok(HandOver::Object),
+        Some(_) | None => Ok(HandOver::Verdict),
+    }
 }
 
 fn agent(workload: WorkloadKind, fields: &mut Section) -> Result<AgentSource, Problem> {
