@@ -432,7 +432,7 @@ pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
 }
 
 /// The fields of an algorithm, in the order of the canonical form.
-const FIELDS: [&str; 5] = ["name", "className", "codeDirectory", "command", "classArgs"];
+pub(super) const FIELDS: [&str; 5] = ["name", "className", "codeDirectory", "command", "classArgs"];
 
 /// An algorithm as a section names it.
 struct NamedAlgorithm {

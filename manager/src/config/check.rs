@@ -19,7 +19,7 @@ use crate::search::tuner::CHECKPOINT_FOLDER;
 use crate::util::nearest::advice;
 
 /// The fields of NNI 3.0's `ExperimentConfig`, and TrialKeeper's, in the order of the canonical form.
-const FIELDS: [&str; 37] = [
+pub(super) const FIELDS: [&str; 37] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",

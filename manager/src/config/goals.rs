@@ -12,7 +12,7 @@ use crate::util::nearest::advice;
 /// The fields of an objective, in the order of the canonical form.
 pub(super) const OBJECTIVE: [&str; 2] = ["metric", "direction"];
 /// The fields of a constraint, in the order of the canonical form.
-const CONSTRAINT: [&str; 3] = ["metric", "min", "max"];
+pub(super) const CONSTRAINT: [&str; 3] = ["metric", "min", "max"];
 
 /// Reads `objectives` and `constraints`. `objective` is the metric that the field `objective` names, and `target` is
 /// the result that ends the search.

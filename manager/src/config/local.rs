@@ -10,7 +10,7 @@ use super::section::{Problem, Section, Shared};
 use super::{LocalSpec, TrainingServiceSpec};
 
 /// The fields of NNI 3.0's `LocalConfig`, in the order of the canonical form.
-const LOCAL_FIELDS: [&str; 10] = [
+pub(super) const FIELDS: [&str; 10] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -45,7 +45,7 @@ pub(super) fn section(
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {
-    let mut local = Section::open("trainingService", value, &LOCAL_FIELDS)?;
+    let mut local = Section::open("trainingService", value, &FIELDS)?;
     local.record("platform", "local");
     let Inherited { command, code, gpus, ip: _ } =
         Inherited::take(&mut local, shared, shared_code, base)?;

@@ -11,7 +11,7 @@ use super::section::{Problem, Section};
 use crate::util::nearest::advice;
 
 /// The fields, in the order of the canonical form.
-const FIELDS: [&str; 8] = [
+pub(super) const FIELDS: [&str; 8] = [
     "webhookUrl",
     "webhookUrlFile",
     "webhookUrlVariable",

@@ -11,7 +11,7 @@ use super::section::{Problem, Section, Shared, resolve};
 use super::{PluginSpec, TrainingServiceSpec, document};
 
 /// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.
-const COMMON: [&str; 7] = [
+pub(super) const COMMON: [&str; 7] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -23,7 +23,7 @@ const COMMON: [&str; 7] = [
 
 /// The other fields of `OpenpaiConfig`, and TrialKeeper's `tokenFile` and `caFile`, in the order of the canonical form.
 /// They are the settings of the plugin.
-const SETTINGS: [&str; 14] = [
+pub(super) const SETTINGS: [&str; 14] = [
     "host",
     "username",
     "token",

@@ -10,7 +10,7 @@ use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Problem, Section, Shared};
 
 /// The fields, in the order of the canonical form.
-const PLUGIN_FIELDS: [&str; 9] = [
+pub(super) const FIELDS: [&str; 9] = [
     "platform",
     "command",
     "settings",
@@ -49,7 +49,7 @@ pub(super) fn section(
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {
-    let mut section = Section::open("trainingService", value, &PLUGIN_FIELDS)?;
+    let mut section = Section::open("trainingService", value, &FIELDS)?;
     section.record("platform", "plugin");
     let Inherited { command, code, gpus, ip: advertise } =
         Inherited::take(&mut section, shared, shared_code, base)?;

@@ -13,7 +13,7 @@ use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Problem, Section, Shared};
 
 /// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
-const FIELDS: [&str; 9] = [
+pub(super) const FIELDS: [&str; 9] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -26,7 +26,7 @@ const FIELDS: [&str; 9] = [
 ];
 
 /// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's, in the order of the canonical form.
-const MACHINE: [&str; 18] = [
+pub(super) const MACHINE: [&str; 18] = [
     "host",
     "port",
     "user",

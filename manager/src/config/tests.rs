@@ -6,6 +6,7 @@ mod legacy;
 mod messages;
 mod openpai;
 mod points;
+pub(super) mod reference;
 
 use std::time::Duration;
 

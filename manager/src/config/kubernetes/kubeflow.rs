@@ -55,7 +55,7 @@ const ROLES: [&str; 3] = ["master", "worker", "ps"];
 const VERSIONS: [&str; 4] = ["v1alpha2", "v1beta1", "v1beta2", "v1"];
 
 /// The fields of a role: NNI's, and `privateRegistryAuthPath` of its v1 form.
-const ROLE_FIELDS: [&str; 8] = [
+pub(super) const ROLE_FIELDS: [&str; 8] = [
     "replicas",
     "command",
     "gpuNumber",

@@ -22,7 +22,7 @@ pub struct MountSpec {
 }
 
 /// The fields, in the order of the canonical form.
-const FIELDS: [&str; 8] =
+pub(super) const FIELDS: [&str; 8] =
     ["name", "path", "claimName", "nfs", "emptyDir", "image", "hostPath", "readOnly"];
 const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
 /// The longest name: a volume's name has at most 63 characters, and begins with `data-`.

@@ -44,7 +44,7 @@ pub struct CompletionPolicy {
 }
 
 /// The fields, in the order of the canonical form.
-const FIELDS: [&str; 9] = [
+pub(super) const FIELDS: [&str; 9] = [
     "name",
     "dockerImage",
     "taskNumber",

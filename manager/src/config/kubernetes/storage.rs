@@ -45,7 +45,7 @@ pub enum StorageSpec {
 }
 
 /// The fields of all types, in the order of the canonical form.
-const FIELDS: [&str; 10] = [
+pub(super) const FIELDS: [&str; 10] = [
     "storageType",
     "storage",
     "server",

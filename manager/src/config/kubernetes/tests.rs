@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
+use crate::config::tests::reference::expect_on_pages;
 use crate::config::{ExperimentSpec, load};
 
 pub(super) fn document(service: &Value) -> Value {
@@ -369,5 +370,20 @@ status: {state: Completed}
     for (template, message) in table {
         let problem = loaded(&document, template).unwrap_err();
         assert!(problem.starts_with(message), "{template}: {problem}");
+    }
+}
+
+#[test]
+fn every_field_is_on_a_page_about_kubernetes() {
+    #[rustfmt::skip]
+    let table: [(&[&str], &[&str]); 5] = [
+        (&FIELDS,                &["frameworkcontroller.md", "kubernetes-jobs.md"]),
+        (&role::FIELDS,          &["frameworkcontroller.md"]),
+        (&storage::FIELDS,       &["frameworkcontroller.md"]),
+        (&mounts::FIELDS,        &["kubernetes-jobs.md"]),
+        (&kubeflow::ROLE_FIELDS, &["kubeflow.md"]),
+    ];
+    for (fields, pages) in table {
+        expect_on_pages(fields, pages);
     }
 }
