@@ -67,54 +67,10 @@ pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
 }
 
-const TOP: [&str; 41] = [
-    "authorName",
-    "experimentName",
-    "description",
-    "trialConcurrency",
-    "maxExecDuration",
-    "maxTrialNum",
-    "maxTrialDuration",
-    "trainingServicePlatform",
-    "searchSpacePath",
-    "searchSpace",
-    "multiPhase",
-    "multiThread",
-    "nniManagerIp",
-    "logDir",
-    "debug",
-    "versionCheck",
-    "logLevel",
-    "logCollection",
-    "useAnnotation",
-    "tuner",
-    "assessor",
-    "advisor",
-    "trial",
-    "localConfig",
-    "remoteConfig",
-    "hybridConfig",
-    "machineList",
-    "kubeflowConfig",
-    "paiConfig",
-    "frameworkcontrollerConfig",
-    "sharedStorage",
-    // TrialKeeper's fields, which have the same names in both forms.
-    "objective",
-    "pythonInterpreter",
-    "tunerPatience",
-    "targetMetric",
-    "maxConsecutiveFailures",
-    "maxTrialRetries",
-    "notifications",
-    "initialTrials",
-    "owner",
-    "tags",
-];
-
 /// Maps v1 names to v2 names, which may be equal.
 type Renames = &'static [(&'static str, &'static str)];
 
+/// The fields of the top level whose values are the same in both forms.
 const COMMON: Renames = &[
     ("experimentName", "experimentName"),
     ("trialConcurrency", "trialConcurrency"),
@@ -129,6 +85,7 @@ const COMMON: Renames = &[
     ("logLevel", "logLevel"),
     ("useAnnotation", "useAnnotation"),
     ("sharedStorage", "sharedStorage"),
+    // TrialKeeper's fields, which have the same names in both forms.
     ("objective", "objective"),
     ("pythonInterpreter", "pythonInterpreter"),
     ("tunerPatience", "tunerPatience"),
@@ -139,6 +96,28 @@ const COMMON: Renames = &[
     ("initialTrials", "initialTrials"),
     ("owner", "owner"),
     ("tags", "tags"),
+];
+
+/// The other fields of the top level.
+const TOP: [&str; 18] = [
+    "authorName",
+    "description",
+    "trainingServicePlatform",
+    "multiPhase",
+    "multiThread",
+    "versionCheck",
+    "logCollection",
+    "tuner",
+    "assessor",
+    "advisor",
+    "trial",
+    "localConfig",
+    "remoteConfig",
+    "hybridConfig",
+    "machineList",
+    "kubeflowConfig",
+    "paiConfig",
+    "frameworkcontrollerConfig",
 ];
 
 const TRIAL: Renames =
@@ -266,7 +245,8 @@ struct Converter {
 
 impl Converter {
     fn document(&mut self, document: Value) -> Result<Map<String, Value>, Problem> {
-        let mut v1 = Section::open("", document, &TOP)?;
+        let known: Vec<&str> = firsts(COMMON).into_iter().chain(TOP).collect();
+        let mut v1 = Section::open("", document, &known)?;
         let platform = v1.string("trainingServicePlatform")?.unwrap_or_else(|| "local".to_owned());
         self.name("trainingService.platform", "trainingServicePlatform");
         self.possible(TRIAL, "trial", "");
