@@ -52,53 +52,63 @@ impl ExperimentTask {
         let words = self.last_words(&attempts).await?;
         let mut effects = Vec::new();
         for ((event, (trial, attempt)), words) in events.into_iter().zip(attempts).zip(words) {
-            let LastWords { verdict, metrics, started_at_ms, .. } = words;
-            let verdict = match verdict {
-                Some(verdict) => Some(verdict),
-                None => self.kept_verdict(&trial, &attempt).await?,
-            };
-            if !metrics.is_empty() {
-                self.state.record_metric();
-            }
-            if let Some(verdict) = &verdict
-                && verdict.stop == Some(StopReason::EarlyStop)
-                && self.state.intent(&trial).is_none()
-                && let Some(stop) = self.give_up(&trial, verdict.message.clone())
-            {
-                // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
-                self.perform(stop).await?;
-            }
-            let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
-            let objective = self.spec.objective.as_deref();
-            let found =
-                result::pick_with_goals(metrics.clone(), &attempt, objective, &self.spec.goals);
-            let gone = JobEnd::of(event);
-            let intent = self.state.intent(&trial);
-            let verdict = match ending::service_verdict(intent, verdict.as_ref(), &gone) {
-                Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
-                None => verdict,
-            };
-            // A trial that was stopped had no chance to report a final result.
-            let cut = intent == Some(StopReason::EarlyStop)
-                || ending::succeeded_without(intent, verdict.as_ref(), &gone);
-            let found = if cut && found.last.is_none() {
-                let derived = self.derive_result(&trial, &attempt, found).await?;
-                let (objective, goals) = (self.spec.objective.as_deref(), &self.spec.goals);
-                result::with_goals(derived, metrics, &attempt, objective, goals)
-            } else {
-                found
-            };
-            let result = found.last.clone();
-            let words = StoredEnd { result: found, verdict: verdict.clone(), started_at_ms };
-            self.pending_ends.insert(trial.clone(), words);
-            let verdict = verdict.map(Box::new);
-            let event = state::Event::Gone { trial, gone, verdict, result };
+            let event = self.end_of_job(event, trial, &attempt, words).await?;
             effects.extend(self.state.step(event, self.elapsed()));
         }
         self.perform_all(effects).await?;
         // Entries of retried trials, and of trials that had already ended, are not used.
         self.pending_ends.clear();
         Ok(())
+    }
+
+    /// Returns the event for the end of a job, and keeps the trial's results until the end is recorded.
+    async fn end_of_job(
+        &mut self,
+        event: JobEvent,
+        trial: TrialJobId,
+        attempt: &AttemptId,
+        words: LastWords,
+    ) -> Result<state::Event, store::Error> {
+        let LastWords { verdict, metrics, started_at_ms, .. } = words;
+        let verdict = match verdict {
+            Some(verdict) => Some(verdict),
+            None => self.kept_verdict(&trial, attempt).await?,
+        };
+        if !metrics.is_empty() {
+            self.state.record_metric();
+        }
+        if let Some(verdict) = &verdict
+            && verdict.stop == Some(StopReason::EarlyStop)
+            && self.state.intent(&trial).is_none()
+            && let Some(stop) = self.give_up(&trial, verdict.message.clone())
+        {
+            // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
+            self.perform(stop).await?;
+        }
+        let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
+        let objective = self.spec.objective.as_deref();
+        let found = result::pick_with_goals(metrics.clone(), attempt, objective, &self.spec.goals);
+        let gone = JobEnd::of(event);
+        let intent = self.state.intent(&trial);
+        let verdict = match ending::service_verdict(intent, verdict.as_ref(), &gone) {
+            Some(own) => Some(self.record_verdict(&trial, attempt, own).await?),
+            None => verdict,
+        };
+        // A trial that was stopped had no chance to report a final result.
+        let cut = intent == Some(StopReason::EarlyStop)
+            || ending::succeeded_without(intent, verdict.as_ref(), &gone);
+        let found = if cut && found.last.is_none() {
+            let derived = self.derive_result(&trial, attempt, found).await?;
+            let (objective, goals) = (self.spec.objective.as_deref(), &self.spec.goals);
+            result::with_goals(derived, metrics, attempt, objective, goals)
+        } else {
+            found
+        };
+        let result = found.last.clone();
+        let words = StoredEnd { result: found, verdict: verdict.clone(), started_at_ms };
+        self.pending_ends.insert(trial.clone(), words);
+        let verdict = verdict.map(Box::new);
+        Ok(state::Event::Gone { trial, gone, verdict, result })
     }
 
     /// Returns the trial, and the latest attempt that its agent reported for.
