@@ -87,6 +87,11 @@ const COMMON: Renames = &[
     ("sharedStorage", "sharedStorage"),
     // TrialKeeper's fields, which have the same names in both forms.
     ("objective", "objective"),
+    ("objectives", "objectives"),
+    ("constraints", "constraints"),
+    ("codeSnapshot", "codeSnapshot"),
+    ("recordPackages", "recordPackages"),
+    ("trialRepeats", "trialRepeats"),
     ("pythonInterpreter", "pythonInterpreter"),
     ("tunerPatience", "tunerPatience"),
     ("targetMetric", "targetMetric"),

@@ -16,6 +16,30 @@ fn a_legacy_document_is_converted_as_in_nni_and_keeps_all_fields() {
 }
 
 #[test]
+fn a_legacy_file_may_have_the_fields_that_nni_lacks() {
+    let (directory, file) = written(
+        "trialConcurrency: 1
+maxTrialNum: 4
+trainingServicePlatform: local
+searchSpacePath: space.json
+tuner: {builtinTunerName: TPE}
+trial: {command: 'true', codeDir: ., gpuNum: 0}
+objectives: [{metric: loss, direction: minimize}, {metric: score, direction: maximize}]
+constraints: [{metric: memory, max: 2}]
+codeSnapshot: true
+recordPackages: true
+trialRepeats: 2
+",
+    );
+    let space = r#"{"x": {"_type": "choice", "_value": [1, 2]}}"#;
+    std::fs::write(directory.path().join("space.json"), space).unwrap();
+    let fields = load(&file).unwrap().canonical;
+    for name in ["objectives", "constraints", "codeSnapshot", "recordPackages", "trialRepeats"] {
+        assert!(!fields[name].is_null(), "{name}: {fields}");
+    }
+}
+
+#[test]
 fn a_legacy_file_is_read() {
     let (directory, file) = written(
         "authorName: me
