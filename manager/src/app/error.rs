@@ -123,7 +123,7 @@ pub enum Error {
     /// The experiment should stop, but the database could not be written, so nothing was stopped.
     #[error(
         "the experiment was not stopped, because its database cannot be written; running trials continue, and \
-         `trial-manager resume {id}` takes them over"
+         `trial-manager resume {id}` adopts them"
     )]
     Left {
         /// The id.
