@@ -23,7 +23,10 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     assert_eq!(shown["chosen_objective"], "val_loss");
     assert!(shown["direction_warning"].as_str().unwrap().starts_with(doubt), "{shown}");
     let shown = show("table");
-    assert!(shown.contains("maximize: val_loss, chosen from what trials print"), "{shown}");
+    assert!(
+        shown.contains("maximize: val_loss, chosen from the metrics that trials print"),
+        "{shown}"
+    );
 
     let named = Search::new("echo val_loss=0.5", 1).with("objective", "val_loss");
     let mut doctor = bed.manager();
@@ -139,7 +142,10 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let trials = trials["trials"].as_array().unwrap();
     let first = trials.iter().find(|trial| trial["sequence"] == 0).unwrap();
     let page = get(&format!("/trials/{}", first["id"].as_str().unwrap())).unwrap();
-    assert!(page.contains("objective-chosen") && page.contains("was taken for"), "{page}");
+    assert!(
+        page.contains("objective-chosen") && page.contains("was chosen as the result"),
+        "{page}"
+    );
     gate.open(1);
     let done = Outcome::of(running.finish(BOUND));
     done.expect_done(2, 0);

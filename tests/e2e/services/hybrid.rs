@@ -162,7 +162,7 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
         parts[0]["running"] == 1 && parts[1]["running"] == 2 && parts[0]["free"] == 0
     });
     assert_eq!(shown[0].get("limit"), None, "the limit is the plugin's, not the file's");
-    let why = "no training service has room for it (trainingService[0] (plugin): it has no room; \
+    let why = "no training service has room for the trial (trainingService[0] (plugin): it has no room; \
                trainingService[1] (local): it has 2 of at most 2 trials (`trialConcurrency`))";
     wait_for("the fourth trial to wait", BOUND, || {
         let shown = api_answer(&manager, "/api/v1/trials")?;

@@ -72,7 +72,7 @@ fn a_search_without_a_result_exits_with_1_and_the_remedy() {
     let search = Search::new("true", 1).run(&bed);
     search.expect_done(1, 0);
     assert_eq!(search.code, 1, "{search:#?}");
-    assert!(search.stderr.contains("print one as name=value"), "{}", search.stderr);
+    assert!(search.stderr.contains("print a result as name=value"), "{}", search.stderr);
     assert!(search.trial(0).final_result.is_null());
     assert!(search.trial(0).intermediate.is_empty());
     assert!(search.best.is_none());

@@ -54,7 +54,7 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
     #[rustfmt::skip]
     let table = [
         (None, Some(2020), "the client certificate in the kubeconfig ", " expired on 2020-12-31 00:00:00 UTC: log in again"),
-        (Some(2020), None, "the certificate of the cluster at https://127.0.0.1:", " has expired on 2020-12-31 00:00:00 UTC: who runs"),
+        (Some(2020), None, "the certificate of the cluster at https://127.0.0.1:", " has expired on 2020-12-31 00:00:00 UTC: ask the cluster's administrator"),
     ];
     for (own, client, starts, refusal) in table {
         let tls = Tls::with(&kube, own, client);
