@@ -85,7 +85,7 @@ fn a_class_without_a_direction_argument_is_named() {
     let with_direction =
         json!({"className": "mine.Strict", "classArgs": {"optimize_mode": "minimize"}});
     let output = doctor(&bed, &search.with("assessor", with_direction), false);
-    assert!(!output.contains("is not told"), "{output}");
+    assert!(!output.contains("does not learn"), "{output}");
 }
 
 #[test]
