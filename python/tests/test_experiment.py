@@ -299,9 +299,7 @@ def test_an_id_of_ones_own_is_taken_once(tmp_path):
     assert experiment.id == "mine"
     assert experiment.run().folder == tmp_path / "mine"
     again = of(REPORT, tmp_path, id="mine", max_trial_number=1)
-    refusal = (
-        f"experiment mine already exists in {tmp_path}/mine: continue it with `trial-manager resume mine`"
-    )
+    refusal = f"experiment mine already exists in {tmp_path}/mine: continue it with `trial-manager resume mine`"
     with pytest.raises(tk.ConfigurationError, match=re.escape(refusal)):
         again.run()
     assert again.resume().wait(timeout=60) == "DONE"

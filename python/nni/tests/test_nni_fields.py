@@ -20,7 +20,9 @@ def fold(name):
 def listed(file, constant):
     """Returns the strings of a list in the manager's source."""
     text = (SOURCE / file).read_text(encoding="utf-8")
-    (found,) = re.findall(rf"^const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        rf"^(?:pub\(super\) )?const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL
+    )
     return re.findall(r'"(\w+)"', found)
 
 
@@ -28,11 +30,12 @@ def listed(file, constant):
     ("file", "constant", "classes"),
     [
         ("check.rs", "FIELDS", [config.ExperimentConfig]),
-        ("local.rs", "LOCAL_FIELDS", [config.LocalConfig]),
+        ("local.rs", "FIELDS", [config.LocalConfig]),
         ("remote.rs", "FIELDS", [config.RemoteConfig]),
         ("remote.rs", "MACHINE", [config.RemoteMachineConfig]),
-        ("openpai.rs", "FIELDS", [config.OpenpaiConfig]),
-        ("plugin.rs", "PLUGIN_FIELDS", [config.PluginConfig]),
+        ("openpai.rs", "COMMON", [config.OpenpaiConfig]),
+        ("openpai.rs", "SETTINGS", [config.OpenpaiConfig]),
+        ("plugin.rs", "FIELDS", [config.PluginConfig]),
         ("kubernetes.rs", "FIELDS", [config.FrameworkControllerConfig, config.KubernetesConfig]),
         ("kubernetes.rs", "FIELDS", [config.TrainerConfig, config.KubeflowConfig]),
         ("kubernetes/role.rs", "FIELDS", [config.FrameworkControllerRoleConfig]),
