@@ -168,7 +168,7 @@ pub enum WatchEvent {
     Begin,
     /// The current state of an object.
     There(WatchedObject),
-    /// The listing is complete: objects not listed since [`Seen::Begin`] are gone.
+    /// The listing is complete: objects not listed since [`Self::Begin`] are gone.
     Complete,
     /// An object is gone.
     Gone(WatchedObject),
