@@ -117,7 +117,7 @@ fn lock(file: File) -> Result<Flock<File>, (File, Errno)> {
     let mut locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
     for _ in 0..PROBE_TRIES {
         let Err((file, Errno::EWOULDBLOCK)) = locked else { break };
-        std::thread::sleep(PROBE_PAUSE);
+        std::thread::park_timeout(PROBE_PAUSE);
         locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
     }
     locked

@@ -242,7 +242,10 @@ pub fn full_disk(relief: DiskRelief) {
     let mut kill = bed.manager();
     kill.args(["trial", "kill", &trial, "--experiment", &id, "--data-dir"]).arg(bed.data());
     let refused = bed.start(&mut kill).finish(BOUND);
-    assert!(refused.code != Some(0) && refused.stderr.contains("was not carried out"), "{refused:?}");
+    assert!(
+        refused.code != Some(0) && refused.stderr.contains("was not carried out"),
+        "{refused:?}"
+    );
     assert!(refused.stderr.contains("no space is left"), "{}", refused.stderr);
 
     drop(reader);
