@@ -127,10 +127,12 @@ impl Browser {
         self.session_request("POST", "/execute/sync", Some(&json!({"script": script, "args": []})))
     }
 
-    /// Waits until a script returns a result that is neither null nor false, and returns it.
+    /// Waits until a script returns a result that is neither null nor false, and returns it. The script runs
+    /// only in parsed pages, because a page that is still loading may have no body.
     pub fn wait(&self, what: &str, bound: Duration, script: &str) -> Value {
+        let script = format!("if (document.readyState === 'loading') return null;\n{script}");
         wait_for(what, bound, || {
-            let found = self.script(script);
+            let found = self.script(&script);
             (found != Value::Null && found != Value::Bool(false)).then_some(found)
         })
     }
