@@ -36,8 +36,9 @@ const CHECKED_BYTES: u64 = 64 << 20;
 /// The time that a statement waits while another process, such as `sqlite3` or a backup, has locked the file.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The number of tries for a lock that another process holds, and the pause between them.
-const LOCK_TRIES: u32 = 5;
+/// The number of tries for a lock that another process holds, and the pause between them. Together they exceed the
+/// time that a process needs to check the lock, or to replace itself after a fork, on a busy machine.
+const LOCK_TRIES: u32 = 100;
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The writer's connection, and the lock that excludes other managers while it exists.
@@ -188,7 +189,8 @@ fn lock(path: &Path) -> Result<File, Error> {
     for tries in 1.. {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // Another process may hold the lock for a moment only, to check whether it is held.
+            // Another process may hold the lock for a moment only: it checks whether it is held, or was forked
+            // from the previous holder and has not called `exec` yet.
             Err(TryLockError::WouldBlock) if tries < LOCK_TRIES => {
                 std::thread::park_timeout(LOCK_RETRY_PAUSE);
             }
