@@ -120,6 +120,12 @@ pub fn succeeded_without(
     intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
 }
 
+/// Returns whether a verdict ends its trial whatever becomes of the job. A stop that the manager did not request does
+/// not, since the platform may have removed the job's machine and may run the trial again.
+pub fn is_final(verdict: &Verdict) -> bool {
+    !matches!(verdict.cause, Cause::Stopped | Cause::Preempted) || verdict.stop.is_some()
+}
+
 /// Returns whether the agent saw no more of the trial's end than a signal that requests an end. A service may send it
 /// to all processes of a job, as Slurm does at its time limit. If it reaches the trial before the agent, the verdict's
 /// cause is the signal, not the stop.

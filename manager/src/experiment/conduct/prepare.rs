@@ -18,6 +18,7 @@ use super::stop_rules::StopRules;
 use super::transient_errors::WriteWatch;
 use super::{Dependencies, ExperimentTask, Job, TaskEvent, trial_result};
 use crate::config::ExperimentSpec;
+use crate::experiment::ending;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{
@@ -287,10 +288,24 @@ async fn fate(
             gone.push(event);
             Fate::Alive { running_for: None }
         }
+        // The job was deleted after its trial had ended. A trial that was only stopped runs again.
+        Adopted::Unknown if known.ended && has_final_verdict(&deps.store, row).await? => {
+            gone.push(JobEvent::unexplained(row.id.clone(), submitted));
+            Fate::Alive { running_for: None }
+        }
         // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
         // the job.
         Adopted::Gone(_) | Adopted::Unknown => Fate::RunAgain,
     })
+}
+
+/// Returns whether the store has a verdict that ends the trial of a job that no longer exists.
+async fn has_final_verdict(store: &Store, row: &TrialRow) -> Result<bool, store::Error> {
+    let words = store.last_words(vec![(row.id.clone(), row.attempt.clone())]).await?;
+    Ok(words
+        .into_iter()
+        .filter_map(|words| words.verdict)
+        .any(|verdict| ending::is_final(&verdict)))
 }
 
 /// Returns the start that an agent has reported of a trial that waits according to the store. `None` also for a trial

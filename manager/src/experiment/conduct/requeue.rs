@@ -1,9 +1,10 @@
 //! Handles attempts that a queue takes back and another pod runs again, and trials that end before their jobs.
 
 use tracing::info;
-use trial_protocol::{AttemptId, Cause, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, TrialJobId, Verdict};
 
 use super::ExperimentTask;
+use crate::experiment::ending;
 use crate::experiment::notice::Notice;
 use crate::experiment::state;
 use crate::job_state::JobState;
@@ -95,13 +96,10 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Remembers a trial whose agent has reported the end, if the trial may end before its job. A stop that the manager
-    /// did not request does not end the trial, since the platform may have removed the pod and may run it again.
+    /// Remembers a trial whose agent has reported the end, if the trial may end before its job.
     pub(super) fn note_final_verdict(&mut self, trial: &TrialJobId, verdict: &Verdict) {
-        let is_stopped = matches!(verdict.cause, Cause::Stopped | Cause::Preempted);
-        let is_final = !is_stopped || verdict.stop.is_some();
         if let Some(job) = self.jobs.get(trial)
-            && is_final
+            && ending::is_final(verdict)
             && self.launcher.service().ends_with_verdict()
         {
             self.final_verdicts.push((trial.clone(), job.attempt.clone()));

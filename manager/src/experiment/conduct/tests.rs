@@ -79,8 +79,12 @@ impl Bed {
 
     /// Kills the manager and starts another, for which the jobs are alive.
     async fn resumed(self) -> Self {
+        self.resumed_with(Service { alive: true, ..Service::default() }).await
+    }
+
+    /// Kills the manager and starts another with this service.
+    async fn resumed_with(self, service: Service) -> Self {
         let (folder, store) = self.died().await;
-        let service = Service { alive: true, ..Service::default() };
         Self::start(folder, store, service, (1, 1), None)
     }
 
@@ -380,6 +384,29 @@ async fn a_lost_trial_is_found_by_the_next_manager() {
     bed.send(&trial, 1, vec![result(1.0)]).await;
     bed.trial(JobState::Running).await;
     bed.lost().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_with_a_final_verdict_does_not_run_again_without_its_job() {
+    for (cause, runs_again) in [(Cause::Succeeded, false), (Cause::Stopped, true)] {
+        let bed = Bed::new().await;
+        let trial = bed.begun().await;
+        bed.send(&trial, 1, vec![result(7.0), ended(cause)]).await;
+        bed.settled().await;
+        // A user deletes the job while no manager runs.
+        let bed = bed.resumed_with(Service { forgets: true, ..Service::default() }).await;
+        if runs_again {
+            let begun = std::time::Instant::now();
+            while bed.service.submitted.lock().unwrap().is_empty() {
+                assert!(begun.elapsed() < BOUND, "the trial does not run again");
+                tokio::task::yield_now().await;
+            }
+        } else {
+            bed.trial(JobState::Succeeded).await;
+            assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
+            assert_eq!(*bed.service.submitted.lock().unwrap(), []);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,6 +16,8 @@ pub(super) struct Service {
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
+    /// Set if the service does not know the jobs of an earlier manager.
+    pub(super) forgets: bool,
     /// Set if trials end with their agents' verdicts, before their jobs.
     pub(super) hands_over: bool,
     pub(super) handed_over: Mutex<Vec<TrialJobId>>,
@@ -52,6 +54,9 @@ impl TrainingService for Service {
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         if self.alive {
             return Adopted::Alive;
+        }
+        if self.forgets {
+            return Adopted::Unknown;
         }
         self.deliver_rest().await;
         let (trial, attempt) = (trial.clone(), attempt.clone());
