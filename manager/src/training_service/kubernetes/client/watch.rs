@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, stream};
 use kube::api::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope, Resource};
-use kube::runtime::utils::Backoff;
+use kube::runtime::watcher as follow;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as follow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokio::time::sleep;
 
 use super::{Cluster, Resource as Kind, error};
 use crate::util::errors::chain;
@@ -176,25 +176,36 @@ pub enum WatchEvent {
     Trouble(String),
 }
 
-/// Pauses after failures, short at first, a few seconds at most, and short again after a success. A watch that is often
-/// cut must not lag for half a minute, as with kube's own pauses.
+/// The pauses between the tries of a watch: short at first, a few seconds at most, and short again after an event. A
+/// watch that is often cut must not lag for half a minute, as with kube's own pauses.
 #[derive(Debug, Default)]
-struct Pauses(u32);
+struct Pauses {
+    failures: u32,
+    is_due: bool,
+}
 
-impl Iterator for Pauses {
-    type Item = Duration;
+impl Pauses {
+    /// Handles the next item of a watch.
+    fn observe<T>(&mut self, item: &Result<Event<T>, watcher::Error>) {
+        match item {
+            Err(_) => (self.failures, self.is_due) = (self.failures.saturating_add(1), true),
+            // It precedes the request.
+            Ok(Event::Init) => {}
+            Ok(_) => self.failures = 0,
+        }
+    }
 
-    fn next(&mut self) -> Option<Duration> {
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.0);
-        self.0 = self.0.saturating_add(1);
-        Some(pause.min(LONGEST_PAUSE))
+    /// Returns the pause before the next try, if one is due.
+    fn take(&mut self) -> Option<Duration> {
+        let is_due = std::mem::take(&mut self.is_due);
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.saturating_sub(1));
+        is_due.then(|| pause.min(LONGEST_PAUSE))
     }
 }
 
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.0 = 0;
-    }
+/// Returns whether the server rejects the version at which a watch resumes. The library would try it again for ever.
+fn is_outdated(item: &Result<Event<WatchedObject>, watcher::Error>) -> bool {
+    matches!(item, Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))) if status.code == 410)
 }
 
 impl Cluster {
@@ -211,8 +222,20 @@ impl Cluster {
             timeout: Some(WATCH_S),
             ..watcher::Config::default()
         };
-        let server = self.server.clone();
-        let stream = follow(self.objects(resource), config).backoff(Pauses::default());
+        let (server, api) = (self.server.clone(), self.objects(resource));
+        let begin = move || Box::pin(follow(api.clone(), config.clone()));
+        let state = (begin(), Pauses::default(), begin);
+        let stream = stream::unfold(state, async |(mut watch, mut pauses, begin)| {
+            if let Some(pause) = pauses.take() {
+                sleep(pause).await;
+            }
+            let item = watch.next().await?;
+            pauses.observe(&item);
+            if is_outdated(&item) {
+                watch = begin();
+            }
+            Some((item, (watch, pauses, begin)))
+        });
         Box::pin(stream.map(move |event| match event {
             Ok(Event::Init) => WatchEvent::Begin,
             Ok(Event::InitApply(object) | Event::Apply(object)) => WatchEvent::There(object),
@@ -233,6 +256,39 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watch_that_fails_again_and_again_is_tried_less_often() {
+        let failure = || Err(watcher::Error::NoResourceVersion);
+        let mut pauses = Pauses::default();
+        assert_eq!(pauses.take(), None);
+        let waited: Vec<u128> = (0..9)
+            .filter_map(|_| {
+                // A listing begins with an item before its request.
+                pauses.observe::<()>(&Ok(Event::Init));
+                pauses.observe::<()>(&failure());
+                pauses.take().map(|pause| pause.as_millis())
+            })
+            .collect();
+        assert_eq!(waited, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        pauses.observe::<()>(&Ok(Event::InitDone));
+        assert_eq!(pauses.take(), None);
+        pauses.observe::<()>(&failure());
+        assert_eq!(pauses.take(), Some(FIRST_PAUSE));
+    }
+
+    #[test]
+    fn a_watch_whose_version_is_too_old_begins_again() {
+        let status = |code| {
+            let status = kube::core::Status { code, ..kube::core::Status::default() };
+            kube::Error::Api(Box::new(status))
+        };
+        assert!(is_outdated(&Err(watcher::Error::WatchStartFailed(status(410)))));
+        assert!(!is_outdated(&Err(watcher::Error::WatchStartFailed(status(500)))));
+        // The library lists again by itself.
+        assert!(!is_outdated(&Err(watcher::Error::InitialListFailed(status(410)))));
+        assert!(!is_outdated(&Ok(Event::InitDone)));
+    }
 
     #[test]
     fn only_the_used_fields_of_an_object_are_read() {
