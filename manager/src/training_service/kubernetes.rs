@@ -38,7 +38,8 @@ use trial_protocol::{AttemptId, TrialJobId};
 use self::cleanup::clean;
 use self::client::{Cluster, PODS, Resource, SECRETS};
 use self::manifest::Common;
-use self::tracker::Tracker;
+use self::tracker::{Act, Tracker};
+use self::watch_clock::WatchClock;
 use self::watching::Watched;
 use self::workload::{Workload, workload};
 use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
@@ -156,8 +157,13 @@ impl TrainingService for KubernetesService {
         shared.nearer.notify_one();
         let (task, job) = (Arc::clone(shared), job.clone());
         shared.tasks.spawn(async move {
-            let outcome = task.create_objects(&name, &job).await;
-            let acts = task.tracker().handle_submission(&name, outcome, task.now());
+            let mut may_exist = false;
+            let outcome = task.create_objects(&name, &job, &mut may_exist).await;
+            let is_given_up = outcome.is_err();
+            let mut acts = task.tracker().handle_submission(&name, outcome, task.now());
+            if is_given_up && may_exist {
+                acts.push(Act::Discard(name));
+            }
             task.perform(acts);
         });
         Ok(())
@@ -346,11 +352,12 @@ impl Shared {
     }
 
     /// Creates the objects of an attempt. An object that already exists comes from a manager that crashed or from a
-    /// lost answer.
+    /// lost answer. Sets `may_exist` if an answer about the workload was lost, since the cluster may have created it.
     async fn create_objects(
         self: &Arc<Self>,
         name: &str,
         job: &TrialJobSpec,
+        may_exist: &mut bool,
     ) -> Result<(), String> {
         let common = &self.settings.common;
         let objects = [
@@ -372,6 +379,7 @@ impl Shared {
                 (next, is_lost) = (next + 1, false);
                 continue;
             };
+            *may_exist |= *kind == self.kind.resource() && error.may_pass();
             let needs_shared = error.is_not_found() || self.kind.lacks_shared(&error.to_string());
             // The preflight checks showed that the account has the rights, so a quota is exhausted or an object was
             // removed since. The trial is not at fault and waits for at most `startUpDeadline`.

@@ -172,7 +172,12 @@ impl Tracker {
                 }
                 Vec::new()
             }
-            Err(message) => self.end(name, Outcome::failure(message)),
+            Err(message) => {
+                // A watch has shown the workload, although no answer confirmed its creation.
+                let discard = job.made.then(|| Act::Discard(name.to_owned()));
+                let acts = self.end(name, Outcome::failure(message));
+                acts.into_iter().chain(discard).collect()
+            }
         }
     }
 

@@ -371,3 +371,22 @@ fn a_job_that_outlives_its_trial_is_stopped() {
     tracker.end_deleted_workload("ja");
     assert!(!tracker.has_handed_over());
 }
+#[test]
+fn a_workload_whose_submission_was_given_up_is_deleted_if_it_was_seen() {
+    for is_seen in [false, true] {
+        let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+        tracker.begin_listing();
+        tracker.complete_listing();
+        let (trial, attempt) = ids();
+        tracker.submit("ja", trial.clone(), attempt, at(0));
+        assert_eq!(tracker.stop_trial(&trial, at(1)), []);
+        if is_seen {
+            // The answer to the request was lost.
+            tracker.handle_phase("ja", JobPhase::Waiting, at(2));
+        }
+        let acts = tracker.handle_submission("ja", Err("stopped".to_owned()), at(3));
+        assert_eq!(acts.contains(&Act::Discard("ja".to_owned())), is_seen, "{acts:?}");
+        assert!(end_of(&acts).message.is_some());
+    }
+}
+
