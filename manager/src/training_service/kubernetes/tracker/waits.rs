@@ -17,8 +17,12 @@ impl Tracker {
         let Some(job) = self.jobs.get(name).filter(|job| job.is_idle(wanted)) else {
             return Vec::new();
         };
+        let is_quota = why.as_ref().is_some_and(|why| why.contains("exceeded quota"));
         let why = why.or_else(|| job.idle_reason(kind, wanted));
-        self.set_wait_reason(name, why)
+        let acts = self.set_wait_reason(name, why);
+        // The pods of finished workloads count for a quota of objects.
+        let tidy = is_quota.then(|| self.delete_old_workloads()).flatten();
+        acts.into_iter().chain(tidy).collect()
     }
 
     /// Handles the last line of output, if known, of a running pod whose agent has not reported.

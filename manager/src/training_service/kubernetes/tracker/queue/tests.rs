@@ -372,6 +372,26 @@ fn a_job_that_outlives_its_trial_is_stopped() {
     assert!(!tracker.has_handed_over());
 }
 #[test]
+fn a_quota_that_refuses_a_pod_makes_room_by_deleting_old_workloads() {
+    let mut tracker = made(false);
+    for old in 0..30 {
+        let attempt = AttemptId::new(format!("o{old}-1")).unwrap();
+        let trial = TrialJobId::new(format!("o{old}")).unwrap();
+        let name = format!("jo{old}");
+        tracker.submit(&name, trial, attempt, at(0));
+        tracker.handle_submission(&name, Err("no".to_owned()), at(0));
+    }
+    tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+    let why = |text: &str| Some(format!("the controller cannot create its pod: {text}"));
+    let tidies =
+        |acts: &[Act]| acts.iter().any(|act| matches!(act, Act::Tidy(old) if old.len() == 20));
+    let acts = tracker.handle_missing_pod("ja", why("forbidden: no such account"));
+    assert!(!tidies(&acts), "{acts:?}");
+    let acts = tracker.handle_missing_pod("ja", why("forbidden: exceeded quota: q, count/pods=1"));
+    assert!(tidies(&acts), "{acts:?}");
+}
+
+#[test]
 fn a_workload_whose_submission_was_given_up_is_deleted_if_it_was_seen() {
     for is_seen in [false, true] {
         let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
