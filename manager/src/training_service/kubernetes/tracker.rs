@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, Class, TrialJobId};
 
 pub use self::act::Act;
 use self::job::{ForcedEnd, Job, Stop, UNREPORTED, report_reason};
@@ -350,23 +350,29 @@ impl Tracker {
         if job.is_inspected {
             return Vec::new();
         }
-        let message = match job.stop {
+        let end = match job.stop {
             Some(Stop::Deleted) => {
-                "the workload did not end within its time and was deleted".to_owned()
+                let message = "the workload did not end within its time and was deleted";
+                return self.end(name, Outcome::failure(message.to_owned()));
             }
-            Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => {
-                job.is_inspected = true;
-                job.phase = JobPhase::Ending;
-                return vec![Act::AwaitPods(name.to_owned())];
-            }
+            Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => None,
             Some(Stop::Wanted | Stop::Asked(_)) | None => {
-                format!("its {} was deleted, but not by the manager", self.kind.resource().kind)
+                let kind = self.kind.resource().kind;
+                let message = format!("its {kind} was deleted, but not by the manager");
+                Some(ForcedEnd { message, class: Some(Class::Transient), disruption: None })
             }
         };
-        self.end(name, Outcome::failure(message))
+        job.forced = job.forced.take().or(end);
+        if self.kind.stop() == StopRequest::Delete {
+            // The pods have their grace period. Another attempt must not run beside them.
+            (job.is_inspected, job.phase) = (true, JobPhase::Ending);
+            (job.waits_since, job.runs_since, job.suspended_since) = (None, None, None);
+            return vec![Act::AwaitPods(name.to_owned())];
+        }
+        self.end_deleted_workload(name)
     }
 
-    /// Ends a workload that was deleted on request. Its pods are gone, or their time limit has passed.
+    /// Ends a workload that was deleted. Its pods are gone, or their time limit has passed.
     pub fn end_deleted_workload(&mut self, name: &str) -> Vec<Act> {
         self.end(name, Outcome::failure("stopped on request".to_owned()))
     }

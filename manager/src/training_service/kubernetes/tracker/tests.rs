@@ -57,6 +57,14 @@ fn gone(exit_code: Option<i32>, message: &str) -> Act {
     Act::Report(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
 }
 
+/// Returns the end of a trial whose Framework was deleted by another client.
+fn removed() -> Act {
+    let message = "its Framework was deleted, but not by the manager".to_owned();
+    let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
+    let (message, class) = (Some(message), Some(Class::Transient));
+    Act::Report(JobNews::Gone(JobEvent { message, class, ..unexplained }))
+}
+
 fn waits(why: &str) -> Act {
     let (trial, attempt) = (trial("a"), attempt("a"));
     Act::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
@@ -83,17 +91,11 @@ fn the_end_is_reported_once() {
 #[test]
 fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     // The workload was deleted while it was watched.
-    assert_eq!(
-        made().handle_deleted_workload("fa"),
-        [gone(None, "its Framework was deleted, but not by the manager")]
-    );
+    assert_eq!(made().handle_deleted_workload("fa"), [removed()]);
     // The workload was deleted during a gap in the watch.
     let mut tracker = made();
     tracker.begin_listing();
-    assert_eq!(
-        tracker.complete_listing(),
-        [gone(None, "its Framework was deleted, but not by the manager")]
-    );
+    assert_eq!(tracker.complete_listing(), [removed()]);
     // The workload was created after the listing began, or is not created yet, so the listing need not have it.
     let mut tracker = self::tracker();
     tracker.begin_listing();
@@ -105,10 +107,7 @@ fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     assert_eq!(tracker.complete_listing(), []);
     // The workload disappeared between its turn in the list and the end of the list.
     tracker.begin_listing();
-    assert_eq!(
-        tracker.handle_deleted_workload("fa"),
-        [gone(None, "its Framework was deleted, but not by the manager")]
-    );
+    assert_eq!(tracker.handle_deleted_workload("fa"), [removed()]);
     assert_eq!(tracker.complete_listing(), []);
 }
 
@@ -458,10 +457,7 @@ fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     tracker.begin_listing();
     tracker.begin_listing();
     assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
-    assert_eq!(
-        tracker.complete_listing(),
-        [gone(None, "its Framework was deleted, but not by the manager")]
-    );
+    assert_eq!(tracker.complete_listing(), [removed()]);
     let vanished = tracker.adopt("fb", &trial("b"), &attempt("b"), at(4));
     assert_eq!(vanished, (Adopted::Unknown, vec![]));
 }
@@ -535,13 +531,6 @@ fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
     assert_eq!(tracker.handle_deleted_workload("ja"), [], "the pods are awaited once");
     assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, "stopped on request")]);
     assert_eq!(tracker.end_deleted_workload("ja"), []);
-
-    let mut tracker = batch_job();
-    assert_eq!(tracker.handle_phase("ja", JobPhase::Running, at(1)), []);
-    assert_eq!(
-        tracker.handle_deleted_workload("ja"),
-        [gone(None, "its Job was deleted, but not by the manager")]
-    );
 }
 
 #[test]

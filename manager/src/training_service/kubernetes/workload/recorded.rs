@@ -161,13 +161,13 @@ impl<'a> Player<'a> {
                     self.tracker.handle_deleted_workload(&name);
                     self.tracker.end_deleted_workload(&name)
                 }
+                // Another client deleted the workload, and the recording ends after its pods.
+                Act::AwaitPods(name) => self.tracker.end_deleted_workload(&name),
                 // The recording has the queue's messages, and no answers to queries.
                 Act::WatchQueue | Act::ReadOutput(_) | Act::QueryMissingPod(_) => Vec::new(),
-                Act::Stop(_)
-                | Act::Discard(_)
-                | Act::Delete(_)
-                | Act::AwaitPods(_)
-                | Act::Tidy(_) => panic!("{}: {act:?}", self.case),
+                Act::Stop(_) | Act::Discard(_) | Act::Delete(_) | Act::Tidy(_) => {
+                    panic!("{}: {act:?}", self.case)
+                }
             };
             self.perform(more);
         }

@@ -358,6 +358,21 @@ fn only_deleted_pods_are_reported_as_departed_and_only_once() {
 }
 
 #[test]
+fn a_job_that_another_client_deletes_ends_with_its_pods() {
+    let mut tracker = made(false);
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    // The garbage collector deletes the pods, and a listing lacks the Job.
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
+    assert_eq!(tracker.tick(at(5000)), []);
+    let acts = tracker.end_deleted_workload("ja");
+    let end = end_of(&acts);
+    assert_eq!(end.class, Some(Class::Transient));
+    assert_eq!(end.message.as_deref(), Some("its Job was deleted, but not by the manager"));
+}
+
+#[test]
 fn a_job_that_outlives_its_trial_is_stopped() {
     let mut tracker = made(false);
     tracker.handle_phase("ja", JobPhase::Running, at(1));
