@@ -38,6 +38,14 @@ pub fn of_pod(pod: &Value) -> Option<Disruption> {
     of_reason(&text(status, "reason"), &text(status, "message"))
 }
 
+/// Returns the disruption that a failed Job names: `Pod NS/NAME has condition DisruptionTarget matching FailJob rule at
+/// index 0`. The pod itself may be gone.
+pub fn of_job(message: &str) -> Option<Disruption> {
+    const CONDITION: &str = "DisruptionTarget";
+    let is_named = message.contains(&format!(" has condition {CONDITION} matching "));
+    is_named.then(|| Disruption::new(CONDITION, message))
+}
+
 /// Returns the disruption that the reason in a pod's status names. The kubelet or the node controller sets the reason.
 pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     let taken = match reason {

@@ -291,8 +291,10 @@ fn failure(condition: &Value) -> Outcome {
             Outcome { class, disruption, needs_pods: true, ..Outcome::failure(why) }
         }
         "BackoffLimitExceeded" => {
-            let message = "its pod failed, and no longer exists".to_owned();
-            Outcome { needs_pods: true, ..Outcome::failure(message) }
+            // A pod that fails by itself stays until its Job is deleted.
+            let message = "its pod was deleted, and its end was not observed".to_owned();
+            let class = Some(Class::Transient);
+            Outcome { class, needs_pods: true, ..Outcome::failure(message) }
         }
         _ => Outcome { needs_pods: true, ..Outcome::failure(message) },
     }
@@ -330,6 +332,9 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
         return Outcome { exit_code, needs_pods: false, ..outcome };
     }
     let Some(end) = pod.and_then(end_of) else {
+        if let Some(disruption) = disruption::of_job(&outcome.message) {
+            return Outcome { needs_pods: false, ..outcome.with_disruption(disruption) };
+        }
         let exit_code = named_code(&outcome.message);
         let message = match exit_code {
             Some(code) => format!("the container ended with exit code {code}"),

@@ -74,6 +74,8 @@ pub(super) fn caused(
         return Outcome {
             succeeded: false,
             message: shortened(&outcome.message),
+            // A pod that fails by itself stays. The pod that caused the failure was deleted.
+            class: outcome.class.or(Some(Class::Transient)),
             decided_by: None,
             needs_pods: false,
             ..outcome.clone()

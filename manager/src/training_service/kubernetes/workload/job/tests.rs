@@ -151,6 +151,30 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
 }
 
 #[test]
+fn a_job_whose_pod_is_gone_still_names_its_disruption() {
+    let explain = |reason: &str, message: &str| {
+        let condition = json!({"reason": reason, "message": message});
+        explain(failure(&condition), &[], &[])
+    };
+    let evicted = explain(
+        "PodFailurePolicy",
+        "Pod lab/tkx-aaaaa has condition DisruptionTarget matching FailJob rule at index 0",
+    );
+    assert_eq!(evicted.class, Some(Class::Transient));
+    let evidence = evicted.disruption.map(|disruption| disruption.evidence);
+    assert!(evidence.is_some_and(|evidence| evidence.starts_with("DisruptionTarget: ")));
+    let failed = explain(
+        "PodFailurePolicy",
+        "Container trial for pod lab/tkx-aaaaa failed with exit code 3 matching FailJob rule at index 1",
+    );
+    assert_eq!((failed.exit_code, failed.class, failed.disruption), (Some(3), None, None));
+    // A pod that fails by itself stays.
+    let gone = explain("BackoffLimitExceeded", "Job has reached the specified backoff limit");
+    assert_eq!((gone.exit_code, gone.class), (None, Some(Class::Transient)));
+    assert!(gone.message.starts_with("its pod was deleted"), "{}", gone.message);
+}
+
+#[test]
 fn the_trials_container_outranks_other_containers() {
     let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i:1"}]}});
     let template = json!({"spec": {"template": pod}});
