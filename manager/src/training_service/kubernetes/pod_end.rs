@@ -32,7 +32,8 @@ pub struct PodEnd {
 /// pod has not ended.
 pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     let status = pod.get("status")?;
-    let terminated = decisive(status, trial);
+    let decisive = decisive(status, trial);
+    let terminated = decisive.and_then(|container| container.pointer("/state/terminated"));
     let field = |name: &str| terminated.and_then(|terminated| terminated.get(name));
     let text = |name: &str| field(name).and_then(Value::as_str).unwrap_or_default().trim();
     let of_pod = |name: &str| status.get(name).and_then(Value::as_str).unwrap_or_default().trim();
@@ -65,23 +66,51 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
                 format!("the command could not be started: {}", shortened(text("message")));
             end(message, Some(Class::Permanent))
         }
-        (Some(_), _) if never_ran => end(
+        (Some(_), _) if never_ran && deleted => end(
             "the pod was deleted before its container started".to_owned(),
+            Some(Class::Transient),
+        ),
+        // The first is the kubelet's, and the second the container runtime's.
+        (Some(_), "ContainerStatusUnknown" | "Unknown") => end(
+            "the pod's node lost the container: was the node restarted?".to_owned(),
             Some(Class::Transient),
         ),
         (Some(code), _) if deleted && STOPPED.contains(&code) => {
             end("the trial's pod was deleted".to_owned(), Some(Class::Transient))
         }
-        (Some(code), reason) => end(of_container(code, reason, text("message")), None),
+        (Some(code), reason) => {
+            let what = phrase(decisive, trial);
+            end(of_container(&what, code, reason, text("message")), None)
+        }
         (None, _) if of_pod("phase") == "Failed" => {
-            let (reason, message) = (of_pod("reason"), of_pod("message"));
-            let why = [reason, message].into_iter().filter(|part| !part.is_empty());
-            let why = shortened(&why.collect::<Vec<_>>().join(": "));
-            let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-            end(format!("the pod failed although none of its containers failed{why}"), None)
+            let class = is_refused_by_node(of_pod("reason")).then_some(Class::Transient);
+            end(without_failed_container(of_pod("reason"), of_pod("message")), class)
         }
         (None, _) => None,
     }
+}
+
+/// Returns the phrase for a container, with its name if it is not the trial's.
+fn phrase(container: Option<&Value>, trial: &[String]) -> String {
+    let name = container.and_then(|container| container["name"].as_str());
+    let is_other = |name: &&str| !trial.is_empty() && trial.iter().all(|own| own != name);
+    name.filter(is_other).map_or("the container".to_owned(), |name| format!("the container {name}"))
+}
+
+/// Returns the reason for the failure of a pod of which no container failed.
+fn without_failed_container(reason: &str, message: &str) -> String {
+    let why = [reason, message].into_iter().filter(|part| !part.is_empty());
+    let why = shortened(&why.collect::<Vec<_>>().join(": "));
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    format!("the pod failed although none of its containers failed{why}")
+}
+
+/// Returns whether a kubelet gives this reason for a pod that it does not admit. Another node may take the pod, or the
+/// same node later.
+fn is_refused_by_node(reason: &str) -> bool {
+    let reasons =
+        ["UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts"];
+    reason.starts_with("OutOf") || reasons.contains(&reason)
 }
 
 /// Returns whether a pod has ended, or at least a container that may have decided the end.
@@ -96,26 +125,28 @@ pub fn as_seen(name: &str, body: &Value) -> Value {
     seen
 }
 
-/// Returns the end of the deciding container: the trial's, or else that of a failed one, init containers last. A
-/// sidecar is an init container that runs beside the trial and is stopped after it.
+/// Returns the deciding container, which has ended: the trial's, or else a failed one, init containers last. A sidecar is
+/// an init container that runs beside the trial and is stopped after it.
 fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
     let list = |name: &str| status.get(name).and_then(Value::as_array).into_iter().flatten();
     let is_trial = |container: &&Value| trial.iter().any(|name| container["name"] == *name);
-    let own = list("containerStatuses").find(is_trial).and_then(|own| own.get("state"));
-    if own.is_some_and(|state| state.get("running").is_some()) {
+    let own = list("containerStatuses").find(is_trial);
+    if own.is_some_and(|own| own.pointer("/state/running").is_some()) {
         return None;
     }
-    let ended = |container: &'a Value| container.pointer("/state/terminated");
-    let failed = |terminated: &&Value| terminated["exitCode"] != 0;
-    let beside: Vec<&Value> = list("containerStatuses").filter_map(ended).collect();
-    own.and_then(|state| state.get("terminated"))
+    let has_ended = |container: &&'a Value| container.pointer("/state/terminated").is_some();
+    let failed = |container: &&'a Value| {
+        container.pointer("/state/terminated/exitCode") != Some(&Value::from(0))
+    };
+    let beside: Vec<&Value> = list("containerStatuses").filter(has_ended).collect();
+    own.filter(has_ended)
         .or_else(|| beside.iter().copied().find(failed))
-        .or_else(|| list("initContainerStatuses").filter_map(ended).find(failed))
+        .or_else(|| list("initContainerStatuses").filter(has_ended).find(failed))
         .or_else(|| beside.last().copied())
 }
 
 /// Returns the reason for a container's end: its agent's message if that is certain, or else the exit code.
-fn of_container(code: i64, reason: &str, output: &str) -> String {
+fn of_container(what: &str, code: i64, reason: &str, output: &str) -> String {
     if let Ok(verdict) = serde_json::from_str::<Verdict>(output)
         && verdict.exit.is_some()
         && verdict.cause != Cause::Stopped
@@ -129,7 +160,7 @@ fn of_container(code: i64, reason: &str, output: &str) -> String {
     };
     let last = output.lines().rfind(|line| !line.trim().is_empty() && !line.starts_with('{'));
     let last = last.map(|line| format!(": {}", shortened(line.trim()))).unwrap_or_default();
-    format!("the container ended with exit code {code}{reason}{last}")
+    format!("{what} ended with exit code {code}{reason}{last}")
 }
 
 #[cfg(test)]

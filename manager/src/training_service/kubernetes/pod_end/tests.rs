@@ -18,6 +18,8 @@ fn the_end_of_a_pod_is_read_from_its_status() {
     let mut never = terminated(137, "ContainerStatusUnknown", "");
     let state = never.pointer_mut("/status/containerStatuses/0/state/terminated").unwrap();
     state.as_object_mut().unwrap().remove("startedAt");
+    let lost = never.clone();
+    never["metadata"] = json!({"deletionTimestamp": "2026-11-23T16:34:10Z"});
     let with_init = |mut pod: Value, code: u64| {
         let state = json!({"terminated": {"exitCode": code, "reason": "Error"}});
         pod["status"]["initContainerStatuses"] = json!([{"name": "aside", "state": state}]);
@@ -40,7 +42,9 @@ fn the_end_of_a_pod_is_read_from_its_status() {
         (terminated(137, "OOMKilled", ""),        Some((Some(137), "out of memory: the pod was killed for using more than `memorySize`", Some(Class::Permanent)))),
         (deleted,                                 Some((Some(143), "the trial's pod was deleted", Some(Class::Transient)))),
         (never,                                   Some((None,      "the pod was deleted before its container started", Some(Class::Transient)))),
-        (with_init(waits(), 5),                   Some((Some(5),   "the container ended with exit code 5", None))),
+        (lost,                                    Some((None,      "the pod's node lost the container: was the node restarted?", Some(Class::Transient)))),
+        (terminated(255, "Unknown", ""),          Some((Some(255), "the pod's node lost the container: was the node restarted?", Some(Class::Transient)))),
+        (with_init(waits(), 5),                   Some((Some(5),   "the container aside ended with exit code 5", None))),
         // The kubelet stops a sidecar after the trial. Other containers may have failed earlier.
         (with_init(terminated(1, "Error", ""), 143), Some((Some(1), "the container ended with exit code 1", None))),
         (with_init(terminated(0, "Completed", ""), 143), Some((Some(0), "the container ended with exit code 0", None))),
@@ -48,7 +52,9 @@ fn the_end_of_a_pod_is_read_from_its_status() {
         (with_init(runs(), 0),                    None),
         (with_other(runs(), 2),                   None),
         (json!({"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}}),
-                                                  Some((None,      "the pod failed although none of its containers failed: UnexpectedAdmissionError: no", None))),
+                                                  Some((None,      "the pod failed although none of its containers failed: UnexpectedAdmissionError: no", Some(Class::Transient)))),
+        (json!({"status": {"phase": "Failed", "reason": "DeadlineExceeded"}}),
+                                                  Some((None,      "the pod failed although none of its containers failed: DeadlineExceeded", None))),
         (json!({"status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}}), None),
         (json!({}),                               None),
     ];
