@@ -118,6 +118,16 @@ pub fn has_ended(pod: &Value) -> bool {
     read(pod, &[]).is_some()
 }
 
+/// Returns whether all containers of a pod have started.
+pub fn has_started(pod: &Value) -> bool {
+    let containers = pod.pointer("/status/containerStatuses").and_then(Value::as_array);
+    let has_started = |container: &Value| {
+        let states = ["/state/running", "/state/terminated"].into_iter();
+        states.filter_map(|state| container.pointer(state)).any(Value::is_object)
+    };
+    containers.is_some_and(|list| !list.is_empty() && list.iter().all(has_started))
+}
+
 /// Returns the observed fields of a pod, together with its name.
 pub fn as_seen(name: &str, body: &Value) -> Value {
     let mut seen = body.clone();

@@ -153,6 +153,8 @@ pub(super) fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Durat
         true => PodDeparture::Deleted,
     };
     let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
+    let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
+    tracker.observe_pod_start(&pod.name, has_started);
     if pod_end::has_ended(&pod.body) {
         tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
     }

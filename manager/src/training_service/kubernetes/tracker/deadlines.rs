@@ -61,8 +61,8 @@ impl Tracker {
             job.queried_at = Some(now);
             acts.extend(self.set_wait_reason(name, Some(NO_WORKLOAD.to_owned())));
         }
+        let deadline = self.start_deadline(name);
         let Some(job) = self.jobs.get_mut(name) else { return acts };
-        let deadline = job.start_deadline(self.start_up, self.queued);
         if let Some((_, class)) = deadline.filter(|(at, _)| now >= *at) {
             let why = job.why.clone().unwrap_or_else(|| "the cluster shows no reason".to_owned());
             let waited = self.start_up.as_secs();
@@ -104,15 +104,23 @@ impl Tracker {
         acts
     }
 
+    /// Returns the time by which a workload must start, and the prospect of a retry if it does not.
+    fn start_deadline(&self, name: &str) -> Option<(Duration, Option<Class>)> {
+        let job = self.jobs.get(name)?;
+        // Such a workload does not wait to start, whatever its status shows: its pods may be not ready or terminating.
+        let is_up = job.ran && job.waits_since.is_some() && self.is_up(name);
+        job.start_deadline(self.start_up, self.queued, is_up)
+    }
+
     /// Returns the time of the next [`Self::tick`].
     pub fn next_deadline(&self) -> Option<Duration> {
-        let deadlines = self.jobs.values().filter_map(|job| {
+        let deadlines = self.jobs.iter().filter_map(|(name, job)| {
             let patience = match job.stop {
                 Some(Stop::Asked(at)) => Some(at + self.patience),
                 Some(Stop::Wanted | Stop::Deleted) => return None,
                 None => job.handed_over.map(|at| at + self.patience),
             };
-            let start_up = job.start_deadline(self.start_up, self.queued).map(|(at, _)| at);
+            let start_up = self.start_deadline(name).map(|(at, _)| at);
             let unnoticed = job.unnoticed_since(self.queued).filter(|_| job.queried_at.is_none());
             let unnoticed = unnoticed.map(|since| since + UNSEEN_TIME);
             let query = job.next_query(self.wanted).or(unnoticed);
@@ -138,16 +146,19 @@ impl Job {
     }
 
     /// Returns the time by which the workload must start, and the prospect of a retry if it does not. Time in a queue
-    /// does not count, unless the queue has not noticed the workload or can never admit it.
+    /// does not count, unless the queue has not noticed the workload or can never admit it. `is_up`: all of its pods have
+    /// started.
     fn start_deadline(
         &self,
         start_up: Duration,
         queued: bool,
+        is_up: bool,
     ) -> Option<(Duration, Option<Class>)> {
         if self.stop.is_some() {
             return None;
         }
-        let waits = self.waits_since.map(|since| since + start_up.saturating_sub(self.waited));
+        let waits_since = self.waits_since.filter(|_| !is_up);
+        let waits = waits_since.map(|since| since + start_up.saturating_sub(self.waited));
         let unnoticed = self.unnoticed_since(queued).map(|since| since + start_up);
         let never = self.never_fits_since.filter(|_| self.phase == JobPhase::Suspended);
         let never = never.map(|since| since + start_up);

@@ -36,6 +36,18 @@ impl Tracker {
         }
     }
 
+    /// Handles whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
+    pub fn observe_pod_start(&mut self, pod: &str, has_started: bool) {
+        if self.knows(workload_of(pod)) {
+            self.pods.record_start(pod, has_started);
+        }
+    }
+
+    /// Returns whether every pod of a workload has started.
+    pub(super) fn is_up(&self, name: &str) -> bool {
+        self.pods.started_places(name) >= self.wanted
+    }
+
     /// Handles a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with the pod.
     pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
         let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
@@ -54,10 +66,17 @@ impl Tracker {
         departure: PodDeparture,
         now: Duration,
     ) -> Option<Act> {
-        if self.knows(workload_of(pod)) {
+        let name = workload_of(pod);
+        let was_up = self.is_up(name);
+        if self.knows(name) {
             self.pods.record_deletion(pod, incarnation, departure, now);
         }
-        let job = self.jobs.get(workload_of(pod))?;
+        let is_replaced = was_up && !self.is_up(name);
+        let job = self.jobs.get_mut(name)?;
+        if is_replaced {
+            // The new pod has its own time to start.
+            job.waits_since = job.waits_since.map(|_| now);
+        }
         let incarnation =
             incarnation.filter(|_| self.wanted > 1 && departure != PodDeparture::No)?;
         if !self.pods.record_departure(pod) {
@@ -118,6 +137,7 @@ pub(super) struct Pods {
 }
 
 /// The last observation of a pod.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Debug, Default)]
 struct Pod {
     name: String,
@@ -127,6 +147,10 @@ struct Pod {
     disruption: Option<Disruption>,
     /// The pod itself, if it ends or has ended. A deleted pod is gone before its workload reports the failure.
     end: Option<Value>,
+    /// The time since which the pod runs on although its trial has ended.
+    remains_since: Option<Duration>,
+    /// Set if all containers of the pod have started, or the pod was deleted.
+    has_started: bool,
     /// Set if the pod was deleted or is gone.
     is_deleted: bool,
     /// The time of the deletion, while the pod has not ended.
@@ -184,6 +208,17 @@ impl Pods {
         let own = self.own(workload).iter().filter(|pod| !pod.is_past);
         let places: HashSet<&str> = own.map(|pod| self.kind.place(&pod.name)).collect();
         u64::try_from(places.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the number of places whose pods have started.
+    fn started_places(&self, workload: &str) -> u64 {
+        let started = self.current(workload).filter(|pod| pod.has_started);
+        let places: HashSet<&str> = started.map(|pod| self.kind.place(&pod.name)).collect();
+        u64::try_from(places.len()).unwrap_or(u64::MAX)
+    }
+
+    fn record_start(&mut self, pod: &str, has_started: bool) {
+        self.pod(pod).has_started = has_started;
     }
 
     /// Returns whether a pod counts for its workload's present run, as an unknown pod does.

@@ -386,6 +386,50 @@ fn a_job_that_outlives_its_trial_is_stopped() {
     tracker.end_deleted_workload("ja");
     assert!(!tracker.has_handed_over());
 }
+
+/// Returns a running pod whose container has started, as a watch reports it.
+fn started(name: &str, deleted: bool) -> WatchedObject {
+    let moment = deleted.then_some("2026-11-23T00:00:00Z");
+    let containers = json!([{"name": "trial", "state": {"running": {}}}]);
+    let pod = json!({
+        "metadata": {"name": name, "uid": name, "deletionTimestamp": moment},
+        "status": {"phase": "Running", "containerStatuses": containers},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+#[test]
+fn a_pod_that_runs_does_not_wait_to_start_whatever_its_job_shows() {
+    // The pod is not ready, or its node is not, or it ends slowly. Its Job counts it as neither ready nor active.
+    for deleted in [false, true] {
+        let mut tracker = made(false);
+        tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+        observe_pod(&mut tracker, &started("ja-aaaaa", false), at(2));
+        tracker.handle_phase("ja", JobPhase::Running, at(3));
+        observe_pod(&mut tracker, &started("ja-aaaaa", deleted), at(20));
+        tracker.handle_phase("ja", JobPhase::Waiting, at(21));
+        let late = at(21) + START_UP;
+        assert!(!tracker.tick(late).contains(&Act::Stop("ja".to_owned())), "{deleted}");
+        let next = tracker.next_deadline();
+        assert!(next.is_none_or(|next| next > late), "{next:?}");
+        // Another pod takes its place and does not start.
+        observe_pod(&mut tracker, &started("ja-aaaaa", true), at(700));
+        observe_pod(&mut tracker, &seen("ja-bbbbb", "Pending", None, false), at(700));
+        assert_eq!(tracker.next_deadline(), Some(at(700) + START_UP), "{deleted}");
+        assert_eq!(tracker.tick(at(700) + START_UP), [Act::Stop("ja".to_owned())]);
+    }
+}
+
+#[test]
+fn a_started_pod_of_two_does_not_end_the_wait_for_the_other() {
+    let mut tracker = made(false).with_pods(2);
+    tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+    observe_pod(&mut tracker, &started("ja-0-aaaaa", false), at(2));
+    observe_pod(&mut tracker, &seen("ja-1-bbbbb", "Pending", None, false), at(2));
+    tracker.handle_phase("ja", JobPhase::Starting, at(3));
+    assert_eq!(tracker.tick(START_UP), [Act::Stop("ja".to_owned())]);
+}
+
 #[test]
 fn a_quota_that_refuses_a_pod_makes_room_by_deleting_old_workloads() {
     let mut tracker = made(false);
