@@ -56,26 +56,9 @@ impl Shared {
             let mut tracker = self.tracker();
             let acts = match watched {
                 Watched::Workload => self.workload(&mut tracker, seen),
-                Watched::Pod | Watched::Event | Watched::Queue => match seen {
-                    WatchEvent::There(object) => {
-                        let image = self.image(watched, &object);
-                        let image =
-                            image.and_then(|(name, image)| tracker.report_image(name, image));
-                        let acts = news_of(watched, &mut tracker, &object, self.now());
-                        if !acts.is_empty() || watched == Watched::Pod {
-                            self.nearer.notify_one();
-                        }
-                        acts.into_iter().chain(image).collect()
-                    }
-                    WatchEvent::Gone(object) if watched == Watched::Pod => {
-                        let left = observe_missing_pod(&mut tracker, &object, self.now());
-                        left.into_iter().collect()
-                    }
-                    WatchEvent::Begin
-                    | WatchEvent::Complete
-                    | WatchEvent::Gone(_)
-                    | WatchEvent::Trouble(_) => Vec::new(),
-                },
+                Watched::Pod | Watched::Event | Watched::Queue => {
+                    self.others(watched, &mut tracker, seen)
+                }
             };
             let listed = tracker.is_listed();
             drop(tracker);
@@ -83,6 +66,38 @@ impl Shared {
                 self.listed.send_if_modified(|was| !std::mem::replace(was, true));
             }
             self.perform(acts);
+        }
+    }
+
+    /// Passes an event of another watch than that of the workloads to the tracker.
+    fn others(&self, watched: Watched, tracker: &mut Tracker, seen: WatchEvent) -> Vec<Act> {
+        let is_pod = watched == Watched::Pod;
+        match seen {
+            WatchEvent::There(object) => {
+                let image = self.image(watched, &object);
+                let image = image.and_then(|(name, image)| tracker.report_image(name, image));
+                let acts = news_of(watched, tracker, &object, self.now());
+                if is_pod {
+                    let remains = pod_end::outlives_trial(&object.body, &self.trial_containers());
+                    tracker.observe_pod_remains(&object.name, remains, self.now());
+                }
+                if !acts.is_empty() || is_pod {
+                    self.nearer.notify_one();
+                }
+                acts.into_iter().chain(image).collect()
+            }
+            WatchEvent::Gone(object) if is_pod => {
+                observe_missing_pod(tracker, &object, self.now()).into_iter().collect()
+            }
+            WatchEvent::Begin if is_pod => {
+                tracker.begin_pod_listing();
+                Vec::new()
+            }
+            WatchEvent::Complete if is_pod => tracker.complete_pod_listing(self.now()),
+            WatchEvent::Begin
+            | WatchEvent::Complete
+            | WatchEvent::Gone(_)
+            | WatchEvent::Trouble(_) => Vec::new(),
         }
     }
 

@@ -48,6 +48,20 @@ impl Tracker {
         self.pods.started_places(name) >= self.wanted
     }
 
+    /// Begins a listing of the pods.
+    pub fn begin_pod_listing(&mut self) {
+        self.pods.begin_listing();
+    }
+
+    /// Completes a listing of the pods. A pod that was not listed is gone.
+    pub fn complete_pod_listing(&mut self, now: Duration) -> Vec<Act> {
+        let gone = self.pods.complete_listing().into_iter();
+        let left = gone.filter_map(|(pod, incarnation)| {
+            self.observe_pod_departure(&pod, incarnation.as_deref(), PodDeparture::Gone, now)
+        });
+        left.collect()
+    }
+
     /// Handles a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with the pod.
     pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
         let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
@@ -134,6 +148,8 @@ pub enum PodDeparture {
 pub(super) struct Pods {
     kind: &'static dyn Workload,
     seen: HashMap<String, Vec<Pod>>,
+    /// The known pods that the current listing has not shown yet.
+    unlisted: HashSet<String>,
 }
 
 /// The last observation of a pod.
@@ -164,7 +180,7 @@ struct Pod {
 impl Pods {
     /// Creates an empty collection for workloads of a kind.
     pub(super) fn new(kind: &'static dyn Workload) -> Self {
-        Self { kind, seen: HashMap::new() }
+        Self { kind, seen: HashMap::new(), unlisted: HashSet::new() }
     }
 
     /// Returns the pod with this name, and adds it if it is new.
@@ -221,6 +237,18 @@ impl Pods {
         self.pod(pod).has_started = has_started;
     }
 
+    fn begin_listing(&mut self) {
+        let pods = self.seen.values().flatten();
+        self.unlisted = pods.map(|pod| pod.name.clone()).collect();
+    }
+
+    /// Returns the pods that the listing lacks, each with its unique id.
+    fn complete_listing(&mut self) -> Vec<(String, Option<String>)> {
+        let unlisted = std::mem::take(&mut self.unlisted);
+        let pods = self.seen.values().flatten().filter(|pod| unlisted.contains(&pod.name));
+        pods.map(|pod| (pod.name.clone(), pod.incarnation.clone())).collect()
+    }
+
     /// Returns whether a pod counts for its workload's present run, as an unknown pod does.
     pub(super) fn is_current(&self, pod: &str) -> bool {
         let own = self.own(workload_of(pod));
@@ -256,6 +284,7 @@ impl Pods {
             let ids = known.incarnation.as_deref().zip(incarnation);
             known.name == pod && ids.is_some_and(|(known, seen)| known != seen)
         };
+        self.unlisted.remove(pod);
         if let Some(own) = self.seen.get_mut(workload_of(pod)) {
             own.retain(|known| !is_other(known));
         }

@@ -431,6 +431,24 @@ fn a_started_pod_of_two_does_not_end_the_wait_for_the_other() {
 }
 
 #[test]
+fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
+    let mut tracker = made(true).with_pods(2);
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    for pod in ["ja-0-aaaaa", "ja-1-bbbbb"] {
+        observe_pod(&mut tracker, &started(pod, false), at(1));
+    }
+    tracker.observe_pod_departure("ja-1-bbbbb", Some("ja-1-bbbbb"), PodDeparture::Deleted, at(50));
+    tracker.begin_pod_listing();
+    observe_pod(&mut tracker, &started("ja-1-ccccc", false), at(60));
+    let ((trial, attempt), incarnation) = (ids(), "ja-0-aaaaa".to_owned());
+    let left = Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }));
+    assert_eq!(tracker.complete_pod_listing(at(60)), [left]);
+    // Neither pod counts as one on a lost node.
+    let acts = tracker.tick(at(50 + 30 + 600));
+    assert!(!acts.contains(&Act::Discard("ja".to_owned())), "{acts:?}");
+}
+
+#[test]
 fn a_quota_that_refuses_a_pod_makes_room_by_deleting_old_workloads() {
     let mut tracker = made(false);
     for old in 0..30 {
