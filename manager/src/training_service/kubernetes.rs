@@ -479,6 +479,11 @@ impl Shared {
         Some((self.kind.reporter(&common.spec, name, &pods)?, container))
     }
 
+    /// Returns the names of the containers in which trials run.
+    fn trial_containers(&self) -> Vec<String> {
+        manifest::trial_containers(&self.settings.common.spec, self.kind.container())
+    }
+
     /// Returns the time in which pods must end after a stop request.
     fn ending_time(&self) -> Duration {
         manifest::grace(&self.settings.common.spec) + POD_MARGIN

@@ -11,7 +11,7 @@ use super::outcome::Outcome;
 use super::tracker::Act;
 use super::watching::Watched;
 use super::workload::StopRequest;
-use super::{POD_POLL, Settings, Shared, cleanup, manifest};
+use super::{POD_POLL, Settings, Shared, cleanup, manifest, pod_end};
 
 impl Shared {
     /// Carries out the tracker's actions. Requests run in tasks of their own, and each returns the actions that follow.
@@ -96,14 +96,28 @@ impl Shared {
     /// Reads the end of a workload from its pods, if its controller does not complete it.
     async fn read_end(&self, name: &str) -> Vec<Act> {
         let Some(pods) = self.pods_and_ended(name).await else { return Vec::new() };
+        let trial = self.trial_containers();
+        let remains = pods.iter().any(|pod| pod_end::outlives_trial(pod, &trial));
+        let pods = pods.into_iter().map(|pod| pod_end::without_other_containers(pod, &trial));
+        let pods: Vec<_> = pods.collect();
         let spec = &self.settings.common.spec;
         let Some(outcome) = self.kind.settle(spec, &pods) else { return Vec::new() };
-        warn!(
-            "{} has decided how {name} ends and cannot write it, as when a webhook does not answer (Kueue's is called \
-             for every pod); the end is read from its pods",
-            self.kind.controller()
-        );
-        self.tracker().complete_end(name, outcome)
+        let mut acts = self.tracker().complete_end(name, outcome);
+        if remains {
+            warn!(
+                "the trial of {name} has ended, but another container runs on in its pod, as when a service mesh added \
+                 it; deleting the {}",
+                self.kind.resource().kind
+            );
+            acts.push(Act::Discard(name.to_owned()));
+        } else {
+            warn!(
+                "{} has decided how {name} ends and cannot write it, as when a webhook does not answer (Kueue's is \
+                 called for every pod); the end is read from its pods",
+                self.kind.controller()
+            );
+        }
+        acts
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.

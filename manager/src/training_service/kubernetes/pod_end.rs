@@ -128,6 +128,30 @@ pub fn has_started(pod: &Value) -> bool {
     containers.is_some_and(|list| !list.is_empty() && list.iter().all(has_started))
 }
 
+/// Returns whether a pod runs on although its trial has ended, because another container runs in it. The cluster may have
+/// added that container, as a service mesh does.
+pub fn outlives_trial(pod: &Value, trial: &[String]) -> bool {
+    let is_running = pod.pointer("/status/phase").is_some_and(|phase| phase == "Running");
+    let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+    is_running && !is_deleted && trial_code(pod, trial).is_some()
+}
+
+/// Returns a pod that [`outlives_trial`] as it would be without the other container. Any other pod is unchanged.
+pub fn without_other_containers(mut pod: Value, trial: &[String]) -> Value {
+    if outlives_trial(&pod, trial) {
+        let phase = if trial_code(&pod, trial) == Some(0) { "Succeeded" } else { "Failed" };
+        pod["status"]["phase"] = Value::from(phase);
+    }
+    pod
+}
+
+/// Returns the exit code of the container in which a trial has ended.
+fn trial_code(pod: &Value, trial: &[String]) -> Option<i64> {
+    let containers = pod.pointer("/status/containerStatuses")?.as_array()?;
+    let is_trial = |container: &&Value| trial.iter().any(|name| container["name"] == *name);
+    containers.iter().find(is_trial)?.pointer("/state/terminated/exitCode")?.as_i64()
+}
+
 /// Returns the observed fields of a pod, together with its name.
 pub fn as_seen(name: &str, body: &Value) -> Value {
     let mut seen = body.clone();

@@ -65,6 +65,35 @@ fn the_end_of_a_pod_is_read_from_its_status() {
     }
 }
 
+#[test]
+fn a_pod_outlives_its_trial_if_only_another_container_runs() {
+    let pod = |phase: &str, trial: Value| {
+        json!({
+            "status": {"phase": phase, "containerStatuses": [
+                {"name": "istio-proxy", "state": {"running": {}}}, {"name": "trial", "state": trial},
+            ]},
+        })
+    };
+    let ended = |code: u8| json!({"terminated": {"exitCode": code}});
+    let trial = ["trial".to_owned()];
+    #[rustfmt::skip]
+    let table = [
+        (pod("Running",   json!({"running": {}})),              false, "Running"),
+        (pod("Running",   json!({"waiting": {}})),              false, "Running"),
+        (pod("Running",   ended(0)),                            true,  "Succeeded"),
+        (pod("Running",   ended(137)),                          true,  "Failed"),
+        (pod("Failed",    ended(137)),                          false, "Failed"),
+        (json!({"status": {"phase": "Running"}}),               false, "Running"),
+    ];
+    for (pod, outlives, phase) in table {
+        assert_eq!(outlives_trial(&pod, &trial), outlives, "{pod}");
+        assert!(!outlives_trial(&pod, &[]), "{pod}");
+        assert_eq!(without_other_containers(pod, &trial)["status"]["phase"], phase);
+    }
+    let going = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "status": pod("Running", ended(0))["status"]});
+    assert!(!outlives_trial(&going, &trial), "its other containers end soon");
+}
+
 proptest! {
     #[test]
     fn random_statuses_never_panic(text in "[a-zA-Z]{0,12}", code in any::<i64>(), odd in any::<bool>()) {

@@ -43,6 +43,11 @@ impl Tracker {
                 job.ending_since = Some(now);
                 acts.push(Act::ReadEnd(name.clone()));
             }
+            if self.remains_deadline(&name).is_some_and(|at| now >= at) {
+                self.pods.renew_remains(&name, now);
+                acts.push(Act::ReadEnd(name.clone()));
+            }
+            let Some(job) = self.jobs.get_mut(&name) else { continue };
             if job.stop.is_none() && job.handed_over.is_some_and(|at| now >= at + self.patience) {
                 acts.extend(self.stop(&name, now));
                 continue;
@@ -104,6 +109,13 @@ impl Tracker {
         acts
     }
 
+    /// Returns the time by which the pods of a workload must end after their trials. Otherwise, the end is read from
+    /// them, and the workload is deleted.
+    fn remains_deadline(&self, name: &str) -> Option<Duration> {
+        self.jobs.get(name).filter(|job| job.ends_with_pods())?;
+        Some(self.pods.remain_since(name)? + self.patience)
+    }
+
     /// Returns the time by which a workload must start, and the prospect of a retry if it does not.
     fn start_deadline(&self, name: &str) -> Option<(Duration, Option<Class>)> {
         let job = self.jobs.get(name)?;
@@ -127,7 +139,8 @@ impl Tracker {
             let silent = job.runs_since.map(|since| since + SILENT_TIME);
             let settled = job.ending_since.map(|since| since + SETTLE_TIME);
             let settled = settled.filter(|_| job.may_read_end(self.kind));
-            [patience, start_up, query, silent, settled].into_iter().flatten().min()
+            let remains = self.remains_deadline(name);
+            [patience, start_up, query, silent, settled, remains].into_iter().flatten().min()
         });
         let going = self.pods.workloads_with_deleted_pods().filter(|(name, _)| {
             let job = self.jobs.get(*name);

@@ -43,6 +43,13 @@ impl Tracker {
         }
     }
 
+    /// Handles whether a pod runs on although its trial has ended. The kinds' controllers wait for such a pod.
+    pub fn observe_pod_remains(&mut self, pod: &str, outlives_trial: bool, now: Duration) {
+        if self.knows(workload_of(pod)) {
+            self.pods.record_remains(pod, outlives_trial.then_some(now));
+        }
+    }
+
     /// Returns whether every pod of a workload has started.
     pub(super) fn is_up(&self, name: &str) -> bool {
         self.pods.started_places(name) >= self.wanted
@@ -237,6 +244,23 @@ impl Pods {
         self.pod(pod).has_started = has_started;
     }
 
+    fn record_remains(&mut self, pod: &str, since: Option<Duration>) {
+        let pod = self.pod(pod);
+        pod.remains_since = since.map(|since| pod.remains_since.unwrap_or(since));
+    }
+
+    /// Returns the time since which a pod of a workload runs on although its trial has ended.
+    pub(super) fn remain_since(&self, workload: &str) -> Option<Duration> {
+        self.current(workload).filter_map(|pod| pod.remains_since).min()
+    }
+
+    /// Begins the wait for the end of such pods again.
+    pub(super) fn renew_remains(&mut self, workload: &str, now: Duration) {
+        let own = self.seen.get_mut(workload).into_iter().flatten();
+        let remains = own.filter_map(|pod| pod.remains_since.as_mut());
+        remains.for_each(|since| *since = now);
+    }
+
     fn begin_listing(&mut self) {
         let pods = self.seen.values().flatten();
         self.unlisted = pods.map(|pod| pod.name.clone()).collect();
@@ -293,6 +317,8 @@ impl Pods {
             known.incarnation = incarnation.map(str::to_owned);
         }
         known.is_deleted = departure != PodDeparture::No;
+        // A deleted pod ends.
+        known.remains_since = known.remains_since.filter(|_| !known.is_deleted);
         known.deleted_at = match departure {
             PodDeparture::Deleted => known.deleted_at.or(Some(now)),
             PodDeparture::No | PodDeparture::Gone => None,

@@ -8,12 +8,13 @@ pub mod status;
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::{StopRequest, Workload};
+use super::{StopRequest, Workload, job};
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, merge, pod, set_default, workload_name,
+    Common, example, experiment_name, has_one_pod, labels, labels_of, merge, pod, set_default,
+    trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 
@@ -74,6 +75,12 @@ impl Workload for Framework {
 
     fn explain(&self, _spec: &KubernetesSpec, outcome: Outcome, _pods: &[Value]) -> Outcome {
         outcome
+    }
+
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+        // The completion policies of several pods, and retries, are the controller's.
+        let trial = trial_containers(spec, self.container());
+        if has_one_pod(spec) { job::settle(pods, &trial) } else { None }
     }
 
     fn stop(&self) -> StopRequest {

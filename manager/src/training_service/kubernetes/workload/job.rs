@@ -353,19 +353,18 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     }
 }
 
-/// Returns the outcome of a Job whose pods have all ended, if its controller cannot report it. `None`: a pod still
-/// runs, or none is known.
-fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
-    let phase = |pod: &Value| pod.pointer("/status/phase").cloned().unwrap_or_default();
-    if pods.is_empty()
-        || !pods.iter().all(|pod| phase(pod) == "Succeeded" || phase(pod) == "Failed")
-    {
-        return None;
-    }
-    if pods.iter().all(|pod| phase(pod) == "Succeeded") {
+/// Returns the outcome of a Job of which a pod has failed or all pods have succeeded, if its controller cannot report it.
+/// `None`: a pod still runs, or none is known.
+pub(super) fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
+    let has_phase = |pod: &Value, phase: &str| {
+        pod.pointer("/status/phase").and_then(Value::as_str) == Some(phase)
+    };
+    if !pods.is_empty() && pods.iter().all(|pod| has_phase(pod, "Succeeded")) {
         let message = "the pod succeeded".to_owned();
         return Some(Outcome { succeeded: true, exit_code: Some(0), ..Outcome::failure(message) });
     }
+    // A Job fails with its first failed pod.
+    pods.iter().find(|pod| has_phase(pod, "Failed"))?;
     let failed = Outcome::failure("its pod failed".to_owned());
     Some(explain(Outcome { needs_pods: true, ..failed }, pods, trial))
 }

@@ -157,6 +157,11 @@ impl Workload for TrainingJob {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+        let deciders = deciders(self.kind, spec);
+        settle(spec, &deciders, pods, &trial_containers(spec, self.container()))
+    }
+
     fn stop(&self) -> StopRequest {
         // Deleted rather than suspended, because a suspended job counts as waiting.
         StopRequest::Delete
@@ -312,6 +317,43 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     }
     let named = |role: &str| outcome.message.to_lowercase().contains(&format!(" {role} replica"));
     several_pods::caused(&outcome, &main, &ends, |end| named(&end.role))
+}
+
+/// Returns the pods whose success makes a job succeed: the master, or else the first worker of a `TFJob` and all workers
+/// of another kind. Each pod is a role and an index.
+fn deciders<'a>(kind: &str, spec: &'a KubernetesSpec) -> Vec<(&'a str, u64)> {
+    let role = |name: &str| spec.roles.iter().find(|role| role.name == name);
+    let Some(role) = role("master").or_else(|| role("worker")) else { return Vec::new() };
+    let count = if kind == "TFJob" { 1 } else { role.task_number };
+    (0..count).map(|index| (role.name.as_str(), index)).collect()
+}
+
+/// Derives the outcome of a job from its ended pods, for pods that the operator does not see end. `None`: the outcome
+/// is undecided.
+fn settle(
+    spec: &KubernetesSpec,
+    deciders: &[(&str, u64)],
+    pods: &[Value],
+    trial: &[String],
+) -> Option<Outcome> {
+    let is_over = |pod: &&Value| {
+        pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+    };
+    let ends: Vec<EndedPod> =
+        pods.iter().filter(is_over).filter_map(|pod| ended(pod, trial)).collect();
+    if ends.iter().any(|end| end.end.exit_code != Some(0)) {
+        let (role, index) = spec.metrics_from.clone();
+        let decided_by = Some(DecidingPod { role, index, is_main: true });
+        let failed = Outcome::failure("one of its pods failed".to_owned());
+        return Some(explain(Outcome { decided_by, needs_pods: true, ..failed }, pods, trial));
+    }
+    let has_succeeded = |(role, index): &(&str, u64)| {
+        ends.iter().any(|end| end.role == *role && end.index == *index)
+    };
+    let message = "its pods succeeded".to_owned();
+    let (succeeded, exit_code) = (true, Some(0));
+    let is_done = !deciders.is_empty() && deciders.iter().all(has_succeeded);
+    is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::failure(message) })
 }
 
 fn ended(pod: &Value, trial: &[String]) -> Option<EndedPod> {

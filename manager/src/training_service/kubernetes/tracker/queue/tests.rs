@@ -487,3 +487,26 @@ fn a_workload_whose_submission_was_given_up_is_deleted_if_it_was_seen() {
     }
 }
 
+#[test]
+fn a_pod_that_outlives_its_trial_does_not_hold_the_workload_for_ever() {
+    let patience = at(30 + 60);
+    let kinds: [(&'static dyn Workload, &str); 3] =
+        [(&BatchJob, "ja-aaaaa"), (&TF_JOB, "ja-worker-0"), (&JobSet, "ja-worker-0-0-aaaaa")];
+    for (kind, pod) in kinds {
+        let read = Act::ReadEnd("ja".to_owned());
+        let mut tracker = made_as(kind, false);
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        observe_pod(&mut tracker, &started(pod, false), at(1));
+        tracker.observe_pod_remains(pod, true, at(100));
+        tracker.observe_pod_remains(pod, true, at(150));
+        assert!(!tracker.tick(at(189)).contains(&read), "{kind:?}");
+        assert_eq!(tracker.next_deadline(), Some(at(100) + patience), "{kind:?}");
+        assert!(tracker.tick(at(190)).contains(&read), "{kind:?}");
+        // The other pods still run. The next check is later.
+        assert!(!tracker.tick(at(191)).contains(&read), "{kind:?}");
+        assert!(tracker.tick(at(190) + patience).contains(&read), "{kind:?}");
+        // A queue has stopped the pod.
+        tracker.handle_phase("ja", JobPhase::Suspended, at(300));
+        assert!(!tracker.tick(at(900)).contains(&read), "{kind:?}");
+    }
+}

@@ -129,6 +129,9 @@ fn the_end_of_an_incomplete_job_is_read_from_its_pods() {
     let failed =
         settle(&[pod("Failed", 137, Some("2026-11-23T00:00:02Z")), pod("Failed", 3, None)]);
     assert_eq!(failed.map(|end| (end.succeeded, end.exit_code)), Some((false, Some(3))));
+    // The first failed pod decides.
+    let failed = settle(&[pod("Failed", 3, None), json!({"status": {"phase": "Running"}})]);
+    assert_eq!(failed.map(|end| (end.succeeded, end.exit_code)), Some((false, Some(3))));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::pod_end;
 use crate::training_service::kubernetes::workload::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
@@ -87,13 +88,60 @@ fn a_recreated_pod_does_not_end_its_job() {
 
 #[test]
 fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
-    let mut section = section("tf-operator", &[("worker", 1)]);
-    section["queue"] = json!("team");
-    let spec = common(&section).spec;
-    let news = recorded::news_of_recording(&TF_JOB, &spec, "kueue/tfjob-preempted");
-    let back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
-    assert_eq!(back.count(), 1, "{news:?}");
-    assert_eq!(ends(&news), Vec::<&JobEvent>::new());
+    for (kind, role) in [("tfjob", "worker"), ("pytorchjob", "master")] {
+        let (kind, operator, _) = kind_of(&format!("{kind}/preempted"));
+        let mut section = section(operator, &[(role, 1)]);
+        section["queue"] = json!("team");
+        let spec = common(&section).spec;
+        let case = format!("kueue/{}-preempted", kind.kind.to_lowercase());
+        let news = recorded::news_of_recording(kind, &spec, &case);
+        let back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
+        assert_eq!(back.count(), 1, "{news:?}");
+        assert_eq!(ends(&news), Vec::<&JobEvent>::new());
+    }
+}
+
+#[test]
+fn the_end_of_a_job_is_read_from_pods_that_outlive_their_trials() {
+    let pod = |name: &str, container: &str, code: Option<u8>| {
+        let state = match code {
+            Some(code) => {
+                json!({"terminated": {"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"}})
+            }
+            None => json!({"running": {}}),
+        };
+        let containers = json!([
+            {"name": container, "state": state}, {"name": "istio-proxy", "state": {"running": {}}},
+        ]);
+        json!({
+            "metadata": {"name": format!("tkx-{name}")},
+            "status": {"phase": "Running", "containerStatuses": containers},
+        })
+    };
+    let tf = |name: &str, code| pod(name, "tensorflow", code);
+    let torch = |name: &str, code| pod(name, "pytorch", code);
+    let workers: &[(&str, u64)] = &[("worker", 2), ("ps", 1)];
+    let two: &[(&str, u64)] = &[("master", 1), ("worker", 1)];
+    #[rustfmt::skip]
+    let table = [
+        (&TF_JOB, workers, vec![tf("worker-0", None), tf("worker-1", Some(0)), tf("ps-0", None)], None),
+        (&TF_JOB, workers, vec![tf("worker-0", Some(0)), tf("worker-1", None), tf("ps-0", None)], Some((true, Some(0)))),
+        (&TF_JOB, workers, vec![tf("worker-0", None), tf("worker-1", Some(3)), tf("ps-0", None)], Some((false, Some(3)))),
+        (&PYTORCH_JOB, two, vec![torch("master-0", None), torch("worker-0", Some(0))], None),
+        (&PYTORCH_JOB, two, vec![torch("master-0", Some(0)), torch("worker-0", None)], Some((true, Some(0)))),
+        (&PYTORCH_JOB, two, vec![torch("master-0", None), torch("worker-0", Some(137))], Some((false, Some(137)))),
+        (&PYTORCH_JOB, two, Vec::new(), None),
+    ];
+    for (kind, roles, pods, expected) in table {
+        let operator = if kind.kind == "TFJob" { "tf-operator" } else { "pytorch-operator" };
+        let spec = common(&section(operator, roles)).spec;
+        let trial = trial_containers(&spec, kind.container());
+        let seen: Vec<Value> =
+            pods.iter().map(|pod| pod_end::without_other_containers(pod.clone(), &trial)).collect();
+        let found = kind.settle(&spec, &seen).map(|end| (end.succeeded, end.exit_code));
+        assert_eq!(found, expected, "{pods:?}");
+        assert_eq!(kind.settle(&spec, &pods), None, "the pods themselves have not ended");
+    }
 }
 
 #[test]
