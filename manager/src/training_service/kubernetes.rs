@@ -21,6 +21,7 @@ pub mod pod_end;
 pub mod preflight;
 pub mod share;
 pub mod tracker;
+mod watch_clock;
 mod watching;
 pub mod workload;
 
@@ -99,7 +100,7 @@ struct Shared {
     kind: &'static dyn Workload,
     settings: Settings,
     tracker: Mutex<Tracker>,
-    began: Instant,
+    clock: Mutex<WatchClock>,
     /// Becomes `true` after the first complete listing of the cluster.
     listed: watch::Sender<bool>,
     /// Wakes the timekeeper when a deadline may have moved closer.
@@ -121,7 +122,7 @@ impl KubernetesService {
             kind,
             tracker: Mutex::new(tracker(kind, &settings.common.spec)),
             settings,
-            began: Instant::now(),
+            clock: Mutex::new(WatchClock::new(Instant::now())),
             listed: watch::Sender::new(false),
             nearer: Notify::new(),
             stop_requests: watch::Sender::new(0),
@@ -210,6 +211,7 @@ impl TrainingService for KubernetesService {
     async fn hand_over(&self, trial: &TrialJobId) {
         self.shared.tracker().hand_over(trial, self.shared.now());
         self.shared.nearer.notify_one();
+        self.shared.perform(acts);
     }
 
     async fn output(
@@ -315,8 +317,12 @@ impl Shared {
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn clock(&self) -> MutexGuard<'_, WatchClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.clock().now(Instant::now())
     }
 
     /// Repeats a request until it succeeds, even after a refusal. A new permission may not have reached the API server
@@ -495,7 +501,10 @@ impl Shared {
             let next = self.tracker().next_deadline();
             let due = async {
                 match next {
-                    Some(at) => tokio::time::sleep_until(self.began + at).await,
+                    Some(at) => {
+                        let moment = self.clock().moment_of(at, Instant::now());
+                        tokio::time::sleep_until(moment).await;
+                    }
                     None => std::future::pending().await,
                 }
             };

@@ -8,6 +8,7 @@ mod fetched;
 mod job_sets;
 mod jobs;
 mod kubeflow;
+mod outages;
 mod proxied;
 mod queued;
 mod recorded;

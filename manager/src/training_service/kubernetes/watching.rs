@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::client::{EVENTS, PODS, WatchEvent, WatchedObject};
@@ -51,7 +52,17 @@ impl Shared {
                     warn!("watching {}: {trouble}; trying again", resource.plural);
                     last_trouble = trouble;
                 }
+                if watched == Watched::Workload {
+                    self.clock().interrupt(Instant::now());
+                }
                 continue;
+            }
+            // The beginning of a listing precedes the request.
+            if watched == Watched::Workload
+                && !matches!(seen, WatchEvent::Begin)
+                && self.clock().resume(Instant::now())
+            {
+                self.nearer.notify_one();
             }
             let mut tracker = self.tracker();
             let acts = match watched {

@@ -1,0 +1,64 @@
+//! Jobs while the cluster is away, and Jobs that another client deletes.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::Kube;
+use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
+
+use super::{cluster, command, search_in, section};
+
+/// Starts a search with one trial, which runs as a Job.
+fn start(bed: &TestBed, kube: &Kube, line: &str, retries: u32, changes: &Value) -> Running {
+    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
+    let search: Search = search_in(bed, kube, line, 1, section(bed, own, changes));
+    bed.start(&mut command(bed, &search.with("maxTrialRetries", retries)))
+}
+
+/// Waits until a file in the bed exists.
+fn wait_for_file(bed: &TestBed, name: &str) {
+    wait_for(name, BOUND, || bed.path(name).exists().then_some(()));
+}
+
+#[test]
+fn a_trial_that_starts_while_the_cluster_is_away_does_not_fail() {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let line = r#"
+touch "$TEST_BED/up"
+until [ -e "$TEST_BED/go" ]; do sleep 0.1; done
+echo score=1"#;
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let running = start(&bed, &kube, line, 0, &json!({"startUpDeadline": "2s"}));
+    // The first Job tests the controller.
+    wait_for("the trial's Job", BOUND, || (kube.created("jobs").len() > 1).then_some(()));
+    kube.set_unreachable(true);
+    let since = Instant::now();
+    wait_for_file(&bed, "up");
+    wait_for("the time limit", BOUND, || (since.elapsed() > LIMIT * 2).then_some(()));
+    kube.set_unreachable(false);
+    std::fs::write(bed.path("go"), "").expect("the bed is writable");
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(1, 0);
+    kube.wait_until_empty();
+}
+
+#[test]
+fn the_next_attempt_of_a_deleted_job_waits_for_the_pods_of_the_first() {
+    let line = r#"
+if [ -e "$TEST_BED/first" ]; then echo again >>"$TEST_BED/log"; echo score=1; exit; fi
+trap 'sleep 1; echo over >>"$TEST_BED/log"; exit 1' TERM
+touch "$TEST_BED/first"
+while :; do sleep 0.1; done"#;
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let running = start(&bed, &kube, line, 1, &json!({}));
+    wait_for_file(&bed, "first");
+    let job = kube.all("jobs").into_iter().next().expect("the Job runs");
+    kube.delete("jobs", job["metadata"]["name"].as_str().expect("it has a name"));
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(1, 0);
+    assert_eq!(bed.read("log"), "over\nagain\n", "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("its Job was deleted, but not by the manager"));
+    kube.wait_until_empty();
+}
