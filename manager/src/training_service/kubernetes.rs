@@ -209,7 +209,7 @@ impl TrainingService for KubernetesService {
     }
 
     async fn hand_over(&self, trial: &TrialJobId) {
-        self.shared.tracker().hand_over(trial, self.shared.now());
+        let acts = self.shared.tracker().hand_over(trial, self.shared.now());
         self.shared.nearer.notify_one();
         self.shared.perform(acts);
     }

@@ -14,6 +14,10 @@ impl Tracker {
     /// Handles a workload that is suspended, initially or again.
     pub(super) fn handle_suspension(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        // The trial has ended, and must not run again when its queue resumes the workload.
+        if job.handed_over.is_some() {
+            return self.stop(name, now);
+        }
         let waited = job.waits_since.take().map(|since| now.saturating_sub(since));
         // A workload without any pod was in the queue from the start.
         job.waited += waited.filter(|_| job.places > 0).unwrap_or_default();
@@ -72,11 +76,11 @@ impl Tracker {
     }
 
     /// Records that a trial has ended while its workload still exists.
-    pub fn hand_over(&mut self, trial: &TrialJobId, now: Duration) {
-        let Some(name) = self.latest.get(trial) else { return };
-        if let Some(job) = self.jobs.get_mut(name) {
-            job.handed_over = job.handed_over.or(Some(now));
-        }
+    pub fn hand_over(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+        let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
+        let Some(job) = self.jobs.get_mut(&name) else { return Vec::new() };
+        job.handed_over = job.handed_over.or(Some(now));
+        if job.phase == JobPhase::Suspended { self.stop(&name, now) } else { Vec::new() }
     }
 
     /// Returns whether a workload continues after its trial was recorded as ended.

@@ -341,6 +341,23 @@ fn a_replaced_pod_on_a_lost_node_does_not_end_the_run() {
 }
 
 #[test]
+fn a_job_that_its_queue_takes_back_after_its_trial_has_ended_never_runs_again() {
+    let stop = [Act::Stop("ja".to_owned())];
+    for is_taken_first in [false, true] {
+        let mut tracker = made(true);
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        if is_taken_first {
+            tracker.handle_phase("ja", JobPhase::Suspended, at(10));
+            assert_eq!(tracker.hand_over(&ids().0, at(11)), stop);
+        } else {
+            assert_eq!(tracker.hand_over(&ids().0, at(10)), []);
+            assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(11)), stop);
+        }
+        assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(12)), []);
+    }
+}
+
+#[test]
 fn only_deleted_pods_are_reported_as_departed_and_only_once() {
     let mut tracker = made(true).with_pods(2);
     let mut depart = |pod: &str, departure: PodDeparture| {
