@@ -15,6 +15,7 @@ use super::{StopRequest, Workload};
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, pod, trial_containers, workload_name,
 };
@@ -259,14 +260,24 @@ fn runtime_of(metadata: &Value, job: &Value) -> Value {
 /// Returns the phase of a `TrainJob`.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let failed = object.get("status").and_then(|status| condition(status, "Failed"));
-    if let Some(failed) = failed.filter(|failed| {
-        is(failed, "status", "True") && is(failed, "reason", "TrainingRuntimeNotSupported")
-    }) {
-        let message = format!("Kubeflow Trainer rejects the TrainJob: {}", text(failed, "message"));
-        let class = Some(Class::Permanent);
-        return JobPhase::Completed(Outcome { class, ..Outcome::failure(message) });
+    let failed = failed.filter(|failed| is(failed, "status", "True"));
+    let message = failed.map(|failed| text(failed, "message")).unwrap_or_default();
+    match failed.map(|failed| text(failed, "reason")).as_deref() {
+        Some("TrainingRuntimeNotSupported") => {
+            let message = format!("Kubeflow Trainer rejects the TrainJob: {message}");
+            let class = Some(Class::Permanent);
+            JobPhase::Completed(Outcome { class, ..Outcome::failure(message) })
+        }
+        Some("DeadlineExceeded") => {
+            let why = "its TrainJob ran longer than its activeDeadlineSeconds".to_owned();
+            let evidence = format!("DeadlineExceeded: {message}");
+            let disruption = Some(Disruption { evidence, why: why.clone() });
+            // A retry would take equally long.
+            let class = Some(Class::Permanent);
+            JobPhase::Completed(Outcome { class, disruption, ..Outcome::failure(why) })
+        }
+        _ => job_set::phase_of(object, &STATUS, 1, main(spec)),
     }
-    job_set::phase_of(object, &STATUS, 1, main(spec))
 }
 
 /// Returns the pod whose metrics are the trial's.
