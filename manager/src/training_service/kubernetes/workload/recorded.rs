@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::Workload;
+use super::job_set::JobSet;
+use super::kubeflow::{PYTORCH_JOB, TF_JOB};
+use super::train_job::TrainJob;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
+use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
 use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::{kueue, pod_end};
@@ -185,4 +189,111 @@ pub(super) fn ends(news: &[JobNews]) -> Vec<&JobEvent> {
         | JobNews::Placed(_) => None,
     });
     ends.collect()
+}
+
+#[test]
+fn a_queued_workload_of_every_kind_ends_as_without_a_queue() {
+    let role = json!({"replicas": 1, "dockerImage": "i:1", "command": "x", "cpuNumber": 1, "memorySize": 512, "gpuNumber": 1});
+    let roles = ["worker", "ps"].map(|name| {
+        json!({"name": name, "taskNumber": 1, "dockerImage": "i:1", "command": "x", "cpuNumber": 1, "memorySize": 512,
+            "gpuNumber": 1, "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": 1}})
+    });
+    #[rustfmt::skip]
+    let table: [(&'static dyn Workload, &str, Value); 4] = [
+        (&JobSet,      "jobset",     json!({"platform": "kubernetes", "taskRoles": roles})),
+        (&TrainJob,    "trainjob",   json!({"platform": "trainer", "dockerImage": "i:1"})),
+        (&TF_JOB,      "tfjob",      json!({"platform": "kubeflow", "operator": "tf-operator", "worker": role})),
+        (&PYTORCH_JOB, "pytorchjob", json!({"platform": "kubeflow", "operator": "pytorch-operator", "master": role})),
+    ];
+    for (kind, name, mut section) in table {
+        (section["queue"], section["agent"]) = (json!("team"), json!("image"));
+        let news = news_of_recording(kind, &common(&section).spec, &format!("kueue/{name}-exit0"));
+        let ends = ends(&news);
+        let [end] = ends.as_slice() else { panic!("{name}: {news:?}") };
+        assert!(end.succeeded && end.exit_code == Some(0), "{name}: {end:?}");
+    }
+}
+
+/// The recordings that no test replays, by the reason.
+const NOT_REPLAYED: &[(&str, &[&str])] = &[
+    (
+        "TrialKeeper's Jobs have another failure policy",
+        &[
+            "job/evicted-codes-first",
+            "job/evicted-only-codes",
+            "job/evicted-rule-count",
+            "job/evicted-rule-ignore",
+            "job/exit1-backoff2-no-policy",
+            "jobset/max-restarts-1",
+            "jobset/template-defaults-exit1",
+        ],
+    ),
+    (
+        "TrialKeeper's jobs have the restart policy Never",
+        &[
+            "tfjob/exitcode-permanent",
+            "tfjob/exitcode-retry",
+            "tfjob/pod-deleted-exitcode",
+            "tfjob/policy-unset-exit1",
+            "pytorchjob/exitcode-permanent",
+            "pytorchjob/exitcode-retry",
+            "pytorchjob/pod-deleted-exitcode",
+            "pytorchjob/policy-unset-exit1",
+        ],
+    ),
+    (
+        "TrialKeeper's jobs have the clean-up policy Running",
+        &[
+            "tfjob/clean-all",
+            "tfjob/clean-none",
+            "tfjob/two-clean-none",
+            "pytorchjob/clean-all",
+            "pytorchjob/clean-none",
+            "pytorchjob/two-clean-none",
+        ],
+    ),
+    (
+        "TrialKeeper sets no deadline that the operator would have to keep",
+        &["tfjob/deadline", "pytorchjob/deadline"],
+    ),
+    (
+        "TrialKeeper sends no such role",
+        &["tfjob/chief-ok-worker-fails", "tfjob/lower-case-role", "tfjob/unknown-role"],
+    ),
+    (
+        "they record the answers to requests",
+        &[
+            "job/create-twice",
+            "kueue/dry-run",
+            "jobset/refused",
+            "tfjob/refused",
+            "pytorchjob/refused",
+            "trainjob/runtime-missing",
+        ],
+    ),
+    (
+        "it consists of events, which `pending_reason` reads in other recordings",
+        &["job/podsecurity-restricted"],
+    ),
+];
+
+/// The number of recordings that exist.
+const RECORDINGS: usize = 204;
+
+#[test]
+fn every_recording_is_replayed_or_has_a_reason() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = here.join("../tests/fixtures/kubernetes");
+    let mut kept = Vec::new();
+    for kind in ["job", "kueue", "jobset", "tfjob", "pytorchjob", "trainjob"] {
+        for file in std::fs::read_dir(folder.join(kind)).unwrap() {
+            let name = file.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned();
+            kept.push(format!("{kind}/{name}"));
+        }
+    }
+    let left: Vec<&str> = NOT_REPLAYED.iter().flat_map(|(_, cases)| *cases).copied().collect();
+    for case in &left {
+        assert!(!kept.iter().any(|kept| kept == case), "{case}");
+    }
+    assert_eq!(kept.len() + left.len(), RECORDINGS);
 }

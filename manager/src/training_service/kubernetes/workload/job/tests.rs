@@ -24,23 +24,41 @@ fn every_recorded_end_is_reported_correctly() {
     #[rustfmt::skip]
     let table = [
         ("job/exit0",                  Some(0),   "its pod succeeded", None, None),
+        ("job/quota-refuses-pod",      Some(0),   "its pod succeeded", None, None),
+        ("job/apiserver-down",         Some(1),   "the container ended with exit code 1", None, None),
+        ("job/controller-killed",      Some(1),   "the container ended with exit code 1", None, None),
+        ("job/kubelet-restarted",      Some(3),   "the container ended with exit code 3", None, None),
         ("job/exit1",                  Some(1),   "the container ended with exit code 1", None, None),
         ("job/exit139-segv",           Some(139), "the container ended with exit code 139", None, None),
         ("job/exit143-by-itself",      Some(143), "the container ended with exit code 143", None, None),
         ("job/oom",                    Some(137), "out of memory", OVER_LIMIT, None),
+        ("job/oom-child",              Some(137), "out of memory", OVER_LIMIT, None),
         ("job/sigkill",                Some(137), "the container ended with exit code 137", None, None),
         ("job/badcmd",                 Some(128), "the command could not be started", OVER_LIMIT, None),
         ("job/emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", OVER_LIMIT, None),
         ("job/evicted-rule-failjob",   Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/drain",                  Some(143), "its pod was removed: it was evicted through the API", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/taint-noexecute",        Some(143), "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        ("job/evicted-exit0",          Some(0),   "its pod succeeded", None, None),
+        ("job/evicted-exit1",          Some(1),   "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/indexed-two-one-evicted", Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        // Clusters before Kubernetes 1.31 drop the failure policy.
+        ("job/evicted-no-policy",      Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/exit1-backoff0-no-policy", Some(1), "the container ended with exit code 1", None, None),
         ("job/preempted-by-scheduler", Some(143), "its pod was removed: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
         ("job/node-lost",              Some(143), "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
         ("job/pod-deleted-exit143",    Some(143), "the trial's pod was deleted", DELETED, None),
         ("job/pod-force-deleted",      Some(143), "the trial's pod was deleted", DELETED, None),
+        ("job/controller-down-pod-deleted", Some(143), "the trial's pod was deleted", DELETED, None),
+        // An agent that gets a signal exits with 143. These are other programs.
+        ("job/pod-deleted-exit0",      Some(0),   "its pod succeeded", None, None),
+        ("job/pod-deleted-exit1",      Some(1),   "the container ended with exit code 1", None, None),
         ("job/indexed-two-ok",         Some(0),   "its pod succeeded", None, None),
         ("job/indexed-two-one-fails",  Some(1),   "the container ended with exit code 1", None, None),
         ("job/suspended-then-resumed", Some(0),   "its pod succeeded", None, None),
         ("job/deadline",               Some(143), "its Job ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
         // The pod failed while its queue took it back: a race for which the trial is not at fault.
+        ("job/suspend-pod-exits-1-under-load", Some(1), "its queue took the trial back as its pod ended, ", DELETED, Some("Suspended")),
         ("job/suspend-pod-exits-1-kept", Some(1), "its queue took the trial back as its pod ended, ", DELETED, Some("Suspended")),
     ];
     for (case, exit_code, message, class, taken) in table {
@@ -48,7 +66,7 @@ fn every_recorded_end_is_reported_correctly() {
         let ends = ends(&news);
         let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
-        assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
+        assert_eq!(end.cause, case.contains("oom").then_some(Cause::OomKernel), "{case}");
         let actual = end.message.as_deref().unwrap_or_default();
         assert!(actual.starts_with(message), "{case}: {actual}");
         let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
@@ -56,32 +74,80 @@ fn every_recorded_end_is_reported_correctly() {
     }
 }
 
+#[test]
+fn a_job_that_another_client_deletes_ends_with_its_pods() {
+    let cases = [
+        "delete-background",
+        "delete-foreground",
+        "delete-no-policy",
+        "deletecollection",
+        "badimage",
+        "toobig",
+    ];
+    for case in cases {
+        let news = news_of_recording(&format!("job/{case}"));
+        let ends = ends(&news);
+        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
+        assert_eq!((end.exit_code, end.class), (None, Some(Class::Transient)), "{case}");
+        let message = end.message.as_deref();
+        assert_eq!(message, Some("its Job was deleted, but not by the manager"), "{case}");
+    }
+}
+
 /// A recording, the number of times that its Job is taken back, and the message and the disruption of its end.
 type InQueue = (&'static str, usize, Option<(&'static str, Option<&'static str>)>);
 
+const WELL: Option<(&str, Option<&str>)> = Some(("its pod succeeded", None));
+const FAILED: Option<(&str, Option<&str>)> = Some(("the container ended with exit code 1", None));
+const REMOVED: Option<(&str, Option<&str>)> =
+    Some(("its Job was deleted, but not by the manager", None));
+
+#[rustfmt::skip]
+const IN_QUEUE: &[InQueue] = &[
+    ("exit0",                  0, WELL),
+    ("exit1",                  0, FAILED),
+    ("indexed-two-one-fails",  0, FAILED),
+    // The recording ends when the Job runs again.
+    ("preempted",              1, None),
+    ("preempted-exit0",        1, None),
+    ("preempted-exit1",        1, None),
+    ("preempted-sigkilled",    1, None),
+    ("cohort-reclaimed",       1, None),
+    ("workload-deleted",       1, None),
+    ("never-fits",             0, None),
+    ("waits-then-admitted",    0, WELL),
+    ("partial-admission",      0, WELL),
+    ("localqueue-hold-before", 0, WELL),
+    ("localqueue-hold-running", 0, WELL),
+    ("localqueue-drained",     1, WELL),
+    ("localqueue-missing",     0, WELL),
+    ("localqueue-default",     0, WELL),
+    ("clusterqueue-drained",   1, WELL),
+    ("clusterqueue-missing",   0, WELL),
+    ("priority-class-missing", 0, WELL),
+    ("no-queue-name",          0, WELL),
+    // No condition reports the suspension, but the pod was deleted.
+    ("suspended-by-hand",      1, WELL),
+    ("unsuspended-by-hand",    0, None),
+    ("labels-changed-while-running", 0, None),
+    ("kueue-killed",           0, WELL),
+    ("kueue-down-at-end",      0, WELL),
+    ("pod-evicted",            0, Some(("its pod was removed: ", Some("EvictionByEvictionAPI")))),
+    ("delete-background",      0, REMOVED),
+    ("delete-while-waiting",   0, REMOVED),
+    ("workload-deactivated",   0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
+    ("max-exec-time",          0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
+    // Kueue deletes the Job itself.
+    ("retention",              0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
+    // The image does not exist, and the pod never ran.
+    ("podsready-timeout",      0, Some(("its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
+    // An admission check takes the Job back, and later rejects it.
+    ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
+];
+
 #[test]
 fn every_recorded_action_of_kueue_is_reported_correctly() {
-    const WELL: Option<(&str, Option<&str>)> = Some(("its pod succeeded", None));
-    #[rustfmt::skip]
-    let table: [InQueue; 12] = [
-        // The recording ends when the Job runs again.
-        ("preempted",              1, None),
-        ("workload-deleted",       1, None),
-        ("never-fits",             0, None),
-        ("waits-then-admitted",    0, WELL),
-        ("localqueue-hold-before", 0, WELL),
-        ("localqueue-drained",     1, WELL),
-        // No condition reports the suspension, but the pod was deleted.
-        ("suspended-by-hand",      1, WELL),
-        ("kueue-down-at-end",      0, WELL),
-        ("workload-deactivated",   0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
-        ("max-exec-time",          0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
-        // The image does not exist, and the pod never ran.
-        ("podsready-timeout",      0, Some(("its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
-        // An admission check takes the Job back, and later rejects it.
-        ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
-    ];
-    for (case, requeued, end) in table {
+    for &(case, requeued, end) in IN_QUEUE {
         let news = news_of_recording(&format!("kueue/{case}"));
         let taken_back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
         assert_eq!(taken_back.count(), requeued, "{case}: {news:?}");
@@ -95,6 +161,20 @@ fn every_recorded_action_of_kueue_is_reported_correctly() {
         assert!(actual.starts_with(message), "{case}: {actual}");
         let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
         assert_eq!(disruption, taken, "{case}");
+    }
+}
+
+#[test]
+fn the_end_of_a_pod_that_was_stopped_for_a_suspension_does_not_end_its_job() {
+    let cases = [
+        "job/suspend-pod-exits-0",
+        "job/suspend-pod-exits-1",
+        "job/suspend-pod-exits-143-kept",
+        "job/suspend-two-pods-exit-1",
+    ];
+    for case in cases {
+        let news = news_of_recording(case);
+        assert!(matches!(news.as_slice(), [JobNews::Requeued(_)]), "{case}: {news:?}");
     }
 }
 

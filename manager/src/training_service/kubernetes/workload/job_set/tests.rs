@@ -34,6 +34,7 @@ fn two() -> Value {
 fn every_recorded_end_is_reported_correctly() {
     const DELETED: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
+    const REMOVED: &str = "its JobSet was deleted, but not by the manager";
     #[rustfmt::skip]
     let table = [
         ("exit0",                  Some(0),   "its pod succeeded", None, None),
@@ -47,6 +48,14 @@ fn every_recorded_end_is_reported_correctly() {
         ("two-one-fails",          Some(1),   "the container ended with exit code 1", None, None),
         ("indexed-two-one-fails",  Some(1),   "worker 1: the container ended with exit code 1", None, None),
         ("suspended-then-resumed", Some(0),   "its pod succeeded", None, None),
+        ("controller-down",        Some(1),   "the container ended with exit code 1", None, None),
+        // An agent that gets a signal exits with 143. This is another program.
+        ("pod-deleted-exit0",      Some(0),   "its pod succeeded", None, None),
+        ("delete-background",      None,      REMOVED, DELETED, None),
+        ("delete-foreground",      None,      REMOVED, DELETED, None),
+        ("delete-no-policy",       None,      REMOVED, DELETED, None),
+        ("badimage",               None,      REMOVED, DELETED, None),
+        ("toobig",                 None,      REMOVED, DELETED, None),
     ];
     let spec = common(&two()).spec;
     for (case, exit_code, message, class, taken) in table {
@@ -75,7 +84,13 @@ fn a_replaced_pod_does_not_end_its_job_set() {
     let mut section = section(&[("worker", 1, 1)]);
     section["queue"] = json!("team");
     let spec = common(&section).spec;
-    for case in ["kueue/jobset-preempted", "jobset/child-job-deleted"] {
+    let cases = [
+        "kueue/jobset-preempted",
+        "kueue/jobset-preempted-exit1",
+        "jobset/child-job-deleted",
+        "jobset/suspend-pod-exits-1",
+    ];
+    for case in cases {
         let news = news_after(&JobSet, &spec, case, Duration::from_secs(70));
         assert_eq!(ends(&news), Vec::<&JobEvent>::new(), "{case}");
     }

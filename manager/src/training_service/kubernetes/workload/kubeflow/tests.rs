@@ -61,8 +61,22 @@ fn every_recorded_end_is_reported_correctly() {
         ("tfjob/two-workers-one-fails",       &[("worker", 2)], Some(1), "worker 1: the container ended with exit code 1", None, None),
         ("tfjob/suspended-then-resumed",      one,     Some(0),   "its pod succeeded", None, None),
         ("tfjob/quota-refuses-pod",           one,     Some(0),   "its pod succeeded", None, None),
+        ("tfjob/exit0-at-once",               one,     Some(0),   "its pod succeeded", None, None),
+        ("tfjob/operator-absent",             one,     Some(0),   "its pod succeeded", None, None),
+        ("tfjob/operator-down-at-create",     one,     Some(0),   "its pod succeeded", None, None),
+        ("tfjob/operator-down-pod-fails",     one,     Some(1),   "the container ended with exit code 1", None, None),
         ("pytorchjob/exit0",                  master,  Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/exit1",                  master,  Some(1),   "the container ended with exit code 1", None, None),
+        ("pytorchjob/oom",                    master,  Some(137), "out of memory", OVER_LIMIT, None),
+        ("pytorchjob/sigkill",                master,  Some(137), "the container ended with exit code 137", None, None),
+        ("pytorchjob/quota-refuses-pod",      master,  Some(0),   "its pod succeeded", None, None),
+        ("pytorchjob/suspended-then-resumed", master,  Some(0),   "its pod succeeded", None, None),
+        ("pytorchjob/operator-down-at-create", master, Some(0),   "its pod succeeded", None, None),
+        ("pytorchjob/operator-down-pod-fails", master, Some(1),   "the container ended with exit code 1", None, None),
+        ("pytorchjob/pod-deleted",            master,  None,      "the trial's pod was deleted", DELETED, None),
+        ("pytorchjob/pod-deleted-exit0",      master,  None,      "the trial's pod was deleted", DELETED, None),
+        ("pytorchjob/pod-force-deleted",      master,  None,      "the trial's pod was deleted", DELETED, None),
+        ("pytorchjob/node-lost",              master,  None,      "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
         ("pytorchjob/pod-evicted",            master,  None,      "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
         ("pytorchjob/two-one-succeeds",       two,     Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/two-one-fails",          two,     Some(1),   "worker 0: the container ended with exit code 1", None, None),
@@ -81,9 +95,28 @@ fn every_recorded_end_is_reported_correctly() {
 }
 
 #[test]
+fn a_job_that_another_client_deletes_ends_with_its_pods() {
+    let cases =
+        ["delete-background", "delete-foreground", "delete-no-policy", "badimage", "toobig"];
+    for (kind, role) in [("tfjob", "worker"), ("pytorchjob", "master")] {
+        for case in cases {
+            let news = news_of_recording(&format!("{kind}/{case}"), &[(role, 1)]);
+            let ends = ends(&news);
+            let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
+            assert_eq!((end.exit_code, end.class), (None, Some(Class::Transient)), "{case}");
+            let message = end.message.as_deref().unwrap_or_default();
+            assert!(message.ends_with("Job was deleted, but not by the manager"), "{message}");
+        }
+    }
+}
+
+#[test]
 fn a_recreated_pod_does_not_end_its_job() {
-    let news = news_of_recording("tfjob/operator-down-pod-deleted", &[("worker", 1)]);
-    assert_eq!(ends(&news), Vec::<&JobEvent>::new());
+    for (kind, role) in [("tfjob", "worker"), ("pytorchjob", "master")] {
+        let case = format!("{kind}/operator-down-pod-deleted");
+        let news = news_of_recording(&case, &[(role, 1)]);
+        assert_eq!(ends(&news), Vec::<&JobEvent>::new(), "{case}");
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn queued(pods: u64) -> Common {
 fn every_recorded_end_is_reported_correctly() {
     const MAY_PASS: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
+    const REMOVED: &str = "its TrainJob was deleted, but not by the manager";
     #[rustfmt::skip]
     let table = [
         ("exit0",                        1, Some(0),   "its pod succeeded", None, None),
@@ -50,7 +51,13 @@ fn every_recorded_end_is_reported_correctly() {
         // already reported.
         ("jobset-deleted-after-failed",  1, Some(1),   "the container ended with exit code 1", None, None),
         ("jobset-deleted-after-complete", 1, Some(0),  "its pod succeeded", None, None),
-        ("badimage",                     1, None,      "its TrainJob was deleted, but not by the manager", None, None),
+        // The runtime is deleted while the trial runs.
+        ("runtime-in-use",               1, Some(0),   "its pod succeeded", None, None),
+        ("deadline",                     1, None,      "its TrainJob ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
+        ("delete-background",            1, None,      REMOVED, MAY_PASS, None),
+        ("delete-foreground",            1, None,      REMOVED, MAY_PASS, None),
+        ("delete-no-policy",             1, None,      REMOVED, MAY_PASS, None),
+        ("badimage",                     1, None,      REMOVED, MAY_PASS, None),
     ];
     for (case, pods, exit_code, message, class, taken) in table {
         let news =
