@@ -3,7 +3,15 @@
 import pytest
 
 from nni import ClassArgsValidator, parameter_expressions
-from nni.utils import OptimizeMode, extract_scalar_history, extract_scalar_reward
+from nni.utils import (
+    OptimizeMode,
+    convert_dict2tuple,
+    extract_scalar_history,
+    extract_scalar_reward,
+    json2parameter,
+    json2space,
+    split_index,
+)
 
 
 class Halfway:
@@ -54,6 +62,31 @@ def test_the_number_of_a_result_is_found():
         with pytest.raises(RuntimeError, match="default"):
             extract_scalar_reward(value)
     assert OptimizeMode("minimize") is OptimizeMode.Minimize
+
+
+def test_a_tuner_of_nnis_kind_draws_parts_of_a_space():
+    space = {
+        "lr": {"_type": "uniform", "_value": [0, 1]},
+        "layer": {
+            "_type": "choice",
+            "_value": [{"_name": "a"}, {"_name": "b", "n": {"_type": "randint", "_value": [0, 10]}}],
+        },
+    }
+    names = json2space(space)
+    inner = "root[layer]-choice[1][n]-randint"
+    assert names == ["root[lr]-uniform", inner, "root[layer]-choice"]
+    drawn = json2parameter(space, dict.fromkeys(names, True), Halfway())
+    option = {"_name": "b", "n": 5}
+    assert drawn == {"lr": 0.5, "layer": {"_index": 1, "_value": option}}
+    assert split_index(drawn) == {"lr": 0.5, "layer": option}
+    assert json2space(space, drawn) == names
+    assert json2space(space, {"lr": 0, "layer": {"_index": 0, "_value": {"_name": "a"}}}) == [names[0], names[2]]
+    drawn["lr"], drawn["layer"]["_value"]["n"] = 0.25, 7
+    kept = json2parameter(space, {**dict.fromkeys(names, False), "root[lr]-uniform": True}, Halfway(), drawn)
+    assert kept == {"lr": 0.5, "layer": drawn["layer"]}
+    assert convert_dict2tuple({"b": {"c": 1}, "a": 2}) == (("a", 2), ("b", (("c", 1),)))
+    with pytest.raises(RuntimeError, match="_name"):
+        json2space({"x": {"_type": "choice", "_value": [{"n": 1}]}})
 
 
 def test_arguments_are_checked():

@@ -125,6 +125,11 @@ def test_parameters_are_merged_into_arguments():
     assert merge_parameter({"lr": 0.1, "n": None}, {"lr": 1, "n": "x"}) == {"lr": 1.0, "n": "x"}
     assert merge_parameter(argparse.Namespace(lr=0.1), {"lr": 0.5}).lr == 0.5
     assert merge_parameter({"lr": 0.1}, None) == {"lr": 0.1}
+
+    class Defaults:
+        lr = 0.1
+
+    assert (merge_parameter(Defaults(), {"lr": 1}).lr, merge_parameter(Defaults, {"lr": 0.5}).lr) == (1.0, 0.5)
     with pytest.raises(ValueError, match=r"'batch'.*lr"):
         merge_parameter({"lr": 0.1}, {"batch": 1})
     with pytest.raises(ValueError, match=r"'n'.*int"):
