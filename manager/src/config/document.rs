@@ -21,11 +21,44 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
         Ok(document) => return Ok(document.0),
         Err(error) => error,
     };
-    match serde_saphyr::from_str::<Document>(text) {
-        Ok(document) => Ok(document.0),
+    match yaml(text) {
+        Ok(document) => Ok(document),
         // Text that looks like JSON was meant as JSON.
         Err(_) if text.trim_start().starts_with('{') => Err(json_problem(&json)),
         Err(error) => Err(yaml_problem(&error)),
+    }
+}
+
+/// Reads YAML as `PyYAML` does, which NNI uses: an integer with a leading 0 is octal, `yes` and `on` are true, but `y` and
+/// `n` are texts.
+fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
+    let read = |strict_booleans| {
+        let options =
+            serde_saphyr::options! { strict_booleans: strict_booleans, legacy_octal_numbers: true };
+        serde_saphyr::from_str_with_options::<Document>(text, options)
+    };
+    let mut document = read(false)?.0;
+    // A text with a tag such as `!!bool yes` has no strict form.
+    if let Ok(strict) = read(true) {
+        restore_letters(&mut document, &strict.0);
+    }
+    Ok(document)
+}
+
+/// Replaces truth values by the texts `y` and `n` that they are in a document in which only `true` and `false` are truth
+/// values.
+fn restore_letters(value: &mut Value, strict: &Value) {
+    match (value, strict) {
+        (value @ Value::Bool(_), Value::String(text)) if text.len() == 1 => *value = strict.clone(),
+        (Value::Array(items), Value::Array(strict)) => {
+            items.iter_mut().zip(strict).for_each(|(item, strict)| restore_letters(item, strict));
+        }
+        (Value::Object(members), Value::Object(strict)) => {
+            for (key, member) in members {
+                restore_letters(member, strict.get(key).unwrap_or(&Value::Null));
+            }
+        }
+        _ => {}
     }
 }
 
@@ -158,6 +191,10 @@ mod tests {
             ("a: 1e-4",                    json!({"a": 0.0001})),
             ("a: '1'",                     json!({"a": "1"})),
             ("a: -7",                      json!({"a": -7})),
+            ("a: 010\nb: 01\nc: 0644",     json!({"a": 8, "b": 1, "c": 420})),
+            ("a: [yes, No, ON, off]",      json!({"a": [true, false, true, false]})),
+            ("a: [y, n, Y, N, {y: n}]",    json!({"a": ["y", "n", "Y", "N", {"y": "n"}]})),
+            ("a: ['y', \"yes\", 'on']",    json!({"a": ["y", "yes", "on"]})),
             ("a: true",                    json!({"a": true})),
             ("a: null\nb: ~\nc:",          json!({"a": null, "b": null, "c": null})),
             ("a: python3 m.py --x {{y}}",  json!({"a": "python3 m.py --x {{y}}"})),
