@@ -123,6 +123,8 @@ pub struct ExperimentSpec {
     pub tags: Vec<String>,
     /// `notifications` (TrialKeeper's): the recipients and events of notifications. `None`: no notifications.
     pub notifications: Option<NotificationsSpec>,
+    /// The paths of the fields of a file in NNI's first form that have no effect, as in NNI 3.0.
+    pub ignored: Vec<String>,
     /// The whole file in the canonical form that is stored: camelCase, absolute paths, the search space inlined.
     pub canonical: Value,
 }
@@ -139,6 +141,14 @@ impl ExperimentSpec {
                 self.optimize_mode.word(),
             )
         })
+    }
+
+    /// Returns a warning if fields of the file have no effect.
+    pub fn ignored_warning(&self) -> Option<String> {
+        let fields: Vec<_> = self.ignored.iter().map(|field| format!("`{field}`")).collect();
+        let verb = if fields.len() == 1 { "has" } else { "have" };
+        (!fields.is_empty())
+            .then(|| format!("{} {verb} no effect, as in NNI 3.0", fields.join(", ")))
     }
 
     /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised `val_loss`.
@@ -293,8 +303,9 @@ fn check_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec
     }
     let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
     let mut converted = converted.map_err(|problem| vec![problem])?;
-    let v2 = std::mem::take(&mut converted.v2);
-    check_v2(v2, base).map_err(|problems| {
+    let (v2, ignored) = (std::mem::take(&mut converted.v2), std::mem::take(&mut converted.ignored));
+    let checked = check_v2(v2, base).map(|spec| ExperimentSpec { ignored, ..spec });
+    checked.map_err(|problems| {
         problems.into_iter().map(|problem| converted.original(problem)).collect()
     })
 }

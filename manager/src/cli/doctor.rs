@@ -30,6 +30,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     };
     let mut checks = Checks { format: common.output, findings: Vec::new() };
     checks.tell("ok", "file", &file.display().to_string());
+    if let Some(warning) = spec.ignored_warning() {
+        checks.tell("-", "file", &warning);
+    }
     if let Some(sentence) = spec.assumed_direction() {
         checks.tell("-", "objective", &sentence);
     }

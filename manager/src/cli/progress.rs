@@ -76,6 +76,9 @@ impl Progress {
         };
         progress.line(&format!("experiment {} on {}", running.id, running.url));
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
+        if let Some(warning) = running.spec.ignored_warning() {
+            progress.line(&format!("  {warning}"));
+        }
         if let Some(sentence) = running.spec.assumed_direction() {
             progress.line(&format!("  {sentence}"));
         }

@@ -116,6 +116,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         owner,
         tags,
         notifications,
+        ignored: Vec::new(),
         canonical: Value::Object(top.into_canonical()),
     })
 }

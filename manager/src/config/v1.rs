@@ -13,6 +13,8 @@ pub(super) struct Converted {
     pub(super) v2: Value,
     /// Maps v2 paths to v1 paths, also of fields that the document does not have. The last entry for a path counts.
     names: Vec<(String, String)>,
+    /// The v1 paths of the fields that have no effect.
+    pub(super) ignored: Vec<String>,
 }
 
 /// Examples in messages, in the terms of v2 and of v1.
@@ -125,6 +127,37 @@ const TOP: [&str; 18] = [
     "frameworkcontrollerConfig",
 ];
 
+/// The sections of the platforms, each with its platform. NNI 3.0 ignores the sections of the others.
+const SECTIONS: [(&str, &str); 11] = [
+    ("localConfig", "local"),
+    ("remoteConfig", "remote"),
+    ("machineList", "remote"),
+    ("paiConfig", "openpai"),
+    ("kubeflowConfig", "kubeflow"),
+    ("frameworkcontrollerConfig", "frameworkcontroller"),
+    // Platforms of NNI that are not built in.
+    ("paiYarnConfig", "paiYarn"),
+    ("amlConfig", "aml"),
+    ("dltsConfig", "dlts"),
+    ("dlcConfig", "dlc"),
+    ("adlConfig", "adl"),
+];
+
+/// The fields of `trial` for [`PAI_TRIAL`]'s platform before NNI 3.0, which ignores them.
+const OLD_TRIAL: [&str; 5] = ["shmMB", "authFile", "portList", "dataDir", "outputDir"];
+
+/// The roles of a trial, which only two platforms have.
+const ROLES: [&str; 4] = ["taskRoles", "worker", "ps", "master"];
+
+/// The fields of an algorithm before NNI 3.0, which ignores them.
+const OLD_ALGORITHM: [&str; 2] = ["gpuNum", "checkpointDir"];
+
+/// The fields of `paiConfig` that NNI 3.0 ignores.
+const OLD_PAI: [&str; 3] = ["password", "maxTrialNumPerGpu", "useActiveGpu"];
+
+/// The field of a machine that NNI 3.0 ignores.
+const OLD_MACHINE: [&str; 1] = ["preCommand"];
+
 const TRIAL: Renames =
     &[("command", "trialCommand"), ("codeDir", "trialCodeDirectory"), ("gpuNum", "trialGpuNumber")];
 
@@ -167,6 +200,10 @@ const PAI: Renames = &[
     ("tokenFile", "tokenFile"),
     ("caFile", "caFile"),
 ];
+
+/// The fields of `trial` that may also be in `paiConfig`.
+const PAI_RESOURCES: Renames =
+    &[("gpuNum", "trialGpuNumber"), ("cpuNum", "trialCpuNumber"), ("memoryMB", "trialMemorySize")];
 
 /// The fields of `trial` on `OpenPAI`.
 const PAI_TRIAL: Renames = &[
@@ -234,22 +271,26 @@ const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"]
 
 /// Converts a v1 document.
 pub(super) fn convert(document: Value) -> Result<Converted, Problem> {
-    let mut converter = Converter { possible: Vec::new(), names: Vec::new() };
+    let mut converter = Converter::default();
     let v2 = converter.document(document)?;
-    let Converter { possible: mut names, names: given } = converter;
+    let Converter { possible: mut names, names: given, ignored } = converter;
     names.extend(given);
-    Ok(Converted { v2: Value::Object(v2), names })
+    Ok(Converted { v2: Value::Object(v2), names, ignored })
 }
 
+#[derive(Default)]
 struct Converter {
     /// Maps v2 paths to v1 paths of possible fields.
     possible: Vec<(String, String)>,
     /// Maps v2 paths to v1 paths of fields that the document has.
     names: Vec<(String, String)>,
+    /// The v1 paths of the fields that have no effect.
+    ignored: Vec<String>,
 }
 
 impl Converter {
-    fn document(&mut self, document: Value) -> Result<Map<String, Value>, Problem> {
+    fn document(&mut self, mut document: Value) -> Result<Map<String, Value>, Problem> {
+        self.ignore_other_platforms(&mut document);
         let known: Vec<&str> = firsts(COMMON).into_iter().chain(TOP).collect();
         let mut v1 = Section::open("", document, &known)?;
         let platform = v1.string("trainingServicePlatform")?.unwrap_or_else(|| "local".to_owned());
@@ -279,7 +320,10 @@ impl Converter {
             self.trial(trial, &mut v2, &mut service)?;
         }
         for kind in ["tuner", "assessor", "advisor"] {
-            if let Some(algorithm) = v1.take(kind) {
+            // NNI takes an empty section for none.
+            let algorithm =
+                v1.take(kind).filter(|it| it.as_object().is_none_or(|it| !it.is_empty()));
+            if let Some(algorithm) = algorithm {
                 self.algorithm(kind, algorithm, &mut v2)?;
             }
         }
@@ -290,7 +334,7 @@ impl Converter {
         }
         self.local_fields(&mut v1, "trainingService", &mut service)?;
         self.remote_fields(&mut v1, "trainingService", &mut service)?;
-        self.renamed_section(&mut v1, "paiConfig", PAI, "trainingService", &mut service)?;
+        self.pai_fields(&mut v1, &mut service)?;
         for field in ["kubeflowConfig", "frameworkcontrollerConfig"] {
             if let Some(config) = v1.take(field) {
                 self.cluster(field, config, &mut service)?;
@@ -298,6 +342,28 @@ impl Converter {
         }
         v2.insert("trainingService".to_owned(), Value::Object(service));
         Ok(v2)
+    }
+
+    /// Removes the sections of platforms on which the experiment does not run. A hybrid experiment runs on several.
+    fn ignore_other_platforms(&mut self, document: &mut Value) {
+        let platform = platform_of(document).and_then(Value::as_str).unwrap_or("local").to_owned();
+        let platform = if platform == "pai" { "openpai" } else { platform.as_str() };
+        if !SECTIONS.iter().any(|(_, of)| *of == platform) {
+            return;
+        }
+        let others = SECTIONS.iter().filter(|(_, of)| *of != platform);
+        let others: Vec<&str> = others.map(|(section, _)| *section).collect();
+        self.ignore("", document, &others);
+    }
+
+    /// Removes fields that have no effect from an object.
+    fn ignore(&mut self, path: &str, value: &mut Value, names: &[&str]) {
+        let Some(members) = value.as_object_mut() else { return };
+        let is_ignored = |key: &str| names.iter().any(|name| folded(name) == folded(key));
+        let dot = if path.is_empty() { "" } else { "." };
+        let given = members.keys().filter(|key| is_ignored(key));
+        self.ignored.extend(given.map(|key| format!("{path}{dot}{key}")));
+        members.retain(|key, _| !is_ignored(key));
     }
 
     /// Returns the parts of a hybrid experiment: the platforms that `hybridConfig` names.
@@ -358,13 +424,31 @@ impl Converter {
     ) -> Result<(), Problem> {
         self.renamed_section(v1, "remoteConfig", REMOTE, path, service)?;
         if let Some(Value::Array(machines)) = v1.take("machineList") {
-            let machines = machines.into_iter().enumerate().map(|(i, machine)| {
+            let machines = machines.into_iter().enumerate().map(|(i, mut machine)| {
                 let at = format!("machineList[{i}]");
+                self.ignore(&at, &mut machine, &OLD_MACHINE);
                 self.object(&at, &format!("{path}.{at}"), machine, MACHINE)
             });
             let machines: Result<Vec<Value>, Problem> = machines.collect();
             service.insert("machineList".to_owned(), Value::Array(machines?));
         }
+        Ok(())
+    }
+
+    fn pai_fields(
+        &mut self,
+        v1: &mut Section,
+        service: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        let Some(mut config) = v1.take("paiConfig") else { return Ok(()) };
+        self.ignore("paiConfig", &mut config, &OLD_PAI);
+        let known: Vec<&str> = firsts(PAI).into_iter().chain(firsts(PAI_RESOURCES)).collect();
+        let mut config = Section::open("paiConfig", config, &known)?;
+        self.rename(&mut config, "trainingService", PAI, service);
+        self.rename(&mut config, "trainingService", PAI_RESOURCES, service);
+        // The error for a missing field names the usual place.
+        self.possible(TRIAL, "trial", "trainingService");
+        self.possible(PAI_TRIAL, "trial", "trainingService");
         Ok(())
     }
 
@@ -385,16 +469,24 @@ impl Converter {
 
     fn trial(
         &mut self,
-        trial: Value,
+        mut trial: Value,
         v2: &mut Map<String, Value>,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
         let mut known =
             vec!["command", "codeDir", "gpuNum", "nasMode", "taskRoles", "worker", "ps", "master"];
-        let platform = service.get("platform").and_then(Value::as_str);
-        if matches!(platform, Some("pai" | "openpai")) {
-            known.extend(firsts(PAI_TRIAL));
+        match service.get("platform").and_then(Value::as_str) {
+            Some("pai" | "openpai") => {
+                known.extend(firsts(PAI_TRIAL));
+                self.ignore("trial", &mut trial, &ROLES);
+            }
+            Some("local" | "remote") => {
+                self.ignore("trial", &mut trial, &firsts(PAI_TRIAL));
+                self.ignore("trial", &mut trial, &ROLES);
+            }
+            Some(_) | None => self.ignore("trial", &mut trial, &firsts(PAI_TRIAL)),
         }
+        self.ignore("trial", &mut trial, &OLD_TRIAL);
         let mut trial = Section::open("trial", trial, &known)?;
         self.rename(&mut trial, "", TRIAL, v2);
         self.rename(&mut trial, "trainingService", PAI_TRIAL, service);
@@ -446,9 +538,10 @@ impl Converter {
     fn algorithm(
         &mut self,
         kind: &str,
-        algorithm: Value,
+        mut algorithm: Value,
         v2: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
+        self.ignore(kind, &mut algorithm, &OLD_ALGORITHM);
         let builtin = match kind {
             "tuner" => "builtinTunerName",
             "assessor" => "builtinAssessorName",

@@ -86,7 +86,7 @@ fn errors_of_a_legacy_file_have_its_terms() {
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u", "token": "t"}}), "trial.cpuNum: is missing; for example 4"),
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u"}}), "paiConfig.token: is missing"),
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"passWrd": "p"}}), "paiConfig.passWrd: unknown field"),
-        (json!({"trial": {"command": "true", "image": "i"}}),          "trial.image: unknown field"),
+        (json!({"trial": {"command": "true", "img": "i"}}),            "trial.img: unknown field"),
         (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: must be set if `trial.gpuNum` is: true"),
         (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: must be set if `trial.gpuNum` is: true"),
         (json!({"localConfig": {"maxTrialNumPerGpu": 2}}),             "localConfig.maxTrialNumPerGpu: 2 has no meaning without `trial.gpuNum`"),
@@ -116,6 +116,56 @@ fn errors_of_a_legacy_file_have_its_terms() {
         }
         let problem = loaded(&document.to_string()).unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
+    }
+}
+
+#[test]
+fn fields_of_a_legacy_file_that_nni_ignores_have_no_effect() {
+    let local = json!({
+        "trialConcurrency": 1, "trainingServicePlatform": "local",
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
+        "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."}
+    });
+    let remote = |machine: Value| {
+        let mut machine = machine;
+        machine["ip"] = json!("h");
+        machine["username"] = json!("u");
+        json!({"trainingServicePlatform": "remote", "machineList": [machine]})
+    };
+    let pai = |config: Value| {
+        let trial = json!({"command": "true", "codeDir": ".", "gpuNum": 0, "image": "i", "paiStorageConfigName": "s",
+            "nniManagerNFSMountPath": ".", "containerNFSMountPath": "/m", "virtualCluster": "v", "shmMB": 64});
+        let mut config = config;
+        for (name, value) in [("userName", "u"), ("token", "t"), ("host", "h")] {
+            config[name] = json!(value);
+        }
+        json!({"trainingServicePlatform": "pai", "paiConfig": config, "trial": trial})
+    };
+    #[rustfmt::skip]
+    let table = [
+        (json!({"tuner": {"builtinTunerName": "TPE", "gpuNum": 0, "checkpointDir": "/c"}}), "tuner.gpuNum tuner.checkpointDir"),
+        (json!({"assessor": {"builtinAssessorName": "Medianstop", "gpuNum": 0}}),           "assessor.gpuNum"),
+        (json!({"assessor": {}, "advisor": {}}),                                            ""),
+        (json!({"trial": {"command": "true", "codeDir": ".", "cpuNum": 1, "memoryMB": 8196, "image": "i", "dataDir": "d"}}), "trial.cpuNum trial.memoryMB trial.image trial.dataDir"),
+        (json!({"machineList": [{"ip": "h"}], "paiConfig": {"host": "h"}, "amlConfig": {}}), "machineList paiConfig amlConfig"),
+        (json!({"kubeflowConfig": {"operator": "o"}, "frameworkcontrollerConfig": {}}),      "kubeflowConfig frameworkcontrollerConfig"),
+        (remote(json!({"preCommand": "source env"})),                                        "machineList[0].preCommand"),
+        (pai(json!({"passWord": "p", "useActiveGpu": true, "cpuNum": 4, "memoryMB": 8196})), "paiConfig.passWord paiConfig.useActiveGpu trial.shmMB"),
+    ];
+    for (changes, ignored) in table {
+        let mut document = local.clone();
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let spec =
+            loaded(&document.to_string()).unwrap_or_else(|error| panic!("{changes}: {error}"));
+        let mut found = spec.ignored.clone();
+        found.sort();
+        let mut expected: Vec<_> = ignored.split_whitespace().collect();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{changes}");
+        let warning = spec.ignored_warning().unwrap_or_default();
+        assert!(expected.iter().all(|field| warning.contains(&format!("`{field}`"))), "{warning}");
     }
 }
 
