@@ -72,7 +72,7 @@ const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fa
 /// Checks a document. Relative paths refer to `base`.
 pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
-    let name = top.string("experimentName")?;
+    let name = top.string_or_unset("experimentName")?;
     experiment_type(&mut top)?;
     let search_space = search_space(&mut top, base)?;
     let shared = Shared::take(&mut top, base)?;

@@ -435,7 +435,7 @@ fn checked(
     field: &str,
     check: fn(&str) -> Result<(), String>,
 ) -> Result<Option<String>, Problem> {
-    let text = fields.string(field)?;
+    let text = fields.string_or_unset(field)?;
     match text.as_deref().map(check) {
         Some(Err(what)) => Err(fields.fault(field, what)),
         Some(Ok(())) | None => Ok(text),

@@ -389,7 +389,7 @@ impl Shared {
             command,
             code: code.map(|code| resolve(&code, base)),
             gpus: gpus.transpose()?,
-            ip: section.string("nniManagerIp")?,
+            ip: section.string_or_unset("nniManagerIp")?,
             debug: section.boolean("debug")?,
         })
     }
