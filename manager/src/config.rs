@@ -291,7 +291,13 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
 }
 
 /// Checks an experiment that a client sent as JSON, in NNI's canonical form with absolute paths.
-pub fn from_client(document: Value) -> Result<ExperimentSpec, Error> {
+pub fn from_client(mut document: Value) -> Result<ExperimentSpec, Error> {
+    // NNI's client sends the path of the file besides its content.
+    if let Some(members) = document.as_object_mut()
+        && members.contains_key("searchSpace")
+    {
+        members.remove("searchSpaceFile");
+    }
     check_any_form(document, Base::requiring_files(Path::new("/")))
         .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
 }

@@ -72,7 +72,7 @@ const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter(
 const DOCUMENTED: &str = include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
 
 const CONFIGURATION: &str = "\
-searchSpace: {x: {_type: uniform, _value: [0, 1]}}
+searchSpaceFile: space.json
 trialCommand: python3 trial.py
 trialCodeDirectory: .
 trialConcurrency: 1
@@ -84,6 +84,9 @@ trainingService: {platform: local}
 /// Returns a port that was free, and whose next port was free, too.
 fn free_port() -> u16 {
     wait_for("two free ports", BOUND, || {
+/// The space of [`CONFIGURATION`].
+const SPACE: &str = r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#;
+
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = first.local_addr().unwrap().port();
         TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
@@ -185,6 +188,7 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     ctl(&format!("view {id} -p {}", free_port()));
     assert!(ctl("experiment status").contains("VIEWED"));
     ctl("stop");
+    bed.write("space.json", SPACE);
     assert_eq!(entry(&bed)["status"], "STOPPED");
     bed.wait_until_empty();
 }
@@ -395,3 +399,4 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
         finished.stderr
     );
 }
+    bed.write("space.json", SPACE);
