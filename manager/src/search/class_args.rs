@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
+use super::search_space::parse::number_in;
 use crate::util::nearest::advice;
 
 /// The direction in which results are better.
@@ -120,7 +121,10 @@ impl<'a> Arguments<'a> {
     /// Returns an argument that must be a finite number of at least `least`.
     pub(crate) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
         let Some(value) = self.raw(name) else { return Ok(None) };
-        match value.as_f64().filter(|number| number.is_finite() && *number >= least) {
+        // PyYAML, and so NNI's client, reads `1e-6` as a text.
+        let text = || number_in(value.as_str()?)?.as_f64();
+        let number = value.as_f64().or_else(text);
+        match number.filter(|number| number.is_finite() && *number >= least) {
             Some(number) => Ok(Some(number)),
             None => {
                 self.fault(name, format!("expected a number of at least {least}, found {value}"))

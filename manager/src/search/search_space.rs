@@ -9,7 +9,7 @@
 //! This module refuses an invalid space. NNI only logs the problem and continues.
 
 mod convert;
-mod parse;
+pub(super) mod parse;
 pub(crate) mod sample;
 pub(crate) mod unit_cube;
 
@@ -125,7 +125,8 @@ pub type Point = Vec<Option<Coordinate>>;
 impl SearchSpace {
     /// Parses a space in NNI's format, such as `{"lr": {"_type": "loguniform", "_value": [1e-4, 0.1]}}`.
     pub fn parse(json: &Value) -> Result<Self, Error> {
-        Ok(Self { dimensions: parse::dimensions(json)?, json: json.clone() })
+        let json = parse::with_numbers(json);
+        Ok(Self { dimensions: parse::dimensions(&json)?, json })
     }
 
     /// Accepts a space for a tuner of the user, which may interpret it in its own way. A space that is not in NNI's
@@ -153,7 +154,7 @@ impl SearchSpace {
         self.dimensions.iter().any(|dimension| is_one(&dimension.domain))
     }
 
-    /// Returns the JSON from which the space was parsed.
+    /// Returns the JSON from which the space was parsed, with numbers in place of texts that are numbers.
     pub fn as_json(&self) -> &Value {
         &self.json
     }

@@ -1,6 +1,6 @@
 //! The parser of search spaces, from JSON to checked dimensions. Every error names the entry and the allowed content.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::{Dimension, Domain, Error, Parent, Real, Shape};
 use crate::util::nearest::advice;
@@ -24,6 +24,50 @@ const MAX_LOG: f64 = 709.0;
 
 /// The maximum depth of nested choices, so that no document can exhaust the stack.
 const MAX_DEPTH: usize = 32;
+
+/// Returns a space in which each bound is a number. `PyYAML`, and so NNI's client, reads `1e-4` as a text. NNI converts it,
+/// except in the options of a choice.
+pub(super) fn with_numbers(json: &Value) -> Value {
+    let Value::Object(members) = json else { return json.clone() };
+    let entry = |(name, entry): (&String, &Value)| (name.clone(), entry_with_numbers(entry, 0));
+    Value::Object(members.iter().map(entry).collect())
+}
+
+fn entry_with_numbers(entry: &Value, depth: usize) -> Value {
+    let mut entry = entry.clone();
+    let is_choice = entry.get("_type").is_none_or(|name| name == "choice");
+    let Some(Value::Array(values)) = entry.get_mut("_value") else { return entry };
+    for value in values {
+        match value {
+            Value::String(text) if !is_choice => {
+                if let Some(number) = number_in(text) {
+                    *value = Value::Number(number);
+                }
+            }
+            Value::Object(members) if is_choice && depth <= MAX_DEPTH => {
+                for (name, member) in members.iter_mut() {
+                    if name != "_name" {
+                        *member = entry_with_numbers(member, depth + 1);
+                    }
+                }
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => {}
+        }
+    }
+    entry
+}
+
+/// Returns the number that a text is.
+pub(crate) fn number_in(text: &str) -> Option<Number> {
+    let text = text.trim();
+    let other = || text.parse().ok().and_then(Number::from_f64);
+    serde_json::from_str(text).ok().or_else(other)
+}
 
 /// Returns the dimensions of a space.
 pub(super) fn dimensions(json: &Value) -> Result<Vec<Dimension>, Error> {

@@ -26,6 +26,24 @@ fn draws(space: &SearchSpace, seed: u64, count: usize) -> Vec<Parameters> {
 }
 
 #[test]
+fn a_bound_that_is_a_text_is_its_number() {
+    let lr = |low: Value, high: Value| json!({"_type": "loguniform", "_value": [low, high]});
+    let given = json!({
+        "lr": lr(json!("1e-4"), json!(" .1")),
+        "n": {"_type": "randint", "_value": ["0", 5]},
+        "word": {"_type": "choice", "_value": ["1e-4", "5"]},
+        "net": {"_type": "choice", "_value": [{"_name": "1", "lr": lr(json!("1E-4"), json!(0.1))}]},
+    });
+    let expected = json!({
+        "lr": lr(json!(0.0001), json!(0.1)),
+        "n": {"_type": "randint", "_value": [0, 5]},
+        "word": {"_type": "choice", "_value": ["1e-4", "5"]},
+        "net": {"_type": "choice", "_value": [{"_name": "1", "lr": lr(json!(0.0001), json!(0.1))}]},
+    });
+    assert_eq!(space(&given).as_json(), &expected);
+}
+
+#[test]
 fn coordinates_have_the_same_values_as_in_nni() {
     for case in vectors("convert") {
         let space = space(&json!({"x": case["space"]}));
