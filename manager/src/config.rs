@@ -4,6 +4,7 @@
 //! Every field of NNI is checked for its type and kept in the canonical form, even if it has no effect in TrialKeeper.
 //! An unknown or unsupported field, tuner or platform is an error.
 
+mod advisor_class;
 mod algorithms;
 mod all;
 mod base;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::advisor_class::is_advisor;
 use super::base::Base;
 use super::direction::{Direction, Statement, agree};
 use super::document::kind;
@@ -184,6 +185,14 @@ impl Algorithm {
         }
     }
 
+    /// Returns whether the algorithm is a class that also stops trials.
+    fn is_users_advisor(&self) -> bool {
+        match &self.source {
+            ClassSource::BuiltIn(_) => false,
+            ClassSource::Class { class, code } => is_advisor(class, code),
+        }
+    }
+
     /// Returns the class if it is the user's own and does not receive the direction.
     fn class_without_mode(&self) -> Option<&str> {
         let receives_direction = self.direction_use().is_some()
@@ -307,7 +316,8 @@ pub(super) fn tuner(
         AlgorithmSource::Command(command) => TunerChoice::Command { command, class_args },
         AlgorithmSource::Class(source) => {
             let algorithm = Algorithm { source, class_args };
-            TunerChoice::Nni { algorithm, advisor: section == "advisor" }
+            let advisor = section == "advisor" || algorithm.is_users_advisor();
+            TunerChoice::Nni { algorithm, advisor }
         }
         AlgorithmSource::Name(name) => {
             let choice = match nni_name(section, &name) {

@@ -62,6 +62,37 @@ fn a_missing_file_is_reported_with_its_field() {
 }
 
 #[test]
+fn the_search_space_that_a_client_sends_with_the_path_of_its_file_counts() {
+    let file = with(&json!({"searchSpaceFile": "/nowhere/space.json", "trialCodeDirectory": "/"}));
+    let spec = from_client(file.clone()).unwrap();
+    assert_eq!(spec.search_space.as_json(), &file["searchSpace"]);
+    assert_eq!(spec.canonical.get("searchSpaceFile"), None);
+}
+
+#[test]
+fn an_advisor_in_the_section_of_the_tuner_is_an_advisor() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "class Mine(MsgDispatcherBase):\n    pass\n";
+    std::fs::write(folder.path().join("mine.py"), text).unwrap();
+    let class = json!({"className": "mine.Mine", "codeDirectory": folder.path()});
+    let spec = from_client(with(&json!({"tuner": class, "trialCodeDirectory": "/"}))).unwrap();
+    assert!(matches!(spec.tuner, TunerChoice::Nni { advisor: true, .. }), "{:?}", spec.tuner);
+    assert_eq!(spec.canonical["advisor"]["className"], "mine.Mine");
+    assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
+}
+
+#[test]
+fn a_number_that_nnis_client_reads_as_a_text_is_a_number() {
+    let file = with(&json!({
+        "searchSpace": {"lr": {"_type": "loguniform", "_value": ["1e-4", "1e-1"]}},
+        "tuner": {"name": "GP", "classArgs": {"alpha": "1e-6"}}, "trialCodeDirectory": "/",
+    }));
+    let spec = from_client(file).unwrap();
+    let expected = json!({"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}});
+    assert_eq!(spec.canonical["searchSpace"], expected);
+}
+
+#[test]
 fn a_stored_experiment_is_read_after_its_files_have_gone() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
