@@ -81,6 +81,8 @@ pub struct Settings {
     pub machine_port: Option<u16>,
     /// A path prefix under which all routes are served additionally, with a leading slash and without a trailing one.
     pub url_prefix: Option<String>,
+    /// `true` if the manager serves a search that is done until its end is requested. Wider limits continue the search.
+    pub stays_open: bool,
 }
 
 /// The experiment to run: a new one, or an interrupted one.
@@ -233,6 +235,7 @@ async fn begin(
         notices: notify,
         clock,
         lease: settings.lease,
+        stays_open: settings.stays_open,
     };
     let conducted = tokio::spawn(conduct(dependencies));
     Ok(Running {

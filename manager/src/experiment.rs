@@ -1,7 +1,7 @@
 //! The experiment: a pure state machine ([`state`]) and the task that performs what it decides
 //! ([`conduct`]). Others talk to it through a [`Handle`].
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -56,7 +56,7 @@ pub struct Handle {
     directives: DirectiveQueue,
     departed: DepartedPods,
     /// The running time before this run, and the start of this run. Empty before the start.
-    began: Arc<OnceLock<(Duration, Instant)>>,
+    began: Arc<RwLock<Option<(Duration, Instant)>>>,
 }
 
 impl Handle {
@@ -85,12 +85,14 @@ impl Handle {
 
     /// Returns the running time of the experiment without interruptions. `None`: its task has not started yet.
     pub fn elapsed(&self) -> Option<Duration> {
-        self.began.get().map(|(before, began)| *before + began.elapsed())
+        let began = *self.began.read().unwrap_or_else(PoisonError::into_inner);
+        began.map(|(before, began)| before + began.elapsed())
     }
 
-    /// Sets the start of this run, and the running time `before` it.
+    /// Sets the start of this run, and the running time `before` it. A search that continues after it was done begins
+    /// later than its run.
     pub(crate) fn began(&self, before: Duration, began: Instant) {
-        self.began.get_or_init(|| (before, began));
+        *self.began.write().unwrap_or_else(PoisonError::into_inner) = Some((before, began));
     }
 
     /// Asks the experiment to stop its trials and leave itself resumable.

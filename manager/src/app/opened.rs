@@ -69,7 +69,7 @@ impl Opened {
         }
         protect_folder(dir.path());
         let store = Store::open(&dir.database())?;
-        let Some((spec, seed)) = read_record(&store, id).await? else {
+        let Some((spec, seed)) = read_record(&store, id, settings.stays_open).await? else {
             store.close().await;
             if dir.secret().exists() {
                 return Err(lost());
@@ -163,10 +163,11 @@ async fn record(
     Ok((spec, seed))
 }
 
-/// Reads the recorded experiment. `None` if nothing is recorded.
+/// Reads the recorded experiment. `None` if nothing is recorded. An experiment that is done continues if it `stays_open`.
 async fn read_record(
     store: &Store,
     id: &ExperimentId,
+    stays_open: bool,
 ) -> Result<Option<(ExperimentSpec, u64)>, Error> {
     let Some(row) = store.experiment().await? else { return Ok(None) };
     let spec = config::from_canonical(&row.canonical)?;
@@ -174,7 +175,7 @@ async fn read_record(
     let all_ended = || async {
         Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
     };
-    if row.state == ExperimentState::Done.as_str() && all_ended().await? {
+    if row.state == ExperimentState::Done.as_str() && !stays_open && all_ended().await? {
         let finished = Finished { id: id.clone(), spec, store: store.clone() };
         return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }

@@ -89,6 +89,7 @@ pub(super) fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Setting
         certificate: None,
         advertise: None,
         machine_port: None,
+        stays_open: false,
         url_prefix: None,
     }
 }

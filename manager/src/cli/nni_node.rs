@@ -156,12 +156,13 @@ impl NniSession {
                 BAD_INPUT
             }
             Ok((Some(what), settings, files)) => {
-                let code = self.run(what, settings, &files, reply, signals).await;
+                let run = Box::pin(self.run(what, settings, &files, reply, signals));
+                let code = run.await;
                 files.close().await;
                 code
             }
             Ok((None, _, files)) => {
-                let code = self.show_stored(&files, Some(reply), "VIEWED", signals).await;
+                let code = self.show_stored(&files, reply, signals).await;
                 files.close().await;
                 code
             }
@@ -192,7 +193,7 @@ impl NniSession {
         Ok((what, settings, NniFiles::new(&home(), data_dir, id, posted)))
     }
 
-    /// Starts the experiment's manager and runs it until its end. Only shows an experiment that is already done.
+    /// Starts the experiment's manager and runs it until its end.
     async fn run(
         &self,
         what: What,
@@ -216,10 +217,6 @@ impl NniSession {
                 self.accept(reply);
                 self.attend(running, files, signals).await
             }
-            Err(app::Error::AlreadyDone { finished }) => {
-                finished.store.close().await;
-                self.show_stored(files, reply, "DONE", signals).await
-            }
             Err(error) => {
                 files.set_status("ERROR").await;
                 self.fail(&error, reply, signals).await
@@ -227,22 +224,17 @@ impl NniSession {
         }
     }
 
-    /// Shows an experiment without a manager, with a status from NNI's vocabulary, until the client ends it.
-    async fn show_stored(
-        &self,
-        files: &NniFiles,
-        reply: Option<Reply>,
-        status: &'static str,
-        signals: &mut Signals,
-    ) -> u8 {
+    /// Shows an experiment without a manager until the client ends it.
+    async fn show_stored(&self, files: &NniFiles, reply: Reply, signals: &mut Signals) -> u8 {
+        const STATUS: &str = "VIEWED";
         let Arguments { id, port, .. } = &self.arguments;
         let dir = self.arguments.dir();
         match app::view_on_machine(id, &dir, *port, self.stop.clone()).await {
-            Ok(manager) => self.node.show(manager, status),
-            Err(error) => return self.fail(&error, reply, signals).await,
+            Ok(manager) => self.node.show(manager, STATUS),
+            Err(error) => return self.fail(&error, Some(reply), signals).await,
         }
-        files.set_status(status).await;
-        self.accept(reply);
+        files.set_status(STATUS).await;
+        self.accept(Some(reply));
         self.wait(signals).await
     }
 

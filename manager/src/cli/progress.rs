@@ -209,6 +209,11 @@ impl Progress {
         self.line(&format!("the trials keep running; `trial-manager resume {id}` adopts them"));
     }
 
+    /// Calls a function that prints, without the bar.
+    pub(super) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
     /// Removes the bar.
     pub(super) fn close(&self) {
         self.bar.finish_and_clear();

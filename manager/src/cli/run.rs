@@ -14,6 +14,7 @@ use super::{
     print_error,
 };
 use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
+use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::util::layout::HomeDir;
 
@@ -30,13 +31,14 @@ pub(super) fn settings(common: Common) -> Settings {
         advertise: common.advertise,
         machine_port: None,
         url_prefix: common.url_prefix,
+        stays_open: false,
     }
 }
 
 /// Runs or resumes an experiment, serves it afterwards if `keep_serving` is set, and returns the exit code.
 pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     let (output, on_term) = (common.output, common.on_term);
-    let settings = settings(common);
+    let settings = Settings { stays_open: keep_serving, ..settings(common) };
     let home = settings.data_dir.clone();
     // Before the start, so that no signal is missed.
     let mut signals = match Signals::new() {
@@ -97,10 +99,55 @@ pub(super) async fn attend(
     keep_serving: bool,
 ) -> u8 {
     let mut progress = Progress::new(&running);
-    if let ControlFlow::Break(code) = follow(&mut running, &mut progress, signals, on_term).await {
-        return code;
+    let mut code_when_done = None;
+    loop {
+        match follow(&mut running, &mut progress, signals, on_term).await {
+            ControlFlow::Break(code) => return code,
+            ControlFlow::Continue(Phase::Over) => break,
+            ControlFlow::Continue(Phase::Done) => {
+                if keep_serving && !running.handle.is_end_requested() {
+                    code_when_done = Some(report_done(&running, &progress, output).await);
+                }
+            }
+        }
     }
     progress.close();
+    finish(running, &progress, signals, output, keep_serving, code_when_done).await
+}
+
+/// Prints the results of a search that is done and may continue, and returns the exit code.
+async fn report_done(running: &Running, progress: &Progress, output: Format) -> u8 {
+    let (id, done) = (running.id.clone(), ExperimentState::Done);
+    let summary = Summary::read(&running.store, id, done, &running.spec).await;
+    progress.suspend(|| {
+        let code = match summary {
+            Ok(summary) => print_summary(&summary, output),
+            Err(error) => {
+                print_error(&error);
+                FAULT
+            }
+        };
+        report_serving(&running.url);
+        code
+    })
+}
+
+fn report_serving(url: &str) {
+    // Ignored: standard error may be closed.
+    let line = format!("still serving on {url}, until interrupted or stopped");
+    drop(writeln!(std::io::stderr().lock(), "{line}"));
+}
+
+/// Ends an experiment's manager, and returns the exit code. `code_when_done` is the code that belongs to the results
+/// that were printed when the search was done.
+async fn finish(
+    running: Running,
+    progress: &Progress,
+    signals: &mut Signals,
+    output: Format,
+    keep_serving: bool,
+    code_when_done: Option<u8>,
+) -> u8 {
     let (id, spec) = (running.id.clone(), running.spec.clone());
     let (handle, url) = (running.handle.clone(), running.url.clone());
     let mut ended = match running.end().await {
@@ -118,25 +165,26 @@ pub(super) async fn attend(
     }
     // A signal, `experiment stop` or NNI's client requested the stop.
     let wanted = handle.is_stop_requested();
-    let keep_serving = keep_serving && !wanted;
+    let keep_serving = keep_serving && !handle.is_end_requested();
     if !keep_serving {
         ended.stop_serving().await;
     }
-    let code = match Summary::read(&ended.store, id, ended.state, &spec).await {
-        Ok(summary) => {
-            print_summary(&if wanted { summary } else { summary.with_unrequested_stop() }, output)
-        }
-        Err(error) => {
-            print_error(&error);
-            FAULT
-        }
+    let printed = code_when_done.filter(|_| ended.state == ExperimentState::Done);
+    let code = match printed {
+        Some(code) => code,
+        None => match Summary::read(&ended.store, id, ended.state, &spec).await {
+            Ok(summary) => {
+                let summary = if wanted { summary } else { summary.with_unrequested_stop() };
+                print_summary(&summary, output)
+            }
+            Err(error) => {
+                print_error(&error);
+                FAULT
+            }
+        },
     };
     if keep_serving {
-        // Ignored: standard error may be closed.
-        drop(writeln!(
-            std::io::stderr().lock(),
-            "still serving on {url}, until interrupted or stopped"
-        ));
+        report_serving(&url);
         tokio::select! {
             _ = signals.next() => {}
             // NNI's client stops the experiment after reading the results.
@@ -148,19 +196,34 @@ pub(super) async fn attend(
     code
 }
 
-/// Shows an experiment's notices until it ends. At the second signal, breaks with the exit code.
+/// The reason for which [`follow`] returns.
+enum Phase {
+    /// The search is done. Its task may continue.
+    Done,
+    /// The task has ended.
+    Over,
+}
+
+/// Shows an experiment's notices until the search is done or its task ends. At the second signal, breaks with the exit
+/// code.
 async fn follow(
     running: &mut Running,
     progress: &mut Progress,
     signals: &mut Signals,
     on_term: OnTerm,
-) -> ControlFlow<u8> {
+) -> ControlFlow<u8, Phase> {
     let mut code_of_first = None;
     loop {
         tokio::select! {
             notice = running.notices.recv() => match notice {
-                Some(notice) => progress.show(notice),
-                None => return ControlFlow::Continue(()), // The experiment has ended.
+                Some(notice) => {
+                    let is_done = matches!(notice, Notice::State(ExperimentState::Done));
+                    progress.show(notice);
+                    if is_done {
+                        return ControlFlow::Continue(Phase::Done);
+                    }
+                }
+                None => return ControlFlow::Continue(Phase::Over),
             },
             signal = signals.next() => {
                 if let Some(code) = code_of_first {

@@ -16,6 +16,7 @@ mod prepare;
 mod recorder;
 mod requeue;
 mod retry;
+mod running_time;
 mod stop_rules;
 mod transient_errors;
 mod user_trials;
@@ -41,6 +42,7 @@ use self::launcher::JobLauncher;
 use self::lease_monitor::LeaseMonitor;
 use self::recorder::Recorder;
 pub use self::recorder::trial_result;
+use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
 use self::transient_errors::TransientError as _;
 use super::advice::Advice;
@@ -88,22 +90,22 @@ struct ExperimentTask {
     final_verdicts: Vec<(TrialJobId, AttemptId)>,
     /// The results of the successful trials.
     points: PointResults,
-    /// The running time before this run, and the start of this run.
-    before: Duration,
-    began: Instant,
+    time: RunningTime,
+    /// `true` if the task does not end when the search is done, because wider limits may continue it.
+    stays_open: bool,
 }
 
 /// Conducts the experiment until it ends, is stopped or is left, and returns its state.
 pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
     let mut task = prepare::prepare(dependencies).await?;
-    task.handle.began(task.before, task.began);
+    task.time.tell(&task.handle);
     task.add_initial().await?;
     task.perform(state::Event::Begin).await?;
     task.judge_stored().await?;
     let mut news = Vec::new();
     let service = Arc::clone(task.launcher.service());
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
-    while !matches!(task.state.state(), ExperimentState::Done | ExperimentState::Stopped) {
+    while !task.has_ended() {
         // The ends of one batch are recorded before the next batch.
         if task.conclude_by_verdicts().await? {
             continue;
@@ -114,10 +116,12 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
             task.handle_batch(event).await?;
             continue;
         }
-        let wake = task.state.next_deadline().map(|at| task.began + at.saturating_sub(task.before));
+        let wake = task.state.next_deadline().map(|at| task.time.moment_of(at));
         let stopping = task.state.state() == ExperimentState::Stopping;
+        let done = task.state.state() == ExperimentState::Done;
         let (handle, check) = (task.handle.clone(), task.leases.next_check());
         tokio::select! {
+            () = handle.end_requested(), if done => {}
             () = handle.stopped(), if !stopping => {
                 task.perform(state::Event::ExperimentStopRequested).await?;
             }
@@ -143,16 +147,16 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
     Ok(task.state.state())
 }
 
-async fn sleep_until_wake(wake: Option<Instant>) {
-    match wake {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
 impl ExperimentTask {
+    /// Returns whether the task is over. A search that is done may continue until its end is requested.
+    fn has_ended(&self) -> bool {
+        let waits = self.stays_open && !self.handle.is_end_requested();
+        let state = self.state.state();
+        state == ExperimentState::Stopped || state == ExperimentState::Done && !waits
+    }
+
     fn elapsed(&self) -> Duration {
-        self.before + self.began.elapsed()
+        self.time.elapsed()
     }
 
     fn new_steps(&self) -> Steps {
@@ -582,6 +586,7 @@ impl ExperimentTask {
             Effect::Teach { trial, result } => self.teach_user_result(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
+                self.time.follow(state, &self.handle);
                 info!(%state, "the state of the experiment has changed");
                 self.announcer.notify(Notice::State(state));
             }

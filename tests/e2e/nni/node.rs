@@ -63,6 +63,19 @@ resumed.resume(port, wait_completion=False)
 resumed.update_max_trial_number(len(resumed.list_trial_jobs()))
 seen.append([resumed.id == experiment.id, resumed._wait_completion()])
 resumed.stop()
+def extend(experiment):
+    number = len(experiment.list_trial_jobs()) + 1
+    experiment.update_max_trial_number(number)
+    while len(experiment.export_data()) < number or experiment.get_status() != 'DONE':
+        time.sleep(0.1)
+again = Experiment(None, experiment.id)
+again.resume(port)
+extend(again)
+ended = again.list_trial_jobs()[0]
+again.kill_trial_job(ended.trialJobId)
+seen.append([again.get_status(), again.get_trial_job(ended.trialJobId).status == ended.status])
+extend(again)
+again.stop()
 print(json.dumps(seen))
 ";
 
@@ -152,7 +165,8 @@ fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
     assert_eq!(finished.code, Some(0), "{output}{}", finished.stderr);
     let seen: Value =
         serde_json::from_str(output.lines().find(|line| line.starts_with("[[")).unwrap()).unwrap();
-    assert_eq!(seen, json!([[true, "RUNNING"], ["VIEWED", true], [true, true]]));
+    let expected = json!([[true, "RUNNING"], ["VIEWED", true], [true, true], ["DONE", true]]);
+    assert_eq!(seen, expected);
     bed.wait_until_empty();
 }
 
@@ -199,6 +213,10 @@ struct Documented {
     kube: Kube,
 }
 
+    // As in NNI, a search that is done continues with a wider limit.
+    ctl(&format!("update trialnum {id} --value 3"));
+    let trials = || ctl("trial ls").matches("SUCCEEDED").count();
+    wait_for("another trial", BOUND, || (trials() == 3).then_some(()));
 impl Documented {
     /// Creates the example. `sdk` is the script of the pods' image, which provides the `nni` that the trial
     /// imports.

@@ -106,8 +106,12 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
         let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
         let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
         let send = |what, body| send_request(&url, what, token.trim(), body).unwrap();
-        // An ended search cannot be continued.
-        let (status, answer) = send("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
+        // Trials run again only with `resume`.
+        let (_, trials) = send("GET /api/v1/trials", "");
+        let trials: Value = serde_json::from_str(&trials).unwrap();
+        let retry =
+            format!("POST /api/v1/trials/{}/retry", trials["trials"][0]["id"].as_str().unwrap());
+        let (status, answer) = send(&retry, "");
         assert_eq!(status, 409, "{answer}");
         assert!(answer.contains("the experiment is DONE and starts no more trials"), "{answer}");
         assert_eq!(send(stop, "").0, accepted, "{stop}");

@@ -127,9 +127,15 @@ impl ExperimentTask {
         }
     }
 
+    /// Checks that the search may still change: it is active, or it is done and may continue.
+    fn require_open(&self) -> Result<(), Refused> {
+        let waits = self.stays_open && self.state.state() == ExperimentState::Done;
+        if waits { Ok(()) } else { self.require_active() }
+    }
+
     /// Records new limits in the stored specification, for a resumed experiment.
     async fn limit(&mut self, limits: &NewLimits) -> Result<CheckedCommand, Refused> {
-        self.require_active()?;
+        self.require_open()?;
         let NewLimits { concurrency, trials, duration: ref written } = *limits;
         let duration = written.as_ref().map(|duration| duration.length);
         for (name, zero) in [
@@ -175,7 +181,7 @@ impl ExperimentTask {
 
     /// Teaches the tuner results from elsewhere. Known results are skipped, so that a file may be imported twice.
     async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
-        self.require_active()?;
+        self.require_open()?;
         let spec = &self.spec;
         let (native, own_parameters): (_, &[&str]) = match &spec.tuner {
             TunerChoice::Native(native) => (Some(native), native.own_parameters()),
@@ -204,7 +210,7 @@ impl ExperimentTask {
     /// Changes the search space. A built-in tuner is rebuilt for the new space and learns all results again, as on a
     /// resume, so the search does not depend on interruptions. The tuner ignores results that do not fit the new space.
     async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, Refused> {
-        self.require_active()?;
+        self.require_open()?;
         let mut canonical = self.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
             members.insert("searchSpace".to_owned(), space);

@@ -48,4 +48,6 @@ pub struct Dependencies {
     pub clock: Arc<dyn Clock>,
     /// The time that an agent may be silent before its trial is `LOST`.
     pub lease: Duration,
+    /// `true` if a search that is done waits for wider limits, until its end is requested.
+    pub stays_open: bool,
 }

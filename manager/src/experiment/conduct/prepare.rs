@@ -14,6 +14,7 @@ use super::command::as_samples;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::recorder::Recorder;
+use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
 use super::transient_errors::WriteWatch;
 use super::{Dependencies, ExperimentTask, Job, TaskEvent, trial_result};
@@ -41,7 +42,6 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let has_external = deps.advice.external.is_some();
     let trouble =
         current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
-    let began = Instant::now();
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
     deps.advice.import(as_samples(deps.store.imported().await?));
@@ -88,8 +88,8 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         pending_ends: HashMap::new(),
         final_verdicts: Vec::new(),
         points,
-        before,
-        began,
+        time: RunningTime::start(before),
+        stays_open: deps.stays_open,
     };
     catch_up(&mut task, starts, gone).await?;
     Ok(task)

@@ -134,6 +134,7 @@ impl Bed {
             notices,
             clock: Arc::new(SystemClock),
             lease: Duration::from_mins(1),
+            stays_open: false,
         };
         let task = tokio::spawn(conduct(conductor));
         let (stand_still, standing) = std_mpsc::channel::<()>();

@@ -93,7 +93,9 @@ impl State {
                 // A search that the last limits had ended continues under the new ones, if they leave room. A search
                 // that failures hold does not.
                 let wider = trials.is_some() || duration.is_some();
-                if self.phase == ExperimentState::NoMoreTrial && wider && !self.held {
+                let is_over =
+                    matches!(self.phase, ExperimentState::NoMoreTrial | ExperimentState::Done);
+                if is_over && wider && !self.held {
                     self.phase = ExperimentState::Running;
                 }
             }
@@ -325,6 +327,24 @@ mod tests {
             }
             assert_eq!(learnt(&gone(&mut state, "a")), [0], "the trial waited: {waits}");
         }
+    }
+
+    #[test]
+    fn a_search_that_is_done_continues_under_wider_limits() {
+        let mut state = state(1, 1);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        gone(&mut state, "a");
+        assert_eq!(state.state(), ExperimentState::Done);
+        assert_eq!(state.apply_change(limit(Some(2), None), Duration::ZERO), [], "no more trials");
+        assert_eq!(state.apply_change(limit(None, Some(1)), Duration::ZERO), [], "no room");
+        let more = state.apply_change(limit(None, Some(2)), Duration::ZERO);
+        let expected =
+            [Effect::Propose { parameter_id: 1 }, Effect::RecordState(ExperimentState::Running)];
+        assert_eq!(more, expected);
+        propose(&mut state, 1, "b");
+        gone(&mut state, "b");
+        assert_eq!(state.state(), ExperimentState::Done);
     }
 
     #[test]
