@@ -338,7 +338,15 @@ async fn kill(
     headers: HeaderMap,
     TrialPath(id): TrialPath,
 ) -> Result<(), NniRefusal> {
-    Ok(shared.changes.make(&shared, &headers, Command::StopTrial(id)).await?)
+    let made = shared.changes.make(&shared, &headers, Command::StopTrial(id.clone())).await;
+    // As in NNI, a trial that has ended meanwhile needs no stop.
+    if matches!(made, Err(Error::Conflict(_))) {
+        let snapshot = shared.state.board.refresh().await?;
+        if snapshot.find(id.as_str()).is_some_and(|trial| trial.state.is_final()) {
+            return Ok(());
+        }
+    }
+    Ok(made?)
 }
 
 #[derive(Deserialize)]
