@@ -2,6 +2,7 @@
 //! (`nni/experiment/experiment.py`) and its web pages use it. The routes copy NNI's forms, but not its faults: a
 //! change needs the user's token, an unknown trial is a 404, and no secret is shown.
 
+mod logs;
 mod shapes;
 
 use std::collections::HashMap;
@@ -64,6 +65,7 @@ pub(super) fn routes() -> Router<Shared> {
             get(not_supported).put(not_supported).delete(not_supported),
         )
         .route(&path("/tensorboard-tasks"), get(nothing).delete(nothing))
+        .merge(logs::routes())
         .layer(axum::middleware::map_response(to_nni_refusal))
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, TestBed, nni_python, seed, wait_for};
 
 /// A server that gives pages and API one address, as NNI's manager does. It serves the files of `nni_node`,
-/// and forwards `/api` and `/login` to the manager. It prints its port.
+/// and forwards `/api`, `/logs` and `/login` to the manager. It prints its port.
 const FRONT: &str = r#"
 import http.client, http.server, os, sys, urllib.parse
 import nni_node
@@ -23,7 +23,7 @@ class Front(http.server.SimpleHTTPRequestHandler):
 
     def answer(self):
         path = urllib.parse.urlparse(self.path).path
-        if path.startswith("/api/") or path == "/login":
+        if path.startswith(("/api/", "/logs/")) or path == "/login":
             length = int(self.headers.get("content-length") or 0)
             upstream = http.client.HTTPConnection("127.0.0.1", manager)
             upstream.request(self.command, self.path, self.rfile.read(length), dict(self.headers))

@@ -8,9 +8,10 @@ const OPEN: [&str; 5] = ["/healthz", "/api/v1/nni/version", "/login", "/logout",
 
 /// The files with the routers' tables, and the prefixes of their paths. The old server's table belongs to another
 /// listener.
-const TABLES: [(&str, &str, &str); 4] = [
+const TABLES: [(&str, &str, &str); 5] = [
     ("api.rs", "", include_str!("../../api.rs")),
     ("api/nni.rs", "/api/v1/nni", include_str!("../nni.rs")),
+    ("api/nni/logs.rs", "", include_str!("../nni/logs.rs")),
     ("api/portal.rs", "", include_str!("../portal.rs")),
     ("api/program.rs", "", include_str!("../program.rs")),
 ];

@@ -128,6 +128,29 @@ async fn responses_have_the_fields_of_nni_s() {
 }
 
 #[tokio::test]
+async fn the_logs_of_nni_s_pages_are_returned() {
+    let bed = Bed::new().await;
+    let get = async |path: &str| {
+        let request = Request::builder().uri(path).header(header::HOST, "localhost");
+        let response = bed.send(request.body(Body::empty()).unwrap()).await;
+        let status = response.status().as_u16();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    };
+    assert_eq!(get("/logs/nnimanager.log").await, (200, "nnimanager.log is empty.".to_owned()));
+    assert_eq!(get("/logs/user.token").await.0, 404);
+    for (file, text) in
+        [("log/nnimanager.log", "one\n"), ("dispatcher/log/dispatcher.log", "two\n")]
+    {
+        let path = bed.folder.path().join("e").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        let (_, name) = file.rsplit_once('/').unwrap();
+        assert_eq!(get(&format!("/logs/{name}")).await, (200, text.to_owned()), "{file}");
+    }
+}
+
+#[tokio::test]
 async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
     let bed = Bed::of(Some("acc")).await;
     bed.change("t", JobState::Running).await;
