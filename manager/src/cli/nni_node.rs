@@ -171,14 +171,16 @@ impl NniSession {
 
     /// Checks the posted experiment. Returns no [`What`] if the experiment is only shown.
     fn prepare(&self, configuration: Value) -> Result<(Option<What>, Settings, NniFiles), String> {
-        let Arguments { id, data_dir, port, .. } = &self.arguments;
+        let Arguments { id, data_dir, port, local, .. } = &self.arguments;
         let words =
             ["trial-manager".into(), "--data-dir".into(), data_dir.clone().into_os_string()];
         let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
         let mut settings = settings(options.common);
         settings.machine_port = Some(*port);
-        // By NNI's convention, the manager uses the next port for trials on other machines.
-        settings.port = port.checked_add(1).unwrap_or(0);
+        // As in NNI, wider limits continue an experiment that is done.
+        settings.stays_open = true;
+        // By NNI's convention, the manager uses the next port for trials on other machines, and only for those.
+        settings.port = if *local { 0 } else { port.checked_add(1).unwrap_or(0) };
         let (what, posted) = match self.arguments.action {
             Action::View => (None, None),
             Action::Resume => (Some(What::Resume(id.to_string())), None),

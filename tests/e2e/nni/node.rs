@@ -126,6 +126,17 @@ fn finish(bed: &TestBed, command: &mut Command) -> (Finished, String) {
     (finished, output)
 }
 
+/// Returns a free port, and a listener on the next one.
+fn port_before_a_taken_one() -> (TcpListener, u16) {
+    loop {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port() - 1;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return (taken, port);
+        }
+    }
+}
+
 /// Returns the only entry of NNI's list of experiments.
 fn entry(bed: &TestBed) -> Value {
     let list: Value = serde_json::from_str(&bed.read("home/nni-experiments/.experiment")).unwrap();
@@ -196,7 +207,10 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     assert_eq!(bed.read("out.json").matches("trialJobId").count(), 2);
     assert!(ctl(&format!("stop {id}")).contains("Stop experiment success"));
     assert_eq!(entry(&bed)["status"], "STOPPED");
-    ctl(&format!("resume {id} -p {}", free_port()));
+    // The next port may belong to another program, because the trials run on this machine.
+    assert!(ctl("experiment save --path saved.zip").contains("success"));
+    let (_taken, port) = port_before_a_taken_one();
+    ctl(&format!("resume {id} -p {port}"));
     assert!(ctl("experiment show").contains(&id));
     ctl("stop -a");
     ctl(&format!("view {id} -p {}", free_port()));

@@ -23,6 +23,8 @@ pub(super) struct Arguments {
     pub(super) port: u16,
     pub(super) id: ExperimentId,
     pub(super) action: Action,
+    /// `true` if the client says that all trials run on this machine.
+    pub(super) local: bool,
     /// Folder of all experiments.
     pub(super) data_dir: PathBuf,
     /// `true` if the manager prints on the terminal.
@@ -83,6 +85,7 @@ impl Arguments {
                 .ok_or_else(|| bad("--port", port, "a number from 1 to 65535"))?,
             id: ExperimentId::new(need("--experiment-id")?)?,
             action,
+            local: find("--mode") == Some("local"),
             data_dir: PathBuf::from(need("--experiments-directory")?),
             foreground: find("--foreground") == Some("true"),
             url_prefix: find("--url-prefix").map(str::to_owned),
@@ -108,6 +111,7 @@ mod tests {
             port: 8080,
             id: ExperimentId::new("a1b2c3d4").unwrap(),
             action: Action::Create,
+            local: true,
             data_dir: "/home/u/nni-experiments".into(),
             foreground: false,
             url_prefix: Some("pre/fix".to_owned()),
