@@ -150,6 +150,7 @@ async fn finish(
 ) -> u8 {
     let (id, spec) = (running.id.clone(), running.spec.clone());
     let (handle, url) = (running.handle.clone(), running.url.clone());
+    let socket = running.dir.manager_socket();
     let mut ended = match running.end().await {
         Ok(ended) => ended,
         Err(error) => {
@@ -192,6 +193,9 @@ async fn finish(
         }
         ended.stop_serving().await;
     }
+    // No agent runs that needs the socket, and NNI's `nnictl experiment save` cannot copy it. The next manager creates its
+    // own as soon as the store is closed.
+    drop(std::fs::remove_file(socket));
     ended.store.close().await;
     code
 }

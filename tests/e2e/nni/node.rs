@@ -84,6 +84,9 @@ const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter(
 /// The unchanged FrameworkController example of NNI's documentation. The test adds the lines that it omits.
 const DOCUMENTED: &str = include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
 
+/// The space of [`CONFIGURATION`].
+const SPACE: &str = r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#;
+
 const CONFIGURATION: &str = "\
 searchSpaceFile: space.json
 trialCommand: python3 trial.py
@@ -97,9 +100,6 @@ trainingService: {platform: local}
 /// Returns a port that was free, and whose next port was free, too.
 fn free_port() -> u16 {
     wait_for("two free ports", BOUND, || {
-/// The space of [`CONFIGURATION`].
-const SPACE: &str = r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#;
-
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = first.local_addr().unwrap().port();
         TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
@@ -188,6 +188,7 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("config.yml", CONFIGURATION);
+    bed.write("space.json", SPACE);
     let ctl = |line: &str| {
         let words: Vec<&str> = ["nnictl"].into_iter().chain(line.split(' ')).collect();
         let (finished, output) = finish(&bed, &mut nni(&bed, &python, &words));
@@ -212,11 +213,14 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     let (_taken, port) = port_before_a_taken_one();
     ctl(&format!("resume {id} -p {port}"));
     assert!(ctl("experiment show").contains(&id));
+    // As in NNI, a search that is done continues with a wider limit.
+    ctl(&format!("update trialnum {id} --value 3"));
+    let trials = || ctl("trial ls").matches("SUCCEEDED").count();
+    wait_for("another trial", BOUND, || (trials() == 3).then_some(()));
     ctl("stop -a");
     ctl(&format!("view {id} -p {}", free_port()));
     assert!(ctl("experiment status").contains("VIEWED"));
     ctl("stop");
-    bed.write("space.json", SPACE);
     assert_eq!(entry(&bed)["status"], "STOPPED");
     bed.wait_until_empty();
 }
@@ -227,10 +231,6 @@ struct Documented {
     kube: Kube,
 }
 
-    // As in NNI, a search that is done continues with a wider limit.
-    ctl(&format!("update trialnum {id} --value 3"));
-    let trials = || ctl("trial ls").matches("SUCCEEDED").count();
-    wait_for("another trial", BOUND, || (trials() == 3).then_some(()));
 impl Documented {
     /// Creates the example. `sdk` is the script of the pods' image, which provides the `nni` that the trial
     /// imports.
@@ -411,6 +411,7 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("config.yml", &CONFIGURATION.replace("Random", "Rndom"));
+    bed.write("space.json", SPACE);
     let port = free_port().to_string();
     let create = ["nnictl", "create", "-c", "config.yml", "-p", &port];
     let (finished, output) = finish(&bed, &mut nni(&bed, &python, &create));
@@ -431,4 +432,3 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
         finished.stderr
     );
 }
-    bed.write("space.json", SPACE);
