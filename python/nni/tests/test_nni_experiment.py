@@ -159,6 +159,49 @@ def test_an_id_stands_for_the_experiment_as_nni_takes_it(folder):
     assert Experiment.resume(experiment.id, 0) is True
 
 
+def test_an_experiment_elsewhere_is_found_by_its_port_and_its_id(folder):
+    experiment = local(trials=1)
+    experiment.config.experiment_working_directory = "elsewhere"
+    known = experiment.id
+    with pytest.raises(RuntimeError, match="not running"):
+        experiment.get_status()
+    try:
+        assert experiment.run(0) is True
+        assert (experiment.id, (folder / "elsewhere" / known).is_dir()) == (known, True)
+        connected = Experiment.connect(experiment.port)
+        assert (connected.id, connected.get_status()) == (known, "DONE")
+    finally:
+        experiment.stop()
+    shown = Experiment.view(known, _free_port(), non_blocking=True)
+    try:
+        assert len(shown.list_trial_jobs()) == 1
+    finally:
+        shown.stop()
+    try:
+        assert experiment.run(0) is True
+        assert experiment.id != known
+    finally:
+        experiment.stop()
+
+
+def test_a_search_that_is_done_continues_with_more_trials(folder):
+    experiment = local(trials=1)
+    try:
+        assert experiment.run(0) is True
+        experiment.kill_trial_job(experiment.list_trial_jobs()[0].trialJobId)
+        experiment.update_max_trial_number(2)
+        wait_for(lambda: len(experiment.export_data()) == 2, "no trial has begun")
+        assert experiment._wait_completion() is True
+        experiment.stop()
+        again = Experiment(id=experiment.id)
+        assert again.resume(0) is True
+        again.update_max_trial_number(3)
+        wait_for(lambda: len(again.export_data()) == 3, "no trial has begun")
+        again.stop()
+    finally:
+        experiment.stop()
+
+
 def test_the_configuration_of_a_stopped_experiment_is_loaded(folder):
     experiment = local(trials=1)
     experiment.config.trial_command += f" {folder / 'gate'}"

@@ -27,8 +27,8 @@ _TIMEOUT_S = 20.0
 _TICK_S = 0.5
 
 
-class NotRunning(ConnectionError):
-    """No manager serves the experiment."""
+class NotRunning(ConnectionError, RuntimeError):
+    """No manager serves the experiment. NNI raises ``RuntimeError``."""
 
 
 class RestError(ManagerError):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import http.client
 import json
 import logging
+import secrets
+import string
 import subprocess
 import time
 from enum import Enum
@@ -15,6 +18,7 @@ from urllib.parse import urlsplit
 import trialkeeper
 from nni._archive import configuration
 from nni._stdout import say
+from nni.experiment import _places
 from nni.experiment._rest import NotRunning, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
 from nni.experiment.config import ExperimentConfig
@@ -28,6 +32,8 @@ _logger = logging.getLogger("nni.experiment")
 
 #: The interval at which a running search is checked, in seconds.
 _POLL_S = 0.5
+#: The maximum time in seconds for a manager to answer on its port.
+_CONNECT_S = 5.0
 #: Seconds after which an experiment counts as held if it is stopped but its manager runs.
 _HELD_S = 2.0
 
@@ -61,8 +67,8 @@ class Experiment:
         self.config: Any = config_or_platform
         if isinstance(config_or_platform, (str, list)):
             self.config = ExperimentConfig(config_or_platform)
-        #: The experiment's id; ``None`` before a new experiment is started.
-        self.id = id
+        #: The experiment's id. Each start of a new experiment without an id of your own has another one.
+        self.id: str = id or _new_id()
         #: The port of the web pages; ``None`` while the experiment does not run.
         self.port: Optional[int] = None
         self._given_id = id
@@ -77,7 +83,9 @@ class Experiment:
         :raises trialkeeper.ConfigurationError: if the configuration, the port or the id cannot be used.
         """
         fields = self._file()
-        experiment = trialkeeper.Experiment(fields, id=self._given_id, data_dir=self._data_dir())
+        if self._experiment is not None and self._given_id is None:
+            self.id = _new_id()
+        experiment = trialkeeper.Experiment(fields, id=self.id, data_dir=self._data_dir())
         detach = run_mode is RunMode.Detach
         self._begin(lambda: experiment.start(port=port, keep_serving=True, detach=detach), run_mode)
 
@@ -147,20 +155,22 @@ class Experiment:
 
         :raises ConnectionError: if there is none.
         """
-        listed = list_experiments(default_data_dir())
-        for row in listed:
-            if row["url"] and urlsplit(row["url"]).port == port:
-                experiment = cls(id=row["id"])
-                experiment._experiment = trialkeeper.connect(row["id"])
-                experiment.port = port
-                return experiment
-        running = ", ".join(f"{row['id']} on {row['url']}" for row in listed if row["url"]) or "none"
-        raise NotRunning(f"none of your experiments listens on port {port}; running: {running}")
+        folder = _listening(port)
+        if folder is None:
+            # The manager of trials on other machines encrypts its port.
+            listed = [row for row in list_experiments(default_data_dir()) if row["url"]]
+            found = [default_data_dir() / row["id"] for row in listed if urlsplit(row["url"]).port == port]
+            if not found:
+                running = ", ".join(f"{row['id']} on {row['url']}" for row in listed) or "none"
+                raise NotRunning(f"none of your experiments listens on port {port}; running: {running}")
+            folder = found[0]
+        experiment = cls(id=folder.name)
+        experiment._experiment = trialkeeper.connect(folder.name, data_dir=folder.parent)
+        experiment.port = port
+        return experiment
 
     def has_checkpoint(self) -> bool:
         """Returns whether an experiment with this id exists."""
-        if self.id is None:
-            return False
         try:
             self._existing()
         except trialkeeper.ManagerError:
@@ -267,13 +277,13 @@ class Experiment:
         return None if folder is None else (self.config._base_path / Path(folder).expanduser()).resolve()
 
     def _existing(self) -> trialkeeper.Experiment:
-        if self.id is None:
-            raise ValueError("the experiment has no id: name one with Experiment(id=...)")
-        return self._experiment or trialkeeper.connect(self.id, data_dir=self._data_dir())
+        data_dir = self._data_dir() or _places.find(self.id)
+        return self._experiment or trialkeeper.connect(self.id, data_dir=data_dir)
 
     def _begin(self, start: Any, run_mode: RunMode) -> None:
         self._experiment = experiment = start()
-        self.id = experiment.id
+        self.id = experiment.folder.name
+        _places.record(experiment.folder)
         self.port = urlsplit(experiment.url or "").port
         if run_mode is not RunMode.Detach:
             atexit.register(self.stop)
@@ -349,6 +359,24 @@ class Experiment:
         if self._experiment is None:
             raise NotRunning("the experiment is not running: run(), start(), resume() or connect() it first")
         return ask(self._experiment.folder, method, path, body)
+
+
+def _new_id() -> str:
+    """Returns an id in NNI's form."""
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(8))
+
+
+def _listening(port: int) -> Optional[Path]:
+    """Returns the folder of the experiment that answers on a port of this machine, in any data directory."""
+    connection = http.client.HTTPConnection("localhost", port, timeout=_CONNECT_S)
+    try:
+        connection.request("GET", "/api/v1/nni/experiment")
+        answer = connection.getresponse()
+        return Path(json.loads(answer.read())["logDir"]) if answer.status == 200 else None
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        connection.close()
 
 
 def _of(experiment: Union[Experiment, str]) -> Experiment:
