@@ -11,7 +11,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
         Err(error) => {
             let line = bytes[..error.valid_up_to()].split(|b| *b == b'\n').count();
-            return Err(format!("line {line}: is not UTF-8"));
+            return Err(format!("line {line}: is not UTF-8; save the file in this encoding"));
         }
     };
     if text.trim().is_empty() {
@@ -69,17 +69,46 @@ fn json_problem(error: &serde_json::Error) -> String {
     format!("line {line}, column {column}: {cause}")
 }
 
+/// Parts of YAML messages that leave the mistake open, and its remedy.
+const YAML_REMEDIES: [(&str, &str); 11] = [
+    ("tabs disallowed", "indent with spaces"),
+    ("block mapping, did not find", "indent the fields of one object equally"),
+    ("block collection, did not find", "indent the items of one list equally"),
+    (
+        "mapping values are not allowed",
+        "indent the fields of one object equally, and put a value that contains `: ` in quotes",
+    ),
+    ("illegal placement of ':'", UNCLOSED),
+    ("parsing a flow", UNCLOSED),
+    ("multiline quoted scalar", UNCLOSED),
+    ("simple key expected ':'", "write `name: value`, with a space after the colon"),
+    ("expected string scalar", "put a value that begins with `{` or `[` in quotes"),
+    ("unexpected character", "put a value that begins with this character in quotes"),
+    ("only single YAML document", "remove the second one, from the line `---` on"),
+];
+const UNCLOSED: &str = "a `[`, `{` or quotation mark above may not be closed";
+
+/// Returns a YAML message with its remedy.
+fn with_remedy(cause: &str) -> String {
+    let twice = cause.strip_prefix("duplicate mapping key: ");
+    if let Some(key) = twice.and_then(|rest| rest.strip_suffix(" not allowed here")) {
+        return format!("`{key}` is given twice");
+    }
+    let remedy = YAML_REMEDIES.iter().find(|(part, _)| cause.contains(part));
+    remedy.map_or_else(|| cause.to_owned(), |(_, remedy)| format!("{cause}; {remedy}"))
+}
+
 fn yaml_problem(error: &serde_saphyr::Error) -> String {
     // The message without a location, which is added below in the wording of the other messages.
     let plain = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
     let cause = plain.lines().next().unwrap_or_default();
     match error.location() {
-        None => cause.to_owned(),
+        None => with_remedy(cause),
         Some(at) => {
             let (line, column) = (at.line(), at.column());
             let cause =
                 cause.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(cause);
-            format!("line {line}, column {column}: {cause}")
+            format!("line {line}, column {column}: {}", with_remedy(cause))
         }
     }
 }
@@ -212,12 +241,20 @@ mod tests {
     #[test]
     fn an_unreadable_document_is_refused_with_line_and_column() {
         #[rustfmt::skip]
-        let table: [(&[u8], &str); 8] = [
+        let table: [(&[u8], &str); 16] = [
             (b"",                          "is empty"),
-            (b"a: 1\nb: \xff",             "line 2: is not UTF-8"),
-            (b"a: 1\na: 2",                "line 2, column 1: "),
-            (b"a: 1\n b: 2",               "line 2, column "),
-            (b"a: [1, 2\nb: 3",            "line 2, column "),
+            (b"a: 1\nb: \xff",             "line 2: is not UTF-8; save the file in this encoding"),
+            (b"a: 1\na: 2",                "line 2, column 1: `a` is given twice"),
+            (b"a: 1\n b: 2",               "line 2, column 3: mapping values are not allowed in this context; indent the fields of one object equally, and put a value that contains `: ` in quotes"),
+            (b"a:\n  b: 1\n c: 2",         "line 3, column 2: while parsing a block mapping, did not find expected key; indent the fields of one object equally"),
+            (b"a:\n\tb: 1",                "line 2, column 2: tabs disallowed within this context (block indentation); indent with spaces"),
+            (b"a: [1, 2\nb: 3",            "line 2, column 2: illegal placement of ':' indicator; a `[`, `{` or quotation mark above may not be closed"),
+            (b"a: {b: 1\nc: 2",            "line 2, column 2: while parsing a flow mapping, did not find expected ',' or '}'; a `[`, `{` or quotation mark above may not be closed"),
+            (b"a: 1\nb:2\nc: 3",           "line 2, column 1: simple key expected ':'; write `name: value`, with a space after the colon"),
+            (b"a: {{x}} 1",                "line 1, column 5: expected string scalar; put a value that begins with `{` or `[` in quotes"),
+            (b"a: \"x\nb: 1",              "line 2, column 1: invalid indentation in multiline quoted scalar; a `[`, `{` or quotation mark above may not be closed"),
+            (b"a: @x",                     "line 1, column 4: unexpected character: `@'; put a value that begins with this character in quotes"),
+            (b"a: 1\n---\nb: 2",           "line 3, column 1: only single YAML document expected but multiple found; remove the second one, from the line `---` on"),
             (b"a: .nan",                   "line 1, column 4: "),
             (b"{\"a\": 1, \"a\": 2}",      "line 1, column 12: `a` is given twice"),
             (b"{\"a\": [1,]}",             "line 1, column 10: trailing comma"),
