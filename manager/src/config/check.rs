@@ -293,6 +293,10 @@ struct ObjectiveFields {
 
 /// Reads `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
 fn objective(top: &mut Section) -> Result<ObjectiveFields, Problem> {
+    if top.look("objective").is_some_and(Value::is_array) {
+        let problem = "expected a string, found a list; several objectives belong in `objectives`";
+        return Err(top.fault("objective", problem));
+    }
     if !top.look("objective").is_some_and(Value::is_object) {
         return Ok(ObjectiveFields { metric: top.string("objective")?, stated: None });
     }
@@ -366,13 +370,16 @@ fn given_search_space(top: &mut Section, base: Base<'_>) -> Result<SearchSpace, 
             }
         })
     };
+    let missing = if top.is_null("searchSpace") {
+        "has no value; indent its parameters below it, or give a `searchSpaceFile`"
+    } else {
+        "is missing; give it here or in a `searchSpaceFile`"
+    };
     let inline = top.take("searchSpace");
     let Some(file) = top.unrecorded_string("searchSpaceFile")? else {
         return match inline {
             Some(json) => parse(&json, "searchSpace", None),
-            None => {
-                Err(top.fault("searchSpace", "is missing; give it here or in a `searchSpaceFile`"))
-            }
+            None => Err(top.fault("searchSpace", missing)),
         };
     };
     if inline.is_some() {

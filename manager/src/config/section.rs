@@ -70,11 +70,13 @@ impl Problem {
     }
 }
 
-/// Names that differ much from their meaning, folded. They are NNI's older names, those of `tk.search` in Python, and a
-/// common first guess. The terms of other tools are in `foreign`.
-const MEANT: [(&str, &str); 8] = [
+/// Names that differ much from their meaning, folded. They are NNI's older names, those of `tk.search` in Python, and
+/// common first guesses. The terms of other tools are in `foreign`.
+const MEANT: [(&str, &str); 10] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),
+    ("maxevals", "maxTrialNumber"),
+    ("gpunumber", "trialGpuNumber"),
     ("concurrency", "trialConcurrency"),
     ("builtintunername", "name"),
     ("builtinassessorname", "name"),
@@ -82,6 +84,31 @@ const MEANT: [(&str, &str); 8] = [
     ("maxexecduration", "maxExperimentDuration"),
     ("searchspacepath", "searchSpaceFile"),
 ];
+
+/// Returns the advice to write a string as the field that names the object, such as `{name: TPE}`. Empty for other
+/// values and objects.
+fn as_object(value: &Value, known: &[&str]) -> String {
+    match (value, known.first()) {
+        (Value::String(text), Some(field @ (&"name" | &"platform" | &"metric" | &"host"))) => {
+            format!("; write {{{field}: {text}}}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Returns the advice for a value that looks like an integer and is none.
+fn integer_advice(value: &Value) -> &'static str {
+    match value {
+        Value::String(text) if text.trim().parse::<u64>().is_ok() => "; remove the quotes",
+        Value::Number(number) => match number.as_f64().filter(|real| real.fract() == 0.0) {
+            Some(real) if !number.is_f64() || real < 0.0 => "",
+            Some(real) if real > 9_007_199_254_740_992.0 => "; the number is too large",
+            Some(_) => "; write it in digits, without a point or an exponent",
+            None => "",
+        },
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => "",
+    }
+}
 
 /// A known field of a section.
 #[derive(Debug)]
@@ -111,7 +138,9 @@ impl Section {
                 let what = "expected a mapping of fields, such as `trialConcurrency: 2`, found";
                 Problem::new("the file", format!("{what} {found}"))
             } else {
-                Problem::new(path, format!("expected fields ({}), found {found}", known.join(", ")))
+                let example = as_object(&value, known);
+                let known = known.join(", ");
+                Problem::new(path, format!("expected fields ({known}), found {found}{example}"))
             });
         };
         let field = |name| Field { name, given: None, recorded: Value::Null, is_read: false };
@@ -185,6 +214,11 @@ impl Section {
     pub(super) fn look(&self, name: &str) -> Option<&Value> {
         let field = self.fields.iter().find(|field| field.name == name)?;
         field.given.as_ref().filter(|value| !value.is_null())
+    }
+
+    /// Returns `true` for a field whose value in the file is `null`.
+    pub(super) fn is_null(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name == name && field.given == Some(Value::Null))
     }
 
     /// Takes a field unchanged, without a record. A `null` counts as absent.
@@ -293,8 +327,8 @@ impl Section {
     pub(super) fn integer(&mut self, name: &str, least: u64) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let Some(number) = value.as_u64().filter(|number| *number >= least) else {
-            let problem =
-                format!("expected an integer of at least {least}, found {}", kind(&value));
+            let (found, advice) = (kind(&value), integer_advice(&value));
+            let problem = format!("expected an integer of at least {least}, found {found}{advice}");
             return Err(self.fault(name, problem));
         };
         self.record(name, number);
