@@ -3,7 +3,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::{Dimension, Domain, Error, Parent, Real, Shape};
-use crate::util::nearest::advice;
+use crate::util::nearest::{advice, folded, nearest};
 
 const TYPES: [&str; 11] = [
     "choice",
@@ -17,6 +17,21 @@ const TYPES: [&str; 11] = [
     "qnormal",
     "lognormal",
     "qlognormal",
+];
+
+/// Words of other tools and of programming languages for a type, folded, and the type with its meaning.
+const MEANT: [(&str, &str); 11] = [
+    ("float", "`uniform`"),
+    ("double", "`uniform`"),
+    ("real", "`uniform`"),
+    ("range", "`uniform`"),
+    ("logfloat", "`loguniform`"),
+    ("int", "`randint`, whose high end is not included"),
+    ("integer", "`randint`, whose high end is not included"),
+    ("intuniform", "`randint`, whose high end is not included"),
+    ("categorical", "`choice`"),
+    ("discrete", "`choice`"),
+    ("gridsearch", "`choice`"),
 ];
 
 /// The largest logarithm. Above it, `exp` overflows a double.
@@ -121,14 +136,28 @@ type Found<'a> = (Domain, Vec<&'a Map<String, Value>>);
 /// Returns the domain of an entry, and for a nested choice its options.
 fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
     let Value::Object(members) = entry else {
+        let (purpose, options) = if entry.is_array() {
+            ("a choice between these values", entry.to_string())
+        } else {
+            ("a constant", format!("[{entry}]"))
+        };
         let problem = format!(
-            "expected {{\"_type\": ..., \"_value\": [...]}}, found {}; for a constant use {{\"_type\": \"choice\", \"_value\": [{entry}]}}",
+            "expected {{\"_type\": ..., \"_value\": [...]}}, found {}; for {purpose} use {{\"_type\": \"choice\", \"_value\": {options}}}",
             kind(entry)
         );
         return fault(path, problem);
     };
     if let Some(other) = members.keys().find(|key| !matches!(key.as_str(), "_type" | "_value")) {
-        return fault(&format!("{path}.{other}"), "unknown; only `_type` and `_value` belong here");
+        let problem = match nearest(other, ["_type", "_value"]) {
+            Some(name) => {
+                format!("unknown; did you mean `{name}`? Only `_type` and `_value` belong here")
+            }
+            None if is_space(&members[other]) => {
+                "is a parameter inside a parameter; only the options of a `choice` may have their own".to_owned()
+            }
+            None => "unknown; only `_type` and `_value` belong here".to_owned(),
+        };
+        return fault(&format!("{path}.{other}"), problem);
     }
     let (Some(kind_name), Some(value)) = (members.get("_type"), members.get("_value")) else {
         let missing = if members.contains_key("_type") { "_value" } else { "_type" };
@@ -149,16 +178,31 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
         other if TYPES.contains(&other) => {
             Ok((Domain::Real(real(other, values, &path)?), Vec::new()))
         }
-        other => fault(&type_path, format!("`{other}` is not a type; {}", advice(other, TYPES))),
+        other => {
+            let meant = MEANT.iter().find(|(word, _)| *word == folded(other));
+            let advice = match meant {
+                Some((_, name)) => format!("here it is {name}"),
+                None => advice(other, TYPES),
+            };
+            fault(&type_path, format!("`{other}` is not a type; {advice}"))
+        }
     }
+}
+
+/// Returns `true` for the description of a parameter.
+fn is_space(value: &Value) -> bool {
+    value.as_object().is_some_and(|o| o.contains_key("_type") && o.contains_key("_value"))
 }
 
 fn choice<'a>(values: &'a [Value], path: &str) -> Result<Found<'a>, Error> {
     if values.is_empty() {
         return fault(path, "is empty; a choice needs at least one option");
     }
-    let has_name = |value: &Value| value.as_object().is_some_and(|o| o.contains_key("_name"));
-    if !values.iter().any(has_name) {
+    // An option with parameters of its own also counts: without `_name`, they would be constants.
+    let is_nested = |value: &Value| {
+        value.as_object().is_some_and(|o| o.contains_key("_name") || o.values().any(is_space))
+    };
+    if !values.iter().any(is_nested) {
         return Ok((Domain::Choice(values.to_vec()), Vec::new()));
     }
     let mut names = Vec::new();
@@ -269,9 +313,10 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
         });
     }
     if first >= second {
-        let problem = format!(
-            "the low end {first} must be less than the high end {second}; for a constant, use a `choice` with one option"
-        );
+        let constant = "; for a constant, use a `choice` with one option";
+        let advice = if first > second { "" } else { constant };
+        let problem =
+            format!("the low end {first} must be less than the high end {second}{advice}");
         return fault(path, problem);
     }
     if log && first <= 0.0 {
