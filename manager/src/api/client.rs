@@ -237,8 +237,23 @@ impl Client {
             Self::Far { url, .. } => url.clone(),
             Self::Near(_) => "this machine".to_owned(),
         };
-        Error::Unreachable { url, problem: problem.to_string() }
+        let problem = problem.to_string();
+        let advice = connection_advice(&problem);
+        Error::Unreachable { url, problem: problem + advice }
     }
+}
+
+/// PURE: returns the remedy for a connection that fails because of its encryption. Empty for other problems.
+fn connection_advice(problem: &str) -> &'static str {
+    let table = [
+        (
+            "UnknownIssuer",
+            "; pass its certificate authority with --ca-file (`tls/ca.pem` in the experiment's folder)",
+        ),
+        ("invalid HTTP version", "; it may encrypt its connections: use https://"),
+        ("InvalidContentType", "; it may not encrypt its connections: use http://"),
+    ];
+    table.iter().find(|(part, _)| problem.contains(part)).map_or("", |(_, advice)| advice)
 }
 
 fn is_encrypted(url: &str) -> bool {
@@ -252,10 +267,38 @@ pub fn near(state: super::State) -> Client {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_fails_because_of_its_encryption_has_a_remedy() {
+        // A fatal alert of TLS (RFC 8446, section 6), and a response of HTTP.
+        let table: [(&str, &[u8], &str); 2] = [
+            ("http", b"\x15\x03\x01\x00\x02\x02\x46", "use https://"),
+            ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "use http://"),
+        ];
+        for (scheme, response, remedy) in table {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("{scheme}://{}", listener.local_addr().unwrap());
+            let far = Client::Far { url, token: None, ca_pem: None, socket: None };
+            let answering = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut received = [0; 4096];
+                assert!(stream.read(&mut received).await.unwrap() > 0);
+                stream.write_all(response).await.unwrap();
+                stream
+            };
+            let asking = far.ask("GET", "/api/v1/experiment", None);
+            let (answer, _stream) = tokio::join!(asking, answering);
+            let error = answer.unwrap_err().to_string();
+            assert!(error.contains(remedy), "{scheme}: {error}");
+        }
+        let unknown = "invalid peer certificate: UnknownIssuer";
+        assert!(connection_advice(unknown).contains("--ca-file"));
+        assert_eq!(connection_advice("Connection refused (os error 111)"), "");
+    }
 
     #[tokio::test]
     async fn a_token_is_never_sent_unencrypted_to_an_https_address() {
