@@ -29,7 +29,8 @@ pub enum Error {
     Id(#[from] IdError),
     /// The experiment does not exist.
     #[error(
-        "there is no experiment {id} in {}; choose another folder with --data-dir",
+        "there is no experiment {id} in {}; `trial-manager experiment ls` lists the experiments there, and --data-dir \
+         chooses another folder",
         .data_dir.display()
     )]
     NoSuchExperiment {
@@ -194,16 +195,29 @@ fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
 
 /// Returns the remedy for an address on which the manager cannot listen.
 fn hint(kind: io::ErrorKind) -> &'static str {
-    if kind == io::ErrorKind::AddrNotAvailable {
-        "; --host must be an address of this machine"
-    } else {
+    if matches!(kind, io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) {
         "; --port 0 picks a free port"
+    } else {
+        "; --host must be an address of this machine"
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remedy_for_an_unusable_address_names_the_flag_that_is_wrong() {
+        for (kind, flag) in [
+            (io::ErrorKind::AddrInUse, "--port"),
+            (io::ErrorKind::PermissionDenied, "--port"),
+            (io::ErrorKind::AddrNotAvailable, "--host"),
+            // The resolver's errors have no kind of their own.
+            (io::Error::other("failed to lookup address information").kind(), "--host"),
+        ] {
+            assert!(hint(kind).contains(flag), "{kind}");
+        }
+    }
 
     #[test]
     fn the_remedy_for_a_full_disk_is_not_another_folder() {
