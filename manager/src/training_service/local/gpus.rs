@@ -66,8 +66,8 @@ impl Gpus {
         {
             let busy = machine.iter().filter(|gpu| gpu.busy).count();
             let there = if machine.is_empty() {
-                "nvidia-smi shows no GPU here, or is not there to be asked; leave the field out or set it to 0, or run trials where \
-                 GPUs are"
+                "nvidia-smi shows no GPU on this machine, or is not installed; omit the field or set it to 0, or run the trials on a \
+                 machine with GPUs"
                     .to_owned()
             } else {
                 format!(
