@@ -2,7 +2,7 @@
 //! submodules choose exit codes.
 
 use std::ffi::OsString;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -174,7 +174,13 @@ enum Command {
         #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]
         host: String,
         /// Port to listen on; 0 selects a free port.
-        #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
+        #[arg(
+            long,
+            default_value_t = 8080,
+            value_parser = integer::<u16>(ANY_PORT),
+            allow_negative_numbers = true,
+            env = "TRIAL_MANAGER_PORT"
+        )]
         port: u16,
         #[command(flatten)]
         place: ask::ExperimentArgs,
@@ -257,7 +263,13 @@ struct Common {
     #[arg(long, env = "TRIAL_MANAGER_HOST")]
     host: Option<String>,
     /// Port to listen on; 0 selects a free port.
-    #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
+    #[arg(
+        long,
+        default_value_t = 8080,
+        value_parser = integer::<u16>(ANY_PORT),
+        allow_negative_numbers = true,
+        env = "TRIAL_MANAGER_PORT"
+    )]
     port: u16,
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
@@ -270,7 +282,12 @@ struct Common {
     agent: Option<PathBuf>,
     /// Also accept reports from images that contain NNI's own keeper, on this port (NNI's convention: port + 1). These
     /// requests carry no tokens: any client that can connect to the port can report for a known trial.
-    #[arg(long, env = "TRIAL_MANAGER_LEGACY_PORT")]
+    #[arg(
+        long,
+        value_parser = integer::<u16>(ANY_PORT),
+        allow_negative_numbers = true,
+        env = "TRIAL_MANAGER_LEGACY_PORT"
+    )]
     legacy_port: Option<u16>,
     /// Seconds without a report from the agent after which its trial is LOST. An agent reports at least three times in
     /// this period.
@@ -278,7 +295,8 @@ struct Common {
         long,
         value_name = "SECONDS",
         default_value_t = 60,
-        value_parser = clap::value_parser!(u64).range(3..=86_400),
+        value_parser = integer::<u64>(3..=86_400),
+        allow_negative_numbers = true,
         env = "TRIAL_MANAGER_LEASE"
     )]
     lease: u64,
@@ -308,6 +326,22 @@ struct Common {
         env = "TRIAL_MANAGER_ON_TERM"
     )]
     on_term: OnTerm,
+}
+
+/// The numbers of ports. 0 selects a free one.
+const ANY_PORT: RangeInclusive<u64> = 0..=65_535;
+
+/// Returns the parser of an integer within a range. Its error names the range.
+fn integer<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match *range.end() {
+            u64::MAX => format!("expected a number of at least {}", range.start()),
+            end => format!("expected a number from {} to {end}", range.start()),
+        })
+    }
 }
 
 /// Parses a URL path. The result has a leading slash and no trailing slash.

@@ -11,7 +11,7 @@ use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
 use super::export::ExportForm;
 use super::out::{print, write_stdout};
 use super::table;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, integer, print_error, upkeep};
 use crate::api::client;
 use crate::config;
 use crate::store::Store;
@@ -45,10 +45,10 @@ pub(super) enum ExperimentCommand {
     #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
     Limit {
         /// Maximum number of trials that run at the same time.
-        #[arg(long, value_name = "N", group = "limits")]
+        #[arg(long, value_name = "N", group = "limits", value_parser = integer::<u64>(1..=u64::MAX), allow_negative_numbers = true)]
         trial_concurrency: Option<u64>,
         /// Maximum number of trials in total.
-        #[arg(long, value_name = "N", group = "limits")]
+        #[arg(long, value_name = "N", group = "limits", value_parser = integer::<u64>(1..=u64::MAX), allow_negative_numbers = true)]
         max_trial_number: Option<u64>,
         /// Maximum running time of the experiment, such as 90m.
         #[arg(long, value_name = "TIME", group = "limits")]

@@ -13,7 +13,7 @@ use super::experiment::exit_code;
 use super::out::{print, text_style, write_stdout};
 use super::progress::counted;
 use super::table::columns::TextStyle;
-use super::{follow, print_error, table};
+use super::{follow, integer, print_error, table};
 use crate::api::client::{self, Client};
 use crate::api::percent;
 use crate::app;
@@ -59,7 +59,7 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         descending: bool,
         /// Maximum number of trials to show.
-        #[arg(long)]
+        #[arg(long, value_parser = integer::<usize>(0..=u64::MAX), allow_negative_numbers = true)]
         limit: Option<usize>,
         #[command(flatten)]
         options: OutputArgs,

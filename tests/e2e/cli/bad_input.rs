@@ -182,10 +182,15 @@ fn resume_refuses_an_unknown_experiment() {
 fn a_bad_command_line_is_refused() {
     let bed = TestBed::new();
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 4] = [
+    let table: [(&[&str], &str); 9] = [
         (&["run"],                                    "FILE"),
         (&["run", "e.yml", "--output", "xml"],        "xml"),
-        (&["run", "e.yml", "--port", "70000"],        "70000"),
+        (&["run", "e.yml", "--port", "70000"],        "expected a number from 0 to 65535"),
+        (&["run", "e.yml", "--port", "http"],         "expected a number from 0 to 65535"),
+        (&["run", "e.yml", "--port", "-1"],           "expected a number from 0 to 65535"),
+        (&["run", "e.yml", "--lease", "1m"],          "expected a number from 3 to 86400"),
+        (&["experiment", "limit", "--max-trial-number", "0"], "expected a number of at least 1"),
+        (&["trial", "ls", "--limit", "few"],          "expected a number of at least 0"),
         (&["walk"],                                   "walk"),
     ];
     for (words, named) in table {
