@@ -389,7 +389,9 @@ pub fn main() -> ExitCode {
 }
 
 fn start_log() {
-    let level = log_level();
+    let wanted = std::env::var("TRIAL_MANAGER_LOG").unwrap_or_default();
+    let known = wanted.parse().ok();
+    let level = known.unwrap_or(Level::WARN);
     // Libraries log errors for operations that the manager retries. If the user must act, the manager logs a message
     // of its own.
     let libraries = if level >= Level::DEBUG { level.into() } else { LevelFilter::OFF };
@@ -400,6 +402,12 @@ fn start_log() {
         .finish()
         .with(Targets::new().with_default(libraries).with_target("trial_manager", level))
         .init();
+    if known.is_none() && !wanted.is_empty() {
+        let wanted = progress::printable(&wanted);
+        tracing::warn!(
+            "TRIAL_MANAGER_LOG is `{wanted}`; allowed: error, warn, info, debug, trace. The level is warn"
+        );
+    }
 }
 
 /// Executes a command that needs no runtime and breaks with its exit code. Continues with all other commands.
@@ -528,11 +536,6 @@ fn print_error(error: &dyn std::error::Error) {
     let lines: Vec<_> =
         crate::util::errors::chain(error).lines().map(progress::printable).collect();
     eprintln!("trial-manager: {}", lines.join("\n"));
-}
-
-fn log_level() -> Level {
-    let wanted = std::env::var("TRIAL_MANAGER_LOG").ok();
-    wanted.and_then(|level| level.parse().ok()).unwrap_or(Level::WARN)
 }
 
 fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {

@@ -11,7 +11,7 @@ use super::ask::pages::{all_metrics, find_trials, origins};
 use super::ask::{Error, ExperimentArgs, Format, OutputArgs};
 use super::experiment::exit_code;
 use super::out::{print, text_style, write_stdout};
-use super::progress::counted;
+use super::progress::{counted, printable};
 use super::table::columns::TextStyle;
 use super::{follow, integer, print_error, table};
 use crate::api::client::{self, Client};
@@ -218,6 +218,11 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, options: &Out
         let client = options.place.client().await?;
         let id = trial.find(&client).await?;
         let found = all_metrics(&client, id.as_str(), name).await?;
+        if let Some(name) = name.filter(|_| found.is_empty()) {
+            let note = format!("trial {id} has no metric `{}`", printable(name));
+            // Ignored: standard error may be closed.
+            drop(writeln!(std::io::stderr().lock(), "{note}; omit --name to list its metrics"));
+        }
         print(options.output, &Value::Array(found), table::metrics)
     };
     exit_code(shown.await)

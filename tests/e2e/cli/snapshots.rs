@@ -304,6 +304,7 @@ fn mistakes_are_answered_as_recorded() {
         ("unknown-trial-why", "trial why t99999"),
         ("unknown-trial-logs", "trial logs t99999"),
         ("unknown-trial-metrics", "metrics t99999"),
+        ("unknown-metric", "metrics t00001 --name colour"),
         ("bad-trial", "trial show ../t"),
         ("unknown-state", "trial ls --state LOST_AND_FOUND"),
         ("unknown-order", "trial ls --sort colour"),
@@ -329,4 +330,14 @@ fn mistakes_are_answered_as_recorded() {
         snapshots.compare(name, &output_of(&bed, &words, &place));
     }
     snapshots.finish();
+}
+
+#[test]
+fn an_unknown_log_level_is_reported_with_the_allowed_levels() {
+    let bed = TestBed::new();
+    let text = output_of(&bed, &["version"], &[("TRIAL_MANAGER_LOG", "loud")]);
+    let warning = "TRIAL_MANAGER_LOG is `loud`; allowed: error, warn, info, debug, trace";
+    assert!(text.contains(warning), "{text}");
+    let text = output_of(&bed, &["version"], &[("TRIAL_MANAGER_LOG", "info")]);
+    assert!(text.ends_with("--- standard error\n"), "{text}");
 }
