@@ -184,8 +184,7 @@ impl Progress {
             return;
         }
         self.last_status = Some(now);
-        let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
-        self.line(&format!("{}{all} trials ended{}", self.ended, self.message()));
+        self.line(&format!("{} ended{}", ended_of(self.ended, self.trials), self.message()));
     }
 
     /// Reports the first interruption.
@@ -197,11 +196,12 @@ impl Progress {
     pub(super) fn report_exit(&self, id: &ExperimentId) {
         // Cleared, because a finished bar would be drawn as full, with the shell's prompt on the same line.
         self.bar.finish_and_clear();
-        self.line(&format!(
-            "exiting while {} still {}; `trial-manager resume {id}` continues",
-            counted(self.running, "trial"),
-            if self.running == 1 { "runs" } else { "run" }
-        ));
+        let exiting = match self.running {
+            0 => "exiting".to_owned(),
+            1 => "exiting while 1 trial still runs".to_owned(),
+            more => format!("exiting while {more} trials still run"),
+        };
+        self.line(&format!("{exiting}; `trial-manager resume {id}` continues"));
     }
 
     /// Reports that the manager exits while its trials keep running.
@@ -241,6 +241,13 @@ fn pace(ended: u64, trials: Option<u64>, elapsed: Duration) -> String {
     let left = left.and_then(|left| u64::try_from(left.as_millis()).ok());
     let left = left.map(|ms| format!(", {} left", view::span(ms))).unwrap_or_default();
     per_hour + &left
+}
+
+/// PURE: returns the number of ended trials in words, such as `3 of 20 trials`.
+fn ended_of(ended: u64, trials: Option<u64>) -> String {
+    let counted = trials.unwrap_or(ended);
+    let all = trials.map(|all| format!(" of {all}")).unwrap_or_default();
+    format!("{ended}{all} trial{}", if counted == 1 { "" } else { "s" })
 }
 
 /// Returns a number of things in words, such as `3 trials`.
@@ -320,6 +327,19 @@ mod tests {
         for (ended, trials, seconds, expected) in table {
             let shown = pace(ended, trials, Duration::from_secs(seconds));
             assert_eq!(shown, expected, "{ended} of {trials:?} in {seconds} s");
+        }
+    }
+
+    #[test]
+    fn ended_trials_are_counted_in_words() {
+        let table = [
+            (1, None, "1 trial"),
+            (2, None, "2 trials"),
+            (1, Some(1), "1 of 1 trial"),
+            (1, Some(20), "1 of 20 trials"),
+        ];
+        for (ended, trials, expected) in table {
+            assert_eq!(ended_of(ended, trials), expected);
         }
     }
 

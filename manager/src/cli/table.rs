@@ -298,7 +298,10 @@ fn code(version: &Value) -> String {
     let known = serde_json::from_value(version.clone()).ok();
     let brief = known.map(|version| printable(&view::code::brief(&version))).unwrap_or_default();
     match version.get("trials").and_then(Value::as_str) {
-        Some(trials) => format!("{brief}: trials {}", printable(trials)),
+        Some(trials) => {
+            let plural = if trials.contains(['-', ',']) { "s" } else { "" };
+            format!("{brief}: trial{plural} {}", printable(trials))
+        }
         None => brief,
     }
 }

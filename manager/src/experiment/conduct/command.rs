@@ -202,8 +202,9 @@ impl ExperimentTask {
         self.recorder.store().import(fresh.clone(), now).await?;
         let count = fresh.len();
         self.advice.import(as_samples(fresh));
-        self.announcer
-            .notify(Notice::Message(format!("the tuner has learned {count} imported results")));
+        let plural = if count == 1 { "" } else { "s" };
+        let message = format!("the tuner has learned {count} imported result{plural}");
+        self.announcer.notify(Notice::Message(message));
         Ok(CheckedCommand::UserChange(UserChange::TunerTaught))
     }
 
