@@ -424,37 +424,15 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
 
 /// Returns the explanation of a trial's state: verdict, evidence and timeline.
 pub(super) fn why(one: &Value, style: TextStyle) -> String {
-    // The width of the longest label of a verdict and the gap after it.
-    const INDENT: usize = 14;
     let mut shown = pairs(
-        [("state", state(one, style)), ("why", wrapped(one, "message", style, INDENT))]
+        [("state", state(one, style)), ("why", wrapped(one, "message", style, VERDICT_INDENT))]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value)),
     );
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
-        shown.push_str("\nverdict\n");
-        let members = ["cause", "class", "confidence", "exit", "stop"];
-        let members = members.into_iter().map(|name| (name, text(verdict, name)));
-        let ran = duration(Some(0), verdict.get("duration_ms").and_then(Value::as_i64));
-        let members = members.chain([("duration", ran)]);
         // The verdict's message is shown only if it differs from the trial's message above.
-        let message = (verdict.get("message") != one.get("message"))
-            .then(|| wrapped(verdict, "message", style, INDENT));
-        let message = message.map(|message| ("message", message));
-        let members = message.into_iter().chain(members);
-        shown.push_str(&pairs(members.map(|(name, value)| (format!("  {name}"), value))));
-        let evidence = verdict.get("evidence").and_then(Value::as_object).into_iter().flatten();
-        for (name, value) in evidence {
-            match value.as_str() {
-                Some(lines) if name.ends_with("_tail") => {
-                    writeln!(shown, "  {}", name.replace('_', " ")).unwrap_or_default();
-                    for line in lines.lines() {
-                        writeln!(shown, "    | {}", printable(line)).unwrap_or_default();
-                    }
-                }
-                _ => writeln!(shown, "  {}: {}", heading(name), cell(value)).unwrap_or_default(),
-            }
-        }
+        let own_message = verdict.get("message") != one.get("message");
+        shown.push_str(&verdict_text(verdict, own_message, style));
     }
     shown.push('\n');
     let rows = items(one, "timeline").map(|entry| {
@@ -465,6 +443,62 @@ pub(super) fn why(one: &Value, style: TextStyle) -> String {
         [("time (UTC)", Fit::Text), ("by", Fit::Text), ("what", Fit::Text), ("why", Fit::Sentence)];
     shown.push_str(&table(heads, rows, style));
     shown
+}
+
+/// The width of the longest label of a verdict's own members, and the gap after it.
+const VERDICT_INDENT: usize = 14;
+
+/// Returns a verdict with its evidence: measurements, then the ends of the streams.
+fn verdict_text(verdict: &Value, own_message: bool, style: TextStyle) -> String {
+    let message = own_message.then(|| wrapped(verdict, "message", style, VERDICT_INDENT));
+    let ran = duration(Some(0), verdict.get("duration_ms").and_then(Value::as_i64));
+    let known = [
+        ("message", message.unwrap_or_default()),
+        ("cause", text(verdict, "cause")),
+        ("class", text(verdict, "class")),
+        ("confidence", text(verdict, "confidence")),
+        ("exit", exit_text(verdict)),
+        ("stop", text(verdict, "stop")),
+        ("duration", ran),
+    ];
+    let known = known.into_iter().map(|(name, value)| (format!("  {name}"), value));
+    let mut shown = format!("\nverdict\n{}", pairs(known));
+    let evidence = || verdict.get("evidence").and_then(Value::as_object).into_iter().flatten();
+    if evidence().next().is_some() {
+        shown.push_str("evidence\n");
+    }
+    let is_stream = |name: &str| name.ends_with("_tail");
+    let measured = evidence().filter(|(name, _)| !is_stream(name));
+    let measured = measured.map(|(name, value)| measurement(name, value));
+    shown.push_str(&pairs(measured.map(|(name, value)| (format!("  {name}"), value))));
+    for (name, value) in evidence().filter(|(name, _)| is_stream(name)) {
+        writeln!(shown, "  {}", heading(&name.replace('_', " "))).unwrap_or_default();
+        for line in value.as_str().unwrap_or_default().lines() {
+            writeln!(shown, "    | {}", printable(line)).unwrap_or_default();
+        }
+    }
+    shown
+}
+
+/// Returns the exit of a verdict, such as `code 3` or `signal 9`.
+fn exit_text(verdict: &Value) -> String {
+    let exit = verdict.get("exit").unwrap_or(&Value::Null);
+    let number = |name: &str| exit.get(name).map(|number| format!("{name} {}", cell(number)));
+    number("code").or_else(|| number("signal")).unwrap_or_else(|| cell(exit))
+}
+
+/// Returns the label and the text of a measurement. The end of its name is the unit.
+fn measurement(name: &str, value: &Value) -> (String, String) {
+    let label = |name: &str| heading(&name.replace('_', " "));
+    match (name.strip_suffix("_bytes"), value.as_f64()) {
+        (Some(name), Some(amount)) => (label(name), bytes(amount)),
+        _ => (label(name), cell(value)),
+    }
+}
+
+/// Returns an amount of memory in MB or GB.
+pub(super) fn bytes(amount: f64) -> String {
+    if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
 }
 
 /// Returns the list of running trials for `top`.

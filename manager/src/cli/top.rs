@@ -16,6 +16,7 @@ use super::progress::printable;
 use super::screen::{Screen, ScreenAction, Size};
 use super::signals::Signals;
 use super::spark::{CURVE, part_of, spark};
+use super::table::bytes;
 use super::table::columns::TextStyle;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error, table};
 use crate::api::client::{self, Client};
@@ -351,11 +352,6 @@ fn row(trial: &Value, curve: &Value, samples: &Value) -> RunningTrial {
 fn bar(part: f64, width: usize) -> String {
     let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
-}
-
-/// Returns an amount of memory in MB or GB.
-fn bytes(amount: f64) -> String {
-    if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
 }
 
 /// Returns a trial's memory, with a bar if its limit is known and the terminal is wide.

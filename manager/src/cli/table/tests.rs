@@ -14,7 +14,7 @@ fn a_trial() -> Value {
         "verdict": {
             "message": "it exited with 3", "cause": "exit", "class": "user-error", "confidence": "certain",
             "exit": {"code": 3}, "duration_ms": 2500,
-            "evidence": {"stderr_tail": "Traceback\nboom\u{1b}[0m\n", "oom_kills": 0},
+            "evidence": {"stderr_tail": "Traceback\nboom\u{1b}[0m\n", "oom_kills": 0, "memory_peak_bytes": 5_345_300_480_u64},
         },
         "timeline": [
             {"at_ms": 0, "by": "manager", "what": "WAITING", "message": null},
@@ -96,12 +96,14 @@ verdict
   cause       exit
   class       user-error
   confidence  certain
-  exit        {\"code\":3}
+  exit        code 3
   duration    2.5 s
+evidence
+  oom kills    0
+  memory peak  5.3 GB
   stderr tail
     | Traceback
     | boom\u{fffd}[0m
-  oom_kills: 0
 
 ";
     assert!(shown.starts_with(expected), "{shown}");
