@@ -44,6 +44,21 @@ async fn every_address_is_described() {
     }
 }
 
+#[test]
+fn every_route_is_in_the_reference_for_users() {
+    let page = include_str!("../../../../../docs/rest-api.md");
+    let document = crate::api::user::document::document();
+    let paths = document["paths"].as_object().unwrap();
+    for (path, methods) in paths {
+        let path = path.strip_prefix("/api/v1").unwrap().replace("{stream}", "stdout");
+        for method in methods.as_object().unwrap().keys() {
+            let route = format!("`{} {path}", method.to_uppercase());
+            let is_listed = ["`", "?"].iter().any(|end| page.contains(&format!("{route}{end}")));
+            assert!(is_listed, "{route}` is not in docs/rest-api.md");
+        }
+    }
+}
+
 #[tokio::test]
 async fn every_documented_address_is_served() {
     let bed = Bed::searched().await;
