@@ -111,9 +111,9 @@ struct Shared {
 /// Returns the router with all routes of the manager.
 pub fn router(state: State) -> Router {
     let shared = Shared {
-        state,
         memory: body::Memory::new(),
-        quota: quota::Quota::default(),
+        quota: quota::Quota::new(state.pods.of_trial()),
+        state,
         changes: user::Changes::default(),
         tickets: ticket::Tickets::default(),
         throttle: throttle::Throttle::default(),

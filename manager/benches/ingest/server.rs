@@ -66,7 +66,7 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let user = UserToken::load_or_create(&folder.join("user.token")).unwrap();
     let sessions = Sessions::load(store.clone(), clock.clone()).await.unwrap();
     let gate = Gate::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
-    let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()));
+    let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()), 1);
     let closing = CancellationToken::new();
     let board = Board::new(store.clone(), None);
     let kept = store.clone();

@@ -31,6 +31,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct Pods {
     code: CodeArchive,
+    of_trial: u64,
     meeting: Arc<Meeting>,
 }
 
@@ -42,10 +43,15 @@ struct Meeting {
 }
 
 impl Pods {
-    /// Creates the state of the routes, which serve `code`.
-    pub fn new(code: CodeArchive) -> Self {
+    /// Creates the state of the routes, which serve `code`. A trial has at most `of_trial` concurrent pods.
+    pub fn new(code: CodeArchive, of_trial: u64) -> Self {
         let meeting = Meeting { table: Mutex::default(), complete: watch::Sender::new(()) };
-        Self { code, meeting: Arc::new(meeting) }
+        Self { code, of_trial, meeting: Arc::new(meeting) }
+    }
+
+    /// Returns the greatest number of a trial's concurrent pods.
+    pub(super) fn of_trial(&self) -> u64 {
+        self.of_trial
     }
 
     /// Returns the code archive that the routes serve.

@@ -9,15 +9,21 @@ use trial_protocol::TrialJobId;
 
 use super::Error;
 
-/// The maximum number of concurrent requests of one trial, including those that only wait: two for each of its pods.
-const REQUESTS: usize = 256;
+/// The maximum number of concurrent requests for each pod of a trial, including those that only wait. A trial with few
+/// pods has [`MIN_REQUESTS`].
+const REQUESTS_OF_POD: usize = 2;
+const MIN_REQUESTS: usize = 256;
 
 /// The maximum number of bytes of one trial's bodies in memory: two bodies of the largest size.
 const BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
 
 /// The trials with open requests; cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Quota(Arc<Mutex<HashMap<TrialJobId, Use>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Quota {
+    /// The maximum number of concurrent requests of one trial.
+    requests: usize,
+    trials: Arc<Mutex<HashMap<TrialJobId, Use>>>,
+}
 
 #[derive(Debug)]
 struct Use {
@@ -35,12 +41,19 @@ pub(super) struct Seat {
 }
 
 impl Quota {
+    /// Returns the quota of trials with at most `pods` concurrent pods.
+    pub(super) fn new(pods: u64) -> Self {
+        let pods = usize::try_from(pods).unwrap_or(usize::MAX);
+        let requests = pods.saturating_mul(REQUESTS_OF_POD).max(MIN_REQUESTS);
+        Self { requests, trials: Arc::default() }
+    }
+
     /// Admits another request of the trial. If the quota is used up, returns an error that asks the client to retry.
     pub(super) fn seat(&self, trial: &TrialJobId) -> Result<Seat, Error> {
         let mut trials = self.lock();
         let new = || Use { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
         let used = trials.entry(trial.clone()).or_insert_with(new);
-        if used.requests >= REQUESTS {
+        if used.requests >= self.requests {
             return Err(Error::TooMany);
         }
         used.requests += 1;
@@ -49,7 +62,7 @@ impl Quota {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TrialJobId, Use>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,13 +83,18 @@ mod tests {
 
     #[test]
     fn the_requests_of_each_trial_are_bounded() {
-        let quota = Quota::default();
         let (t, u) = (TrialJobId::new("t").unwrap(), TrialJobId::new("u").unwrap());
-        let mut seats: Vec<_> = (0..REQUESTS).map(|_| quota.seat(&t).unwrap()).collect();
-        assert_eq!(quota.seat(&t).unwrap_err().code(), "too-many-requests");
-        assert!(quota.seat(&u).is_ok());
+        for (pods, requests) in [(1, 256), (128, 256), (129, 258), (10_000, 20_000)] {
+            expect_bound(&Quota::new(pods), requests, &t, &u);
+        }
+    }
+
+    fn expect_bound(quota: &Quota, requests: usize, t: &TrialJobId, u: &TrialJobId) {
+        let mut seats: Vec<_> = (0..requests).map(|_| quota.seat(t).unwrap()).collect();
+        assert_eq!(quota.seat(t).unwrap_err().code(), "too-many-requests");
+        assert!(quota.seat(u).is_ok());
         seats.pop();
-        seats.push(quota.seat(&t).unwrap());
+        seats.push(quota.seat(t).unwrap());
         assert!(Arc::ptr_eq(&seats[0].bytes, &seats[1].bytes), "the memory is shared");
         drop(seats);
         assert!(quota.lock().is_empty(), "trials without requests are removed");

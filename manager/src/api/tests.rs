@@ -73,7 +73,7 @@ impl Bed {
         let sessions = Sessions::load(store.clone(), Arc::new(SystemClock)).await.unwrap();
         let gate = Gate::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
-        let pods = Pods::new(code);
+        let pods = Pods::new(code, 1);
         let board = Board::new(store.clone(), objective.map(str::to_owned));
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();

@@ -95,7 +95,7 @@ impl Parts<'_> {
         let user = user_token(self.dir)?;
         let gate = Gate::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
         let service = Arc::new(OnceLock::new());
-        let pods = api::Pods::new(archive);
+        let pods = api::Pods::new(archive, self.spec.training_service.section().pods_of_trial());
         let state = self.state(intake, gate, &server, pods, &service, address.port());
         let machine = machine_router(&state, settings.machine_port);
         let mut router = api::router(state.clone());

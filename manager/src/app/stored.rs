@@ -61,7 +61,8 @@ pub(super) async fn state(
         board: Board::of_experiment(store.clone(), &spec),
         gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),
         secret: Arc::new(secret),
-        pods: Pods::new(CodeArchive::new(spec.trial_code_directory, dir.code_archive())),
+        // Agents do not report to a server without trials.
+        pods: Pods::new(CodeArchive::new(spec.trial_code_directory, dir.code_archive()), 1),
         store,
         handle,
         clock,

@@ -69,6 +69,10 @@ impl ServiceSection for HybridSpec {
         self.sections().any(ServiceSection::is_elsewhere)
     }
 
+    fn pods_of_trial(&self) -> u64 {
+        self.sections().map(ServiceSection::pods_of_trial).max().unwrap_or(1)
+    }
+
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         if !wanted && self.ships_code() {
             return Err(ALWAYS_COPIED);

@@ -32,6 +32,11 @@ pub trait ServiceSection {
         !self.is_local()
     }
 
+    /// Returns the greatest number of a trial's concurrent pods, each with its own agent.
+    fn pods_of_trial(&self) -> u64 {
+        1
+    }
+
     /// Applies `codeSnapshot` from the file's top level.
     ///
     /// # Errors

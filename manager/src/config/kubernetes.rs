@@ -152,6 +152,10 @@ impl ServiceSection for KubernetesSpec {
         self.storage.needs_code()
     }
 
+    fn pods_of_trial(&self) -> u64 {
+        self.roles.iter().map(|role| role.task_number).sum()
+    }
+
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         match (wanted, self.needs_code()) {
             (true, true) | (false, false) => Ok(()),

@@ -275,6 +275,7 @@ spec:
     assert_eq!(spec.trial_command, "run {{x}}");
     let TrainingServiceSpec::Kubernetes(fc) = &spec.training_service else { panic!() };
     assert_eq!((fc.roles[0].name.as_str(), fc.roles[0].task_number), ("trainer", 3));
+    assert_eq!(spec.training_service.section().pods_of_trial(), 3);
     assert!(
         spec.canonical["trainingService"]["template"].is_object(),
         "a resumed search does not need the file"
