@@ -1,6 +1,6 @@
 //! `backup`, `check` and `experiment rm`: operations on an experiment's database that need no manager.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
         Ok(wrong) if wrong.is_empty() => ExitCode::from(DONE),
         Ok(wrong) => {
             // Ignored: standard output may be closed.
-            drop(writeln!(std::io::stdout().lock(), "{}", wrong.join("\n")));
+            drop(writeln!(io::stdout().lock(), "{}", wrong.join("\n")));
             ExitCode::from(NOTHING_SUCCEEDED)
         }
         Err(error) => fail(&error, BAD_INPUT),
@@ -58,19 +58,62 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
         print_error(&error);
         return BAD_INPUT;
     }
-    // Opening the store fails while a manager runs.
-    let removed = Store::open(&dir.database()).map(drop);
-    match removed {
-        Ok(()) => match std::fs::remove_dir_all(dir.path()) {
-            Ok(()) => DONE,
-            Err(source) => {
-                print_error(&Error::File { path: dir.path().to_owned(), source });
-                NOTHING_SUCCEEDED
-            }
-        },
+    // Opening the store fails while a manager runs. No manager can start until the folder is gone.
+    let store = match Store::open(&dir.database()) {
+        Ok(store) => store,
         Err(error) => {
             print_error(&error);
-            BAD_INPUT
+            return BAD_INPUT;
         }
+    };
+    let removed = remove_folder(dir.path(), |moved| std::fs::remove_dir_all(moved));
+    drop(store);
+    match removed {
+        Ok(()) => DONE,
+        Err(source) => {
+            print_error(&Error::File { path: dir.path().to_owned(), source });
+            NOTHING_SUCCEEDED
+        }
+    }
+}
+
+/// Removes the folder of a locked experiment. The folder loses its name first, because `delete` also removes the lock
+/// file, which no longer excludes a manager then. A folder that cannot be deleted gets its name back.
+fn remove_folder(folder: &Path, delete: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    // No experiment id contains a dot.
+    let moved = folder.with_file_name(format!(".{name}.removed-{}", std::process::id()));
+    std::fs::rename(folder, &moved)?;
+    // Ignored: the error of `delete` is the cause.
+    delete(&moved).inspect_err(|_| drop(std::fs::rename(&moved, folder)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_manager_starts_while_an_experiment_is_removed() {
+        let data = tempfile::tempdir().unwrap();
+        let dir = ExperimentDir::new(data.path(), &ExperimentId::new("e").unwrap());
+        std::fs::create_dir(dir.path()).unwrap();
+        let store = Store::open(&dir.database()).unwrap();
+        remove_folder(dir.path(), |moved| {
+            assert!(Store::open(&dir.database()).is_err(), "the experiment has no folder");
+            std::fs::remove_dir_all(moved)
+        })
+        .unwrap();
+        drop(store);
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_deleted_keeps_its_name() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = data.path().join("e");
+        std::fs::create_dir(&folder).unwrap();
+        let error = remove_folder(&folder, |_| Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(folder.is_dir());
     }
 }
