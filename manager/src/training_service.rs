@@ -174,6 +174,8 @@ pub enum FreeRoom {
     Unknown,
     /// The service can start this number of further jobs at once.
     Jobs(usize),
+    /// The service has no room. A further job would wait in its queue.
+    Queue,
     /// The service is out of reach and cannot start jobs. The text is the reason, for the user.
     Unreachable(String),
 }

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trialkeeper.service import TrainingService
+
 SOURCE = Path(__file__).parent.parent / "src"
 
 SERVICE = """
@@ -284,6 +286,21 @@ def test_room_is_a_number_of_jobs_that_is_not_below_zero(plugin):
     plugin.hear("gone")
     plugin.hear("gone")
     assert plugin.ask("room", {}) == {"free": 1}
+
+
+def test_a_service_learns_the_gpus_of_a_trial_and_may_have_a_queue(tmp_path):
+    class Cluster(TrainingService):
+        queues = True
+
+        def room(self):
+            return 8 // self.gpus if self.gpus else None
+
+    for resources, gpus, room in (({"gpus": 4}, 4, {"free": 2}), ({}, None, {})):
+        cluster = Cluster()
+        params = {"protocol": {"min": 1, "max": 1}, "experiment": {"id": "e"}, "state_dir": str(tmp_path)}
+        capabilities = cluster._result("initialize", {**params, "resources": resources})["capabilities"]
+        assert (capabilities["room"], capabilities["queue"], cluster.gpus) == (True, True, gpus)
+        assert cluster._result("room", {}) == room
 
 
 def test_a_job_is_stopped_politely_and_then_by_force(plugin):

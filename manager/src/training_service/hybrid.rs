@@ -281,9 +281,12 @@ impl HybridState {
         let (room, trouble) = match part.service.free_room() {
             FreeRoom::Unknown => (None, None),
             FreeRoom::Jobs(room) => (Some(room), None),
+            FreeRoom::Queue => (Some(0), None),
             FreeRoom::Unreachable(why) => (Some(0), Some(why)),
         };
-        let free = room.into_iter().chain(beyond_limit).min();
+        // While a trial waits there, a further one would wait, too.
+        let behind_waiting = (waiting > 0).then_some(0);
+        let free = room.into_iter().chain(beyond_limit).chain(behind_waiting).min();
         PartStatus { platform: part.platform.clone(), jobs, waiting, free, trouble }
     }
 }

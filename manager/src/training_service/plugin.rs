@@ -251,10 +251,9 @@ impl Shared {
     }
 
     async fn handshake(&self, link: &Link) -> Result<(), Error> {
-        let Settings { experiment, name, spec, .. } = &self.settings;
-        let state_dir = &self.state_dir;
-        let hello =
-            initialize(&self.program, link, experiment, name.as_deref(), state_dir, spec).await?;
+        let Settings { experiment, name, spec, gpus_each, .. } = &self.settings;
+        let (state_dir, about) = (&self.state_dir, (experiment, name.as_deref()));
+        let hello = initialize(&self.program, link, about, state_dir, spec, *gpus_each).await?;
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = hello.capabilities;
         let in_flight = hello.limits["in_flight"].as_u64().unwrap_or(0).min(MAX_IN_FLIGHT);
         link.allow_in_flight(usize::try_from(in_flight).unwrap_or(0));
@@ -468,7 +467,11 @@ impl TrainingService for Plugin {
     fn free_room(&self) -> FreeRoom {
         match self.shared.unavailable_reason() {
             Some(why) => FreeRoom::Unreachable(why),
-            None => self.shared.room_count.free().map_or(FreeRoom::Unknown, FreeRoom::Jobs),
+            None => match self.shared.room_count.free() {
+                None => FreeRoom::Unknown,
+                Some(0) if self.shared.capabilities().queue => FreeRoom::Queue,
+                Some(free) => FreeRoom::Jobs(free),
+            },
         }
     }
 

@@ -252,10 +252,14 @@ class TrainingService:
     name: str = ""
     """The service's name in messages. The default is the name of the class."""
     version: str = ""
+    queues: bool = False
+    """Whether a job that the platform has no room for waits in the platform's queue."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         """``trainingService.settings`` of the experiment file."""
+        self.gpus: Optional[int] = None
+        """The number of GPUs that each trial needs. None: not specified."""
         self.state_dir = Path(".")
         """A folder for this service's files of the experiment."""
         self.experiment = ""
@@ -326,7 +330,7 @@ class TrainingService:
         """Releases resources before the process exits. Jobs continue."""
 
     def room(self) -> Optional[int]:
-        """Returns how many more jobs can start now. None: currently unknown."""
+        """Returns how many more jobs, each with ``gpus``, can start now. None: currently unknown."""
         return None
 
     def room_changed(self) -> None:
@@ -466,6 +470,7 @@ class TrainingService:
         if not isinstance(settings, dict):
             raise _Settings("settings: expected an object")
         self.settings = settings
+        self.gpus = (params.get("resources") or {}).get("gpus")
         self.state_dir = Path(params["state_dir"])
         self.experiment = str(params["experiment"]["id"])
         (self.state_dir / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -474,6 +479,7 @@ class TrainingService:
         capabilities = {name: True for name in ("adopt", "check", "clean_up", "finish", "output", "recover")}
         # The manager requests `room` only from plugins that override it.
         capabilities["room"] = type(self).room is not TrainingService.room
+        capabilities["queue"] = self.queues
         return {
             "protocol": PROTOCOL,
             "service": {"name": self.name or type(self).__name__, "version": self.version},

@@ -173,6 +173,62 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     bed.wait_until_empty();
 }
 
+/// A plugin whose jobs wait in its queue while there is no room.
+const QUEUE: &str = r#"
+import pathlib, subprocess, sys
+from trialkeeper.service import *
+
+class Queue(TrainingService):
+    poll_seconds = 0.2
+    queues = True
+    children = {}
+    def start(self, job):
+        # A job of the queue starts when the file `open` exists.
+        line = 'until [ -e "$0/open" ]; do sleep 0.05; done; exec "$@"'
+        argv = ["sh", "-c", line, str(pathlib.Path.cwd()), *job.argv]
+        self.children[job.attempt] = subprocess.Popen(argv, cwd=job.folder, stdin=subprocess.DEVNULL, start_new_session=True)
+        return job.attempt
+    def room(self):
+        return 0
+    def stop(self, handle, job, force):
+        self.children[handle].kill() if force else self.children[handle].terminate()
+    def poll(self, jobs):
+        return {handle: self.look(handle) for handle in jobs}
+    def look(self, handle):
+        code = self.children[handle].poll()
+        if code is not None:
+            return Gone.of(code)
+        return Running() if pathlib.Path("open").exists() else Waiting("the cluster is full")
+
+Queue().serve()
+"#;
+
+#[test]
+fn one_trial_waits_in_the_queue_of_a_full_cluster() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.write("code/queue.py", QUEUE);
+    let module = repository().join("python/src").display().to_string();
+    let program = ["env", &format!("PYTHONPATH={module}"), "python3", "queue.py"];
+    let cluster = json!({"platform": "plugin", "command": program});
+    let manager = search(&bed, json!([cluster, local(1)]), 4, 3).start(&bed);
+    started(&bed, 1);
+    parts(&manager, "one trial to wait there and one to run here", |parts| {
+        (&parts[0]["waiting"], &parts[0]["free"], &parts[1]["running"])
+            == (&1.into(), &0.into(), &1.into())
+    });
+    let why = "no training service has room for the trial (trainingService[0] (plugin): another trial already waits \
+               there; trainingService[1] (local): it has 1 of at most 1 trials (`trialConcurrency`))";
+    wait_for("the third trial to wait", BOUND, || {
+        let shown = api_answer(&manager, "/api/v1/trials")?;
+        shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
+    });
+    bed.write("code/open", "");
+    gate.open(4);
+    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    bed.wait_until_empty();
+}
+
 #[test]
 fn a_search_continues_without_a_dead_service() {
     let bed = TestBed::new();

@@ -29,6 +29,8 @@ pub struct Setup {
     pub state_dir: PathBuf,
     /// The experiment's id.
     pub experiment: String,
+    /// The number of GPUs that each trial needs. `None`: not specified.
+    pub gpus: Option<u64>,
 }
 
 /// The reason that a request failed.
@@ -122,6 +124,11 @@ pub trait TrainingService: Send + Sync + 'static {
     /// have not ended. `None`: not known at present.
     fn room(&self, _living: usize) -> Option<u64> {
         None
+    }
+
+    /// Returns whether a job without free capacity waits in the platform's queue.
+    fn queues(&self) -> bool {
+        false
     }
 
     /// Removes the platform's data of an ended job. The server calls this after it recorded the end.

@@ -158,7 +158,8 @@ fn initialize<S: TrainingService>(
         }
     }
     let experiment = wire::text(&params["experiment"]["id"]);
-    let setup = Setup { settings: params["settings"].clone(), state_dir, experiment };
+    let gpus = params["resources"]["gpus"].as_u64();
+    let setup = Setup { settings: params["settings"].clone(), state_dir, experiment, gpus };
     Ok(Server {
         service: make(&setup)?,
         out: Arc::clone(out),
@@ -206,7 +207,7 @@ impl<S: TrainingService> Server<S> {
             "service": {"name": self.service.name(), "version": self.service.version()},
             "capabilities": {
                 "adopt": true, "check": true, "clean_up": true, "finish": true, "output": true,
-                "recover": true, "room": true,
+                "recover": true, "room": true, "queue": self.service.queues(),
             },
             "limits": {"in_flight": IN_FLIGHT},
         })

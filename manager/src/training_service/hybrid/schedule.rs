@@ -122,7 +122,8 @@ impl Schedule {
     }
 
     /// Places the first trial of the queue for which a part has room. If several parts have room, the one with the
-    /// fewest trials gets it. `rooms` is the room of the parts in addition to their present trials.
+    /// fewest trials gets it. A trial goes to a part's own queue only if no part has room. `rooms` is the room of the
+    /// parts in addition to their present trials.
     pub(super) fn place_next(
         &mut self,
         rooms: &[FreeRoom],
@@ -157,7 +158,7 @@ impl Schedule {
                 && !refusals.contains_key(part)
                 && self.full_reason(*part, &rooms[*part], now).is_none()
         });
-        open.min_by_key(|part| self.trials_at(*part).count())
+        open.min_by_key(|part| (rooms[*part] == FreeRoom::Queue, self.trials_at(*part).count()))
     }
 
     /// Returns the reason why a part accepts no further trial now. `None`: it accepts one.
@@ -167,12 +168,18 @@ impl Schedule {
         match room {
             FreeRoom::Unreachable(why) => return Some(why.clone()),
             FreeRoom::Jobs(0) => return Some("it has no room".to_owned()),
-            FreeRoom::Jobs(_) | FreeRoom::Unknown => {}
+            FreeRoom::Jobs(_) | FreeRoom::Queue | FreeRoom::Unknown => {}
         }
         if let Some(limit) = part.limit.filter(|limit| count >= *limit) {
             return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
         }
-        if self.trials_at(number).any(|placed| placed.phase == PlacementPhase::Waiting) {
+        // A part without room keeps even a trial waiting about which it has not reported yet.
+        let waits = |placed: &PlacedTrial| match placed.phase {
+            PlacementPhase::Waiting => true,
+            PlacementPhase::Submitted => *room == FreeRoom::Queue,
+            PlacementPhase::Running => false,
+        };
+        if self.trials_at(number).any(waits) {
             return Some("another trial already waits there".to_owned());
         }
         let is_skipped = part.skipped_until.is_some_and(|until| now < until);
@@ -207,14 +214,16 @@ impl Schedule {
         }
     }
 
-    /// Returns the trials that wait at a part while another part has room for them, each with its present part.
+    /// Returns the trials that wait at a part while another part has room for them, each with its present part. A trial
+    /// does not move from one queue to another.
     pub(super) fn movable(&self, rooms: &[FreeRoom], now: Instant) -> Vec<(TrialJobId, usize)> {
         let waiting = self.placed.iter().filter(|(trial, placed)| {
             let elsewhere = || self.best_part(trial, &placed.refusals, rooms, now);
             placed.phase == PlacementPhase::Waiting
                 && placed.job.is_some()
                 && !placed.stop_requested
-                && elsewhere().is_some_and(|part| part != placed.part)
+                && elsewhere()
+                    .is_some_and(|part| part != placed.part && rooms[part] != FreeRoom::Queue)
         });
         waiting.map(|(trial, placed)| (trial.clone(), placed.part)).collect()
     }

@@ -20,7 +20,7 @@ const PROTOCOL_VERSION: u64 = 1;
 const INITIALIZE_TIMEOUT: Duration = Duration::from_mins(1);
 const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The optional requests that a plugin supports.
+/// The optional parts of the protocol that a plugin supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate member of the message")]
 pub(super) struct Capabilities {
@@ -32,6 +32,8 @@ pub(super) struct Capabilities {
     pub(super) finish: bool,
     #[serde(default)]
     pub(super) output: bool,
+    #[serde(default)]
+    pub(super) queue: bool,
     #[serde(default)]
     pub(super) recover: bool,
     #[serde(default)]
@@ -66,6 +68,7 @@ pub struct Identity {
 /// The program cannot be started, violates the protocol, or finds errors in the settings.
 pub async fn probe(
     spec: &PluginSpec,
+    gpus_each: Option<u32>,
     code_directory: &Path,
     secret_variables: Vec<String>,
 ) -> Result<Identity, Error> {
@@ -75,7 +78,8 @@ pub async fn probe(
     let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
     let experiment = ExperimentId::new("probe").expect("a valid id");
     let answer = async {
-        let hello = initialize(&program, &link, &experiment, None, folder.path(), spec).await?;
+        let (state_dir, about) = (folder.path(), (&experiment, None));
+        let hello = initialize(&program, &link, about, state_dir, spec, gpus_each).await?;
         if hello.capabilities.check {
             check(&program, &link).await?;
         }
@@ -113,7 +117,8 @@ pub async fn clean_up(
     let program = program(spec, code_directory, &state_dir, secret_variables);
     let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
     let cleaned = async {
-        let hello = initialize(&program, &link, experiment, None, &state_dir, spec).await?;
+        let about = (experiment, None);
+        let hello = initialize(&program, &link, about, &state_dir, spec, None).await?;
         if !hello.capabilities.clean_up {
             return Ok(Value::Null);
         }
@@ -151,10 +156,10 @@ pub(super) fn program(
 pub(super) async fn initialize(
     program: &Program,
     link: &Link,
-    experiment: &ExperimentId,
-    name: Option<&str>,
+    (experiment, name): (&ExperimentId, Option<&str>),
     state_dir: &Path,
     spec: &PluginSpec,
+    gpus_each: Option<u32>,
 ) -> Result<Hello, Error> {
     let mut about = json!({"id": experiment});
     if let Some(name) = name {
@@ -166,6 +171,7 @@ pub(super) async fn initialize(
         "experiment": about,
         "state_dir": state_dir,
         "settings": spec.settings,
+        "resources": resources(gpus_each),
     });
     let shown = program.shown();
     let answer = link.ask("initialize", &params, INITIALIZE_TIMEOUT).await;
@@ -180,6 +186,11 @@ pub(super) async fn initialize(
         )));
     }
     Ok(hello)
+}
+
+/// Returns the resources that each job needs.
+pub(super) fn resources(gpus_each: Option<u32>) -> Value {
+    gpus_each.map_or_else(|| json!({}), |gpus| json!({"gpus": gpus}))
 }
 
 pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Error {

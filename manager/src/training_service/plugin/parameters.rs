@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tracing::warn;
 
+use super::handshake::resources;
 use super::wire::Key;
 use super::{AGENT_GRACE, Settings, Shared};
 use crate::training_service::TrialJobSpec;
@@ -32,10 +33,6 @@ impl Shared {
             .map_err(|error| format!("cannot create {}: {error}", dir.path().display()))?;
         write(&dir.parameters(), &spec.parameter_record.to_string())?;
         write(&dir.token(), &spec.token.0)?;
-        let mut resources = json!({});
-        if let Some(gpus) = self.settings.gpus_each {
-            resources["gpus"] = gpus.into();
-        }
         Ok(json!({
             "key": key,
             "name": format!("tk-{}-{}", key.experiment, key.attempt).to_lowercase(),
@@ -46,7 +43,7 @@ impl Shared {
                 {"name": "token", "path": dir.token(), "secret": true},
                 {"name": "parameter.cfg", "path": dir.parameters()},
             ],
-            "resources": resources,
+            "resources": resources(self.settings.gpus_each),
             "grace_ms": AGENT_GRACE.as_millis(),
         }))
     }

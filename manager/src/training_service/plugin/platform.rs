@@ -21,14 +21,16 @@ impl Platform for PluginSpec {
         let agent = agent_program::find(context.agent)?;
         if context.is_new {
             let secrets = context.spec.secret_variables();
-            let plugin = probe(self, &context.spec.trial_code_directory, secrets).await?;
+            let (gpus, code) = (context.spec.trial_gpu_number, &context.spec.trial_code_directory);
+            let plugin = probe(self, gpus, code, secrets).await?;
             info!("trials run at the plugin {}", plugin.name);
         }
         Ok(Box::new(CheckedPlugin { agent, section: self.clone() }))
     }
 
     async fn examine(&self, spec: &ExperimentSpec) -> Vec<Finding> {
-        let probed = probe(self, &spec.trial_code_directory, spec.secret_variables()).await;
+        let (gpus, code) = (spec.trial_gpu_number, &spec.trial_code_directory);
+        let probed = probe(self, gpus, code, spec.secret_variables()).await;
         let found = probed.map(|Identity { name, free }| {
             let jobs = |free| if free == 1 { "1 job".to_owned() } else { format!("{free} jobs") };
             Some(format!("the plugin {name} has room for {} now", jobs(free?)))

@@ -1,4 +1,4 @@
-use FreeRoom::{Jobs, Unknown, Unreachable};
+use FreeRoom::{Jobs, Queue, Unknown, Unreachable};
 use serde_json::json;
 use trial_protocol::ExperimentId;
 
@@ -51,7 +51,7 @@ fn a_trial_is_placed_at_a_part_with_room() {
     type Row<'a> = (&'a str, &'a [Option<usize>], Vec<FreeRoom>, &'a [usize]);
     let now = Instant::now();
     #[rustfmt::skip]
-    let table: [Row<'_>; 7] = [
+    let table: [Row<'_>; 10] = [
         ("in turn, the first part first",      &[None, None],       vec![Unknown, Unknown],     &[0, 1, 0]),
         ("up to the part's limit",             &[Some(1), None],    vec![Unknown, Unknown],     &[0, 1, 1]),
         ("up to the limits of all parts",       &[Some(1), Some(1)], vec![Unknown, Unknown],     &[0, 1]),
@@ -59,6 +59,9 @@ fn a_trial_is_placed_at_a_part_with_room() {
         ("not at an unreachable part",          &[None, None],       vec![Jobs(3), down()],      &[0, 0, 0]),
         ("nowhere",                            &[None, None],       vec![Jobs(0), down()],      &[]),
         ("to the only part",                   &[Some(2)],          vec![Unknown],              &[0, 0]),
+        ("first where there is room",           &[None, Some(2)],    vec![Queue, Jobs(5)],       &[1, 1, 0]),
+        ("first where there may be room",       &[None, Some(2)],    vec![Queue, Unknown],       &[1, 1, 0]),
+        ("one in each queue",                   &[None, None],       vec![Queue, Queue],         &[0, 1]),
     ];
     for (case, limits, rooms, expected) in table {
         let mut schedule = schedule(limits, &["a", "b", "c"]);
@@ -113,6 +116,19 @@ fn a_waiting_trial_moves_to_a_part_with_room_and_not_back_at_once() {
         [],
         "a stopped trial does not move"
     );
+}
+
+#[test]
+fn a_trial_moves_from_a_queue_only_to_a_part_with_room() {
+    let now = Instant::now();
+    let mut schedule = schedule(&[None, None], &["a", "b"]);
+    assert_eq!(place(&mut schedule, &[Queue, Jobs(0)], now), [("a".to_owned(), 0)]);
+    schedule.waits(&trial("a"), &attempt("a"), false);
+    assert_eq!(schedule.movable(&[Queue, Jobs(0)], now), []);
+    assert_eq!(schedule.movable(&[Queue, Queue], now), []);
+    assert_eq!(schedule.movable(&[Queue, Jobs(1)], now), [(trial("a"), 0)]);
+    schedule.mark_running(&trial("a"));
+    assert_eq!(place(&mut schedule, &[Queue, Jobs(0)], now), [("b".to_owned(), 0)]);
 }
 
 #[test]

@@ -83,8 +83,14 @@ impl Harness {
         let link = Arc::clone(&started.link);
         self.process = Some(started);
         let state_dir = self.state_dir();
-        let hello =
-            initialize(&self.program, &link, &self.experiment, None, &state_dir, &self.spec);
+        let hello = initialize(
+            &self.program,
+            &link,
+            (&self.experiment, None),
+            &state_dir,
+            &self.spec,
+            None,
+        );
         let hello = hello.await.map_err(|error| error.to_string())?;
         let url = self.folder.path().join("manager.url");
         let files = json!([{"name": "manager.url", "path": url}]);
