@@ -32,13 +32,17 @@ from trialkeeper.service import (
     Waiting,
 )
 
-__all__ = ["Slurm", "job_state", "read_jobs"]
+__all__ = ["Slurm", "free_jobs", "job_state", "read_jobs"]
 
 _COMMAND_SECONDS = 60.0
 _AGENT_SECONDS = 27
 """The time that the agent needs to exit: 20 s for the trial, 2 s for its output, 5 s for delivery."""
 
 _COLUMNS = "JobID:.20,State:.20,exit_code:.12,Reason:.200"
+_NODE_COLUMNS = (
+    "NodeList:.100,Partition:.100,Available:.12,StateCompact:.16,OverSubscribe:.16,"
+    "CPUsState:.40,Memory:.20,AllocMem:.20,Gres:.500,GresUsed:.500"
+)
 _SETTINGS: dict[str, type] = {
     "partition": str,
     "account": str,
@@ -86,6 +90,46 @@ def read_jobs(text: str) -> dict[str, tuple[str, int, str]]:
     return jobs
 
 
+def mebibytes(size: str) -> Optional[int]:
+    """Parses the value of ``--mem``. None: the form is unknown."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", size.strip(), re.IGNORECASE)
+    if found is None:
+        return None
+    kibibytes = int(found[1]) << {"K": 0, "": 10, "M": 10, "G": 20, "T": 30}[found[2].upper()]
+    return (kibibytes + 1023) >> 10
+
+
+def free_jobs(text: str, cpus: int, memory: int, gpus: int, all_partitions: bool = True) -> int:
+    """Counts the jobs that can begin now, from the output of ``sinfo``: a line for each node and partition.
+
+    ``memory`` is in MiB; 0: all memory of a node. Without ``all_partitions``, only the default partition counts.
+    """
+    free = {}
+    for line in text.splitlines():
+        columns = line.split()
+        if len(columns) != len(_NODE_COLUMNS.split(",")):
+            continue
+        node, partition, available, state, shared, processors, total, taken, gres, used = columns
+        is_open = available == "up" and state in ("idle", "mix") and (all_partitions or partition.endswith("*"))
+        # The numbers of processors: allocated, idle, other, total.
+        numbers = [*processors.split("/"), total, taken]
+        if not is_open or not all(number.isdigit() for number in numbers) or len(numbers) != 6:
+            continue
+        rooms = [int(numbers[1]) // cpus]
+        rooms.append((int(total) - int(taken)) // memory if memory else int(taken == "0"))
+        if shared == "EXCLUSIVE":
+            rooms.append(int(state == "idle"))
+        if gpus:
+            rooms.append((_gpus(gres) - _gpus(used)) // gpus)
+        free[node] = max(min(rooms), 0)
+    return sum(free.values())
+
+
+def _gpus(gres: str) -> int:
+    """Counts GPUs in ``gpu:2`` or ``gpu:a100:2(S:0-1),shard:8``."""
+    return sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", gres))
+
+
 def job_state(state: str, status: int, reason: str, output: str = "") -> State:
     """Translates a job's state. ``status`` is a wait status, and ``output`` the end of Slurm's output file."""
     if state in _WAITING:
@@ -118,6 +162,7 @@ class Slurm(TrainingService):
 
     name = "slurm"
     poll_seconds = 5.0
+    queues = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,6 +267,19 @@ class Slurm(TrainingService):
             if self._missing[handle] > 2:
                 states[handle] = self._recorded(handle)
         return states
+
+    def room(self) -> Optional[int]:
+        memory = mebibytes(self.settings.get("memory", "0"))
+        # Further options may demand certain nodes.
+        if self.settings.get("sbatch") or memory is None:
+            return None
+        partition = self.settings.get("partition")
+        words = [] if partition is None else ["-p", partition]
+        done = self.run("sinfo", "-h", "-N", *words, "-O", _NODE_COLUMNS)
+        if done.returncode != 0:
+            raise Unavailable(done.stderr.strip())
+        cpus = max(self.settings.get("cpus", 1), 1)
+        return free_jobs(done.stdout, cpus, memory, self.gpus or 0, partition is not None)
 
     def _recorded(self, handle: str) -> Gone:
         """Queries the accounting, if available, for a job that has left the queue."""
