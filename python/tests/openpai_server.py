@@ -38,6 +38,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.jobs = {}
         self.lock = threading.Lock()
         self.full = False
+        #: The unused resources of the virtual cluster `default`.
+        self.unused = {"cpu": 4, "memory": 4096, "gpu": 2}
         self.token = TOKEN
         #: Responses that replace the next ones: (status, body), by method and path without the root.
         self.next = {}
@@ -162,7 +164,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.headers["Authorization"] != f"Bearer {server.token}":
             return 401, {"code": "UnauthorizedUserError", "message": "Your token is invalid."}
         if path == "virtual-clusters":
-            return 200, {"default": {"usedGPUs": 0}, "gpu": {"usedGPUs": 1}}
+            used = {"cpu": 8, "memory": 1024, "gpu": 6}
+            usable = {name: used[name] + unused for name, unused in server.unused.items()}
+            total = {name: amount + 100 for name, amount in usable.items()}
+            default = {"resourcesUsed": used, "resourcesGuaranteed": usable, "resourcesTotal": total}
+            return 200, {"default": default, "gpu": {"resourcesUsed": used, "resourcesTotal": used}}
         if path == "storages":
             return 200, {"storages": [{"name": "nfs", "share": True}]}
         if path == "jobs" and self.command == "POST":

@@ -10,7 +10,7 @@ import pytest
 from openpai_server import TOKEN, Server
 
 from trialkeeper import _programs
-from trialkeeper.openpai import OpenPai, job_document, job_end
+from trialkeeper.openpai import OpenPai, free_jobs, job_document, job_end
 from trialkeeper.service import Gone, Job, NoRoom, Refused, Running, Unavailable, Waiting
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -291,6 +291,42 @@ def test_an_answer_says_what_helps(server, service, tmp_path, answer, error, mes
     assert caught.type is error
     if error is NoRoom:
         assert caught.value.after == 7
+
+
+@pytest.mark.parametrize(
+    ("what", "settings", "gpus", "free"),
+    [
+        ("memory", {"trialMemorySize": 2048}, None, 2),
+        ("processors", {"trialCpuNumber": 2, "trialMemorySize": 1}, None, 2),
+        ("GPUs", {"trialMemorySize": 1}, 2, 1),
+        ("a cluster without unused resources", {"virtualCluster": "gpu"}, None, 0),
+        ("a cluster that the user may not use", {"virtualCluster": "other"}, None, None),
+    ],
+)
+def test_room_is_what_fits_into_the_virtual_cluster(service, what, settings, gpus, free):
+    service.settings.update(settings)
+    service.gpus = gpus
+    assert service.room() == free, what
+
+
+def test_room_for_a_job_of_the_users_own_is_that_for_all_its_roles(server, service):
+    role = {"instances": 2, "resourcePerInstance": {"cpu": 1, "memoryMB": 100, "gpu": 0}}
+    one = {"resourcePerInstance": {"cpu": 0, "memoryMB": 1, "gpu": 1}}
+    service.settings["openpaiConfig"] = {"taskRoles": {"worker": role, "ps": one}}
+    assert service.room() == 2
+    service.settings["openpaiConfig"]["defaults"] = {"virtualCluster": "gpu"}
+    assert service.room() == 0
+    server.next["GET", "virtual-clusters"] = [(500, {"code": "UnknownError", "message": "database"})]
+    with pytest.raises(Unavailable):
+        service.room()
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [{}, {"resourcesTotal": {"vCores": 4}, "resourcesUsed": {"vCores": 1}}, {"resourcesTotal": {"cpu": "4"}}],
+)
+def test_room_is_unknown_if_the_answer_has_another_form(cluster):
+    assert free_jobs(cluster, {"cpu": 1, "memory": 0, "gpu": 0}) is None
 
 
 def test_a_server_that_is_away_ends_no_job(server, service, tmp_path):

@@ -35,7 +35,7 @@ from trialkeeper.service import (
     Waiting,
 )
 
-__all__ = ["OpenPai", "job_document", "job_end"]
+__all__ = ["OpenPai", "free_jobs", "job_document", "job_end"]
 
 _REQUEST_SECONDS = 15.0
 _ANSWER_BYTES = 64 << 20
@@ -145,11 +145,24 @@ def job_end(status: Mapping[str, Any]) -> Gone:
     return Gone(code=code, message=message, fault=fault if fault == "transient" else None)
 
 
+def free_jobs(cluster: Mapping[str, Any], size: Mapping[str, int]) -> Optional[int]:
+    """Counts the jobs of this size that fit into a virtual cluster of ``GET /virtual-clusters``. None: unknown."""
+    # Guaranteed resources are those of healthy nodes. OpenPAI before 1.0 does not list them.
+    usable = cluster.get("resourcesGuaranteed") or cluster.get("resourcesTotal") or {}
+    used = cluster.get("resourcesUsed") or {}
+    try:
+        rooms = [int((usable[name] - used[name]) // each) for name, each in size.items() if each > 0]
+    except (KeyError, TypeError):
+        return None
+    return max(min(rooms), 0) if rooms else None
+
+
 class OpenPai(TrainingService):
     """The training service."""
 
     name = "openpai"
     poll_seconds = 5.0
+    queues = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,6 +380,30 @@ class OpenPai(TrainingService):
             if state is not None:
                 states[handle] = state
         return states
+
+    def room(self) -> Optional[int]:
+        """Returns how many jobs fit into the unused resources of the virtual cluster."""
+        own = self.settings.get("openpaiConfig") or {}
+        cluster = self.settings.get("virtualCluster") or (own.get("defaults") or {}).get("virtualCluster")
+        try:
+            clusters = self.ask("GET", "/virtual-clusters")
+        except _Answer as answer:
+            raise _refusal(answer) from answer
+        known = clusters.get(cluster or "default") if isinstance(clusters, dict) else None
+        return None if known is None else free_jobs(known, self._size())
+
+    def _size(self) -> dict[str, int]:
+        """Returns the resources of a job, by their names in a virtual cluster."""
+        roles = (self.settings.get("openpaiConfig") or {}).get("taskRoles")
+        if not roles:
+            cpu, memory = self.settings["trialCpuNumber"], self.settings["trialMemorySize"]
+            return {"cpu": cpu, "memory": memory, "gpu": self.gpus or 0}
+        size = {"cpu": 0, "memory": 0, "gpu": 0}
+        for role in roles.values():
+            each = role.get("resourcePerInstance") or {}
+            for name, field in (("cpu", "cpu"), ("memory", "memoryMB"), ("gpu", "gpu")):
+                size[name] += role.get("instances", 1) * each.get(field, 0)
+        return size
 
     def _state_of(self, handle: str, entry: Optional[dict[str, Any]]) -> Optional[State]:
         if entry is None:
