@@ -114,6 +114,28 @@ fn a_cut_connection_is_restored_without_loss() {
     assert!(bed.read("one.pids").lines().count() > 1, "the manager did not connect again");
 }
 
+/// Login shells print before they run a command, even without a line break, and need not be Bourne shells.
+#[test]
+#[ignore = "needs sshd"]
+fn a_login_shell_may_print_and_a_configuration_may_have_a_command_of_its_own() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let mut machine = machines.add("one");
+    // `sshd` runs this instead of the requested command, as a talkative login shell.
+    let shell = bed.script(
+        "shell.sh",
+        "#!/bin/sh\nprintf '\\033]0;title\\007{\"a\": 1} tk:'\nexec sh -c \"$SSH_ORIGINAL_COMMAND\"\n",
+    );
+    machines.configure("one", &format!("ForceCommand {}", shell.display()));
+    let options = machine["sshOptions"].as_array_mut().unwrap();
+    options.push(json!("RemoteCommand=exec tmux attach"));
+    options.push(json!("RequestTTY=force"));
+    let done = search(&bed, &[machine], 2).run(&bed);
+    expect_whole(&bed, &done, 2);
+}
+
 #[test]
 #[ignore = "needs sshd"]
 fn a_resumed_manager_finds_its_trials_on_their_machines() {

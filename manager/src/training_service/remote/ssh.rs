@@ -12,8 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
-use super::shell::quoted;
-use super::{askpass, host_keys};
+use super::{askpass, host_keys, shell};
 use crate::config::MachineSpec;
 use crate::util::files::write_file;
 
@@ -27,6 +26,9 @@ const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 /// The line that an established connection prints.
 const CONNECTED_LINE: &str = "connected";
+
+/// Overrides a command in the user's SSH configuration, such as `tmux attach`. With it, `ssh` refuses all other commands.
+const NO_REMOTE_COMMAND: &str = "RemoteCommand=none";
 
 /// The command that holds a control connection. It ends when its standard input closes, which also happens when the
 /// manager is killed.
@@ -162,6 +164,7 @@ impl Ssh {
         let mut options = vec![
             "ControlMaster=yes".to_owned(),
             "ControlPersist=no".to_owned(),
+            NO_REMOTE_COMMAND.to_owned(),
             format!("StrictHostKeyChecking={check}"),
             "ForwardAgent=no".to_owned(),
             "PermitLocalCommand=yes".to_owned(),
@@ -191,7 +194,9 @@ impl Ssh {
     fn over(&self) -> Command {
         let mut command = Command::new("ssh");
         command.arg("-S").arg(&self.socket);
-        command.args(["-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes"]);
+        let options =
+            ["ControlMaster=no", "ProxyCommand=false", "BatchMode=yes", NO_REMOTE_COMMAND];
+        command.args(options.iter().flat_map(|option| ["-o", *option]));
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -201,7 +206,7 @@ impl Ssh {
     pub(super) fn script(&self, script: &str) -> Command {
         let mut command = self.over();
         command.args(["-T", "--"]).arg(&self.machine.host);
-        command.arg(format!("exec /bin/sh -c {}", quoted(script)));
+        command.arg(shell::command(script));
         command
     }
 
