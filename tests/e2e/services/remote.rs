@@ -8,7 +8,9 @@ use super::hybrid::api_answer;
 use crate::security::impersonation::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, Trial, wait_for};
+use trialkeeper_tests::{
+    BOUND, Gate, Machines, Outcome, Search, Terminal, TestBed, Trial, wait_for,
+};
 
 /// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
 const TRAIN: &str = r#"#!/bin/sh
@@ -134,6 +136,31 @@ fn a_login_shell_may_print_and_a_configuration_may_have_a_command_of_its_own() {
     options.push(json!("RequestTTY=force"));
     let done = search(&bed, &[machine], 2).run(&bed);
     expect_whole(&bed, &done, 2);
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_proxy_that_asks_gets_no_answer_and_the_terminal_no_question() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let jump = machines.add("jump");
+    let connect = jump["sshOptions"][0].as_str().unwrap();
+    let mut machine = machines.add("one");
+    // As `ProxyJump` runs `ssh` for a jump host: with its own options and the same terminal.
+    let proxy = bed.script(
+        "proxy.sh",
+        &format!(
+            "#!/bin/sh\nexec ssh -o '{connect}' -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=ask jump nc\n"
+        ),
+    );
+    machine["sshOptions"][0] = json!(format!("ProxyCommand={}", proxy.display()));
+    let command = search(&bed, &[machine], 1).command(&bed);
+    let terminal = Terminal::start(&command, 200, 50);
+    wait_for("the refusal", BOUND, || {
+        terminal.output().contains("Host key verification failed").then_some(())
+    });
+    let output = terminal.output();
+    assert!(!output.contains("continue connecting"), "{output}");
 }
 
 #[test]

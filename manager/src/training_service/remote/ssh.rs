@@ -91,7 +91,6 @@ impl Ssh {
     /// Opens the control connection.
     pub(super) async fn connect(&self) -> Result<ControlConnection, String> {
         let configuration = self.check_configuration().await?;
-        let askpass = self.write_askpass(&configuration)?;
         // A manager that was killed leaves the socket behind.
         drop(std::fs::remove_file(&self.socket));
         let mut command = Command::new("ssh");
@@ -102,16 +101,7 @@ impl Ssh {
         if let Some(file) = &self.machine.key_file {
             command.arg("-i").arg(file);
         }
-        match askpass {
-            Some(program) => {
-                command.args(["-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1"]);
-                // `force`: the program is used even if there is a terminal.
-                command.env("SSH_ASKPASS", program).env("SSH_ASKPASS_REQUIRE", "force");
-            }
-            None => {
-                command.args(["-o", "BatchMode=yes"]);
-            }
-        }
+        self.set_askpass(&mut command, &configuration)?;
         command.arg("--").arg(&self.machine.host).arg(HOLD_COMMAND);
         // The process has its own group, because Ctrl-C at the terminal must only reach the manager.
         command.process_group(0).kill_on_drop(true);
@@ -150,13 +140,21 @@ impl Ssh {
         }
     }
 
-    /// Writes the program that answers ssh's questions. `None`: ssh must not ask any question.
-    fn write_askpass(&self, configuration: &str) -> Result<Option<PathBuf>, String> {
-        let Some(script) = askpass::script(&self.machine, configuration) else { return Ok(None) };
+    /// Sets the program that answers ssh's questions. Without files with secrets, no question is answered.
+    fn set_askpass(&self, command: &mut Command, configuration: &str) -> Result<(), String> {
+        // `force`: the program is used even if there is a terminal. The variables also apply to a further ssh, to a jump
+        // host or in a `ProxyCommand`.
+        command.env("SSH_ASKPASS_REQUIRE", "force");
+        let Some(script) = askpass::script(&self.machine, configuration) else {
+            command.env("SSH_ASKPASS", "false").args(["-o", "BatchMode=yes"]);
+            return Ok(());
+        };
         let path = self.socket.with_extension("askpass");
         let written = write_file(&path, 0o700, &script);
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        Ok(Some(path))
+        command.env("SSH_ASKPASS", path);
+        command.args(["-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1"]);
+        Ok(())
     }
 
     fn options(&self) -> Vec<String> {
@@ -164,9 +162,9 @@ impl Ssh {
         let mut options = vec![
             "ControlMaster=yes".to_owned(),
             "ControlPersist=no".to_owned(),
-            NO_REMOTE_COMMAND.to_owned(),
             format!("StrictHostKeyChecking={check}"),
             "ForwardAgent=no".to_owned(),
+            NO_REMOTE_COMMAND.to_owned(),
             "PermitLocalCommand=yes".to_owned(),
             format!("LocalCommand=echo {CONNECTED_LINE}"),
         ];
@@ -262,9 +260,13 @@ fn finished(
     Err(last_line(&stderr).map_or_else(|| output.status.to_string(), str::to_owned))
 }
 
-/// Returns the last line that is not empty, where ssh prints its reason.
+/// Returns the last line that is not empty, where ssh prints its reason. After the reason of a jump host, ssh only adds
+/// that the connection was closed.
 fn last_line(text: &str) -> Option<&str> {
-    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+    const CONSEQUENCES: [&str; 2] = ["Connection closed by ", "kex_exchange_identification: "];
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let is_reason = |line: &&str| !CONSEQUENCES.iter().any(|start| line.starts_with(start));
+    lines.clone().rfind(is_reason).or_else(|| lines.next_back())
 }
 
 #[cfg(test)]
@@ -276,6 +278,10 @@ mod tests {
         let stderr = "Warning: banner\nme@gpu1: Permission denied (publickey).\r\n\n";
         assert_eq!(last_line(stderr), Some("me@gpu1: Permission denied (publickey)."));
         assert_eq!(last_line("\n"), None);
+        let closed = "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n";
+        let jump = format!("Host key verification failed.\r\n{closed}");
+        assert_eq!(last_line(&jump), Some("Host key verification failed."));
+        assert_eq!(last_line(closed), Some("Connection closed by UNKNOWN port 65535"));
     }
 
     #[test]
