@@ -218,12 +218,11 @@ fn keygen(path: &Path) {
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    /// Mounts a tmpfs of `mebibytes` MiB at `folder`.
-    pub fn mount(folder: &Path, mebibytes: u64) -> Self {
+    /// Mounts a tmpfs with these options, such as its size, at `folder`.
+    pub fn mount(folder: &Path, options: &str) -> Self {
         fs::create_dir_all(folder).expect("the bed is writable");
-        let size = format!("size={mebibytes}m");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder);
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(folder);
         assert!(mount.status().expect("mount is installed").success());
         Self(folder.to_owned())
     }

@@ -9,7 +9,7 @@ use crate::security::impersonation::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    BOUND, Gate, Machines, Outcome, Search, Terminal, TestBed, Trial, wait_for,
+    BOUND, Gate, Machines, Outcome, Search, SmallDisk, Terminal, TestBed, Trial, wait_for,
 };
 
 /// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
@@ -444,6 +444,23 @@ fn a_machine_that_cannot_start_trials_gets_no_more_trials() {
     expect_whole(&bed, &done, 4);
     let started = started(&bed, 4);
     assert_eq!(started.iter().filter(|line| line.starts_with("one ")).count(), 1, "{started:?}");
+}
+
+#[test]
+#[ignore = "needs root and sshd"]
+fn a_machine_whose_disk_permits_no_programs_is_named_and_not_used() {
+    let bed = TestBed::new();
+    let disk = SmallDisk::mount(&bed.path("one"), "size=512m,noexec");
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let running = search(&bed, &[machines.add("one"), machines.add("two")], 2).start(&bed);
+    let reason = format!("{}/agent permits no programs (noexec)", bed.path("one").display());
+    wait_for("the reason", BOUND, || running.stderr().contains(&reason).then_some(()));
+    gate.open(2);
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&bed, &done, 2);
+    assert!(started(&bed, 2).iter().all(|line| line.starts_with("two ")));
+    drop(disk);
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
 fn a_machine_with_a_full_disk_is_named_and_not_used() {
     let bed = TestBed::new();
     let network = Network::new(&bed);
-    let disk = SmallDisk::mount(&bed.path("a"), 1);
+    let disk = SmallDisk::mount(&bed.path("a"), "size=1m");
     let machines = [network.add("a"), network.add("b")];
     let gate = Gate::new(&bed.path("b.gate"));
     gate.open(2);

@@ -319,7 +319,8 @@ if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256} 
         let script = format!(
             r#"set -e; umask 077; mkdir -p "$(dirname {file})"; new={file}.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
 [ "$(sha256sum < "$new")" = "{sha256}  -" ] || {{ echo "the agent arrived damaged" >&2; exit 1; }}
-chmod 700 "$new"; mv "$new" {file}"#
+chmod 700 "$new"; mv "$new" {file}
+[ -x {file} ] || {{ echo "$(dirname {file}) permits no programs (noexec); set \`remoteDirectory\` to a folder on another disk" >&2; exit 1; }}"#
         );
         ssh.send(&script, session_files.agent).await?;
     }
