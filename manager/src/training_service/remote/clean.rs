@@ -8,7 +8,7 @@ use trial_protocol::ExperimentId;
 
 use super::code_cache;
 use super::records::Records;
-use super::shell::{folders, quoted};
+use super::shell::{folders, place, quoted};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::util::layout::ExperimentDir;
@@ -65,12 +65,14 @@ async fn clean_machine(
     // The connection ends when this value is dropped.
     let _control = ssh.connect().await?;
     let (cache, root) = folders(machine);
-    let (experiment, prune) = (quoted(experiment.as_str()), code_cache::prune());
+    let (place, prune) = (place(experiment.as_str()), code_cache::prune());
+    let experiment = quoted(experiment.as_str());
     // The script recognises an agent by its lock, its program and its command line, so that it ends no other process
     // with a reused id. It also removes code that no experiment uses. With the last experiment, it removes the cache
     // of agents.
     let script = format!(
-        r#"cache={cache}; root={root}; dir=$root/{experiment}
+        r#"cache={cache}; root={root}; {place}
+dir=$root/$at
 programs=$(cd "$cache" 2>/dev/null && pwd -P) || programs=
 agents() {{
   for lock in "$dir"/trials/*/spool/lock; do
@@ -85,6 +87,7 @@ left=20
 while [ -n "$(agents)" ] && [ "$left" -gt 0 ]; do sleep 1; left=$((left - 1)); done
 for pid in $(agents); do kill -KILL "$pid"; done
 cd / && rm -rf "$dir" || exit 1
+[ ! -d "$root"/{experiment} ] || rmdir "$root"/{experiment} 2>/dev/null || :
 {prune}
 for other in "$root"/*; do [ "$other" = "$cache" ] || [ ! -e "$other" ] || exit 0; done
 rm -rf "$cache""#

@@ -12,26 +12,26 @@ const CACHE: &str = ".code";
 /// The name of the archive in an experiment's folder.
 pub(super) const ARCHIVE: &str = "code.tar.gz";
 
-/// Returns the shell lines that find an archive in the folder `$root/$experiment`, or link it there from the cache.
+/// Returns the shell lines that find an archive in the folder `$root/$at`, or link it there from the cache.
 /// They print `code` if the archive exists and is complete. A power cut may have left an incomplete archive.
-pub(super) fn find(experiment: &str, sha256: &str) -> String {
+pub(super) fn find(sha256: &str) -> String {
     format!(
-        r#"own=$root/{experiment}/{ARCHIVE}; cached=$root/{CACHE}/{sha256}.tar.gz
+        r#"own=$root/$at/{ARCHIVE}; cached=$root/{CACHE}/{sha256}.tar.gz
 whole() {{ [ -f "$1" ] && [ "$(sha256sum < "$1")" = "{sha256}  -" ]; }}
-link() {{ (umask 077; mkdir -p "$root/{experiment}" && ln "$cached" "$own.$$" && mv -f "$own.$$" "$own") 2>/dev/null; }}
+link() {{ (umask 077; mkdir -p "$root/$at" && ln "$cached" "$own.$$" && mv -f "$own.$$" "$own") 2>/dev/null; }}
 if whole "$own" || {{ whole "$cached" && link; }}; then echo {MARK}code; fi"#
     )
 }
 
 /// Returns the script that reads an archive from its standard input. The script stores the archive atomically in the
-/// experiment's folder `folder`, and then in the cache.
+/// experiment's folder `folder`, and then in the cache below `$root`.
 pub(super) fn receive(folder: &str, sha256: &str) -> String {
     let folder = quoted(folder);
     format!(
         r#"set -e; umask 077; mkdir -p {folder}; new={folder}/code.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
 [ "$(sha256sum < "$new")" = "{sha256}  -" ] || {{ echo "the code arrived damaged" >&2; exit 1; }}
 mv -f "$new" {folder}/{ARCHIVE}
-cache={folder}/../{CACHE}
+cache=$root/{CACHE}
 {{ mkdir -p "$cache" && ln {folder}/{ARCHIVE} "$new" && mv -f "$new" "$cache/{sha256}.tar.gz"; }} 2>/dev/null || :"#
     )
 }
@@ -100,8 +100,8 @@ mod tests {
         }
 
         fn finds(&self, experiment: &str) -> bool {
-            let (_, output) =
-                run(&self.root(), &find(experiment, &sha256()), Path::new("/dev/null"));
+            let script = format!("at={experiment}\n{}", find(&sha256()));
+            let (_, output) = run(&self.root(), &script, Path::new("/dev/null"));
             output == format!("{MARK}code\n")
         }
 

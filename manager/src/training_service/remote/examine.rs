@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 
 use super::logind::{self, Logind};
-use super::shell::{MARK, folders, quoted};
+use super::shell::{MARK, SHARED_FILE_SYSTEMS, folders, quoted};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
@@ -168,9 +168,8 @@ fn space(answers: &Answers) -> Result<String, String> {
 
 /// Returns the reason why a file system is unsuitable: the agents' locks and sockets are unreliable on it.
 pub(super) fn file_system(kind: &str) -> Option<String> {
-    let is_shared = ["nfs", "smb", "cifs", "fuse", "lustre", "afs", "ceph", "gpfs"];
     let kind = kind.to_lowercase();
-    is_shared.iter().any(|shared| kind.contains(shared)).then(|| {
+    SHARED_FILE_SYSTEMS.iter().any(|shared| kind.contains(shared)).then(|| {
         format!(
             "its folder for trials lies on {kind}, where locks and sockets are not reliable; set `remoteDirectory` to a folder \
              on a disk of the machine"

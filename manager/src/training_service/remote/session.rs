@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::records::Fence;
-use super::shell::{MARK, folders, quoted};
+use super::shell::{MARK, folders, place, quoted};
 use super::ssh::{ControlConnection, Ssh};
 use super::way_back::{self, AUTHORITY, DirectAddress};
 use super::{code_cache, examine, logind};
@@ -292,13 +292,13 @@ async fn bootstrap(
     machine: &MachineSpec,
     session_files: &SessionFiles<'_>,
 ) -> Result<(String, String), String> {
-    let (cache, root) = folders(machine);
-    let (sha256, experiment) = (session_files.agent_sha256, session_files.experiment);
-    let code = code_cache::find(experiment, session_files.code_sha256);
+    let (cache, all) = folders(machine);
+    let (sha256, place) = (session_files.agent_sha256, place(session_files.experiment));
+    let code = code_cache::find(session_files.code_sha256);
     let output = ssh
         .run(&format!(
-            r#"cache={cache}; root={root}; echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/{experiment}"
-echo "{MARK}time $(date +%s)"; echo "{MARK}files $(stat -f -c %T "$root" 2>/dev/null || stat -f -c %T "$HOME" 2>/dev/null)"
+            r#"cache={cache}; root={all}; {place}
+echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/$at"; echo "{MARK}time $(date +%s)"; echo "{MARK}files $files"
 if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {MARK}agent; fi
 {code}"#
         ))
@@ -325,7 +325,8 @@ chmod 700 "$new"; mv "$new" {file}
         ssh.send(&script, session_files.agent).await?;
     }
     if !rest.contains(&"code") {
-        ssh.send(&code_cache::receive(root, session_files.code_sha256), session_files.code).await?;
+        let receive = code_cache::receive(root, session_files.code_sha256);
+        ssh.send(&format!("root={all}; {receive}"), session_files.code).await?;
     }
     Ok((agent.to_owned(), root.to_owned()))
 }

@@ -27,6 +27,24 @@ pub(super) fn command(script: &str) -> String {
     format!("exec /bin/sh -c '{run}' /bin/sh '{encoded}'")
 }
 
+/// Parts of the names of file systems that several machines can share, in lower case, as `stat` prints them.
+pub(super) const SHARED_FILE_SYSTEMS: [&str; 8] =
+    ["nfs", "smb", "cifs", "fuse", "lustre", "afs", "ceph", "gpfs"];
+
+/// Returns the shell lines that set `$at` to an experiment's folder below `$root`, and `$files` to its file system.
+///
+/// On a file system that machines may share, each machine has a folder of its own. Otherwise they would replace each
+/// other's socket to the manager, which works only on the machine that created it. An experiment that began without
+/// such folders keeps its folder.
+pub(super) fn place(experiment: &str) -> String {
+    let shared = SHARED_FILE_SYSTEMS.map(|name| format!("*{name}*")).join("|");
+    format!(
+        r#"at={experiment}; there=$root; while [ ! -d "$there" ]; do there=$(dirname "$there"); done
+files=$(stat -f -c %T "$there" 2>/dev/null)
+case $files in {shared}) [ -e "$root/$at/manager.url" ] || at=$at/$(uname -n) ;; esac"#
+    )
+}
+
 /// Returns the folders of agents and of experiments, as words of a shell.
 pub(super) fn folders(machine: &MachineSpec) -> (String, String) {
     match &machine.directory {
@@ -51,6 +69,43 @@ for number in 1 2; do
   echo "$number"
 done; exec "$@" echo "last \"word\""
 "#;
+
+    #[test]
+    fn machines_with_a_shared_file_system_have_their_own_folders() {
+        use std::os::unix::fs::PermissionsExt as _;
+        #[rustfmt::skip]
+        let table = [
+            // the file system  the experiment has a folder of an earlier version   the folder
+            ("ext2/ext3",       false,                                              "e"),
+            ("nfs",             false,                                              "e/gpu1"),
+            ("smb2",            false,                                              "e/gpu1"),
+            ("nfs",             true,                                               "e"),
+            ("",                false,                                              "e"),
+        ];
+        for (kind, has_folder, expected) in table {
+            let folder = tempfile::tempdir().unwrap();
+            let programs = folder.path().join("programs");
+            std::fs::create_dir(&programs).unwrap();
+            for (name, text) in [("stat", kind), ("uname", "gpu1")] {
+                let path = programs.join(name);
+                std::fs::write(&path, format!("#!/bin/sh\necho '{text}'\n")).unwrap();
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            let root = folder.path().join("the user's files");
+            if has_folder {
+                std::fs::create_dir_all(root.join("e")).unwrap();
+                std::fs::write(root.join("e/manager.url"), "").unwrap();
+            }
+            let (root, place) = (quoted(root.to_str().unwrap()), place("e"));
+            let script = format!("root={root}\n{place}\nprintf '%s %s' \"$at\" \"$files\"");
+            let mut shell = std::process::Command::new("/bin/sh");
+            shell
+                .args(["-c", &script])
+                .env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+            let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+            assert_eq!(output, format!("{expected} {kind}"));
+        }
+    }
 
     fn expect_in(shell: &str) {
         use std::io::Write as _;
