@@ -92,7 +92,7 @@ async fn print_events(
             }
         } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "unheard") {
             if std::mem::replace(&mut is_first_note, false) {
-                print_note("the trial's agent does not report; output of its pod:\n");
+                print_note("the trial's agent does not report; the output of its job:\n");
             }
             let data: Value = serde_json::from_str(data).unwrap_or_default();
             let text = |field: &str| data.get(field).and_then(Value::as_str).unwrap_or_default();

@@ -18,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,11 +26,13 @@ use tracing::warn;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 use self::machine_assignment::Assignments;
+use self::output::MAX_OUTPUTS;
 use self::records::{Fence, Records, TrialPlacement};
+use self::ssh::Ssh;
 use self::way_back::DirectAddress;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
-    TrialJobSpec,
+    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, Output, SubmitError,
+    TrainingService, TrialJobSpec,
 };
 use crate::config::MachineSpec;
 use crate::search::tuner::OptimizeMode;
@@ -47,6 +49,7 @@ mod examine;
 mod host_keys;
 mod logind;
 mod machine_assignment;
+mod output;
 mod platform;
 mod records;
 mod session;
@@ -130,6 +133,8 @@ struct Shared {
     assignments: Mutex<Assignments>,
     /// Locked after `assignments` when both are needed.
     records: Mutex<Records>,
+    /// The outputs that can still be read from each machine.
+    outputs: Vec<Arc<Semaphore>>,
     /// The machines to which a task keeps a connection.
     started: Mutex<HashSet<usize>>,
     /// Notified when [`Assignments::next_change`] may have moved closer.
@@ -161,9 +166,11 @@ impl Remote {
         let machines: Vec<_> = settings.machines.iter().cloned().chain(retired).collect();
         let (each, patience) = (settings.gpus_each, settings.patience);
         let assignments = Assignments::new(&machines, named, each, patience, Instant::now());
+        let outputs = machines.iter().map(|_| Arc::new(Semaphore::new(MAX_OUTPUTS))).collect();
         let shared = Arc::new(Shared {
             settings,
             machines,
+            outputs,
             agent_sha256,
             code_sha256,
             sockets,
@@ -356,6 +363,23 @@ impl TrainingService for Remote {
             self.shared.assignments().request(number, trial, "cancel", &params, now);
             self.shared.changed.notify_one();
         }
+    }
+
+    async fn output(
+        &self,
+        trial: &TrialJobId,
+        ago: Option<Duration>,
+    ) -> Option<Result<Output, String>> {
+        let shared = &self.shared;
+        let number = shared.assignments().jobs.get(trial)?.machine;
+        // Without a permit, the output is available later.
+        let permit = Arc::clone(&shared.outputs[number]).try_acquire_owned().ok()?;
+        let machine = &shared.machines[number];
+        let ssh = Ssh::new(machine, shared.sockets.path(), number);
+        let ids = (&shared.settings.experiment, trial);
+        // Earlier output is not requested if the caller wants only recent output.
+        let output = output::follow(&ssh, machine, ids, ago.is_some(), permit).await?;
+        Some(Ok(output))
     }
 
     fn free_room(&self) -> FreeRoom {

@@ -207,9 +207,9 @@ Queue().serve()
 fn one_trial_waits_in_the_queue_of_a_full_cluster() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write("code/queue.py", QUEUE);
+    bed.write("code/cluster.py", QUEUE);
     let module = repository().join("python/src").display().to_string();
-    let program = ["env", &format!("PYTHONPATH={module}"), "python3", "queue.py"];
+    let program = ["env", &format!("PYTHONPATH={module}"), "python3", "cluster.py"];
     let cluster = json!({"platform": "plugin", "command": program});
     let manager = search(&bed, json!([cluster, local(1)]), 4, 3).start(&bed);
     started(&bed, 1);

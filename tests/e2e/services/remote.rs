@@ -116,6 +116,40 @@ fn a_cut_connection_is_restored_without_loss() {
     assert!(bed.read("one.pids").lines().count() > 1, "the manager did not connect again");
 }
 
+#[test]
+#[ignore = "needs sshd"]
+fn the_output_of_an_agent_that_cannot_report_is_shown() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let mut machine = machines.add("one");
+    machine["maxTrialNumber"] = json!(1);
+    let running = search(&bed, &[machine], 2).start(&bed);
+    // The first agent has a connection, and keeps it. The second one finds no socket.
+    wait_for("the first result", BOUND, || {
+        api_answer(&running, "/api/v1/trials")?.to_string().contains("0.25").then_some(())
+    });
+    let socket = fs::read_dir(bed.path("one")).unwrap().flatten().find_map(|entry| {
+        let socket = entry.path().join("manager.sock");
+        socket.exists().then_some(socket)
+    });
+    let socket = socket.expect("the agent has reported");
+    fs::rename(&socket, bed.path("hidden")).unwrap();
+    gate.open(1);
+    started(&bed, 2);
+    let mut logs = bed.manager();
+    logs.args(["trial", "logs", "-f", "1", "--data-dir"]).arg(bed.data());
+    let following = bed.start(&mut logs);
+    let expected = "the trial's agent does not report; the output of its job:\nscore=0.25\n";
+    wait_for("the output", BOUND, || following.stderr().contains(expected).then_some(()));
+    fs::rename(bed.path("hidden"), &socket).unwrap();
+    gate.open(1);
+    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+    let followed = following.finish(BOUND);
+    assert_eq!(String::from_utf8(followed.stdout).unwrap(), "score=0.25\nscore=0.5\n");
+    bed.wait_until_empty();
+}
+
 /// Login shells print before they run a command, even without a line break, and need not be Bourne shells.
 #[test]
 #[ignore = "needs sshd"]

@@ -285,7 +285,7 @@ struct LogEvent {
 ///
 /// Events: `attempt` (another attempt begins: earlier data belong to another run), `metrics` and `samples` (arrays),
 /// `log`, `trial` (as in the list), and `end` if nothing more can follow. While the trial's agent is silent,
-/// `unheard`: the output of its pod (`text`), or the reason why it cannot be shown (`why`). When the agent reports,
+/// `unheard`: the output of its job (`text`), or the reason why it cannot be shown (`why`). When the agent reports,
 /// `attempt` is sent again, and the agent's output follows from the beginning.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/events", tag = "trials",

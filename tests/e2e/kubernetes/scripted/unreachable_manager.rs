@@ -61,7 +61,7 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let wait_for_message = |what: &str| {
         wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
     };
-    wait_for_message("the trial's agent does not report; output of its pod:\n");
+    wait_for_message("the trial's agent does not report; the output of its job:\n");
     wait_for_message("one €\n");
     gate.open(1);
     wait_for_message("two\n");
