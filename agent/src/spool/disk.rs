@@ -344,6 +344,7 @@ impl Disk {
         if bulk.is_ok() && !shed {
             self.mark(Lane::Bulk, &round.bulk);
         }
+        self.shared.lock().bulk.writing_through = None;
         self.shared.notify_readers();
         self.report(facts.and(bulk))
     }
@@ -482,5 +483,6 @@ fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
         terminal |= entry.class == ReportClass::Terminal;
         records.push(entry.record.clone());
     }
+    lane.writing_through = records.last().map(|record| record.seq);
     terminal
 }

@@ -48,6 +48,8 @@ pub(super) struct LaneState {
     pub(super) memory_bytes: usize,
     /// The number of entries at the front of `memory` that the disk thread has written.
     pub(super) written_count: usize,
+    /// The last seq that the disk thread is writing. Such reports are not dropped, because they reach the disk.
+    pub(super) writing_through: Option<u64>,
     /// The last seq that is only on the disk, if there is any.
     pub(super) spilled_through: Option<u64>,
     /// The number of unacknowledged reports that are only on the disk, and their bytes.
@@ -201,13 +203,10 @@ impl QueueState {
                 return true;
             }
             // Written records stay; only those that still wait for the disk can be dropped.
-            let from = self.bulk.written_count;
-            let log = self
-                .bulk
-                .memory
-                .iter()
-                .skip(from)
-                .position(|entry| entry.class == ReportClass::Log);
+            let (from, writing) = (self.bulk.written_count, self.bulk.writing_through);
+            let log = self.bulk.memory.iter().skip(from).position(|entry| {
+                entry.class == ReportClass::Log && Some(entry.record.seq) > writing
+            });
             let (ReportClass::Sample, Some(position)) = (class, log) else { return false };
             if let Some(entry) = self.bulk.memory.remove(from + position) {
                 self.bulk.memory_bytes -= entry.record.json.len();

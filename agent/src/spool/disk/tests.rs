@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::super::queue::QueueState;
 use super::*;
 
 fn record(seq: u64) -> Record {
@@ -69,6 +70,29 @@ fn a_full_segment_is_synced_unless_it_is_acknowledged() {
         assert_eq!(lane.sync().is_ok(), acked);
         assert_eq!(lane.is_clean(), acked);
     }
+}
+
+#[test]
+fn a_log_that_is_being_written_is_not_dropped_for_a_sample() {
+    use trial_protocol::{LogChunk, LogText, ReportBody, Stream};
+
+    let mut state = QueueState::default();
+    let text = LogText::Text("x".repeat(1000));
+    let log = ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes: 0, text });
+    state.push(0, log, u64::MAX);
+    let limit_bytes = state.bulk.kept_bytes();
+    let mut records = Vec::new();
+    gather(&mut state.bulk, &mut records);
+    assert_eq!(records.len(), 1);
+
+    state.push(0, ReportBody::Sample(Box::default()), limit_bytes);
+    assert_eq!(state.bulk.memory.len(), 1);
+    assert_eq!((state.shed.log_bytes, state.shed.samples), (0, 1), "the log reaches the disk");
+
+    // The write failed, so the log waits again.
+    state.bulk.writing_through = None;
+    state.push(0, ReportBody::Sample(Box::default()), limit_bytes);
+    assert_eq!((state.shed.log_bytes, state.shed.samples), (1000, 1));
 }
 
 #[test]
