@@ -69,8 +69,11 @@ impl Handler for StatusServer {
             };
             match tokio::time::timeout(CLIENT_TIMEOUT, answer).await {
                 Ok(Some(page)) => {
-                    let body = if path == "/metrics" { page } else { "ok\n".to_owned() };
-                    Answer { status: "200 OK", kind: KIND, body }
+                    let (kind, body) = match path {
+                        "/metrics" => (KIND, page),
+                        _ => ("text/plain", "ok\n".to_owned()),
+                    };
+                    Answer { status: "200 OK", kind, body }
                 }
                 // The trial has ended, or the supervising task hangs.
                 Ok(None) | Err(_) => Answer::empty("503 Service Unavailable"),

@@ -41,6 +41,7 @@ fn health_and_metrics_are_served() {
 
     let health = ask(&address, "GET /healthz");
     assert!(health.starts_with("HTTP/1.1 200 OK\r\n") && health.ends_with("\r\nok\n"), "{health}");
+    assert!(health.contains("\r\nContent-Type: text/plain\r\n"), "{health}");
     let wanted = [
         "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
         "\ntrialkeeper_trial_phase{phase=\"running\"} 1\n",
