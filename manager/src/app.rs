@@ -226,7 +226,7 @@ async fn begin(
         store: store.clone(),
         advice,
         service: Arc::clone(&service),
-        code: code.map(|source| CodeRecorder::start(&store, source)),
+        code: code.map(|source| CodeRecorder::start(store.attempt_records().clone(), source)),
         secret,
         handle: handle.clone(),
         inbox: Inbox::new(handle.clone(), events),

@@ -109,7 +109,7 @@ impl Notifier {
 /// Retries the notifications of an earlier manager for a while, and returns the number that could not be sent.
 pub async fn tell_what_is_left(config: &NotifierConfig) -> Result<usize, store::Error> {
     for channel in [WEBHOOK, COMMAND] {
-        if !config.store.notifications(channel).await?.is_empty() {
+        if !config.store.outbox().pending(channel).await?.is_empty() {
             return Ok(Notifier::start(config).finish().await);
         }
     }
@@ -122,7 +122,7 @@ async fn watch_store(
     queues: Vec<mpsc::UnboundedSender<PendingNotification>>,
     ending: CancellationToken,
 ) -> usize {
-    let mut write_error = config.store.watch_write_error();
+    let mut write_error = config.store.database().watch_write_error();
     let mut health =
         health::Health::begin(config.degraded.as_ref().is_some_and(|mark| mark.exists()));
     loop {
@@ -147,7 +147,7 @@ async fn watch_store(
                 }
                 event::Health::Recovered => {
                     if let Some(new) = event.kept(&config.spec)
-                        && config.store.notify(new).await.is_err()
+                        && config.store.outbox().add(new).await.is_err()
                     {
                         // The store has failed again. A second notification of that is not needed.
                         health = health::Health::begin(true);

@@ -64,11 +64,11 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
         tokio::spawn(api::serve(old, api::legacy::router(&intake), std::future::pending::<()>()));
     let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
     let user = UserToken::load_or_create(&folder.join("user.token")).unwrap();
-    let sessions = Sessions::load(store.clone(), clock.clone()).await.unwrap();
+    let sessions = Sessions::load(store.sessions().clone(), clock.clone()).await.unwrap();
     let gate = Gate::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
     let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()), 1);
     let closing = CancellationToken::new();
-    let board = Board::new(store.clone(), None);
+    let board = Board::new(store.queries().clone(), None);
     let kept = store.clone();
     let (place, service) = (
         ServerInfo { port: None, folder: folder.to_owned(), has_trial_files: false },

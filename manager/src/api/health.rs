@@ -13,7 +13,7 @@ pub(super) async fn healthz(
     State(Shared { state, .. }): State<Shared>,
 ) -> (StatusCode, Json<Value>) {
     let version = env!("CARGO_PKG_VERSION");
-    match state.store.write_error() {
+    match state.store.database().write_error() {
         None => (StatusCode::OK, Json(json!({"status": "ok", "version": version}))),
         Some(reason) => {
             let reason = reason.to_string();

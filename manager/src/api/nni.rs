@@ -95,9 +95,9 @@ impl Steps {
             return Ok(steps);
         }
         let id = TrialJobId::new(trial.id.clone()).map_err(|_| Error::NotFound)?;
-        let steps = match shared.state.store.reporting(&id).await? {
+        let steps = match shared.state.store.queries().reporting(&id).await? {
             Some(attempt) => {
-                shared.state.store.steps(attempt.key, trial.steps_name.as_deref()).await?
+                shared.state.store.queries().steps(attempt.key, trial.steps_name.as_deref()).await?
             }
             None => 0,
         };
@@ -165,7 +165,7 @@ async fn not_supported(_: User) -> Response {
 async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let errors: Vec<String> =
-        shared.state.store.write_error().iter().map(ToString::to_string).collect();
+        shared.state.store.database().write_error().iter().map(ToString::to_string).collect();
     Ok(Json(json!({"status": row.state, "errors": errors})))
 }
 
@@ -416,11 +416,12 @@ fn records(
         let mut text = String::from("[");
         for trial in trials {
             let Ok(id) = TrialJobId::new(trial.id.clone()) else { continue };
-            let Ok(found) = shared.state.store.reporting(&id).await else { return };
+            let Ok(found) = shared.state.store.queries().reporting(&id).await else { return };
             let Some(attempt) = found else { continue };
             let (mut after, mut steps) = (-1, 0);
             loop {
-                let rows = shared.state.store.metrics_after(attempt.key, after, CHUNK).await;
+                let rows =
+                    shared.state.store.queries().metrics_after(attempt.key, after, CHUNK).await;
                 let Ok(rows) = rows else { return };
                 let Some(last) = rows.last() else { break };
                 after = i64::try_from(last.seq).unwrap_or(i64::MAX);
@@ -485,7 +486,7 @@ async fn file(
             let stream = if file == "stdout" { Stream::Stdout } else { Stream::Stderr };
             let empty = match output_attempt(&shared, &id, None).await? {
                 Some(attempt) => {
-                    shared.state.store.log_part(attempt.key, stream, 0, 0).await?.end == 0
+                    shared.state.store.logs().part(attempt.key, stream, 0, 0).await?.end == 0
                 }
                 None => true,
             };

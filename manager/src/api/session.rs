@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Error;
-use crate::store::{self, Store};
+use crate::store::{self, SessionStore};
 use crate::token::UserToken;
 use crate::util::clock::Clock;
 use crate::util::ids;
@@ -26,15 +26,15 @@ struct Inner {
     /// The end of each session, in milliseconds since the Unix epoch, by its digest.
     ends: Mutex<HashMap<String, i64>>,
     /// `None` if the sessions end with this process.
-    store: Option<Store>,
+    store: Option<SessionStore>,
     clock: Arc<dyn Clock>,
 }
 
 impl Sessions {
     /// Loads the sessions of `store`, and keeps later ones there.
-    pub async fn load(store: Store, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
+    pub async fn load(store: SessionStore, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
         let now_ms = clock.now_ms();
-        let mut ends: HashMap<_, _> = store.sessions().await?.into_iter().collect();
+        let mut ends: HashMap<_, _> = store.all().await?.into_iter().collect();
         ends.retain(|_, end| *end > now_ms);
         Ok(Self(Arc::new(Inner { ends: Mutex::new(ends), store: Some(store), clock })))
     }
@@ -55,10 +55,10 @@ impl Sessions {
         let displaced = self.insert(digest.clone(), end_ms, now_ms);
         if let Some(store) = &self.0.store {
             if let Some(first) = displaced {
-                store.end_session(first).await?;
+                store.end(first).await?;
             }
             // Especially on a full disk, the user must be able to log in.
-            if let Err(error) = store.begin_session(digest, end_ms, now_ms).await {
+            if let Err(error) = store.begin(digest, end_ms, now_ms).await {
                 tracing::warn!("cannot store a session, so it ends with this manager: {error}");
             }
         }
@@ -81,7 +81,7 @@ impl Sessions {
         let Some(digest) = user.digest_of(id) else { return Ok(()) };
         let was_live = self.lock().remove(&digest).is_some();
         match &self.0.store {
-            Some(store) if was_live => Ok(store.end_session(digest).await?),
+            Some(store) if was_live => Ok(store.end(digest).await?),
             _ => Ok(()),
         }
     }
@@ -110,6 +110,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
+    use crate::store::Store;
 
     #[derive(Default)]
     struct FakeClock(AtomicI64);
@@ -127,7 +128,7 @@ mod tests {
         let clock = Arc::new(FakeClock::default());
         let path = folder.path().join("db");
         let store = Store::open(&path).unwrap();
-        let sessions = Sessions::load(store.clone(), clock.clone()).await.unwrap();
+        let sessions = Sessions::load(store.sessions().clone(), clock.clone()).await.unwrap();
         let (one, two) =
             (sessions.begin(&user).await.unwrap(), sessions.begin(&user).await.unwrap());
         assert_ne!(one, two, "each browser has its own session");
@@ -135,7 +136,7 @@ mod tests {
         sessions.end(&user, "unknown").await.unwrap();
         let live = |sessions: &Sessions| [&one, &two].map(|id| sessions.is_live(&user, id));
         assert_eq!(live(&sessions), [false, true]);
-        for (digest, _) in store.sessions().await.unwrap() {
+        for (digest, _) in store.sessions().all().await.unwrap() {
             assert!(
                 !digest.contains(&two) && !sessions.is_live(&user, &digest),
                 "a digest gives no access"
@@ -145,7 +146,7 @@ mod tests {
         store.close().await;
 
         let store = Store::open(&path).unwrap();
-        let again = Sessions::load(store.clone(), clock.clone()).await.unwrap();
+        let again = Sessions::load(store.sessions().clone(), clock.clone()).await.unwrap();
         assert_eq!(live(&again), [false, true]);
         let token = user.reveal().unwrap();
         std::fs::write(user.path(), "a-token-of-the-user's-own\n").unwrap();
@@ -157,7 +158,7 @@ mod tests {
         clock.0.store(end, Ordering::SeqCst);
         assert_eq!(live(&again), [false, false]);
         again.begin(&user).await.unwrap();
-        assert_eq!(store.sessions().await.unwrap().len(), 1, "expired sessions are removed");
+        assert_eq!(store.sessions().all().await.unwrap().len(), 1, "expired sessions are removed");
         assert!(again.begin(&user).await.is_ok());
         store.close().await;
     }
@@ -167,8 +168,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
-        let sessions = Sessions::load(store.clone(), Arc::new(FakeClock::default())).await.unwrap();
-        store.fill_disk(true);
+        let sessions =
+            Sessions::load(store.sessions().clone(), Arc::new(FakeClock::default())).await.unwrap();
+        store.database().fill_disk(true);
         let id = sessions.begin(&user).await.unwrap();
         assert!(sessions.is_live(&user, &id));
         store.close().await;

@@ -70,11 +70,12 @@ impl Bed {
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
         let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
         let e = ExperimentId::new("e").unwrap();
-        let sessions = Sessions::load(store.clone(), Arc::new(SystemClock)).await.unwrap();
+        let sessions =
+            Sessions::load(store.sessions().clone(), Arc::new(SystemClock)).await.unwrap();
         let gate = Gate::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
         let pods = Pods::new(code, 1);
-        let board = Board::new(store.clone(), objective.map(str::to_owned));
+        let board = Board::new(store.queries().clone(), objective.map(str::to_owned));
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
         let (state_handle, service) = (handle.clone(), Arc::default());
@@ -332,7 +333,7 @@ async fn health_needs_no_token() {
     // Renaming a table that the probe needs simulates a failing disk.
     let connection = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
     connection.execute_batch("ALTER TABLE probe RENAME TO gone").unwrap();
-    bed.state.store.probe().await.unwrap_err();
+    bed.state.store.database().probe().await.unwrap_err();
     let ill = json!({
         "status": "degraded",
         "version": env!("CARGO_PKG_VERSION"),
@@ -342,6 +343,6 @@ async fn health_needs_no_token() {
     connection.execute_batch("ALTER TABLE gone RENAME TO probe").unwrap();
     // A request for the health writes nothing. The manager probes the disk from time to time.
     assert_eq!(health().await.0, StatusCode::SERVICE_UNAVAILABLE);
-    bed.state.store.probe().await.unwrap();
+    bed.state.store.database().probe().await.unwrap();
     assert_eq!(health().await, (StatusCode::OK, well));
 }

@@ -74,7 +74,7 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewin
     let settings = viewer_settings(data_dir, host, port);
     let endpoint = Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let Endpoint { tls, url, reach, .. } = endpoint;
-    let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
+    let sessions = Sessions::load(store.sessions().clone(), Arc::clone(&clock)).await?;
     let gate = Gate::of_home(UserToken::load_or_create(&dir.token())?, sessions, reach);
     let stop = CancellationToken::new();
     let source = StoredExperiments {

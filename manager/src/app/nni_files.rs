@@ -55,7 +55,7 @@ impl NniFiles {
 
     /// Writes both files whenever the experiment has changed. Never returns while the store is open.
     pub async fn follow(&self, store: &Store) {
-        let mut commits = store.watch();
+        let mut commits = store.database().watch();
         let mut written = None;
         loop {
             if let Ok(Some(row)) = store.experiment().await {

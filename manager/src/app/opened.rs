@@ -64,7 +64,7 @@ impl Opened {
         }
         // The secret is created after the record. If the secret exists without a record, the record was lost. The
         // file is not changed, because its log may still be found.
-        if dir.secret().exists() && Store::is_blank(&dir.database())? {
+        if dir.secret().exists() && store::is_blank(&dir.database())? {
             return Err(lost());
         }
         protect_folder(dir.path());

@@ -57,9 +57,9 @@ impl Presence {
                 () = self.closed.cancelled() => break,
                 Some(_) = servers.join_next() => {}
                 _ = looks.tick() => {
-                    self.store.check_identity().await;
+                    self.store.database().check_identity().await;
                     // If the database is gone, the folder no longer belongs to this experiment's agents.
-                    if self.store.is_in_place() {
+                    if self.store.database().is_in_place() {
                         self.restore_url();
                         if let Some(listener) = self.restore_socket() {
                             let new = self.serve(&mut servers, listener);

@@ -53,7 +53,7 @@ impl Served {
     pub(super) fn retry_store(&mut self, store: Store) {
         let stopped = self.closed.clone();
         self.servers.spawn(async move {
-            stopped.run_until_cancelled(store.retry_while_failing()).await;
+            stopped.run_until_cancelled(store.database().retry_while_failing()).await;
             Ok(())
         });
     }

@@ -91,7 +91,8 @@ impl Parts<'_> {
         let endpoint =
             Endpoint::build(settings, address, &authority, advertise, checked.api_server())?;
         let Endpoint { tls, ca_file, url, advertised_url, reach } = endpoint;
-        let sessions = Sessions::load(self.store.clone(), Arc::clone(self.clock)).await?;
+        let sessions =
+            Sessions::load(self.store.sessions().clone(), Arc::clone(self.clock)).await?;
         let user = user_token(self.dir)?;
         let gate = Gate::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
         let service = Arc::new(OnceLock::new());
@@ -130,7 +131,7 @@ impl Parts<'_> {
         port: u16,
     ) -> api::State {
         let spec = self.spec;
-        let board = Board::of_experiment(self.store.clone(), spec);
+        let board = Board::of_experiment(self.store.queries().clone(), spec);
         api::State {
             intake,
             store: self.store.clone(),

@@ -58,7 +58,7 @@ pub(super) async fn state(
     let clock = Arc::new(SystemClock);
     Ok(api::State {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
-        board: Board::of_experiment(store.clone(), &spec),
+        board: Board::of_experiment(store.queries().clone(), &spec),
         gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),
         secret: Arc::new(secret),
         // Agents do not report to a server without trials.

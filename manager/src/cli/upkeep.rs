@@ -9,7 +9,7 @@ use trial_protocol::ExperimentId;
 use super::ask::Error;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::util::layout::ExperimentDir;
 
 /// Checks that the experiment exists. Without this check, the error would be SQLite's, for a missing file.
@@ -26,7 +26,7 @@ pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitC
     if let Err(error) = check_exists(dir, id) {
         return fail(&error, BAD_INPUT);
     }
-    match Store::backup_file(&dir.database(), to) {
+    match store::backup(&dir.database(), to) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => fail(&error, BAD_INPUT),
     }
@@ -37,7 +37,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     if let Err(error) = check_exists(dir, id) {
         return fail(&error, BAD_INPUT);
     }
-    match Store::check_file(&dir.database()) {
+    match store::check(&dir.database()) {
         Ok(wrong) if wrong.is_empty() => ExitCode::from(DONE),
         Ok(wrong) => {
             // Ignored: standard output may be closed.

@@ -10,7 +10,7 @@ use tracing::warn;
 use trial_protocol::{AttemptId, TrialJobId};
 
 use crate::code_archive::version::{CodeTracker, CodeVersion};
-use crate::store::Store;
+use crate::store::AttemptRecords;
 
 /// The time limit for unfinished records at the end of a search.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,9 +28,9 @@ pub struct CodeRecorder {
 
 impl CodeRecorder {
     /// Starts to record the code of attempts.
-    pub fn start(store: &Store, source: CodeSource) -> Self {
+    pub fn start(records: AttemptRecords, source: CodeSource) -> Self {
         let (attempts, waiting) = mpsc::unbounded_channel();
-        let task = tokio::spawn(record_all(store.clone(), source, waiting));
+        let task = tokio::spawn(record_all(records, source, waiting));
         Self { attempts, task }
     }
 
@@ -75,7 +75,7 @@ impl CodeSource {
 }
 
 async fn record_all(
-    store: Store,
+    records: AttemptRecords,
     mut source: CodeSource,
     mut waiting: mpsc::UnboundedReceiver<(TrialJobId, AttemptId)>,
 ) {
@@ -86,7 +86,7 @@ async fn record_all(
         source = used;
         match version {
             Ok(version) => {
-                if let Err(error) = store.record_code(attempts, version).await {
+                if let Err(error) = records.record_code(attempts, version).await {
                     warn!("the code with which a trial was started is not recorded: {error}");
                 }
             }

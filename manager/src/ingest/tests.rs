@@ -14,7 +14,7 @@ use trial_protocol::{
 
 use super::{Error, Intake};
 use crate::experiment::{Handle, TaskEvent};
-use crate::store::{NewTrial, Store};
+use crate::store::{self, NewTrial, Store};
 use crate::util::clock::Clock;
 
 struct SetClock(AtomicI64);
@@ -29,7 +29,7 @@ struct Bed {
     intake: Intake,
     store: Store,
     events: mpsc::Receiver<TaskEvent>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 async fn bed(capacity: usize) -> Bed {
@@ -48,7 +48,7 @@ async fn bed(capacity: usize) -> Bed {
     let experiment = ExperimentId::new("e").unwrap();
     let clock = Arc::new(SetClock(AtomicI64::new(77)));
     let intake = Intake::new(store.clone(), handle, experiment, clock);
-    Bed { intake, store, events, _folder: folder }
+    Bed { intake, store, events, folder }
 }
 
 impl Bed {
@@ -210,7 +210,7 @@ async fn an_agent_is_asked_for_the_reports_that_a_restored_database_lacks() {
     let ack = bed.intake.accept(with_position(Some(7), Some(5), facts(8..9))).await.unwrap();
     assert_eq!((ack.through, ack.resend), (Some(8), false));
     assert_eq!(bed.received(), [vec![0, 1, 2], vec![], vec![], vec![3, 4, 5, 6, 7], vec![8]]);
-    assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store::check(&bed.folder.path().join("db")).unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -230,6 +230,6 @@ async fn permanently_lost_reports_are_noted_once() {
     assert_eq!(rows[3].body["code"], "reports-lost");
     let message = rows[3].body["message"].as_str().unwrap();
     assert!(message.starts_with("Reports 3 to 5 "), "{message}");
-    let wrong = bed.store.check().await.unwrap();
+    let wrong = store::check(&bed.folder.path().join("db")).unwrap();
     assert_eq!(wrong, [format!("trial t, attempt a: {message}")]);
 }

@@ -179,7 +179,7 @@ impl Channel {
             };
             self.pending.remove(oldest);
         }
-        match self.config.store.notifications(self.target.name()).await {
+        match self.config.store.outbox().pending(self.target.name()).await {
             Ok(rows) => {
                 for row in rows {
                     if self.pending.iter().all(|notification| notification.id != row.id) {
@@ -231,7 +231,8 @@ impl Channel {
                         drop(
                             self.config
                                 .store
-                                .notification_tried(&notification.id, name, tries)
+                                .outbox()
+                                .set_tries(&notification.id, name, tries)
                                 .await,
                         );
                     }
@@ -252,8 +253,7 @@ impl Channel {
         };
         if notification.is_stored {
             let (store, now) = (&self.config.store, self.config.clock.now_ms());
-            let noted =
-                store.settle_notification(&notification.id, self.target.name(), now, problem);
+            let noted = store.outbox().settle(&notification.id, self.target.name(), now, problem);
             let bound = Instant::now() + RECORD_RETRY_PAUSE;
             if !matches!(timeout_at(bound, noted).await, Ok(Ok(()))) {
                 self.pending[at].due = Instant::now() + RECORD_RETRY_PAUSE;

@@ -50,7 +50,7 @@ async fn the_next_manager_sends_pending_notifications_under_the_same_id() {
     let closed = config(folder.path(), "echo tried >> tries; exit 1");
     let event = event::held(&closed.about, "too many failures", 7);
     let id = event.id.clone();
-    closed.store.notify(event.kept(&closed.spec).unwrap()).await.unwrap();
+    closed.store.outbox().add(event.kept(&closed.spec).unwrap()).await.unwrap();
     let notifier = Notifier::start(&closed);
     file(&folder.path().join("tries")).await;
     // Simulates a manager that is killed.
@@ -63,7 +63,7 @@ async fn the_next_manager_sends_pending_notifications_under_the_same_id() {
     let event: Value = serde_json::from_str(file(&told).await.trim()).unwrap();
     assert_eq!(event["id"], id.as_str());
     assert_eq!(event["event"], "failure_budget_reached");
-    assert_eq!(open.store.notifications(COMMAND).await.unwrap(), []);
+    assert_eq!(open.store.outbox().pending(COMMAND).await.unwrap(), []);
     // A second call sends nothing.
     assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
     assert_eq!(fs::read_to_string(&told).unwrap().lines().count(), 1);
@@ -79,13 +79,13 @@ async fn a_notification_in_a_long_pause_is_retried_at_the_end() {
         let config = config(folder.path(), line);
         let event = event::held(&config.about, "too many failures", 7);
         let id = event.id.clone();
-        config.store.notify(event.kept(&config.spec).unwrap()).await.unwrap();
+        config.store.outbox().add(event.kept(&config.spec).unwrap()).await.unwrap();
         // The next pause is five minutes.
-        config.store.notification_tried(&id, COMMAND, 20).await.unwrap();
+        config.store.outbox().set_tries(&id, COMMAND, 20).await.unwrap();
         let notifier = Notifier::start(&config);
         file(&tries).await;
         let noted = async {
-            while config.store.notifications(COMMAND).await.unwrap()[0].tries != 21 {
+            while config.store.outbox().pending(COMMAND).await.unwrap()[0].tries != 21 {
                 // A pause between polls, not a timing assumption.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -104,7 +104,7 @@ async fn the_waker_starts_the_delivery_while_the_manager_runs() {
     let notifier = Notifier::start(&config);
     for number in 1..=3 {
         let event = event::held(&config.about, &format!("for the {number}. time"), 7);
-        config.store.notify(event.kept(&config.spec).unwrap()).await.unwrap();
+        config.store.outbox().add(event.kept(&config.spec).unwrap()).await.unwrap();
         config.waker.ring();
     }
     assert_eq!(notifier.finish().await, 0);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Error, Store};
+use super::error::Error;
 
 /// The identity of a file at the time at which it was opened.
 #[derive(Debug)]
@@ -31,21 +31,6 @@ impl FileIdentity {
             }
         };
         if is_here { Ok(()) } else { Err(Error::Displaced { path: self.path.clone() }) }
-    }
-}
-
-impl Store {
-    /// Checks that the file is still at its path, so that an idle store detects a displaced file.
-    pub async fn check_identity(&self) {
-        if !self.is_in_place() && self.write_error().is_none() {
-            // The probe fails for that reason and updates `write_error`.
-            drop(self.probe().await);
-        }
-    }
-
-    /// Returns whether the open file is still the one at its path.
-    pub fn is_in_place(&self) -> bool {
-        self.inner.shared.identity.as_ref().is_none_or(|place| place.check().is_ok())
     }
 }
 

@@ -3,8 +3,9 @@
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
+use super::database::Database;
+use super::error::Error;
 use super::read::json;
-use super::{Error, Store, trials};
 
 /// The maximum number of notifications that are read at once.
 const MAX_ROWS: u32 = 100;
@@ -36,78 +37,54 @@ pub struct NotificationRow {
     pub tries: u32,
 }
 
-impl Store {
+/// The notifications that channels still have to send.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    database: Database,
+}
+
+impl Outbox {
+    pub(super) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
     /// Stores an event that requires notifications.
-    pub async fn notify(&self, new: NewNotification) -> Result<(), Error> {
-        self.write(move |c| insert(c, &new)).await
-    }
-
-    /// Does the same as [`Store::set_experiment_state`] and stores the notification: both or neither.
-    pub async fn set_experiment_state_and_notify(
-        &self,
-        state: &str,
-        elapsed_ms: u64,
-        at_ms: i64,
-        new: NewNotification,
-    ) -> Result<(), Error> {
-        let ended_at_ms = trials::is_end(state).then_some(at_ms);
-        let state = state.to_owned();
-        self.write(move |c| {
-            trials::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)?;
-            insert(c, &new)
-        })
-        .await
-    }
-
-    /// Stores the problem of an external tuner or assessor together with its notification: both or neither. `None`
-    /// clears the problem.
-    pub async fn set_trouble(
-        &self,
-        trouble: Option<String>,
-        new: Option<NewNotification>,
-    ) -> Result<(), Error> {
-        self.write(move |c| {
-            trials::set_trouble(c, trouble.as_deref())?;
-            new.iter().try_for_each(|new| insert(c, new))
-        })
-        .await
+    pub async fn add(&self, new: NewNotification) -> Result<(), Error> {
+        self.database.write(move |c| insert(c, &new)).await
     }
 
     /// Returns the notifications that this channel still has to send, oldest first.
-    pub async fn notifications(&self, channel: &str) -> Result<Vec<NotificationRow>, Error> {
+    pub async fn pending(&self, channel: &str) -> Result<Vec<NotificationRow>, Error> {
         let channel = channel.to_owned();
-        self.read(move |c| {
-            let mut statement = c.prepare_cached(PENDING)?;
-            let rows = statement.query_and_then(params![channel, MAX_ROWS], |row| {
-                Ok::<_, Error>(NotificationRow {
-                    id: row.get("id")?,
-                    event: json(row, "event")?,
-                    tries: row.get("tries")?,
-                })
-            })?;
-            rows.collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(PENDING)?;
+                let rows = statement.query_and_then(params![channel, MAX_ROWS], |row| {
+                    Ok::<_, Error>(NotificationRow {
+                        id: row.get("id")?,
+                        event: json(row, "event")?,
+                        tries: row.get("tries")?,
+                    })
+                })?;
+                rows.collect()
+            })
+            .await
     }
 
     /// Stores how many deliveries of an event through this channel have failed.
-    pub async fn notification_tried(
-        &self,
-        id: &str,
-        channel: &str,
-        tries: u32,
-    ) -> Result<(), Error> {
+    pub async fn set_tries(&self, id: &str, channel: &str, tries: u32) -> Result<(), Error> {
         let (id, channel) = (id.to_owned(), channel.to_owned());
-        self.write(move |c| {
-            c.prepare_cached("UPDATE notification SET tries = ? WHERE id = ? AND channel = ?")?
-                .execute(params![tries, id, channel])?;
-            Ok(())
-        })
-        .await
+        self.database
+            .write(move |c| {
+                c.prepare_cached("UPDATE notification SET tries = ? WHERE id = ? AND channel = ?")?
+                    .execute(params![tries, id, channel])?;
+                Ok(())
+            })
+            .await
     }
 
     /// Records that a notification was delivered, or the reason for which it was abandoned.
-    pub async fn settle_notification(
+    pub async fn settle(
         &self,
         id: &str,
         channel: &str,
@@ -116,7 +93,7 @@ impl Store {
     ) -> Result<(), Error> {
         let (id, channel) = (id.to_owned(), channel.to_owned());
         let problem = problem.map(str::to_owned);
-        self.write(move |c| {
+        self.database.write(move |c| {
             c.prepare_cached(
                 "UPDATE notification SET settled_at_ms = ?, problem = ? WHERE id = ? AND channel = ?",
             )?
@@ -127,7 +104,7 @@ impl Store {
     }
 }
 
-fn insert(c: &Connection, new: &NewNotification) -> Result<(), Error> {
+pub(super) fn insert(c: &Connection, new: &NewNotification) -> Result<(), Error> {
     let event = new.event.to_string();
     for channel in &new.channels {
         c.prepare_cached(
@@ -144,7 +121,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::ExperimentRow;
+    use crate::store::{ExperimentRow, Store};
 
     fn new(id: &str, channels: &[&'static str]) -> NewNotification {
         let event = json!({"id": id});
@@ -156,28 +133,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
         let store = Store::open(&path).unwrap();
-        store.notify(new("a", &["webhook", "command"])).await.unwrap();
-        store.notify(new("b", &["webhook"])).await.unwrap();
-        store.notify(new("a", &["webhook"])).await.unwrap();
-        store.notification_tried("a", "webhook", 3).await.unwrap();
-        store.settle_notification("a", "command", 9, None).await.unwrap();
-        store.settle_notification("b", "webhook", 9, Some("410")).await.unwrap();
+        store.outbox().add(new("a", &["webhook", "command"])).await.unwrap();
+        store.outbox().add(new("b", &["webhook"])).await.unwrap();
+        store.outbox().add(new("a", &["webhook"])).await.unwrap();
+        store.outbox().set_tries("a", "webhook", 3).await.unwrap();
+        store.outbox().settle("a", "command", 9, None).await.unwrap();
+        store.outbox().settle("b", "webhook", 9, Some("410")).await.unwrap();
         store.close().await;
         let store = Store::open(&path).unwrap();
-        let left = store.notifications("webhook").await.unwrap();
+        let left = store.outbox().pending("webhook").await.unwrap();
         let a = NotificationRow { id: "a".to_owned(), event: json!({"id": "a"}), tries: 3 };
         assert_eq!(left, [a]);
-        assert_eq!(store.notifications("command").await.unwrap(), []);
+        assert_eq!(store.outbox().pending("command").await.unwrap(), []);
     }
 
     #[tokio::test]
     async fn an_end_is_recorded_with_its_notification_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
-        let ended = |id| store.set_experiment_state_and_notify("DONE", 1, 2, new(id, &["command"]));
+        let ended = |id| store.set_experiment_state("DONE", 1, 2, Some(new(id, &["command"])));
         ended("early").await.unwrap_err();
         assert_eq!(
-            store.notifications("command").await.unwrap(),
+            store.outbox().pending("command").await.unwrap(),
             [],
             "the write failed: there is no experiment"
         );
@@ -194,7 +171,7 @@ mod tests {
         store.create_experiment(row).await.unwrap();
         ended("end").await.unwrap();
         assert_eq!(store.experiment().await.unwrap().unwrap().ended_at_ms, Some(2));
-        assert_eq!(store.notifications("command").await.unwrap()[0].id, "end");
+        assert_eq!(store.outbox().pending("command").await.unwrap()[0].id, "end");
     }
 
     #[test]

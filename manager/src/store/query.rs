@@ -1,6 +1,5 @@
 //! SQL of the data that the pages, the API and the command line show. All queries read, use an index and are bounded.
 
-mod attempts;
 mod log;
 #[cfg(test)]
 mod tests;
@@ -8,14 +7,16 @@ mod tests;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use trial_protocol::{AttemptId, Lane, Metric, MetricKind, OBJECTIVE, TrialJobId, Verdict};
 
+use super::database::Database;
+use super::error::Error;
 use super::gap;
 use super::read::{json, parsed, unsigned, unsigned_if_any};
 use super::reports::{DERIVED_METRIC_SEQ, OWN_VERDICT_SEQ, metric_row};
+use super::rows::{MetricRow, ReportRow, TrialRow};
 use super::trials::{TRIAL_COLUMNS, trial_key, trial_row};
-use super::{Error, MetricRow, ReportRow, Store, TrialRow};
+use crate::job_state::JobState;
 use crate::util::ids;
-pub use attempts::{AttemptHost, AttemptStep};
-pub use log::{LineTime, LogPart};
+pub use log::{LineTime, LogPart, LogQueries};
 
 /// The number of an attempt's last reports that are searched for its latest intermediate results. `LATEST_NAMED`
 /// applies if a named objective metric is not among the first `LATEST`.
@@ -51,6 +52,17 @@ const STEPS: &str = "SELECT count(*) FROM report \
 const TIMELINE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
      INDEXED BY report_beside_metrics \
      WHERE attempt = ? AND lane = 0 AND kind <> 'metric' ORDER BY seq LIMIT ?";
+
+const ATTEMPT_STEPS: &str = "SELECT key, trial, at_ms, state, attempt, message \
+     FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
+const ATTEMPT_HOSTS: &str = "SELECT a.key, a.trial, a.name, \
+     CASE WHEN json_valid(r.body) THEN r.body ->> '$.host' END AS host \
+     FROM attempt a CROSS JOIN report r INDEXED BY report_beside_metrics ON r.attempt = a.key \
+     WHERE a.key > ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'started' \
+     ORDER BY a.key LIMIT ?";
+
+/// The number of rows per read, so that no reader holds a connection for long.
+const PAGE_ROWS: u32 = 10_000;
 
 /// A change of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,72 +109,120 @@ pub struct AttemptRow {
     pub ended: bool,
 }
 
-impl Store {
+/// A step in the life of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptStep {
+    /// The trial's key in the store.
+    pub trial: i64,
+    /// The time in milliseconds since the Unix epoch, by the manager's clock.
+    pub at_ms: i64,
+    /// The trial's new state.
+    pub state: JobState,
+    /// The attempt's identifier, as the manager chose it.
+    pub attempt: String,
+    /// The reason, as text for users.
+    pub message: Option<String>,
+}
+
+/// The machine of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptHost {
+    /// The trial's key in the store.
+    pub trial: i64,
+    /// The attempt's identifier, as its agent reported it.
+    pub attempt: String,
+    /// The machine or pod. `None` if the agent did not report any.
+    pub host: Option<String>,
+}
+
+/// The queries of trials and attempts.
+#[derive(Clone, Debug)]
+pub struct Queries {
+    database: Database,
+}
+
+impl Queries {
+    pub(super) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    /// Returns the number of the latest change of any trial, or 0 if there is none.
+    pub async fn newest_change(&self) -> Result<i64, Error> {
+        self.database
+            .read(|c| {
+                let sql = "SELECT key FROM trial_event ORDER BY key DESC LIMIT 1";
+                let newest = c.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?;
+                Ok(newest.unwrap_or(0))
+            })
+            .await
+    }
+
     /// Returns at most `limit` changes of trials after number `after`, oldest first.
     pub async fn changes(&self, after: i64, limit: u32) -> Result<Vec<Change>, Error> {
-        self.read(move |c| {
-            let mut statement = c.prepare_cached(CHANGES)?;
-            let rows = statement.query_and_then(params![after, limit], |row| {
-                Ok::<_, Error>(Change { number: row.get("key")?, trial: row.get("trial")? })
-            })?;
-            rows.collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(CHANGES)?;
+                let rows = statement.query_and_then(params![after, limit], |row| {
+                    Ok::<_, Error>(Change { number: row.get("key")?, trial: row.get("trial")? })
+                })?;
+                rows.collect()
+            })
+            .await
     }
 
     /// Returns summaries of the trials with these keys; unknown keys are skipped. `names` are the objective's
     /// metrics, if the experiment names any.
-    pub async fn glances(
+    pub async fn summaries(
         &self,
         keys: Vec<i64>,
         names: Vec<String>,
     ) -> Result<Vec<TrialSummaryRow>, Error> {
-        self.read(move |c| {
-            let one = |key: &i64| summarise(c, *key, &names).transpose();
-            keys.iter().filter_map(one).collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let one = |key: &i64| summarise(c, *key, &names).transpose();
+                keys.iter().filter_map(one).collect()
+            })
+            .await
     }
 
     /// Returns, for each of these trials, a number that rises with each stored fact of its current attempt.
     pub async fn facts_through(&self, keys: Vec<i64>) -> Result<Vec<(i64, Option<u64>)>, Error> {
-        self.read(move |c| {
-            keys.iter().map(|key| Ok((*key, ReportSources::of(c, *key)?.facts()))).collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                keys.iter().map(|key| Ok((*key, ReportSources::of(c, *key)?.facts()))).collect()
+            })
+            .await
     }
 
     /// Returns the attempt that provides a trial's metrics: the current attempt, or the old keeper's if only the
     /// keeper has reported metrics. `None` if neither has reported.
     pub async fn reporting(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
-        self.read(move |c| {
-            let key = trial_key(c, &id)?;
-            let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
-            let reported = |attempt: i64| {
-                let mut statement = c.prepare_cached(REPORTED)?;
-                Ok::<bool, Error>(statement.exists(params![attempt, DERIVED_METRIC_SEQ])?)
-            };
-            let source = match (agent, keeper) {
-                (Some(agent), Some(keeper)) => {
-                    if reported(agent.0)? || !reported(keeper.0)? {
-                        agent
-                    } else {
-                        keeper
-                    }
-                }
-                (Some(only), None) | (None, Some(only)) => only,
-                (None, None) => return Ok(None),
-            };
-            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == source.0))
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let key = trial_key(c, &id)?;
+                let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
+                let reported = |attempt: i64| {
+                    let mut statement = c.prepare_cached(REPORTED)?;
+                    Ok::<bool, Error>(statement.exists(params![attempt, DERIVED_METRIC_SEQ])?)
+                };
+                let source =
+                    match (agent, keeper) {
+                        (Some(agent), Some(keeper)) => {
+                            if reported(agent.0)? || !reported(keeper.0)? { agent } else { keeper }
+                        }
+                        (Some(only), None) | (None, Some(only)) => only,
+                        (None, None) => return Ok(None),
+                    };
+                Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == source.0))
+            })
+            .await
     }
 
     /// Returns the attempts of a trial that have reported, in the order of their first report.
     pub async fn attempts(&self, id: &TrialJobId) -> Result<Vec<AttemptRow>, Error> {
         let id = id.clone();
-        self.read(move |c| attempts(c, trial_key(c, &id)?)).await
+        self.database.read(move |c| attempts(c, trial_key(c, &id)?)).await
     }
 
     /// Returns at most `limit` metrics of an attempt after seq `after` (-1 for all). Reports that are not valid
@@ -173,12 +233,13 @@ impl Store {
         after: i64,
         limit: u32,
     ) -> Result<Vec<MetricRow>, Error> {
-        self.read(move |c| {
-            let mut statement = c.prepare_cached(METRICS)?;
-            let rows = statement.query_and_then(params![attempt, after, limit], metric_row)?;
-            rows.filter_map(Result::transpose).collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(METRICS)?;
+                let rows = statement.query_and_then(params![attempt, after, limit], metric_row)?;
+                rows.filter_map(Result::transpose).collect()
+            })
+            .await
     }
 
     /// Returns the number of intermediate results of an attempt for the metric `name`, or for all metrics. It takes
@@ -188,12 +249,14 @@ impl Store {
         let begins = name.as_ref().map(|name| {
             format!(r#"{{"kind":"metric","name":{},"#, serde_json::Value::from(name.as_str()))
         });
-        self.read(move |c| {
-            let mut statement = c.prepare_cached(STEPS)?;
-            statement
-                .query_row(params![attempt, name, begins], |row| Ok(unsigned(row, "count(*)")))?
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(STEPS)?;
+                statement.query_row(params![attempt, name, begins], |row| {
+                    Ok(unsigned(row, "count(*)"))
+                })?
+            })
+            .await
     }
 
     /// Returns at most `limit` samples of an attempt after seq `after` (-1 for all).
@@ -204,27 +267,87 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<ReportRow>, Error> {
         let attempt = attempt.clone();
-        self.read(move |c| {
-            let mut statement = c.prepare_cached(SAMPLES)?;
-            let rows = statement.query_and_then(params![attempt.key, after, limit], |row| {
-                report_row(row, &attempt.attempt, Lane::Bulk)
-            })?;
-            rows.collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(SAMPLES)?;
+                let rows = statement.query_and_then(params![attempt.key, after, limit], |row| {
+                    report_row(row, &attempt.attempt, Lane::Bulk)
+                })?;
+                rows.collect()
+            })
+            .await
     }
 
     /// Returns at most `limit` reports of an attempt that are not metrics: start, notes, losses, verdict.
-    pub async fn told(&self, attempt: &AttemptRow, limit: u32) -> Result<Vec<ReportRow>, Error> {
+    pub async fn other_reports(
+        &self,
+        attempt: &AttemptRow,
+        limit: u32,
+    ) -> Result<Vec<ReportRow>, Error> {
         let attempt = attempt.clone();
-        self.read(move |c| {
-            let mut statement = c.prepare_cached(TIMELINE)?;
-            let rows = statement.query_and_then(params![attempt.key, limit], |row| {
-                report_row(row, &attempt.attempt, Lane::Facts)
-            })?;
-            rows.collect()
-        })
-        .await
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(TIMELINE)?;
+                let rows = statement.query_and_then(params![attempt.key, limit], |row| {
+                    report_row(row, &attempt.attempt, Lane::Facts)
+                })?;
+                rows.collect()
+            })
+            .await
+    }
+
+    /// Returns the steps of all attempts, in the order in which they were stored.
+    pub async fn attempt_steps(&self) -> Result<Vec<AttemptStep>, Error> {
+        let mut steps = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = self
+                .database
+                .read(move |c| {
+                    let mut statement = c.prepare_cached(ATTEMPT_STEPS)?;
+                    let rows = statement.query_and_then(params![after, PAGE_ROWS], |row| {
+                        let step = AttemptStep {
+                            trial: row.get("trial")?,
+                            at_ms: row.get("at_ms")?,
+                            state: parsed(row, "state", str::parse)?,
+                            attempt: row.get("attempt")?,
+                            message: row.get("message")?,
+                        };
+                        Ok::<(i64, AttemptStep), Error>((row.get("key")?, step))
+                    })?;
+                    rows.collect::<Result<Vec<_>, _>>()
+                })
+                .await?;
+            let Some((last, _)) = page.last() else { return Ok(steps) };
+            after = *last;
+            steps.extend(page.into_iter().map(|(_, step)| step));
+        }
+    }
+
+    /// Returns the machines of all attempts whose agents have reported their start.
+    pub async fn attempt_hosts(&self) -> Result<Vec<AttemptHost>, Error> {
+        let mut hosts = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = self
+                .database
+                .read(move |c| {
+                    let mut statement = c.prepare_cached(ATTEMPT_HOSTS)?;
+                    let rows = statement.query_and_then(params![after, PAGE_ROWS], |row| {
+                        let host = AttemptHost {
+                            trial: row.get("trial")?,
+                            attempt: row.get("name")?,
+                            host: row.get("host")?,
+                        };
+                        Ok::<(i64, AttemptHost), Error>((row.get("key")?, host))
+                    })?;
+                    rows.collect::<Result<Vec<_>, _>>()
+                })
+                .await?;
+            let Some((last, _)) = page.last() else { return Ok(hosts) };
+            after = *last;
+            hosts.extend(page.into_iter().map(|(_, host)| host));
+        }
     }
 }
 
@@ -362,10 +485,4 @@ fn report_row(row: &Row<'_>, attempt: &AttemptId, lane: Lane) -> Result<ReportRo
         kind: row.get("kind")?,
         body: json(row, "body").or_else(|_| row.get("body").map(serde_json::Value::String))?,
     })
-}
-
-/// Returns the number of the latest change of any trial, or 0 if there is none.
-pub(super) fn newest_change(c: &Connection) -> Result<i64, Error> {
-    let sql = "SELECT key FROM trial_event ORDER BY key DESC LIMIT 1";
-    Ok(c.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
 }

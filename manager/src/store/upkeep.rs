@@ -6,7 +6,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::schema;
-use super::{Error, Store, gap, reports, trials};
+use super::{Error, gap, reports, trials};
 
 /// The problem that is reported for a database without an experiment.
 const NO_EXPERIMENT: &str = "the experiment's record is lost: the database contains no experiment. This happens if \
@@ -15,42 +15,16 @@ const NO_EXPERIMENT: &str = "the experiment's record is lost: the database conta
 /// The maximum number of listed problems.
 const MAX_PROBLEMS: usize = 100;
 
-impl Store {
-    /// Writes a copy of the database in its present state to `to`, which must not exist. No writer waits for the
-    /// copy.
-    pub async fn backup(&self, to: &Path) -> Result<(), Error> {
-        let (from, to) = (self.inner.readers.path().to_owned(), to.to_owned());
-        let copying = tokio::task::spawn_blocking(move || backup(&from, &to));
-        copying.await.unwrap_or(Err(Error::Closed))
-    }
-
-    /// Copies a database, whether or not a manager uses it. Blocks.
-    pub fn backup_file(from: &Path, to: &Path) -> Result<(), Error> {
-        backup(from, to)
-    }
-
-    /// Returns all problems of the database, one per line; empty if there are none. Reads the entire database.
-    pub async fn check(&self) -> Result<Vec<String>, Error> {
-        let path = self.inner.readers.path().to_owned();
-        let checking = tokio::task::spawn_blocking(move || check(&path));
-        checking.await.unwrap_or(Err(Error::Closed))
-    }
-
-    /// Returns whether the database at `path` is completely empty, without tables: it is new, or its log was lost.
-    /// Changes nothing.
-    pub fn is_blank(path: &Path) -> Result<bool, Error> {
-        let connection = schema::open_reader(path)?;
-        Ok(schema::recognise(&connection, path)? == 0)
-    }
-
-    /// Checks a database, whether or not a manager uses it. Blocks.
-    pub fn check_file(path: &Path) -> Result<Vec<String>, Error> {
-        check(path)
-    }
+/// Returns whether the database at `path` is completely empty, without tables: it is new, or its log was lost. Changes
+/// nothing.
+pub fn is_blank(path: &Path) -> Result<bool, Error> {
+    let connection = schema::open_reader(path)?;
+    Ok(schema::recognise(&connection, path)? == 0)
 }
 
-/// Writes a copy of the database at `from` in its present state to `to`, which must not exist.
-fn backup(from: &Path, to: &Path) -> Result<(), Error> {
+/// Writes a copy of the database at `from` in its present state to `to`, which must not exist. Blocks, but no
+/// writer waits for it.
+pub fn backup(from: &Path, to: &Path) -> Result<(), Error> {
     let connection = schema::open_reader(from)?;
     schema::recognise(&connection, from)?;
     let failed = |problem: &dyn std::fmt::Display| Error::Backup {
@@ -73,7 +47,7 @@ fn backup(from: &Path, to: &Path) -> Result<(), Error> {
 }
 
 /// Returns all problems of the database at `path`; empty if there are none. Reads the entire database.
-fn check(path: &Path) -> Result<Vec<String>, Error> {
+pub fn check(path: &Path) -> Result<Vec<String>, Error> {
     let connection = schema::open_reader(path)?;
     if schema::recognise(&connection, path)? == 0 {
         return Ok(vec![NO_EXPERIMENT.to_owned()]);

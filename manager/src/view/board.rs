@@ -12,7 +12,7 @@ use crate::config::ExperimentSpec;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::search::repeats::Estimate;
-use crate::store::{self, Store};
+use crate::store::{self, Queries};
 
 /// The number of changes that are read at once.
 const CHANGES: u32 = 10_000;
@@ -47,7 +47,7 @@ impl Snapshot {
 /// The store of the trials in memory; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Board {
-    store: Store,
+    queries: Queries,
     objective: Option<String>,
     goals: Goals,
     kept: Arc<Mutex<Arc<Snapshot>>>,
@@ -55,17 +55,17 @@ pub struct Board {
 
 impl Board {
     /// Creates an empty board over a store. `objective` is the configured metric.
-    pub fn new(store: Store, objective: Option<String>) -> Self {
-        Self { store, objective, goals: Goals::default(), kept: Arc::default() }
+    pub fn new(queries: Queries, objective: Option<String>) -> Self {
+        Self { queries, objective, goals: Goals::default(), kept: Arc::default() }
     }
 
     /// Creates the empty board of an experiment.
-    pub fn of_experiment(store: Store, spec: &ExperimentSpec) -> Self {
+    pub fn of_experiment(queries: Queries, spec: &ExperimentSpec) -> Self {
         let empty = Snapshot { repeats: spec.trial_repeats, ..Snapshot::default() };
         Self {
             goals: spec.goals.clone(),
             kept: Arc::new(Mutex::new(Arc::new(empty))),
-            ..Self::new(store, spec.objective.clone())
+            ..Self::new(queries, spec.objective.clone())
         }
     }
 
@@ -85,7 +85,7 @@ impl Board {
         let mut through = kept.through;
         let mut changed: HashMap<i64, i64> = HashMap::new();
         loop {
-            let steps = self.store.changes(through, CHANGES).await?;
+            let steps = self.queries.changes(through, CHANGES).await?;
             let Some(last) = steps.last() else { break };
             through = last.number;
             changed.extend(steps.iter().map(|step| (step.trial, step.number)));
@@ -93,7 +93,7 @@ impl Board {
         let live = kept.trials.iter().filter(|trial| !trial.state.is_final());
         let live: HashMap<_, _> =
             live.map(|trial| (trial.key, (trial.facts_through, trial.change))).collect();
-        for (key, stored) in self.store.facts_through(live.keys().copied().collect()).await? {
+        for (key, stored) in self.queries.facts_through(live.keys().copied().collect()).await? {
             if let Some((known, change)) = live.get(&key)
                 && *known != stored
             {
@@ -106,15 +106,15 @@ impl Board {
         let keys: BTreeSet<i64> = changed.keys().copied().collect();
         let objective = self.objective.iter().map(String::as_str);
         let names = objective.chain(self.goals.metrics()).map(str::to_owned).collect();
-        let glances = self.store.glances(keys.into_iter().collect(), names).await?;
+        let summaries = self.queries.summaries(keys.into_iter().collect(), names).await?;
         // If a reader still has the last snapshot, it is copied; otherwise it is changed in place.
         let snapshot = Arc::make_mut(&mut kept);
         snapshot.through = through;
         snapshot.revision += 1;
-        for glance in glances {
-            let change = changed.get(&glance.key).copied().unwrap_or(through);
+        for summary in summaries {
+            let change = changed.get(&summary.key).copied().unwrap_or(through);
             let aim = (self.objective.as_deref(), &self.goals);
-            let mut trial = TrialSummary::new(glance, aim, change, snapshot.revision);
+            let mut trial = TrialSummary::new(summary, aim, change, snapshot.revision);
             match snapshot.by_id.get(&trial.id) {
                 Some(at) => {
                     trial.keep_latest(&snapshot.trials[*at]);

@@ -250,7 +250,7 @@ pub async fn detail(
 ) -> Result<Option<TrialDetail>, store::Error> {
     let snapshot = board.refresh().await?;
     let Some(summary) = snapshot.find(id.as_str()) else { return Ok(None) };
-    let attempts = store.attempts(id).await?;
+    let attempts = store.queries().attempts(id).await?;
     let mut events = store.events(id).await?;
     // An event that changes nothing in the trial only means that a report arrived after its end.
     let state_of = |event: &store::TrialEventRow| {
@@ -262,7 +262,7 @@ pub async fn detail(
     let mut timeline: Vec<_> = events.into_iter().map(own_entry).collect();
     let (mut command, mut host, mut agent_version, mut verdict) = (None, None, None, None);
     for attempt in &attempts {
-        for report in store.told(attempt, MAX_ENTRIES).await? {
+        for report in store.queries().other_reports(attempt, MAX_ENTRIES).await? {
             if attempt.attempt.as_str() == summary.attempt {
                 if let Ok(started) = serde_json::from_value::<Started>(report.body.clone())
                     && report.kind == "started"
@@ -283,9 +283,9 @@ pub async fn detail(
     let (mut code, mut image, mut training_service) = (None, None, None);
     if let Ok(attempt) = AttemptId::new(&summary.attempt) {
         let submitted = ids::submitted(&attempt);
-        code = store.code_of(id, &submitted).await?;
-        image = store.image_of(id, &submitted).await?;
-        training_service = store.part_of(id, &submitted).await?;
+        code = store.attempt_records().code(id, &submitted).await?;
+        image = store.attempt_records().image(id, &submitted).await?;
+        training_service = store.attempt_records().part(id, &submitted).await?;
     }
     Ok(Some(TrialDetail {
         summary,

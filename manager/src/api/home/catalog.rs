@@ -180,11 +180,11 @@ impl Catalog {
             let row = store.experiment().await.map_err(|error| chain(&error))?;
             let row = row.ok_or("the experiment is not stored yet")?;
             let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
-            let lives = row.ended_at_ms.is_none() && store.has_writer() == Some(true);
+            let lives = row.ended_at_ms.is_none() && store.database().has_writer() == Some(true);
             if lives && let Ok(open) = home.experiment(&id).await {
                 return summary(&open.store, &open.board, now_ms).await;
             }
-            let board = Board::of_experiment(store.clone(), &spec);
+            let board = Board::of_experiment(store.queries().clone(), &spec);
             summary(&store, &board, now_ms).await
         };
         read.await.unwrap_or_else(unreadable)

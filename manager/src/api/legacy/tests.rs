@@ -324,7 +324,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     let bed = Bed::new().await;
     bed.line("trial", "before").await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
-    bed.store.fill_disk(true);
+    bed.store.database().fill_disk(true);
     let lines = [marked(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
     let posts = lines.iter().map(|line| {
         let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line}).to_string();
@@ -334,7 +334,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{problem}");
         assert!(problem.contains("no space is left"), "{problem}");
     }
-    bed.store.fill_disk(false);
+    bed.store.database().fill_disk(false);
     for line in &lines {
         bed.line("trial", line).await;
     }
@@ -352,7 +352,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
 async fn a_post_that_does_not_fit_on_the_disk_affects_no_other() {
     let bed = Bed::new().await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
-    bed.store.leave_room(3).await.unwrap();
+    bed.store.database().leave_room(3).await.unwrap();
     let large = json!({"tag": "trial", "msg": "x".repeat(100_000)}).to_string();
     let small = json!({"tag": "trial", "msg": marked(&metric("PERIODICAL", 1, "2"))}).to_string();
     for _ in 0..20 {

@@ -81,7 +81,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
     let stdout = log_view(shared, id, &LogQuery::tail("stdout", TAIL)).await?;
     let stderr = log_view(shared, id, &LogQuery::tail("stderr", TAIL)).await?;
     let metrics = metric_page(shared, id, &ValuesQuery::thinned(VALUES)).await?;
-    let attempts = shared.state.store.attempts(id).await?;
+    let attempts = shared.state.store.queries().attempts(id).await?;
     let changes = code_diff(shared, id).await?;
     let summary = &detail.summary;
     let attempt = attempts.iter().find(|known| known.attempt.as_str() == summary.attempt);

@@ -327,7 +327,7 @@ async fn a_session_ends_on_the_server_when_its_browser_logs_out() {
     assert_eq!(admitted.status(), StatusCode::CONFLICT, "another browser's session continues");
     assert_eq!(delete(&other).await, StatusCode::NO_CONTENT);
     assert_eq!(delete(&other).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(bed.state.store.sessions().await.unwrap(), []);
+    assert_eq!(bed.state.store.sessions().all().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ impl Change {
             // If the experiment is done and still served, the stop ends the serving.
             Self::Stop => {
                 // A stop that cannot be recorded is refused.
-                if let Err(error) = shared.state.store.probe().await {
+                if let Err(error) = shared.state.store.database().probe().await {
                     return Err(Refused::Held(chain(&error)).into());
                 }
                 handle.stop();

@@ -33,18 +33,27 @@ pub(in crate::api) async fn shown(
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let elapsed = running
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-    let versions = state.store.code_versions(VERSIONS).await?;
+    let versions = state.store.attempt_records().code_versions(VERSIONS).await?;
     let now_ms = state.clock.now_ms();
     let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
-    let left = if running.is_some() { None } else { view::left(&row, state.store.has_writer()) };
+    let left = if running.is_some() {
+        None
+    } else {
+        view::left(&row, state.store.database().has_writer())
+    };
     // A write error makes the store unable to record the trouble, so the view reports it here.
-    let ill = state.store.write_error().map(|error| {
+    let ill = state.store.database().write_error().map(|error| {
         format!("{}: no trial is started or ended until this is fixed", chain(&error))
     });
     let training_services = match &spec.training_service {
         TrainingServiceSpec::Hybrid(parts) => {
             let status = state.service.get().map(|service| service.parts()).unwrap_or_default();
-            service_part::parts(parts, snapshot, &state.store.attempt_parts().await?, &status)
+            service_part::parts(
+                parts,
+                snapshot,
+                &state.store.attempt_records().all_parts().await?,
+                &status,
+            )
         }
         TrainingServiceSpec::Local(_)
         | TrainingServiceSpec::Remote(_)

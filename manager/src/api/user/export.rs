@@ -43,8 +43,9 @@ async fn origins_of(
     snapshot: &Snapshot,
 ) -> Result<BTreeMap<String, TrialOrigin>, Error> {
     let store = &shared.state.store;
-    let (hosts, codes) = (store.attempt_hosts().await?, store.attempt_codes().await?);
-    Ok(origin::origins(snapshot, &hosts, &store.attempt_parts().await?, &codes))
+    let (hosts, codes) =
+        (store.queries().attempt_hosts().await?, store.attempt_records().all_codes().await?);
+    Ok(origin::origins(snapshot, &hosts, &store.attempt_records().all_parts().await?, &codes))
 }
 
 /// Returns trials with their results, as a file

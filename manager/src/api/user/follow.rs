@@ -134,7 +134,7 @@ fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
 ) -> Response {
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
-    let write_error = shared.state.store.watch_write_error();
+    let write_error = shared.state.store.database().watch_write_error();
     let task =
         follow(EventStream { sender, allowance, shared, write_error, last_sent: Instant::now() });
     // The task ends with the client, whose disconnection its regular output reveals, or with the manager.
@@ -178,7 +178,7 @@ pub(super) async fn events(
         Some(text) => Some(text.parse::<i64>().map_err(|_| unknown_event(&text))?),
         None => None,
     };
-    let mut commits = shared.state.store.watch();
+    let mut commits = shared.state.store.database().watch();
     commits.mark_unchanged();
     let first = shared.state.board.refresh().await?;
     Ok(stream(shared, allowance, move |mut line| async move {
@@ -306,7 +306,7 @@ pub(super) async fn trial_events(
     };
     // An unknown trial is refused before the stream begins.
     attempt(&shared, &trial, None).await?;
-    let mut commits = shared.state.store.watch();
+    let mut commits = shared.state.store.database().watch();
     commits.mark_unchanged();
     Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = seen;
@@ -401,30 +401,40 @@ async fn send_news(
     }
     let store = line.shared.state.store.clone();
     let mut more = false;
-    let rows =
-        store.metrics_after(attempt.key, seen.facts, MAX_VALUES).await.map_err(|_| StreamClosed)?;
+    let rows = store
+        .queries()
+        .metrics_after(attempt.key, seen.facts, MAX_VALUES)
+        .await
+        .map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.facts = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let metrics: Vec<_> = rows.into_iter().map(MetricView::from).collect();
         line.send_event("metrics", &seen.write(), &metrics).await?;
     }
-    let rows =
-        store.samples_after(&attempt, seen.bulk, MAX_VALUES).await.map_err(|_| StreamClosed)?;
+    let rows = store
+        .queries()
+        .samples_after(&attempt, seen.bulk, MAX_VALUES)
+        .await
+        .map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
         line.send_event("samples", &seen.write(), &samples).await?;
     }
-    let writing =
-        store.writing(trial).await.map_err(|_| StreamClosed)?.map_or(attempt.key, |row| row.key);
+    let writing = store
+        .logs()
+        .source(trial)
+        .await
+        .map_err(|_| StreamClosed)?
+        .map_or(attempt.key, |row| row.key);
     for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let place = match stream {
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
-        let part = store.log_part(writing, stream, *place, MAX_LOG_BYTES).await;
+        let part = store.logs().part(writing, stream, *place, MAX_LOG_BYTES).await;
         let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {

@@ -48,7 +48,8 @@ pub(in crate::api) struct Timeline {
 /// Returns the attempts of all trials.
 pub(super) async fn spans(shared: &Shared, snapshot: &Snapshot) -> Result<Vec<AttemptSpan>, Error> {
     let store = &shared.state.store;
-    let (steps, hosts) = (store.attempt_steps().await?, store.attempt_hosts().await?);
+    let (steps, hosts) =
+        (store.queries().attempt_steps().await?, store.queries().attempt_hosts().await?);
     Ok(attempts::spans(snapshot, &steps, &hosts))
 }
 

@@ -246,7 +246,7 @@ pub(in crate::api) async fn attempt(
     let state = &shared.state;
     let row = state.store.trial(id).await?;
     let row = row.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
-    let mut attempts = state.store.attempts(id).await?;
+    let mut attempts = state.store.queries().attempts(id).await?;
     let wanted = name.unwrap_or_else(|| row.attempt.as_str());
     let found = attempts.iter().position(|attempt| attempt.attempt.as_str() == wanted);
     match (found, name) {
@@ -276,7 +276,7 @@ pub(in crate::api) async fn metric_page(
     };
     let store = &shared.state.store;
     let attempt = match query.attempt.as_deref() {
-        None => store.reporting(id).await?,
+        None => store.queries().reporting(id).await?,
         named => attempt(shared, id, named).await?,
     };
     let Some(attempt) = attempt else { return Ok(MetricPage::default()) };
@@ -287,7 +287,7 @@ pub(in crate::api) async fn metric_page(
     let mut after = query.after.unwrap_or(-1);
     let name = Some(attempt.attempt.to_string());
     let Some(points) = query.points else {
-        let rows = store.metrics_after(attempt.key, after, limit).await?;
+        let rows = store.queries().metrics_after(attempt.key, after, limit).await?;
         let full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next = rows.last().filter(|_| full).map(|row| row.seq);
         let metrics = rows.into_iter().filter(wanted).map(MetricView::from).collect();
@@ -299,7 +299,7 @@ pub(in crate::api) async fn metric_page(
     // The store does not order values, so the whole attempt is read. Only the thinned part is held in memory.
     let mut curves: HashMap<String, Thinner<MetricRow>> = HashMap::new();
     loop {
-        let rows = store.metrics_after(attempt.key, after, CHUNK).await?;
+        let rows = store.queries().metrics_after(attempt.key, after, CHUNK).await?;
         let Some(last) = rows.last() else { break };
         after = i64::try_from(last.seq).unwrap_or(i64::MAX);
         for row in rows.into_iter().filter(wanted) {
@@ -382,7 +382,7 @@ pub(in crate::api) async fn sample_page(
         }
     };
     loop {
-        let rows = store.samples_after(&attempt, after, limit).await?;
+        let rows = store.queries().samples_after(&attempt, after, limit).await?;
         let Some(last) = rows.last() else { break };
         let full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next = last.seq;

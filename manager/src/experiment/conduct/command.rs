@@ -24,8 +24,8 @@ impl ExperimentTask {
         &mut self,
         command: Command,
     ) -> Result<Result<(), Refused>, store::Error> {
-        if self.recorder.store().write_error().is_some()
-            && let Err(error) = self.recorder.store().probe().await
+        if self.recorder.store().database().write_error().is_some()
+            && let Err(error) = self.recorder.store().database().probe().await
         {
             return Ok(Err(Refused::Held(chain(&error))));
         }

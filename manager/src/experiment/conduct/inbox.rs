@@ -144,7 +144,7 @@ impl Inbox {
     /// Waits until a store that refused a write can be written. The first try comes after a pause, because a nearly
     /// full disk may accept a small write and no more.
     pub(super) async fn wait_until_writable(&mut self, store: &Store) -> Result<(), store::Error> {
-        let write_error = store.write_error();
+        let write_error = store.database().write_error();
         let why = write_error.as_ref().map(|error| chain(error));
         self.pause_keeping_events(
             why.as_deref().unwrap_or("the store refused the remaining reports of an agent"),
@@ -152,7 +152,7 @@ impl Inbox {
         .await;
         match write_error {
             Some(error) if self.has_waited_enough() => Err(error),
-            _ => self.retry_while_transient(|| store.probe()).await,
+            _ => self.retry_while_transient(|| store.database().probe()).await,
         }
     }
 

@@ -117,7 +117,8 @@ impl Recorder {
         &mut self,
         trial: &TrialJobId,
     ) -> Result<Vec<AttemptId>, store::Error> {
-        let rows = self.inbox.retry_while_transient(|| self.store.attempts(trial)).await?;
+        let rows =
+            self.inbox.retry_while_transient(|| self.store.queries().attempts(trial)).await?;
         Ok(rows.into_iter().map(|row| row.attempt).collect())
     }
 
@@ -169,7 +170,9 @@ impl Recorder {
         let JobPart { trial, attempt, part, platform } = news;
         let part = ServicePart { index: *part, platform: platform.clone() };
         self.inbox
-            .retry_while_transient(|| self.store.record_part(trial, attempt, part.clone()))
+            .retry_while_transient(|| {
+                self.store.attempt_records().record_part(trial, attempt, part.clone())
+            })
             .await
     }
 
@@ -178,7 +181,9 @@ impl Recorder {
         let images =
             news.into_iter().map(|JobImage { trial, attempt, image }| (trial, attempt, image));
         let images: Vec<_> = images.collect();
-        self.inbox.retry_while_transient(|| self.store.record_images(images.clone())).await
+        self.inbox
+            .retry_while_transient(|| self.store.attempt_records().record_images(images.clone()))
+            .await
     }
 
     /// Records in one commit why trials wait.
@@ -193,7 +198,7 @@ impl Recorder {
         self.record_changes(&changes).await
     }
 
-    /// Records the experiment's state together with a notification of it.
+    /// Records the experiment's state together with a notification of it, if any.
     pub(super) async fn record_experiment(
         &mut self,
         state: ExperimentState,
@@ -202,17 +207,8 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let (store, word, now) = (&self.store, state.as_str(), self.clock.now_ms());
-        match notification {
-            None => {
-                let write = || store.set_experiment_state(word, elapsed_ms, now);
-                self.inbox.retry_while_transient(write).await
-            }
-            Some(new) => {
-                let write =
-                    || store.set_experiment_state_and_notify(word, elapsed_ms, now, new.clone());
-                self.inbox.retry_while_transient(write).await
-            }
-        }
+        let write = || store.set_experiment_state(word, elapsed_ms, now, notification.clone());
+        self.inbox.retry_while_transient(write).await
     }
 
     /// Records the trouble of the search, or its end, together with a notification of it.

@@ -305,8 +305,8 @@ async fn simultaneous_ends_share_one_commit() {
     };
     let first = trials(20, JobState::Waiting).await;
     // The store counts a commit shortly after it. The test's own write is after both commits.
-    bed.store.probe().await.unwrap();
-    let before = bed.store.commits();
+    bed.store.database().probe().await.unwrap();
+    let before = bed.store.database().commits();
     for trial in &first {
         bed.end_job(trial);
     }
@@ -314,8 +314,8 @@ async fn simultaneous_ends_share_one_commit() {
     assert!(failed.iter().all(|row| row.message.is_some() && row.ended_at_ms.is_some()));
     let second = trials(20, JobState::Waiting).await;
     assert!(second.iter().all(|row| row.sequence >= 20));
-    bed.store.probe().await.unwrap();
-    let commits = bed.store.commits() - before;
+    bed.store.database().probe().await.unwrap();
+    let commits = bed.store.database().commits() - before;
     assert_eq!(commits, 3, "one for twenty ends, one for twenty beginnings, one of the test's own");
 }
 

@@ -37,7 +37,7 @@ pub(super) struct WriteWatch {
 impl WriteWatch {
     /// Begins a period of observation.
     pub(super) fn begin(store: &Store) -> Self {
-        let write_error = store.watch_write_error();
+        let write_error = store.database().watch_write_error();
         let was_failing = write_error.borrow().is_some();
         Self { write_error, was_failing }
     }

@@ -3,9 +3,11 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use trial_protocol::{Stream, TrialJobId};
 
+use super::super::database::Database;
+use super::super::error::Error;
 use super::super::read::{storable, unsigned};
 use super::super::reports::stream_word;
-use super::super::{Error, Store};
+
 use super::{AttemptRow, ReportSources, attempts, trial_key};
 
 // An earlier build stored chunks that end beyond 2^63-1, which SQLite cannot compute and no real trial reaches. The
@@ -51,61 +53,73 @@ pub struct LineTime {
     pub observed_at_ms: i64,
 }
 
-impl Store {
+/// The queries of the trials' output.
+#[derive(Clone, Debug)]
+pub struct LogQueries {
+    database: Database,
+}
+
+impl LogQueries {
+    pub(in super::super) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
     /// Returns at most about `limit` bytes of an attempt's output, starting at position `from`.
-    pub async fn log_part(
+    pub async fn part(
         &self,
         attempt: i64,
         stream: Stream,
         from: u64,
         limit: usize,
     ) -> Result<LogPart, Error> {
-        self.read(move |c| part(c, attempt, stream, from, limit)).await
+        self.database.read(move |c| part(c, attempt, stream, from, limit)).await
     }
 
     /// Returns the attempt that provides a trial's output: the current attempt, or the old keeper's if only the
     /// keeper has sent output. `None` if neither has reported.
-    pub async fn writing(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
+    pub async fn source(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
-        self.read(move |c| {
-            let key = trial_key(c, &id)?;
-            let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
-            let wrote = |source: i64| -> Result<bool, Error> {
-                for stream in [Stream::Stdout, Stream::Stderr] {
-                    if part(c, source, stream, 0, 0)?.end > 0 {
-                        return Ok(true);
+        self.database
+            .read(move |c| {
+                let key = trial_key(c, &id)?;
+                let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
+                let wrote = |source: i64| -> Result<bool, Error> {
+                    for stream in [Stream::Stdout, Stream::Stderr] {
+                        if part(c, source, stream, 0, 0)?.end > 0 {
+                            return Ok(true);
+                        }
                     }
-                }
-                Ok(false)
-            };
-            let source = match (agent, keeper) {
-                (Some(agent), Some(keeper)) if wrote(agent.0)? || !wrote(keeper.0)? => agent,
-                (_, Some(keeper)) => keeper,
-                (Some(agent), None) => agent,
-                (None, None) => return Ok(None),
-            };
-            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == source.0))
-        })
-        .await
+                    Ok(false)
+                };
+                let source = match (agent, keeper) {
+                    (Some(agent), Some(keeper)) if wrote(agent.0)? || !wrote(keeper.0)? => agent,
+                    (_, Some(keeper)) => keeper,
+                    (Some(agent), None) => agent,
+                    (None, None) => return Ok(None),
+                };
+                Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == source.0))
+            })
+            .await
     }
 
     /// Returns the position at which the last `bytes` stored bytes begin. A progress bar may have left gaps of
     /// megabytes between them.
-    pub async fn log_tail(&self, attempt: i64, stream: Stream, bytes: u64) -> Result<u64, Error> {
-        self.read(move |c| {
-            let mut left = bytes;
-            let mut statement = c.prepare_cached(BACKWARDS)?;
-            let mut rows = statement.query(params![attempt, stream_word(stream)])?;
-            while let Some(row) = rows.next()? {
-                let (offset, size) = (unsigned(row, "offset_bytes")?, unsigned(row, "size")?);
-                if size >= left {
-                    return Ok(offset + size - left);
+    pub async fn tail(&self, attempt: i64, stream: Stream, bytes: u64) -> Result<u64, Error> {
+        self.database
+            .read(move |c| {
+                let mut left = bytes;
+                let mut statement = c.prepare_cached(BACKWARDS)?;
+                let mut rows = statement.query(params![attempt, stream_word(stream)])?;
+                while let Some(row) = rows.next()? {
+                    let (offset, size) = (unsigned(row, "offset_bytes")?, unsigned(row, "size")?);
+                    if size >= left {
+                        return Ok(offset + size - left);
+                    }
+                    left -= size;
                 }
-                left -= size;
-            }
-            Ok(0)
-        })
-        .await
+                Ok(0)
+            })
+            .await
     }
 }
 

@@ -8,7 +8,7 @@ use trial_protocol::{
 use super::*;
 use crate::store::reports::{DELETE_MIDDLE_CHUNKS, SELECT_SENDER};
 use crate::store::schema::{MIGRATIONS, compile_once, migrate};
-use crate::store::{NewTrial, TrialChange};
+use crate::store::{NewTrial, Store, TrialChange};
 
 fn trial(id: &str) -> TrialJobId {
     TrialJobId::new(id).unwrap()
@@ -92,12 +92,12 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
         ReportBody::Ended(Box::new(verdict.clone())),
     ];
     bed.send(Lane::Facts, bodies).await;
-    let changes = bed.store.changes(0, 10).await.unwrap();
+    let changes = bed.store.queries().changes(0, 10).await.unwrap();
     assert_eq!(changes.iter().map(|change| change.trial).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(bed.store.newest_change().await.unwrap(), 2);
-    assert_eq!(bed.store.changes(2, 10).await.unwrap(), []);
+    assert_eq!(bed.store.queries().newest_change().await.unwrap(), 2);
+    assert_eq!(bed.store.queries().changes(2, 10).await.unwrap(), []);
 
-    let glances = bed.store.glances(vec![1, 2, 99], Vec::new()).await.unwrap();
+    let glances = bed.store.queries().summaries(vec![1, 2, 99], Vec::new()).await.unwrap();
     assert_eq!(glances.len(), 2, "an unknown trial is skipped");
     let latest: Vec<_> =
         glances[0].latest.iter().map(|metric| (metric.name.as_str(), metric.sequence)).collect();
@@ -106,14 +106,14 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
     assert_eq!(glances[0].verdict.as_deref(), Some(&verdict));
     assert_eq!((glances[0].facts_through, glances[1].facts_through), (Some(4), None));
 
-    let attempts = bed.store.attempts(&trial("t")).await.unwrap();
-    let metrics = bed.store.metrics_after(attempts[0].key, 0, 2).await.unwrap();
+    let attempts = bed.store.queries().attempts(&trial("t")).await.unwrap();
+    let metrics = bed.store.queries().metrics_after(attempts[0].key, 0, 2).await.unwrap();
     assert_eq!(metrics.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
     for (name, expected) in [(Some("acc"), 2), (Some("loss"), 1), (None, 3), (Some("x"), 0)] {
-        let steps = bed.store.steps(attempts[0].key, name).await.unwrap();
+        let steps = bed.store.queries().steps(attempts[0].key, name).await.unwrap();
         assert_eq!(steps, expected, "{name:?}");
     }
-    let reports = bed.store.told(&attempts[0], 10).await.unwrap();
+    let reports = bed.store.queries().other_reports(&attempts[0], 10).await.unwrap();
     assert_eq!(reports.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["ended"]);
 }
 
@@ -121,7 +121,7 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
 async fn the_old_keepers_output_is_shown_if_the_agent_has_sent_none() {
     let bed = Bed::new().await;
     let writing = async || {
-        let source = bed.store.writing(&trial("t")).await.unwrap().map(|row| row.attempt);
+        let source = bed.store.logs().source(&trial("t")).await.unwrap().map(|row| row.attempt);
         source.map(|attempt| attempt.to_string()).unwrap_or_default()
     };
     let line = || {
@@ -150,11 +150,12 @@ async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
     let bed = Bed::new().await;
     let started = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
     let seen = async || {
-        let glance = bed.store.glances(vec![1], Vec::new()).await.unwrap().remove(0);
+        let glance = bed.store.queries().summaries(vec![1], Vec::new()).await.unwrap().remove(0);
         let of = |metrics: &[Metric]| {
             metrics.iter().map(|metric| metric.value.number().unwrap()).collect::<Vec<_>>()
         };
-        let source = bed.store.reporting(&trial("t")).await.unwrap().map(|row| row.attempt);
+        let source =
+            bed.store.queries().reporting(&trial("t")).await.unwrap().map(|row| row.attempt);
         let source = source.map(|attempt| attempt.to_string()).unwrap_or_default();
         (of(&glance.finals), of(&glance.latest), glance.facts_through, source)
     };
@@ -184,9 +185,9 @@ async fn output_is_found_by_its_position() {
     let bed = Bed::new().await;
     let bodies = vec![log(0, "0123456789"), ReportBody::Sample(Box::default()), log(10, "abcdef")];
     bed.send(Lane::Bulk, bodies).await;
-    let attempt = bed.store.attempts(&trial("t")).await.unwrap().remove(0);
+    let attempt = bed.store.queries().attempts(&trial("t")).await.unwrap().remove(0);
     let part = async |from, limit| {
-        let part = bed.store.log_part(attempt.key, Stream::Stdout, from, limit).await.unwrap();
+        let part = bed.store.logs().part(attempt.key, Stream::Stdout, from, limit).await.unwrap();
         (String::from_utf8(part.bytes).unwrap(), part.next, part.end)
     };
     let table = [
@@ -200,10 +201,10 @@ async fn output_is_found_by_its_position() {
     for (from, limit, text, next) in table {
         assert_eq!(part(from, limit).await, (text.to_owned(), next, 16), "{from}");
     }
-    let nothing = bed.store.log_part(attempt.key, Stream::Stderr, 0, 100).await.unwrap();
+    let nothing = bed.store.logs().part(attempt.key, Stream::Stderr, 0, 100).await.unwrap();
     assert_eq!(nothing, LogPart::default());
-    assert_eq!(bed.store.samples_after(&attempt, -1, 10).await.unwrap().len(), 1);
-    assert_eq!(bed.store.samples_after(&attempt, 1, 10).await.unwrap().len(), 0);
+    assert_eq!(bed.store.queries().samples_after(&attempt, -1, 10).await.unwrap().len(), 1);
+    assert_eq!(bed.store.queries().samples_after(&attempt, 1, 10).await.unwrap().len(), 0);
 }
 
 #[tokio::test]
@@ -211,8 +212,8 @@ async fn other_reports_do_not_count_toward_the_limit_of_samples() {
     let bed = Bed::new().await;
     let note = || ReportBody::Note { code: "code".to_owned(), message: "message".to_owned() };
     bed.send(Lane::Bulk, vec![note(), note(), ReportBody::Sample(Box::default())]).await;
-    let attempt = bed.store.attempts(&trial("t")).await.unwrap().remove(0);
-    let samples = bed.store.samples_after(&attempt, -1, 1).await.unwrap();
+    let attempt = bed.store.queries().attempts(&trial("t")).await.unwrap().remove(0);
+    let samples = bed.store.queries().samples_after(&attempt, -1, 1).await.unwrap();
     assert_eq!(samples.iter().map(|sample| sample.seq).collect::<Vec<_>>(), [2]);
 }
 
@@ -225,7 +226,7 @@ async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
         "UPDATE log_chunk SET observed_at_ms = seq * 1000 + CASE seq WHEN 4 THEN -1 ELSE 5 END";
     Connection::open(bed.folder.path().join("db")).unwrap().execute(second, []).unwrap();
     let times = async |from, limit| {
-        let part = bed.store.log_part(1, Stream::Stdout, from, limit).await.unwrap();
+        let part = bed.store.logs().part(1, Stream::Stdout, from, limit).await.unwrap();
         let lines = part.times.iter().map(|time| (time.line, time.observed_at_ms));
         (String::from_utf8(part.bytes).unwrap(), lines.collect::<Vec<_>>())
     };
@@ -238,7 +239,7 @@ async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
 async fn a_gap_in_the_output_is_reported() {
     let bed = Bed::new().await;
     bed.send(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
-    let part = bed.store.log_part(1, Stream::Stdout, 0, 100).await.unwrap();
+    let part = bed.store.logs().part(1, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(String::from_utf8(part.bytes).unwrap(), "begin\n[10 bytes are missing]\nend\n");
     assert_eq!(part.next, 20);
     // The tail consists of stored bytes only; the line about the gap does not shorten it.
@@ -250,12 +251,12 @@ async fn a_gap_in_the_output_is_reported() {
         (10, 0, "begin\n[10 bytes are missing]\nend\n"),
         (99, 0, "begin\n[10 bytes are missing]\nend\n"),
     ] {
-        assert_eq!(bed.store.log_tail(1, Stream::Stdout, bytes).await.unwrap(), from, "{bytes}");
+        assert_eq!(bed.store.logs().tail(1, Stream::Stdout, bytes).await.unwrap(), from, "{bytes}");
         let limit = usize::try_from(bytes).unwrap().max(1);
-        let part = bed.store.log_part(1, Stream::Stdout, from, limit).await.unwrap();
+        let part = bed.store.logs().part(1, Stream::Stdout, from, limit).await.unwrap();
         assert_eq!(String::from_utf8(part.bytes).unwrap(), text, "{bytes}");
     }
-    assert_eq!(bed.store.log_tail(1, Stream::Stderr, 9).await.unwrap(), 0);
+    assert_eq!(bed.store.logs().tail(1, Stream::Stderr, 9).await.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -312,7 +313,7 @@ async fn the_start_and_the_end_of_an_endless_output_are_kept() {
     let bodies =
         [(0, "start"), (5, "more"), (2 * MIB, "middle"), (64 * MIB - 1, "late"), (66 * MIB, "end")];
     bed.send(Lane::Bulk, bodies.map(|(offset, text)| log(offset, text)).to_vec()).await;
-    let part = bed.store.log_part(1, Stream::Stdout, 0, 1000).await.unwrap();
+    let part = bed.store.logs().part(1, Stream::Stdout, 0, 1000).await.unwrap();
     assert_eq!((part.from, part.end), (0, 66 * MIB + 3));
     let missing = |from, to| format!("[{} bytes are missing]\n", to - from);
     let expected =
@@ -334,8 +335,8 @@ fn statements() -> impl Iterator<Item = &'static str> {
         METRICS,
         STEPS,
         TIMELINE,
-        attempts::STEPS_OF_ALL,
-        attempts::HOSTS,
+        ATTEMPT_STEPS,
+        ATTEMPT_HOSTS,
     ];
     shown.into_iter().chain(log::STATEMENTS).chain([DELETE_MIDDLE_CHUNKS, SELECT_SENDER])
 }

@@ -6,7 +6,8 @@ use tokio::task::JoinHandle;
 use trial_protocol::{Lane, TrialJobId};
 
 use super::{Bed, attempt, batch, metric, new_trial, report, trial};
-use crate::store::{Class, Error, QUEUE};
+use crate::store::database::QUEUE;
+use crate::store::{self, Class, Error, Store};
 
 const BOUND: std::time::Duration = std::time::Duration::from_mins(1);
 
@@ -17,6 +18,7 @@ async fn block_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Err
     let store = bed.store.clone();
     let write = tokio::spawn(async move {
         store
+            .database()
             .write(move |_| {
                 held.send(()).ok();
                 gate.recv().ok();
@@ -30,7 +32,7 @@ async fn block_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Err
 
 /// Waits until `count` writes are queued.
 async fn wait_for_queue(bed: &Bed, count: usize) {
-    while bed.store.queue().capacity() > QUEUE - count {
+    while bed.store.database().queue().capacity() > QUEUE - count {
         tokio::task::yield_now().await;
     }
 }
@@ -49,13 +51,13 @@ async fn writes_that_wait_share_one_commit() {
         })
         .collect();
     wait_for_queue(&bed, 100).await;
-    let before = bed.store.commits();
+    let before = bed.store.database().commits();
     drop(release);
     held.await.unwrap().unwrap();
     for ingest in ingests {
         assert_eq!(ingest.await.unwrap().unwrap().through, Some(0));
     }
-    assert_eq!(bed.store.commits() - before, 1);
+    assert_eq!(bed.store.database().commits() - before, 1);
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap().len(), 100);
 }
 
@@ -88,16 +90,19 @@ fn large(attempt: &str) -> trial_protocol::ReportBatch {
 #[tokio::test]
 async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
     let bed = Bed::with_trial().await;
-    bed.store.leave_room(2).await.unwrap();
+    bed.store.database().leave_room(2).await.unwrap();
     let failed = bed.store.ingest(large("a"), 1).await.unwrap_err();
     assert_eq!(failed.class(), Some(Class::Full), "{failed}");
-    assert_eq!(bed.store.write_error().and_then(|error| error.class()), Some(Class::Full));
+    assert_eq!(
+        bed.store.database().write_error().and_then(|error| error.class()),
+        Some(Class::Full)
+    );
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 
-    bed.store.leave_room(1000).await.unwrap();
-    assert!(bed.store.write_error().is_some(), "nothing has been written yet");
-    bed.store.probe().await.unwrap();
-    assert!(bed.store.write_error().is_none());
+    bed.store.database().leave_room(1000).await.unwrap();
+    assert!(bed.store.database().write_error().is_some(), "nothing has been written yet");
+    bed.store.database().probe().await.unwrap();
+    assert!(bed.store.database().write_error().is_none());
     let stored = bed.store.ingest(large("a"), 1).await.unwrap();
     assert_eq!((stored.through, stored.fresh.len()), (Some(1), 2));
 }
@@ -106,13 +111,13 @@ async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
 async fn a_store_detects_without_a_write_that_the_disk_has_recovered() {
     let bed = Bed::with_trial().await;
     let store = bed.store.clone();
-    let trying = tokio::spawn(async move { store.retry_while_failing().await });
-    let mut write_error = bed.store.watch_write_error();
+    let trying = tokio::spawn(async move { store.database().retry_while_failing().await });
+    let mut write_error = bed.store.database().watch_write_error();
     for _ in 0..2 {
-        bed.store.leave_room(2).await.unwrap();
+        bed.store.database().leave_room(2).await.unwrap();
         bed.store.ingest(large("a"), 1).await.unwrap_err();
         assert!(write_error.borrow_and_update().is_some());
-        bed.store.leave_room(1000).await.unwrap();
+        bed.store.database().leave_room(1000).await.unwrap();
         tokio::time::timeout(BOUND, write_error.wait_for(Option::is_none)).await.unwrap().unwrap();
     }
     trying.abort();
@@ -123,20 +128,20 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
     let bed = Bed::with_trial().await;
     let (path, away) = (bed.path(), bed.path().with_extension("away"));
     for replaced in [false, true] {
-        assert!(bed.store.is_in_place());
+        assert!(bed.store.database().is_in_place());
         std::fs::rename(&path, &away).unwrap();
         if replaced {
             std::fs::copy(&away, &path).unwrap();
         }
-        bed.store.check_identity().await;
-        let write_error = bed.store.write_error();
+        bed.store.database().check_identity().await;
+        let write_error = bed.store.database().write_error();
         assert!(matches!(write_error, Some(Error::Displaced { .. })), "{write_error:?}");
         let refused = bed.store.ingest(large("a"), 1).await.unwrap_err();
         assert!(matches!(refused, Error::Displaced { .. }) && refused.may_pass(), "{refused}");
-        assert!(bed.store.write_error().is_some(), "the error remains");
+        assert!(bed.store.database().write_error().is_some(), "the error remains");
         std::fs::rename(&away, &path).unwrap();
-        bed.store.probe().await.unwrap();
-        assert!(bed.store.write_error().is_none());
+        bed.store.database().probe().await.unwrap();
+        assert!(bed.store.database().write_error().is_none());
     }
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 }
@@ -144,7 +149,7 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
 #[tokio::test]
 async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let bed = Bed::with_trial().await;
-    bed.store.leave_room(2).await.unwrap();
+    bed.store.database().leave_room(2).await.unwrap();
     let (release, held) = block_writer(&bed).await;
     let ingest = |batch| {
         let store = bed.store.clone();
@@ -199,10 +204,10 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
 #[tokio::test]
 async fn a_full_disk_is_relieved_by_a_checkpoint_before_a_write_fails() {
     let bed = Bed::with_trial().await;
-    bed.store.bound_log(300_000);
+    bed.store.database().bound_log(300_000);
     for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         bed.store.ingest(large(attempt), 1).await.unwrap();
-        assert!(bed.store.write_error().is_none(), "{attempt}");
+        assert!(bed.store.database().write_error().is_none(), "{attempt}");
     }
 }
 
@@ -210,10 +215,10 @@ async fn a_full_disk_is_relieved_by_a_checkpoint_before_a_write_fails() {
 async fn the_file_without_its_log_contains_the_experiment_after_the_first_commit() {
     let bed = Bed::with_trial().await;
     // The checkpoint follows the first commit and precedes the next.
-    bed.store.probe().await.unwrap();
+    bed.store.database().probe().await.unwrap();
     let copy = bed.folder.path().join("alone.db");
     std::fs::copy(bed.path(), &copy).unwrap();
-    assert!(!crate::store::Store::is_blank(&copy).unwrap());
-    let alone = crate::store::Store::open_to_read(&copy).unwrap();
+    assert!(!store::is_blank(&copy).unwrap());
+    let alone = Store::open_to_read(&copy).unwrap();
     assert_eq!(alone.trials().await.unwrap().len(), 1);
 }

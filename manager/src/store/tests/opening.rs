@@ -131,22 +131,22 @@ async fn a_migrated_old_database_can_record_code_and_images() {
         changed: Vec::new(),
         git: None,
     };
-    assert_eq!(store.code_versions(9).await.unwrap(), []);
+    assert_eq!(store.attempt_records().code_versions(9).await.unwrap(), []);
     let [first, second] = ["a", "b"].map(|id| TrialJobId::new(id).unwrap());
     let own = |id: &TrialJobId| vec![(id.clone(), attempt("a1"))];
-    store.record_code(own(&first), version("1")).await.unwrap();
-    store.record_code(own(&second), version("2")).await.unwrap();
-    store.record_code(own(&second), version("1")).await.unwrap();
-    let found = store.code_of(&second, &attempt("a1")).await.unwrap();
+    store.attempt_records().record_code(own(&first), version("1")).await.unwrap();
+    store.attempt_records().record_code(own(&second), version("2")).await.unwrap();
+    store.attempt_records().record_code(own(&second), version("1")).await.unwrap();
+    let found = store.attempt_records().code(&second, &attempt("a1")).await.unwrap();
     assert_eq!(found, Some(version("2")), "the first record is kept");
-    assert_eq!(store.image_of(&second, &attempt("a1")).await.unwrap(), None);
+    assert_eq!(store.attempt_records().image(&second, &attempt("a1")).await.unwrap(), None);
     for image in ["first@sha256:1", "later@sha256:2"] {
         let images = vec![(second.clone(), attempt("a1"), image.to_owned())];
-        store.record_images(images).await.unwrap();
+        store.attempt_records().record_images(images).await.unwrap();
     }
-    let image = store.image_of(&second, &attempt("a1")).await.unwrap();
+    let image = store.attempt_records().image(&second, &attempt("a1")).await.unwrap();
     assert_eq!(image.as_deref(), Some("later@sha256:2"));
-    let versions = store.code_versions(9).await.unwrap();
+    let versions = store.attempt_records().code_versions(9).await.unwrap();
     let trials: Vec<_> = versions.iter().map(|row| row.trials.as_slice()).collect();
     assert_eq!(trials, [[0], [1]]);
 }

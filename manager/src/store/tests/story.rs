@@ -41,7 +41,7 @@ async fn a_search_survives_a_restart_unchanged() {
     store.create_experiment(experiment()).await.unwrap();
     let again = store.create_experiment(experiment()).await.unwrap_err();
     assert_eq!(again.to_string(), "experiment e already exists in the database");
-    store.set_experiment_state("STOPPED", 4000, 5000).await.unwrap();
+    store.set_experiment_state("STOPPED", 4000, 5000, None).await.unwrap();
 
     store.insert_trial(new_trial("b", 1)).await.unwrap();
     store.insert_trial(new_trial("t", 0)).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_new_attempt_clears_the_end_of_the_previous_one() {
 async fn errors_name_the_missing_row() {
     let bed = Bed::new();
     let t = trial("t");
-    let nothing = bed.store.set_experiment_state("DONE", 0, 0).await.unwrap_err();
+    let nothing = bed.store.set_experiment_state("DONE", 0, 0, None).await.unwrap_err();
     assert!(matches!(nothing, Error::NoExperiment), "{nothing}");
     assert_eq!(bed.store.trial(&t).await.unwrap(), None);
     let unknown = [
@@ -133,7 +133,10 @@ async fn errors_name_the_missing_row() {
     for error in unknown {
         assert_eq!(error.to_string(), "there is no trial t");
     }
-    assert!(bed.store.write_error().is_none(), "a wrong request is not a failure of the store");
+    assert!(
+        bed.store.database().write_error().is_none(),
+        "a wrong request is not a failure of the store"
+    );
 }
 
 #[tokio::test]

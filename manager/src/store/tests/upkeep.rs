@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use trial_protocol::{AttemptId, Cause, Lane, LogChunk, LogText, ReportBody, Stream, Verdict};
 
 use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, trial, verdict};
-use crate::store::{Error, Store};
+use crate::store::{self, Error, Store};
 
 async fn bed_with_reports() -> Bed {
     let bed = Bed::with_trial().await;
@@ -40,8 +40,8 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         let records = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();
         assert!(records[0].ended, "{case}");
         assert_eq!(records[0].verdict.as_ref(), Some(&own), "{case}");
-        let key = bed.store.changes(0, 9).await.unwrap()[0].trial;
-        let glance = bed.store.glances(vec![key], Vec::new()).await.unwrap().remove(0);
+        let key = bed.store.queries().changes(0, 9).await.unwrap()[0].trial;
+        let glance = bed.store.queries().summaries(vec![key], Vec::new()).await.unwrap().remove(0);
         assert_eq!(glance.verdict.as_deref(), Some(&own), "{case}");
         let reports = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
         let ends: Vec<_> = reports.iter().filter(|row| row.kind == "ended").collect();
@@ -51,7 +51,7 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         );
         let path = bed.path();
         bed.store.close().await;
-        assert_eq!(Store::check_file(&path).unwrap(), Vec::<String>::new(), "{case}");
+        assert_eq!(store::check(&path).unwrap(), Vec::<String>::new(), "{case}");
     }
 }
 
@@ -59,7 +59,7 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
 async fn a_backup_of_a_running_store_opens_as_a_store() {
     let bed = bed_with_reports().await;
     let copy = bed.folder.path().join("copy.db");
-    bed.store.backup(&copy).await.unwrap();
+    store::backup(&bed.path(), &copy).unwrap();
     bed.store.insert_trial(new_trial("later", 1)).await.unwrap();
 
     let restored = Store::open(&copy).unwrap();
@@ -67,7 +67,7 @@ async fn a_backup_of_a_running_store_opens_as_a_store() {
     let metrics = bed.store.metrics(&trial("t")).await.unwrap();
     assert_eq!(restored.metrics(&trial("t")).await.unwrap(), metrics);
     restored.close().await;
-    assert_eq!(Store::check_file(&copy).unwrap(), Vec::<String>::new());
+    assert_eq!(store::check(&copy).unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -75,10 +75,10 @@ async fn a_backup_overwrites_no_file_and_leaves_no_partial_file() {
     let bed = bed_with_reports().await;
     let taken = bed.folder.path().join("taken");
     fs::write(&taken, "precious").unwrap();
-    let refused = bed.store.backup(&taken).await.unwrap_err();
+    let refused = store::backup(&bed.path(), &taken).unwrap_err();
     assert!(matches!(refused, Error::Backup { .. }), "{refused}");
     assert_eq!(fs::read_to_string(&taken).unwrap(), "precious");
-    let nowhere = bed.store.backup(&bed.folder.path().join("no/folder")).await.unwrap_err();
+    let nowhere = store::backup(&bed.path(), &bed.folder.path().join("no/folder")).unwrap_err();
     assert!(matches!(nowhere, Error::Backup { .. }), "{nowhere}");
     let path = bed.path();
     bed.store.close().await;
@@ -91,8 +91,8 @@ async fn a_backup_overwrites_no_file_and_leaves_no_partial_file() {
 
     // A backup does not need a running manager.
     let copy = bed.folder.path().join("copy.db");
-    Store::backup_file(&path, &copy).unwrap();
-    assert_eq!(Store::check_file(&copy).unwrap(), Vec::<String>::new());
+    store::backup(&path, &copy).unwrap();
+    assert_eq!(store::check(&copy).unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -108,11 +108,11 @@ async fn a_check_finds_damage() {
     ];
     for (damage, expected) in table {
         let bed = bed_with_reports().await;
-        assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
+        assert_eq!(store::check(&bed.path()).unwrap(), Vec::<String>::new());
         let connection = Connection::open(bed.path()).unwrap();
         connection.pragma_update(None, "foreign_keys", false).unwrap();
         connection.execute(damage, []).unwrap();
-        let found = bed.store.check().await.unwrap();
+        let found = store::check(&bed.path()).unwrap();
         assert_eq!(found, [expected], "{damage}");
     }
 }
@@ -120,11 +120,11 @@ async fn a_check_finds_damage() {
 #[tokio::test]
 async fn only_databases_of_the_manager_are_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let missing = Store::check_file(&folder.path().join("missing")).unwrap_err();
+    let missing = store::check(&folder.path().join("missing")).unwrap_err();
     assert!(matches!(missing, Error::Open { .. }), "{missing}");
     let text = folder.path().join("text");
     fs::write(&text, "a text, and no database".repeat(100)).unwrap();
-    assert!(matches!(Store::check_file(&text).unwrap_err(), Error::NotOurs { .. }));
+    assert!(matches!(store::check(&text).unwrap_err(), Error::NotOurs { .. }));
 }
 
 #[tokio::test]
@@ -150,21 +150,21 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
             }
         }
     }
-    let writing = bed.store.writing(&trial("t")).await.unwrap().unwrap();
-    let part = bed.store.log_part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
+    let writing = bed.store.logs().source(&trial("t")).await.unwrap().unwrap();
+    let part = bed.store.logs().part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(part.end, most, "the longest stream is readable");
-    assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
+    assert_eq!(store::check(&bed.path()).unwrap(), Vec::<String>::new());
 
     let connection = Connection::open(bed.path()).unwrap();
     let lengthened = "UPDATE log_chunk SET bytes = x'783078300a' WHERE offset_bytes > 0";
     assert_eq!(connection.execute(lengthened, []).unwrap(), 1);
-    let found = bed.store.check().await.unwrap();
+    let found = store::check(&bed.path()).unwrap();
     assert!(
         matches!(&found[..], [line] if line.starts_with("1 parts of trials' output")),
         "{found:?}"
     );
-    let part = bed.store.log_part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
+    let part = bed.store.logs().part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!((part.bytes.as_slice(), part.end), (&b"y\n"[..], 2), "the other chunk is shown");
-    let tail = bed.store.log_tail(writing.key, Stream::Stdout, 1).await.unwrap();
+    let tail = bed.store.logs().tail(writing.key, Stream::Stdout, 1).await.unwrap();
     assert_eq!(tail, 1);
 }

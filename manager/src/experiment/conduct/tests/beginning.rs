@@ -92,16 +92,20 @@ async fn simultaneous_starts_share_one_commit() {
     };
     let waiting = all(JobState::Waiting).await;
     // The store counts a commit shortly after it. The test's own write is after that commit.
-    bed.store.probe().await.unwrap();
-    let before = bed.store.commits();
+    bed.store.database().probe().await.unwrap();
+    let before = bed.store.database().commits();
     for row in waiting {
         let report = Report { seq: 0, observed_at_ms: row.created_at_ms, body: started() };
         bed.handle.send_reports(row.id, row.attempt, vec![report]).await;
     }
     let running = all(JobState::Running).await;
     assert!(running.iter().all(|row| row.started_at_ms == Some(row.created_at_ms)));
-    bed.store.probe().await.unwrap();
-    assert_eq!(bed.store.commits() - before, 2, "one for twenty beginnings, one of the test's own");
+    bed.store.database().probe().await.unwrap();
+    assert_eq!(
+        bed.store.database().commits() - before,
+        2,
+        "one for twenty beginnings, one of the test's own"
+    );
 }
 
 /// The attempt's own agent sees the end and no metric, because the keeper redirects the output.

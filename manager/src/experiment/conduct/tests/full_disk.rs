@@ -7,10 +7,10 @@ async fn waiting() -> (Bed, TrialRow) {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.settled().await;
-    bed.store.fill_disk(true);
+    bed.store.database().fill_disk(true);
     bed.end_job(&trial);
     let begun = std::time::Instant::now();
-    while bed.store.write_error().is_none() {
+    while bed.store.database().write_error().is_none() {
         assert!(begun.elapsed() < BOUND, "the end is recorded");
         tokio::task::yield_now().await;
     }
@@ -52,7 +52,7 @@ async fn a_command_is_refused_while_the_task_waits_for_the_disk() {
         let refused = soon(bed.heartbeat(&trial)).await;
         assert!(matches!(refused, Err(ingest::Error::Store(_))), "{refused:?}");
     }
-    bed.store.fill_disk(false);
+    bed.store.database().fill_disk(false);
     soon(bed.trial(JobState::Failed)).await;
     assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
 }
@@ -62,7 +62,7 @@ async fn a_stop_from_before_the_disk_failure_is_performed_later() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.settled().await;
-    bed.store.fill_disk(true);
+    bed.store.database().fill_disk(true);
     let delayed = soon(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(delayed, Refused::Delayed(_)), "{delayed:?}");
     assert_eq!(
@@ -70,7 +70,7 @@ async fn a_stop_from_before_the_disk_failure_is_performed_later() {
         [],
         "a stop that is not recorded is not performed"
     );
-    bed.store.fill_disk(false);
+    bed.store.database().fill_disk(false);
     soon(async {
         while bed.service.stopped.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
@@ -86,11 +86,11 @@ async fn a_command_is_refused_as_soon_as_the_store_cannot_write() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.settled().await;
-    bed.store.fill_disk(true);
+    bed.store.database().fill_disk(true);
     bed.heartbeat(&trial).await.unwrap_err();
     let refused = bed.kill(&trial).await.unwrap_err();
     assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
-    bed.store.fill_disk(false);
+    bed.store.database().fill_disk(false);
     bed.kill(&trial).await.unwrap();
     assert_eq!(*bed.service.stopped.lock().unwrap(), std::slice::from_ref(&trial.id));
 }
@@ -109,10 +109,10 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     }
     // The agent is silent for almost a lease before the disk is full, and reports just in time.
     bed.silence(55).await;
-    bed.store.fill_disk(true);
+    bed.store.database().fill_disk(true);
     bed.end_job(&trials[0]);
     soon(async {
-        while bed.store.write_error().is_none() {
+        while bed.store.database().write_error().is_none() {
             tokio::task::yield_now().await;
         }
     })
@@ -123,7 +123,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     }
     // Disk operations take real time, in which a simulated clock could expire an agent's lease.
     tokio::time::resume();
-    bed.store.fill_disk(false);
+    bed.store.database().fill_disk(false);
     bed.trial(JobState::Failed).await;
     tokio::time::pause();
     bed.silence(50).await;
@@ -138,7 +138,7 @@ async fn a_stop_during_a_disk_failure_leaves_the_trial_to_the_next_manager() {
     let Bed { folder, store, mut task, .. } = bed;
     let error = soon(&mut task).await.unwrap().unwrap_err();
     assert_eq!(error.class(), Some(store::Class::Full));
-    store.fill_disk(false);
+    store.database().fill_disk(false);
     let service = Service { alive: true, ..Service::default() };
     let bed = Bed::start(folder, store, service, (1, 1), None);
     bed.settled().await;

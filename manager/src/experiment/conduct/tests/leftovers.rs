@@ -30,7 +30,7 @@ async fn room_after(bed: &Bed, refusals: u32) {
         tokio::time::advance(Duration::from_millis(100)).await;
         bed.store.trials().await.unwrap();
     }
-    bed.store.leave_room(1000).await.unwrap();
+    bed.store.database().leave_room(1000).await.unwrap();
     while bed.service.left.lock().unwrap().is_some() {
         assert!(begun.elapsed() < BOUND, "the delivery is not tried again after space was freed");
         tokio::time::advance(Duration::from_millis(100)).await;
@@ -43,7 +43,7 @@ async fn a_finished_trial_does_not_run_again_because_the_disk_was_full() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     let (folder, store) = bed.died().await;
-    store.leave_room(2).await.unwrap();
+    store.database().leave_room(2).await.unwrap();
     let service = Service { left: Mutex::new(Some(rest(&trial))), ..Service::default() };
     let bed = Bed::start(folder, store, service, (1, 1), None);
     room_after(&bed, 3).await;

@@ -10,8 +10,8 @@ async fn the_reasons_of_many_stops_share_one_commit() {
         assert!(begun.elapsed() < BOUND, "the trials do not start");
         tokio::task::yield_now().await;
     }
-    bed.store.probe().await.unwrap();
-    let before = bed.store.commits();
+    bed.store.database().probe().await.unwrap();
+    let before = bed.store.database().commits();
     bed.handle.stop();
     // The state of the search is recorded last.
     while bed.store.experiment().await.unwrap().unwrap().state
@@ -21,8 +21,8 @@ async fn the_reasons_of_many_stops_share_one_commit() {
         tokio::task::yield_now().await;
     }
     assert_eq!(bed.service.stopped.lock().unwrap().len(), 20);
-    bed.store.probe().await.unwrap();
-    let commits = bed.store.commits() - before;
+    bed.store.database().probe().await.unwrap();
+    let commits = bed.store.database().commits() - before;
     assert_eq!(
         commits, 3,
         "the state of the search, the reasons of twenty stops, and the test's own write"
