@@ -47,7 +47,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use trial_protocol::{AttemptId, ExperimentId, Lane, ReportBody, TrialJobId};
 
-mod cursor;
 mod disk;
 pub mod lane_files;
 pub mod lock;
@@ -57,7 +56,6 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
-pub use cursor::Cursor;
 pub use lane_files::LaneFiles;
 pub use lock::Claim;
 use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, take};
@@ -131,6 +129,15 @@ pub enum Retention {
     Always,
     /// The report is kept and soon synced to the disk: the last report of an attempt.
     AtOnce,
+}
+
+/// The position of a lane in the delivery to its manager.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// The highest seq that a manager has acknowledged. `None`: nothing is acknowledged.
+    pub acknowledged: Option<u64>,
+    /// The highest seq that cannot be delivered again. `None`: all reports can.
+    pub forgotten: Option<u64>,
 }
 
 impl Sender {
@@ -373,6 +380,36 @@ impl Spool {
             state.requests.push_back(SpoolRequest::Ack { lane, through });
         }
         self.shared.wake(state);
+    }
+
+    /// Offers the facts after `to` for delivery again, as far as they are on the disk. The manager lost them after it
+    /// had acknowledged them.
+    pub async fn rewind(&self, to: Option<u64>) {
+        let done = {
+            let mut state = self.shared.lock();
+            if state.disk == DiskState::Absent || state.life != Lifecycle::Open {
+                state.facts.forgotten = state.facts.acked;
+                return;
+            }
+            let (done, waits) = oneshot::channel();
+            state.requests.push_back(SpoolRequest::Rewind { to, done });
+            self.shared.wake(state);
+            waits
+        };
+        // A missing answer means that the thread has ended, and with it the spool.
+        drop(done.await);
+    }
+
+    /// Gives up a fact that the manager permanently refuses.
+    pub fn give_up(&self, seq: u64) {
+        let mut state = self.shared.lock();
+        state.facts.forgotten = state.facts.forgotten.max(Some(seq));
+    }
+
+    /// Returns the last acknowledged fact, and the last one that cannot be delivered again.
+    pub fn cursor(&self) -> Cursor {
+        let state = self.shared.lock();
+        Cursor { acknowledged: state.facts.acked, forgotten: state.facts.forgotten }
     }
 
     /// Waits until `lane` holds a report that can be delivered.

@@ -16,7 +16,6 @@ use super::queue::{DiskState, LaneState, Lifecycle, ReportClass, SpoolRequest};
 use super::record::{self, Record};
 use super::{SENDER, Sender, SpoolShared};
 
-mod rewind;
 #[cfg(test)]
 mod tests;
 
@@ -436,6 +435,27 @@ impl Disk {
                 }
             }
         }
+    }
+
+    /// Deletes the acknowledged facts that are kept for a manager that requests them again. Returns `false` if there
+    /// were none.
+    fn delete_acked_facts(&mut self) -> bool {
+        let facts = &mut self.files.facts;
+        let before = facts.files.forgotten();
+        if let Err(error) = facts.files.delete_acked(facts.open.as_ref().map(|open| open.first), 0)
+        {
+            warn!("cannot delete acknowledged reports in {}: {error}", self.files.dir.display());
+        }
+        let after = facts.files.forgotten();
+        self.shared.lock().facts.forgotten = after;
+        after > before
+    }
+
+    fn rewind(&mut self, to: Option<u64>) {
+        let files = &mut self.files.facts.files;
+        let found = files.rewind(to);
+        self.shared.lock().facts.rewind(found, files.forgotten());
+        self.files.facts.acked_unsaved = true;
     }
 
     fn sync_all(&mut self) -> io::Result<()> {

@@ -54,7 +54,7 @@ struct PendingPost {
 pub fn router(intake: &Intake) -> Router {
     let shared = LegacyState {
         experiment: intake.experiment().clone(),
-        reports: intake.unnumbered(),
+        reports: Unnumbered::new(intake.clone()),
         memory: Memory::new(),
         large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
     };

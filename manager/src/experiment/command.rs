@@ -93,7 +93,7 @@ pub enum Refused {
     #[error("{0}")]
     Wrong(String),
     /// The experiment no longer starts trials.
-    #[error("the experiment is {0} and starts no more trials; {remedy}", remedy = .0.remedy())]
+    #[error("the experiment is {0} and starts no more trials; {remedy}", remedy = remedy(*.0))]
     Over(ExperimentState),
     /// The experiment has as many trials as its limit allows.
     #[error(
@@ -126,18 +126,16 @@ pub enum Refused {
     Store(#[from] store::Error),
 }
 
-impl ExperimentState {
-    /// Returns the remedy for an experiment that starts no more trials.
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::Done => {
-                "after its manager has ended, mark trials with `trial-manager trial retry`, and run them with `trial-manager resume`"
-            }
-            Self::Running
-            | Self::NoMoreTrial
-            | Self::TunerNoMoreTrial
-            | Self::Stopping
-            | Self::Stopped => "`trial-manager resume` continues it",
+/// Returns the remedy for an experiment that starts no more trials.
+fn remedy(state: ExperimentState) -> &'static str {
+    match state {
+        ExperimentState::Done => {
+            "after its manager has ended, mark trials with `trial-manager trial retry`, and run them with `trial-manager resume`"
         }
+        ExperimentState::Running
+        | ExperimentState::NoMoreTrial
+        | ExperimentState::TunerNoMoreTrial
+        | ExperimentState::Stopping
+        | ExperimentState::Stopped => "`trial-manager resume` continues it",
     }
 }

@@ -86,19 +86,13 @@ struct NextNumbers {
     stderr_bytes: u64,
 }
 
-impl Intake {
+impl Unnumbered {
     /// Creates the intake for reports without numbers. An intake must have only one, because two would assign the
     /// same numbers.
-    pub fn unnumbered(&self) -> Unnumbered {
-        Unnumbered(Arc::new(Shared {
-            intake: self.clone(),
-            queues: Mutex::default(),
-            hasher: RandomState::new(),
-        }))
+    pub fn new(intake: Intake) -> Self {
+        Self(Arc::new(Shared { intake, queues: Mutex::default(), hasher: RandomState::new() }))
     }
-}
 
-impl Unnumbered {
     /// Accepts the reports of one post about a trial, in order. An empty post is a heartbeat.
     pub async fn accept(
         &self,
