@@ -43,10 +43,10 @@ use crate::experiment::code_recorder::CodeRecorder;
 use crate::experiment::conduct::{Dependencies, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
-use crate::notifications;
+use crate::notifications::{self, Notifier, OutboxWaker};
 use crate::store::{self, Store};
 use crate::token::Secret;
-use crate::training_service::platform::{BoxError, CheckContext, StartContext, platform};
+use crate::training_service::platform::{BoxError, CheckContext, platform};
 use crate::training_service::plugin::conformance::{self, Case, CaseResult};
 use crate::training_service::{TrainingService, agent_program};
 use crate::util::clock::{Clock, SystemClock};
@@ -133,7 +133,7 @@ pub struct Running {
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
     server: Served,
     service: Arc<dyn TrainingService>,
-    notifier: Option<notifications::Notifier>,
+    notifier: Option<Notifier>,
 }
 
 /// An experiment that has ended and is still served.
@@ -169,10 +169,6 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     begun
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "a sequence that creates one part of the manager per line"
-)]
 async fn begin(
     settings: Settings,
     id: ExperimentId,
@@ -180,10 +176,7 @@ async fn begin(
     new: Option<Box<ExperimentSpec>>,
 ) -> Result<Running, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let opened = match new {
-        Some(spec) => Opened::create(&settings, &id, &dir, *spec, clock.as_ref()).await?,
-        None => Opened::resume(&settings, &id, &dir).await?,
-    };
+    let opened = Opened::open(&settings, &id, &dir, new, clock.as_ref()).await?;
     let Opened { checked, listener, store, mut spec, seed } = opened;
     let advice = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
@@ -199,27 +192,12 @@ async fn begin(
         secret: &secret,
         checked: checked.as_ref(),
     };
-    let Serving { server, url, advertised_url, ca_file, machine, service: runs, code } =
-        parts.serve(listener).await?;
-    let (job_events, jobs) = mpsc::unbounded_channel();
-    let advertised = checked.api_server().is_some().then(|| advertised_url.clone());
-    let context = StartContext {
-        id: &id,
-        spec: &spec,
-        dir: dir.clone(),
-        ca_file,
-        url: advertised_url,
-        secret: Arc::clone(&secret),
-        events: job_events,
-    };
-    let service = checked.start(context).await?;
+    let serving = parts.serve(listener).await?;
+    let (service, jobs) = serving.start_service(checked, &id, &spec, &dir, &secret).await?;
     spec.trial_concurrency = concurrency(service.as_ref(), spec.trial_concurrency);
-    // The cell is set only once.
-    drop(runs.set(Arc::clone(&service)));
-    let (notify, notices) = mpsc::unbounded_channel();
-    let waker = notifications::OutboxWaker::default();
-    let notifier = notifier::config(&id, &spec, &store, &waker, Some(dir.degraded()))
-        .map(|config| notifications::Notifier::start(&config));
+    let Serving { server, url, advertised, machine, code, .. } = serving;
+    let (waker, (notify, notices)) = (OutboxWaker::default(), mpsc::unbounded_channel());
+    let notifier = notifier::config(&id, &spec, &store, &waker, Some(dir.degraded()));
     let dependencies = Dependencies {
         id: id.clone(),
         spec: spec.clone(),
@@ -237,7 +215,6 @@ async fn begin(
         lease: settings.lease,
         stays_open: settings.stays_open,
     };
-    let conducted = tokio::spawn(conduct(dependencies));
     Ok(Running {
         id,
         spec,
@@ -248,10 +225,10 @@ async fn begin(
         handle,
         store,
         machine,
-        conducted,
+        conducted: tokio::spawn(conduct(dependencies)),
         server,
         service,
-        notifier,
+        notifier: notifier.as_ref().map(Notifier::start),
     })
 }
 

@@ -31,8 +31,22 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Creates the experiment `new`, or resumes the one in `dir`.
+    pub(super) async fn open(
+        settings: &Settings,
+        id: &ExperimentId,
+        dir: &ExperimentDir,
+        new: Option<Box<ExperimentSpec>>,
+        clock: &dyn Clock,
+    ) -> Result<Self, Error> {
+        match new {
+            Some(spec) => Self::create(settings, id, dir, *spec, clock).await,
+            None => Self::resume(settings, id, dir).await,
+        }
+    }
+
     /// Records a new experiment. Nothing is written before the checks have passed and the socket is bound.
-    pub(super) async fn create(
+    async fn create(
         settings: &Settings,
         id: &ExperimentId,
         dir: &ExperimentDir,
@@ -51,7 +65,7 @@ impl Opened {
     }
 
     /// Opens the record of an experiment of an earlier manager.
-    pub(super) async fn resume(
+    async fn resume(
         settings: &Settings,
         id: &ExperimentId,
         dir: &ExperimentDir,

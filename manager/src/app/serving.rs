@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
@@ -23,8 +24,8 @@ use crate::experiment::code_recorder::CodeSource;
 use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::{Secret, UserToken};
-use crate::training_service::TrainingService;
-use crate::training_service::platform::CheckedPlatform;
+use crate::training_service::platform::{CheckedPlatform, StartContext};
+use crate::training_service::{JobNews, TrainingService};
 use crate::util::clock::Clock;
 use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
@@ -48,6 +49,8 @@ pub(super) struct Serving {
     pub(super) server: Served,
     /// The base URL of the manager for this machine.
     pub(super) url: String,
+    /// The base URL of the manager for trials on other machines. `None`: all trials run on this one.
+    pub(super) advertised: Option<String>,
     /// The base URL of the manager for trials.
     pub(super) advertised_url: String,
     /// The authority that agents trust. `None` without TLS.
@@ -60,9 +63,36 @@ pub(super) struct Serving {
     pub(super) code: Option<CodeSource>,
 }
 
+impl Serving {
+    /// Starts the training service. Returns it with the receiver of its news.
+    pub(super) async fn start_service(
+        &self,
+        checked: Box<dyn CheckedPlatform>,
+        id: &ExperimentId,
+        spec: &ExperimentSpec,
+        dir: &ExperimentDir,
+        secret: &Arc<Secret>,
+    ) -> Result<(Arc<dyn TrainingService>, mpsc::UnboundedReceiver<JobNews>), Error> {
+        let (events, news) = mpsc::unbounded_channel();
+        let context = StartContext {
+            id,
+            spec,
+            dir: dir.clone(),
+            ca_file: self.ca_file.clone(),
+            url: self.advertised_url.clone(),
+            secret: Arc::clone(secret),
+            events,
+        };
+        let service = checked.start(context).await?;
+        // The cell is set only once.
+        drop(self.service.set(Arc::clone(&service)));
+        Ok((service, news))
+    }
+}
+
 impl Parts<'_> {
     /// Starts the servers on a bound listener.
-    pub(super) async fn serve(self, listener: tokio::net::TcpListener) -> Result<Serving, Error> {
+    pub(super) async fn serve(&self, listener: tokio::net::TcpListener) -> Result<Serving, Error> {
         let (settings, checked) = (self.settings, self.checked);
         let address = listener.local_addr().map_err(|source| Error::Listen {
             host: String::new(),
@@ -118,7 +148,8 @@ impl Parts<'_> {
         };
         server.serve(listener, tls, router);
         server.retry_store(self.store.clone());
-        Ok(Serving { server, url, advertised_url, ca_file, machine, service, code })
+        let advertised = checked.api_server().is_some().then(|| advertised_url.clone());
+        Ok(Serving { server, url, advertised, advertised_url, ca_file, machine, service, code })
     }
 
     fn state(

@@ -400,41 +400,32 @@ async fn send_news(
         line.send_event("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
     }
     let store = line.shared.state.store.clone();
+    let (queries, logs) = (store.queries(), store.logs());
     let mut more = false;
-    let rows = store
-        .queries()
-        .metrics_after(attempt.key, seen.facts, MAX_VALUES)
-        .await
-        .map_err(|_| StreamClosed)?;
+    let rows = queries.metrics_after(attempt.key, seen.facts, MAX_VALUES).await;
+    let rows = rows.map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.facts = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let metrics: Vec<_> = rows.into_iter().map(MetricView::from).collect();
         line.send_event("metrics", &seen.write(), &metrics).await?;
     }
-    let rows = store
-        .queries()
-        .samples_after(&attempt, seen.bulk, MAX_VALUES)
-        .await
-        .map_err(|_| StreamClosed)?;
+    let rows = queries.samples_after(&attempt, seen.bulk, MAX_VALUES).await;
+    let rows = rows.map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
         line.send_event("samples", &seen.write(), &samples).await?;
     }
-    let writing = store
-        .logs()
-        .source(trial)
-        .await
-        .map_err(|_| StreamClosed)?
-        .map_or(attempt.key, |row| row.key);
+    let writing = logs.source(trial).await.map_err(|_| StreamClosed)?;
+    let writing = writing.map_or(attempt.key, |row| row.key);
     for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let place = match stream {
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
-        let part = store.logs().part(writing, stream, *place, MAX_LOG_BYTES).await;
+        let part = logs.part(writing, stream, *place, MAX_LOG_BYTES).await;
         let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {

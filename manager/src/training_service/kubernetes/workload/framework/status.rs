@@ -72,11 +72,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     let trigger = completion.get("trigger").and_then(|trigger| {
         Some((trigger.get("taskRoleName")?.as_str()?, trigger.get("taskIndex")?.as_u64()?))
     });
-    let (role, index) = trigger.unwrap_or(main);
-    let pod = completion.get("pod").filter(|pod| pod.is_object()).cloned().or_else(|| {
-        let task = task(status, role, index)?;
-        task.pointer("/attemptStatus/completionStatus/pod").cloned()
-    });
+    let pod = decisive_pod(status, completion, trigger.unwrap_or(main));
     let containers = pod.as_ref().and_then(|pod| pod.get("containers")?.as_array());
     let container = containers.and_then(|list| decisive(list));
     // After a node went down, its failed pods contain containers that "exited with 0".
@@ -130,6 +126,14 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     }
 }
 
+/// Returns the status of the pod that ended the Framework, or else of the pod `(role, index)`.
+fn decisive_pod(status: &Value, completion: &Value, (role, index): (&str, u64)) -> Option<Value> {
+    completion.get("pod").filter(|pod| pod.is_object()).cloned().or_else(|| {
+        let task = task(status, role, index)?;
+        task.pointer("/attemptStatus/completionStatus/pod").cloned()
+    })
+}
+
 /// Returns the prospect of a retry according to the controller.
 fn class(completion: &Value) -> Option<Class> {
     let attributes = completion.pointer("/type/attributes")?.as_array()?;
@@ -154,16 +158,8 @@ fn failure(
     let what =
         if other { format!("the container {}", text("name")) } else { "the container".to_owned() };
     let known = known(code, &reason);
-    // The agent's verdict counts if the agent saw the end. A verdict that was written in advance, or that is derived
-    // from a signal, is only a guess. The statements of the controller and the kubelet then take precedence.
     if let Ok(verdict) = serde_json::from_str::<Verdict>(&termination_message) {
-        let saw = verdict.exit.is_some()
-            && verdict.cause != Cause::Stopped
-            && verdict.confidence == Confidence::Certain;
-        return match known {
-            Some(known) if !saw => format!("{known}{}", memory(&verdict)),
-            Some(_) | None => shortened(&verdict.message),
-        };
+        return failure_by_verdict(&verdict, known);
     }
     let termination_message = termination_message
         .lines()
@@ -200,6 +196,20 @@ fn failure(
                 if refused { admission_advice::with_advice(detail, CONTROLLER) } else { detail };
             format!("{known}: {detail}")
         }
+    }
+}
+
+/// Returns the reason for a failure of which the agent has left a verdict. `known` is the certain cause according to the
+/// controller or the kubelet.
+fn failure_by_verdict(verdict: &Verdict, known: Option<&str>) -> String {
+    // The agent's verdict counts if the agent saw the end. A verdict that was written in advance, or that is derived
+    // from a signal, is only a guess. The statements of the controller and the kubelet then take precedence.
+    let saw_end = verdict.exit.is_some()
+        && verdict.cause != Cause::Stopped
+        && verdict.confidence == Confidence::Certain;
+    match known {
+        Some(known) if !saw_end => format!("{known}{}", memory(verdict)),
+        Some(_) | None => shortened(&verdict.message),
     }
 }
 
