@@ -3,6 +3,7 @@
 //!
 //! Its parts have private fields. The [`Recorder`] writes the store, the [`JobLauncher`] submits jobs, and the
 //! [`LeaseMonitor`] watches agents. [`StopRules`] hands them their rules, and the [`Announcer`] informs users.
+//! [`LiveJobs`] has the trials that have not ended, and the [`CommandHandler`] checks the commands of users.
 
 mod announcer;
 mod command;
@@ -12,44 +13,41 @@ mod inbox;
 mod job;
 mod launcher;
 mod lease_monitor;
+mod live_jobs;
+mod new_trials;
 mod prepare;
 mod recorder;
-mod requeue;
-mod retry;
 mod running_time;
 mod stop_rules;
 mod transient_errors;
-mod user_trials;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tracing::{error, info, warn};
-use trial_protocol::{
-    AttemptId, DirectiveBody, Metric, Report, ReportBody, StopReason, TrialJobId,
-};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+use trial_protocol::{AttemptId, Metric, MetricValue, Report, ReportBody, StopReason, TrialJobId};
 
 use self::announcer::Announcer;
+use self::command::{CheckedCommand, CommandHandler};
 pub use self::dependencies::Dependencies;
 use self::ends::PendingEnds;
 pub use self::inbox::Inbox;
 use self::job::Job;
 use self::launcher::JobLauncher;
 use self::lease_monitor::LeaseMonitor;
+use self::live_jobs::LiveJobs;
 use self::recorder::Recorder;
 pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
-use self::transient_errors::TransientError as _;
 use super::advice::Advice;
-use super::ending::JobEnd;
+use super::command::{Command, Refused};
 use super::notice::Notice;
-use super::result::Steps;
-use super::state::{self, Effect, ExperimentState, State};
+use super::state::{self, Effect, ExperimentState, State, UserChange, UserTrial};
 use super::{Handle, TaskEvent};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
@@ -57,9 +55,9 @@ use crate::job_state::JobState;
 use crate::search::assessor::Judgement;
 use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
+use crate::search::tuner::Sample;
 use crate::store::{self, NewTrial};
 use crate::training_service::{JobNews, JobWaits};
-use crate::util::errors::chain;
 use crate::util::ids;
 
 /// The code of the note by which an agent reports that it stopped its trial by a rule of the assessor.
@@ -79,12 +77,11 @@ struct ExperimentTask {
     announcer: Announcer,
     /// The tuner and the assessor.
     advice: Advice,
-    /// Queues directives for agents.
     handle: Handle,
     /// News from the training service.
     job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
-    jobs: HashMap<TrialJobId, Job>,
+    jobs: LiveJobs,
     pending_ends: PendingEnds,
     /// The attempts whose agents have reported the end of their trials, and whose jobs the task need not wait for.
     final_verdicts: Vec<(TrialJobId, AttemptId)>,
@@ -101,7 +98,7 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
     task.time.tell(&task.handle);
     task.add_initial().await?;
     task.perform(state::Event::Begin).await?;
-    task.judge_stored().await?;
+    task.assess_stored_steps().await?;
     let mut news = Vec::new();
     let service = Arc::clone(task.launcher.service());
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
@@ -131,15 +128,18 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
                 break;
             }
             Some(event) = task.recorder.inbox().next() => task.handle_batch(event).await?,
-            more @ 1.. = task.job_news.recv_many(&mut news, MAX_BATCH) => {
-                debug_assert_eq!(more, news.len());
+            1.. = task.job_news.recv_many(&mut news, MAX_BATCH) => {
                 task.handle_job_news(std::mem::take(&mut news)).await?;
             }
             event = task.advice.next_event() => task.handle_adviser(event).await?,
             // The next manager takes over the trials that continue. The requests to them are recorded.
             () = &mut out_of_reach, if stopping => break,
             () = sleep_until_wake(wake) => task.perform(state::Event::Tick).await?,
-            () = tokio::time::sleep_until(check) => task.check_leases().await?,
+            () = sleep_until(check) => {
+                task.rules.renew(&mut task.jobs, &task.advice, &task.state);
+                let (jobs, service) = (&task.jobs, task.launcher.service());
+                task.leases.check(jobs, service, &mut task.recorder, &task.announcer).await?;
+            }
         }
     }
     task.advice.close().await;
@@ -159,8 +159,18 @@ impl ExperimentTask {
         self.time.elapsed()
     }
 
-    fn new_steps(&self) -> Steps {
-        Steps::new(self.spec.objective.as_deref())
+    /// Queues the points of the experiment file, all or none, before any other trial.
+    async fn add_initial(&mut self) -> Result<(), store::Error> {
+        let is_new =
+            self.state.next_sequence() == 0 && self.state.state() == ExperimentState::Running;
+        if !is_new || self.spec.initial_trials.is_empty() {
+            return Ok(());
+        }
+        let seed = self.recorder.store().experiment().await?.map_or(0, |row| row.seed);
+        let points = new_trials::initial_points(&self.spec, seed).into_iter();
+        let points = points.map(|parameters| (self.launcher.new_trial_id(), parameters)).collect();
+        let effects = self.state.apply_change(UserChange::Add(points), self.elapsed());
+        self.perform_all(effects).await
     }
 
     /// Handles an event and the waiting ones behind it, in order. Trials that begin at the same time are recorded
@@ -176,7 +186,7 @@ impl ExperimentTask {
         for event in &events {
             // Events behind a command are handled after it.
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
-            self.adopt_first_pod(trial, attempt);
+            self.jobs.adopt_first_pod(trial, attempt, self.state.intent(trial));
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
             let is_current = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
             let Some(job) = self.jobs.get_mut(trial).filter(is_current) else { continue };
@@ -212,6 +222,42 @@ impl ExperimentTask {
         }
     }
 
+    /// Carries out a command, or returns the reason for a refusal. An error of the store concerns the experiment.
+    async fn handle_command(
+        &mut self,
+        command: Command,
+    ) -> Result<Result<(), Refused>, store::Error> {
+        let handler = CommandHandler {
+            spec: &mut self.spec,
+            recorder: &self.recorder,
+            launcher: &mut self.launcher,
+            jobs: &mut self.jobs,
+            state: &self.state,
+            advice: &mut self.advice,
+            announcer: &self.announcer,
+            stays_open: self.stays_open,
+        };
+        match handler.check(command).await {
+            Ok(CheckedCommand::Event(event)) => self.perform(event).await?,
+            Ok(CheckedCommand::UserChange(change)) => {
+                let requested = change.clone();
+                let effects = self.state.apply_change(change, self.elapsed());
+                if let UserChange::RunAgain(trial) = requested
+                    && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
+                {
+                    // Recorded at once, so that the caller sees the waiting trial, and a later manager runs it. This
+                    // does not count as a failure.
+                    let message = "it waits to run again at the user's request".to_owned();
+                    self.record_next_attempt(&trial, message).await?;
+                }
+                self.perform_all(effects).await?;
+            }
+            Ok(CheckedCommand::Directive(trial, body)) => self.jobs.push_directive(&trial, body),
+            Err(refused) => return Ok(Err(refused)),
+        }
+        Ok(Ok(()))
+    }
+
     async fn handle_reports(
         &mut self,
         trial: &TrialJobId,
@@ -220,13 +266,14 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt.clone(), job.requeued);
-        if ids::is_later(&attempt, &current) || self.is_newer_pod(trial, &attempt, &current).await?
+        if ids::is_later(&attempt, &current)
+            || self.recorder.is_newer_pod(trial, &attempt, &current).await?
         {
             self.take_over_attempt(trial, attempt).await?;
         } else if requeued || current != attempt && ids::of_old_keeper(&current) != attempt {
             return Ok(());
         }
-        self.renew_lease(trial).await?;
+        self.leases.record_renewal(trial, &self.jobs, &mut self.recorder, &self.announcer).await?;
         self.launcher.service().mark_running(trial);
         for report in fresh {
             // NNI's own keeper does not report the start.
@@ -247,6 +294,33 @@ impl ExperimentTask {
         Ok(())
     }
 
+    /// Takes over the attempt of a pod that the cluster has started again. From now on, only the reports of its agent
+    /// count, and no longer those of the earlier agent.
+    async fn take_over_attempt(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: AttemptId,
+    ) -> Result<(), store::Error> {
+        let Some(earlier) = self.jobs.replace_attempt(trial, attempt.clone()) else {
+            return Ok(());
+        };
+        if !ids::is_pod_of(&attempt, &earlier) {
+            info!(%trial, "the cluster has started its pod again");
+        }
+        let runs = self.state.is_running(trial);
+        let state = if runs { JobState::Running } else { JobState::Waiting };
+        self.recorder.record_state(trial, state, None, Some(attempt)).await?;
+        // The new agent has not received the directives for the earlier one.
+        if let Some(reason) = self.state.intent(trial) {
+            self.jobs.push_stop_directive(trial, reason);
+        }
+        if runs {
+            self.leases.begin(trial);
+            self.rules.send(trial, &mut self.jobs, &self.advice, &self.state);
+        }
+        Ok(())
+    }
+
     /// Handles a report, and returns the event that follows from it.
     fn handle_report(&mut self, trial: &TrialJobId, report: &Report) -> Option<state::Event> {
         match &report.body {
@@ -258,11 +332,11 @@ impl ExperimentTask {
             }
             ReportBody::Metric(metric) => {
                 self.state.record_metric();
-                self.judge(trial, metric)
+                self.assess_step(trial, metric)
             }
             // The agent stopped the trial by a rule of the assessor.
             ReportBody::Note { code, message } if code == EARLY_STOP => {
-                self.give_up(trial, message.clone())
+                self.give_up(trial, message)
             }
             ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN => {
                 self.announcer.notify_of_objective(trial, message);
@@ -283,36 +357,29 @@ impl ExperimentTask {
     }
 
     /// Presents a trial's next step to the assessor.
-    fn judge(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
+    fn assess_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
         if !self.advice.assesses() {
             return None;
         }
-        let job = self.jobs.get_mut(trial)?;
-        if !job.steps.insert(metric) || job.given_up.is_some() {
-            return None;
-        }
+        let job = self.jobs.add_step(trial, metric)?;
         // The first metric determines which metric counts, which the assessor's rules need.
         if metric.sequence == 0 {
             self.rules.mark_stale();
         }
-        let judgement = self.advice.step(trial, metric.sequence, &metric.value, &job.steps);
-        let Judgement::Bad { reason } = judgement else { return None };
-        self.give_up(trial, reason)
+        match self.advice.step(trial, metric.sequence, &metric.value, &job.steps) {
+            Judgement::Bad { reason } => self.give_up(trial, &reason),
+            Judgement::Good => None,
+        }
     }
 
-    /// Judges the running trials by the steps in the store. Steps that agents delivered before this manager read the
-    /// store cause no event. The last of them may be a reason to stop its trial.
-    async fn judge_stored(&mut self) -> Result<(), store::Error> {
+    /// Lets the assessor judge the running trials by the steps in the store. Steps that agents delivered before this
+    /// manager read the store cause no event. The last of them may be a reason to stop its trial.
+    async fn assess_stored_steps(&mut self) -> Result<(), store::Error> {
         let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
-        let running = self.jobs.iter().filter(|(_, job)| runs(job));
-        let running: Vec<TrialJobId> = running.map(|(trial, _)| trial.clone()).collect();
-        for trial in running {
-            let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
-            else {
-                continue;
-            };
-            if let Judgement::Bad { reason } = self.advice.judge(&trial, &job.steps)
-                && let Some(event) = self.give_up(&trial, reason)
+        for trial in self.jobs.find(runs) {
+            if let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
+                && let Judgement::Bad { reason } = self.advice.judge(&trial, &job.steps)
+                && let Some(event) = self.give_up(&trial, &reason)
             {
                 self.perform(event).await?;
             }
@@ -320,10 +387,12 @@ impl ExperimentTask {
         Ok(())
     }
 
-    fn give_up(&mut self, trial: &TrialJobId, reason: String) -> Option<state::Event> {
-        let job = self.jobs.get_mut(trial).filter(|job| job.given_up.is_none())?;
+    /// Gives up a trial for the assessor's `reason`, and returns the stop.
+    fn give_up(&mut self, trial: &TrialJobId, reason: &str) -> Option<state::Event> {
+        if !self.jobs.give_up(trial, reason) {
+            return None;
+        }
         info!(%trial, "the assessor stops the trial: {reason}");
-        job.given_up = Some(reason);
         Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
     }
 
@@ -339,103 +408,25 @@ impl ExperimentTask {
                 let reason = reason.unwrap_or_else(|| {
                     format!("given up by {}", self.advice.external_assessor_name())
                 });
-                self.give_up(&trial, reason)
+                self.give_up(&trial, &reason)
             }
             AdviserEvent::Trouble(trouble) => {
-                self.handle_trouble(trouble).await?;
+                // A trouble that holds the search stays visible until the search is resumed.
+                if trouble.is_some() || !self.state.is_held() {
+                    let name = self.advice.external_name();
+                    self.announcer.report_trouble(&mut self.recorder, name, trouble).await?;
+                }
                 None
             }
-            AdviserEvent::Lost { message } => self.handle_loss(&message).await?,
+            AdviserEvent::Lost { message } => {
+                let (name, tunes) = (self.advice.external_name(), self.advice.depends());
+                self.announcer.record_loss(&mut self.recorder, name, &message, tunes).await?;
+                tunes.then_some(state::Event::TunerLost)
+            }
         };
         match event {
             Some(event) => self.perform(event).await,
             None => Ok(()),
-        }
-    }
-
-    async fn handle_trouble(&mut self, trouble: Option<String>) -> Result<(), store::Error> {
-        // A trouble that holds the search stays visible until the search is resumed.
-        let stays = trouble.is_none() && self.state.is_held();
-        if self.announcer.trouble() == trouble.as_deref() || stays {
-            return Ok(());
-        }
-        let name = self.advice.external_name();
-        let well = || format!("{name} answers again");
-        self.announcer.notify(Notice::Message(trouble.clone().unwrap_or_else(well)));
-        self.announcer.record_trouble(&mut self.recorder, name, trouble).await
-    }
-
-    async fn handle_loss(&mut self, message: &str) -> Result<Option<state::Event>, store::Error> {
-        let depends = self.advice.depends();
-        let lost = if depends {
-            format!(
-                "the tuner is lost: {message}; after it is repaired, continue with `trial-manager resume`"
-            )
-        } else {
-            format!("the assessor is lost, so no more trials are stopped early: {message}")
-        };
-        error!("{lost}");
-        let name = self.advice.external_name();
-        self.announcer.record_trouble(&mut self.recorder, name, Some(lost)).await?;
-        Ok(depends.then_some(state::Event::TunerLost))
-    }
-
-    /// Renews the lease of an agent that has reported anything.
-    async fn renew_lease(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        if self.leases.renew(trial) && self.jobs.get(trial).is_some_and(|job| !job.ended) {
-            info!(%trial, "the agent of a lost trial reports again");
-            self.recorder.record_state(trial, JobState::Running, None, None).await?;
-            let sequence = self.jobs.get(trial).map_or(0, |job| job.sequence);
-            self.announcer.notify(Notice::Found { trial: trial.clone(), sequence });
-        }
-        Ok(())
-    }
-
-    /// Renews the agents' rules, and records the trials whose leases have expired.
-    async fn check_leases(&mut self) -> Result<(), store::Error> {
-        let expired = self.leases.expired();
-        self.renew_rules();
-        for trial in expired {
-            let seconds = self.leases.lease_s();
-            if self.jobs.get(&trial).is_some_and(|job| job.ended) {
-                info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
-                self.launcher.service().finish(&trial).await;
-                continue;
-            }
-            let message = format!(
-                "its agent has not reported for {seconds} s; its job still exists, and the agent's stored reports \
-                 are accepted when it reports again"
-            );
-            warn!(%trial, "the trial is lost: {message}");
-            let text = Some(message.clone());
-            self.recorder.record_state(&trial, JobState::Lost, text, None).await?;
-            let sequence = self.jobs.get(&trial).map_or(0, |job| job.sequence);
-            self.announcer.notify(Notice::Lost { trial, sequence, message });
-        }
-        Ok(())
-    }
-
-    /// Sends a trial's agent the rules that apply even while it cannot reach the manager.
-    fn push_rules(&mut self, trial: &TrialJobId) {
-        let others = self.state.live().saturating_sub(1);
-        let is_stopping = self.state.intent(trial).is_some();
-        let Some(job) = self.jobs.get_mut(trial) else { return };
-        let rule =
-            if is_stopping { None } else { self.rules.assessor_rule(job, &self.advice, others) };
-        self.rules.push(trial, job, rule);
-    }
-
-    /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
-    fn renew_rules(&mut self) {
-        let others = self.state.live().saturating_sub(1);
-        for trial in self.rules.due(&self.jobs) {
-            let is_stopping = self.state.intent(&trial).is_some();
-            let Some(job) = self.jobs.get_mut(&trial).filter(|_| !is_stopping) else { continue };
-            // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
-            let rule = self.rules.assessor_rule(job, &self.advice, others);
-            if rule.is_some() {
-                self.rules.push(&trial, job, rule);
-            }
         }
     }
 
@@ -448,20 +439,22 @@ impl ExperimentTask {
                 JobNews::Gone(event) => gone.push(event),
                 JobNews::Waits(waits) => waiting.push((waits, false)),
                 JobNews::Requeued(waits) => waiting.push((waits, true)),
-                JobNews::PodLeft(pod) => {
-                    if self.is_current_submission(&pod.trial, &pod.attempt) {
-                        self.handle.departed().insert(&pod.trial, pod.incarnation);
-                    }
+                JobNews::PodLeft(pod)
+                    if self.jobs.is_current_submission(&pod.trial, &pod.attempt) =>
+                {
+                    self.handle.departed().insert(&pod.trial, pod.incarnation);
                 }
                 JobNews::Image(image)
-                    if self.is_current_submission(&image.trial, &image.attempt) =>
+                    if self.jobs.is_current_submission(&image.trial, &image.attempt) =>
                 {
                     images.push(image);
                 }
-                JobNews::Placed(part) if self.is_current_submission(&part.trial, &part.attempt) => {
+                JobNews::Placed(part)
+                    if self.jobs.is_current_submission(&part.trial, &part.attempt) =>
+                {
                     self.recorder.record_part(&part).await?;
                 }
-                JobNews::Image(_) | JobNews::Placed(_) => {}
+                JobNews::PodLeft(_) | JobNews::Image(_) | JobNews::Placed(_) => {}
             }
         }
         self.handle_ends(gone).await?;
@@ -471,37 +464,35 @@ impl ExperimentTask {
         let mut waits = Vec::new();
         for (news, requeued) in waiting {
             if requeued {
-                self.record_waits(std::mem::take(&mut waits)).await?;
+                self.announcer
+                    .record_waits(&self.jobs, &mut self.recorder, std::mem::take(&mut waits))
+                    .await?;
                 self.record_requeue(news).await?;
             } else {
                 waits.push(news);
             }
         }
-        self.record_waits(waits).await
+        self.announcer.record_waits(&self.jobs, &mut self.recorder, waits).await
     }
 
-    /// Records why jobs wait.
-    async fn record_waits(&mut self, news: Vec<JobWaits>) -> Result<(), store::Error> {
-        let mut waits = Vec::new();
-        for JobWaits { trial, attempt, why } in news {
-            let job =
-                self.jobs.get(&trial).filter(|_| self.is_current_submission(&trial, &attempt));
-            // News of other attempts is outdated: the task gave them up before.
-            let Some(sequence) = job.map(|job| job.sequence) else { continue };
-            // The agent may have started the command meanwhile, which makes the reason obsolete.
-            let row = self.recorder.trial(&trial).await?;
-            if row.is_some_and(|row| row.state == JobState::Waiting) {
-                waits.push((trial, sequence, why));
-            }
-        }
-        if waits.is_empty() {
+    /// Records that a running job waits again. Another pod will run it from its beginning.
+    async fn record_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
+        if !self.jobs.is_current_submission(&news.trial, &news.attempt)
+            || self.state.intent(&news.trial).is_some()
+        {
             return Ok(());
         }
-        let reasons = waits.iter().map(|(trial, _, why)| (trial.clone(), why.clone()));
-        self.recorder.record_waits(reasons.collect()).await?;
-        for (trial, sequence, why) in waits {
-            self.announcer.notify(Notice::Waits { trial, sequence, why });
+        // The trial's agent, which had not reported yet, is gone.
+        if !self.state.is_running(&news.trial) {
+            return self.announcer.record_waits(&self.jobs, &mut self.recorder, vec![news]).await;
         }
+        let JobWaits { trial, why, .. } = news;
+        info!(%trial, "its queue has taken the trial back: {why}");
+        self.leases.end(&trial);
+        let Some(sequence) = self.jobs.requeue(&trial) else { return Ok(()) };
+        self.perform(state::Event::Requeued { trial: trial.clone() }).await?;
+        self.recorder.record_state(&trial, JobState::Waiting, Some(why.clone()), None).await?;
+        self.announcer.notify(Notice::Waits { trial, sequence, why });
         Ok(())
     }
 
@@ -513,15 +504,16 @@ impl ExperimentTask {
     /// Performs effects in order, except that all ends are recorded first and together, because other components wait
     /// for them.
     async fn perform_all(&mut self, effects: Vec<Effect>) -> Result<(), store::Error> {
-        let (ends, rest): (Vec<_>, Vec<_>) =
-            effects.into_iter().partition(|effect| matches!(effect, Effect::RecordEnd { .. }));
-        let ends = ends.into_iter().filter_map(|effect| {
-            let Effect::RecordEnd { trial, end } = effect else { return None };
-            Some((trial, end))
-        });
-        let news = self.record_ends(ends.collect()).await?;
-        let mut effects = VecDeque::from(rest);
-        for event in news {
+        let (mut ends, mut rest) = (Vec::new(), VecDeque::new());
+        for effect in effects {
+            if let Effect::RecordEnd { trial, end } = effect {
+                ends.push((trial, end));
+            } else {
+                rest.push_back(effect);
+            }
+        }
+        let mut effects = rest;
+        for event in self.record_ends(ends).await? {
             effects.extend(self.state.step(event, self.elapsed()));
         }
         while let Some(effect) = effects.pop_front() {
@@ -540,11 +532,7 @@ impl ExperimentTask {
     ) -> Result<Vec<state::Event>, store::Error> {
         match effect {
             Effect::Propose { parameter_id } => {
-                let Some(proposal) = self.advice.propose(parameter_id) else {
-                    return Ok(Vec::new());
-                };
-                let trial = self.launcher.new_trial_id();
-                return Ok(vec![state::Event::Proposed { parameter_id, proposal, trial }]);
+                return Ok(Vec::from_iter(self.propose(parameter_id)));
             }
             Effect::Launch { trial, sequence, parameter_id, parameters } => {
                 let mut new = vec![(trial, sequence, parameter_id, parameters)];
@@ -558,7 +546,10 @@ impl ExperimentTask {
             Effect::Enqueue(own) => self.enqueue(own).await?,
             Effect::Relaunch { trial } => return self.relaunch(&trial).await,
             Effect::Retry { trial, message } => self.record_retry(&trial, message).await?,
-            Effect::Replace { trial, message } => self.record_replacement(&trial, message).await?,
+            Effect::Replace { trial, message } => {
+                warn!(%trial, "the attempt is fenced: {message}");
+                self.record_next_attempt(&trial, message).await?;
+            }
             Effect::Notify(message) => self.announcer.notify(Notice::Message(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
             Effect::RecordRunning { trial } => {
@@ -583,7 +574,7 @@ impl ExperimentTask {
             Effect::Observe { trial, parameter_id, state, outcome } => {
                 self.advice.observe(&trial, parameter_id, state, &outcome);
             }
-            Effect::Teach { trial, result } => self.teach_user_result(&trial, result),
+            Effect::Teach { trial, result } => self.teach(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
                 self.time.follow(state, &self.handle);
@@ -594,6 +585,19 @@ impl ExperimentTask {
         Ok(Vec::new())
     }
 
+    /// Teaches the tuner the result of a trial of the user.
+    fn teach(&mut self, trial: &TrialJobId, value: MetricValue) {
+        let parameters = self.jobs.parameters(trial);
+        let sample = parameters.map(|parameters| Sample { parameters, value });
+        self.advice.import(Vec::from_iter(sample));
+    }
+
+    fn propose(&mut self, parameter_id: u64) -> Option<state::Event> {
+        let proposal = self.advice.propose(parameter_id)?;
+        let trial = self.launcher.new_trial_id();
+        Some(state::Event::Proposed { parameter_id, proposal, trial })
+    }
+
     /// Records that trials run, and sends their agents rules.
     async fn record_running(&mut self, trials: Vec<TrialJobId>) -> Result<(), store::Error> {
         let started = trials.iter().map(|trial| {
@@ -602,14 +606,13 @@ impl ExperimentTask {
             // If the job's pods report as separate attempts, this is the first record of the pod.
             (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
         });
-        let started = started.collect();
-        self.recorder.record_running(started).await?;
+        self.recorder.record_running(started.collect()).await?;
         for trial in trials {
             self.leases.begin(&trial);
             if let Some(job) = self.jobs.get_mut(&trial) {
                 job.running_since = Some(Instant::now());
             }
-            self.push_rules(&trial);
+            self.rules.send(&trial, &mut self.jobs, &self.advice, &self.state);
             self.announcer.notify(Notice::Running { trial });
         }
         Ok(())
@@ -624,17 +627,10 @@ impl ExperimentTask {
         let intents: Vec<_> = stops.iter().map(intent).collect();
         self.recorder.record_intents(&intents).await?;
         for (trial, reason) in stops {
-            self.push_stop_directive(trial, *reason);
+            self.jobs.push_stop_directive(trial, *reason);
             self.launcher.service().stop(trial).await;
         }
         Ok(())
-    }
-
-    fn push_stop_directive(&self, trial: &TrialJobId, reason: StopReason) {
-        if let Some(job) = self.jobs.get(trial) {
-            let stop = DirectiveBody::Stop { reason, grace_ms: None };
-            self.handle.push_directive(trial, &job.attempt, stop);
-        }
     }
 
     /// Records new trials in one commit, and submits them. Returns the ends of those that were refused.
@@ -642,24 +638,12 @@ impl ExperimentTask {
         &mut self,
         new: Vec<(TrialJobId, u64, u64, Parameters)>,
     ) -> Result<Vec<state::Event>, store::Error> {
-        let (mut rows, mut order) = (Vec::new(), Vec::new());
-        for (trial, sequence, parameter_id, parameters) in new {
-            self.advice.notify_launched(&trial, Some(parameter_id), &parameters);
-            rows.push(NewTrial {
-                id: trial.clone(),
-                sequence,
-                parameter_id: Some(parameter_id),
-                parameters: Value::Object(parameters),
-                attempt: ids::first_attempt(&trial),
-                created_at_ms: self.recorder.now_ms(),
-            });
-            order.push((trial, parameter_id));
-        }
-        self.recorder.insert_trials(&rows).await?;
-        for NewTrial { id, sequence, parameters, attempt, .. } in rows {
-            let job = Job::new(sequence, parameters, attempt, false, self.new_steps());
-            self.jobs.insert(id, job);
-        }
+        let created_at_ms = self.recorder.now_ms();
+        let order: Vec<_> = new.iter().map(|(trial, _, id, _)| (trial.clone(), *id)).collect();
+        let row = |(trial, sequence, id, parameters)| {
+            new_trials::row(trial, sequence, Some(id), parameters, created_at_ms)
+        };
+        self.insert_trials(new.into_iter().map(row).collect()).await?;
         let mut refused = Vec::new();
         for (trial, parameter_id) in order {
             refused.extend(self.submit(&trial, Some(parameter_id)).await);
@@ -667,24 +651,40 @@ impl ExperimentTask {
         Ok(refused)
     }
 
+    /// Records new trials of the user.
+    async fn enqueue(&mut self, own: Vec<UserTrial>) -> Result<(), store::Error> {
+        let now = self.recorder.now_ms();
+        let row = |UserTrial { trial, sequence, parameters }| {
+            new_trials::row(trial, sequence, None, parameters, now)
+        };
+        self.insert_trials(own.into_iter().map(row).collect()).await
+    }
+
+    /// Records new trials in one commit.
+    async fn insert_trials(&mut self, rows: Vec<NewTrial>) -> Result<(), store::Error> {
+        self.recorder.insert_trials(&rows).await?;
+        for row in rows {
+            if let Value::Object(parameters) = &row.parameters {
+                self.advice.notify_launched(&row.id, row.parameter_id, parameters);
+            }
+            self.jobs.add_new(row);
+        }
+        Ok(())
+    }
+
     /// Submits a recorded trial and returns the resulting events. A refusal ends the trial and not the experiment.
     async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
         let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
-        let submitted = self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await;
-        let Err(error) = submitted else { return Vec::new() };
-        // Such an error is only returned if the experiment must stop: otherwise, the launcher tries again.
-        let stop = error.is_transient().then_some(state::Event::ExperimentStopRequested);
-        let message = chain(&error);
-        warn!(%trial, "the trial could not be submitted: {message}");
-        let gone = JobEnd { message: Some(message), ..JobEnd::default() };
-        let trial = trial.clone();
-        let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
-        stop.into_iter().chain([gone]).collect()
+        self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await
     }
 
-    /// Returns whether `attempt` is the submission that the trial waits for.
-    fn is_current_submission(&self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
-        self.jobs.get(trial).is_some_and(|job| job.is_submission(attempt))
+    /// Submits another attempt of a trial.
+    async fn relaunch(&mut self, trial: &TrialJobId) -> Result<Vec<state::Event>, store::Error> {
+        let Some(row) = self.recorder.trial(trial).await? else { return Ok(Vec::new()) };
+        let Some(attempt) = self.jobs.begin_next_attempt(trial) else { return Ok(Vec::new()) };
+        self.recorder.record_intents(&[(trial.clone(), None)]).await?;
+        self.recorder.record_state(trial, JobState::Waiting, None, Some(attempt)).await?;
+        Ok(self.submit(trial, row.parameter_id).await)
     }
 
     /// Records the experiment's state.

@@ -6,17 +6,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tracing::error;
 use trial_protocol::TrialJobId;
 
+use super::live_jobs::LiveJobs;
 use super::recorder::Recorder;
 use crate::config::{ExperimentSpec, NotificationsSpec};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
+use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
 use crate::notifications::event::{self, About, Best, Notification};
 use crate::search::tuner::OptimizeMode;
 use crate::store::{self, NewNotification};
+use crate::training_service::JobWaits;
 
 /// Sends announcements, and remembers earlier ones.
 pub(super) struct Announcer {
@@ -70,9 +74,33 @@ impl Announcer {
         }
     }
 
-    /// Returns the trouble, as recorded in the store.
-    pub(super) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+    /// Records and reports why jobs wait.
+    pub(super) async fn record_waits(
+        &self,
+        jobs: &LiveJobs,
+        recorder: &mut Recorder,
+        news: Vec<JobWaits>,
+    ) -> Result<(), store::Error> {
+        let mut waits = Vec::new();
+        for JobWaits { trial, attempt, why } in news {
+            let job = jobs.get(&trial).filter(|_| jobs.is_current_submission(&trial, &attempt));
+            // News of other attempts is outdated: the task gave them up before.
+            let Some(sequence) = job.map(|job| job.sequence) else { continue };
+            // The agent may have started the command meanwhile, which makes the reason obsolete.
+            let row = recorder.trial(&trial).await?;
+            if row.is_some_and(|row| row.state == JobState::Waiting) {
+                waits.push((trial, sequence, why));
+            }
+        }
+        if waits.is_empty() {
+            return Ok(());
+        }
+        let reasons = waits.iter().map(|(trial, _, why)| (trial.clone(), why.clone()));
+        recorder.record_waits(reasons.collect()).await?;
+        for (trial, sequence, why) in waits {
+            self.notify(Notice::Waits { trial, sequence, why });
+        }
+        Ok(())
     }
 
     /// Records the experiment's state. An end is recorded together with its notification.
@@ -120,8 +148,41 @@ impl Announcer {
         self.record(recorder, Some(why), event).await
     }
 
-    /// Records the trouble with the adviser `name`, or its end.
-    pub(super) async fn record_trouble(
+    /// Reports and records the trouble with the adviser `name`, or its end.
+    pub(super) async fn report_trouble(
+        &mut self,
+        recorder: &mut Recorder,
+        name: &str,
+        trouble: Option<String>,
+    ) -> Result<(), store::Error> {
+        if self.trouble == trouble {
+            return Ok(());
+        }
+        let well = || format!("{name} answers again");
+        self.notify(Notice::Message(trouble.clone().unwrap_or_else(well)));
+        self.record_trouble(recorder, name, trouble).await
+    }
+
+    /// Logs and records that the adviser `name` is lost. `tunes`: the search depends on it.
+    pub(super) async fn record_loss(
+        &mut self,
+        recorder: &mut Recorder,
+        name: &str,
+        message: &str,
+        tunes: bool,
+    ) -> Result<(), store::Error> {
+        let lost = if tunes {
+            format!(
+                "the tuner is lost: {message}; after it is repaired, continue with `trial-manager resume`"
+            )
+        } else {
+            format!("the assessor is lost, so no more trials are stopped early: {message}")
+        };
+        error!("{lost}");
+        self.record_trouble(recorder, name, Some(lost)).await
+    }
+
+    async fn record_trouble(
         &mut self,
         recorder: &mut Recorder,
         name: &str,

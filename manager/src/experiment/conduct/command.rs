@@ -1,35 +1,52 @@
-//! The commands of users to a running experiment. They are checked against the store, recorded and carried out. Results
-//! from elsewhere and a new search space are also recorded first, so that a resumed search has them.
+//! The commands of users to a running experiment. They are checked against the store. New limits, results from elsewhere
+//! and a new search space are recorded at once, so that a resumed search has them. The experiment's task does the rest.
 
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
-use super::{ExperimentTask, Job, prepare};
-use crate::config::{self, MOST_AT_A_TIME, TunerChoice};
+use super::announcer::Announcer;
+use super::launcher::JobLauncher;
+use super::live_jobs::LiveJobs;
+use super::new_trials::complete_point;
+use super::prepare;
+use super::recorder::Recorder;
+use crate::config::{self, ExperimentSpec, MOST_AT_A_TIME, TunerChoice};
+use crate::experiment::advice::Advice;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::experiment::notice::Notice;
-use crate::experiment::state::{self, Effect, ExperimentState, UserChange};
-use crate::job_state::JobState;
+use crate::experiment::state::{self, ExperimentState, State, UserChange};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{Learner, samples};
 use crate::search::tuner::{self, Outcome, Sample, TRIAL_BUDGET};
-use crate::store::{self, ImportedRow, TrialRow};
+use crate::store::{ImportedRow, TrialRow};
 use crate::util::errors::chain;
 
-impl ExperimentTask {
-    /// Carries out a command, or returns the reason for a refusal. An error of the store concerns the experiment.
-    pub(super) async fn handle_command(
-        &mut self,
-        command: Command,
-    ) -> Result<Result<(), Refused>, store::Error> {
-        if self.recorder.store().database().write_error().is_some()
-            && let Err(error) = self.recorder.store().database().probe().await
+/// Checks and records the commands to an experiment.
+pub(super) struct CommandHandler<'a> {
+    pub(super) spec: &'a mut ExperimentSpec,
+    pub(super) recorder: &'a Recorder,
+    pub(super) launcher: &'a mut JobLauncher,
+    pub(super) jobs: &'a mut LiveJobs,
+    pub(super) state: &'a State,
+    pub(super) advice: &'a mut Advice,
+    pub(super) announcer: &'a Announcer,
+    /// `true` if a search that is done may continue.
+    pub(super) stays_open: bool,
+}
+
+impl CommandHandler<'_> {
+    /// Checks a command, and records what a resumed search needs. Returns what remains to be done, or the reason for a
+    /// refusal.
+    pub(super) async fn check(mut self, command: Command) -> Result<CheckedCommand, Refused> {
+        let database = self.recorder.store().database();
+        if database.write_error().is_some()
+            && let Err(error) = database.probe().await
         {
-            return Ok(Err(Refused::Held(chain(&error))));
+            return Err(Refused::Held(chain(&error)));
         }
-        let checked = match command {
+        match command {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
             Command::Retry(trial) => self.retry(trial).await,
             Command::Add { trial, parameters } => self.add(trial, &parameters).await,
@@ -40,35 +57,7 @@ impl ExperimentTask {
             Command::Limit(limits) => self.limit(&limits).await,
             Command::Import(list) => self.import(&list).await,
             Command::Space(space) => self.change_space(space).await,
-        };
-        match checked {
-            Ok(CheckedCommand::Event(event)) => self.perform(event).await?,
-            Ok(CheckedCommand::UserChange(change)) => {
-                let requested = change.clone();
-                let effects = self.state.apply_change(change, self.elapsed());
-                if let UserChange::RunAgain(trial) = requested
-                    && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
-                {
-                    // Recorded at once, so that the caller sees the waiting trial, and a later manager runs it.
-                    self.record_requested_retry(&trial).await?;
-                }
-                self.perform_all(effects).await?;
-            }
-            Ok(CheckedCommand::Directive(trial, body)) => {
-                if let Some(job) = self.jobs.get(&trial) {
-                    self.handle.push_directive(&trial, &job.attempt, body);
-                }
-            }
-            Err(refused) => return Ok(Err(refused)),
         }
-        Ok(Ok(()))
-    }
-
-    /// Makes a trial wait for another attempt at the user's request, which does not count as a failure.
-    async fn record_requested_retry(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
-        let message = "it waits to run again at the user's request".to_owned();
-        self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
     }
 
     async fn stop_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, Refused> {
@@ -105,18 +94,39 @@ impl ExperimentTask {
             return Err(Refused::NotEnded { trial, state: row.state });
         }
         self.require_active()?;
-        let job = self.ended_job(row);
-        self.jobs.insert(trial.clone(), job);
+        let TrialRow { sequence, parameters, attempt, .. } = row;
+        self.jobs.add(trial.clone(), sequence, parameters, attempt, true);
         Ok(CheckedCommand::UserChange(UserChange::RunAgain(trial)))
     }
 
-    /// Returns the state of a trial that runs again.
-    fn ended_job(&self, row: TrialRow) -> Job {
-        let TrialRow { sequence, parameters, attempt, .. } = row;
-        Job::new(sequence, parameters, attempt, true, self.new_steps())
+    /// Checks a point of the user and completes it.
+    async fn add(
+        &mut self,
+        trial: TrialJobId,
+        given: &Parameters,
+    ) -> Result<CheckedCommand, Refused> {
+        self.require_active()?;
+        if self.state.is_full() {
+            return Err(Refused::Full { limit: self.state.next_sequence() });
+        }
+        if self.state.state() == ExperimentState::NoMoreTrial {
+            return Err(Refused::LastTrials);
+        }
+        if !self.launcher.reserve_trial_id(&trial) {
+            return Err(Refused::Wrong(format!(
+                "trial {trial} already exists; send the request again"
+            )));
+        }
+        let Some(row) = self.recorder.store().experiment().await? else {
+            return Err(Refused::NotRunning);
+        };
+        let number = self.state.next_sequence();
+        let parameters = complete_point(self.spec, given, row.seed, number);
+        let parameters = parameters.map_err(|error| Refused::Wrong(error.to_string()))?;
+        Ok(CheckedCommand::UserChange(UserChange::Add(vec![(trial, parameters)])))
     }
 
-    pub(super) fn require_active(&self) -> Result<(), Refused> {
+    fn require_active(&self) -> Result<(), Refused> {
         match self.state.state() {
             ExperimentState::Running
             | ExperimentState::NoMoreTrial
@@ -171,7 +181,7 @@ impl ExperimentTask {
         set("maxTrialNumber", trials.map(|value| json!(value)));
         set("maxExperimentDuration", written.as_ref().map(|duration| duration.written.clone()));
         self.recorder.store().set_canonical(canonical.clone()).await?;
-        let spec = &mut self.spec;
+        let spec = &mut *self.spec;
         spec.canonical = canonical;
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
         spec.max_trial_number = trials.or(spec.max_trial_number);
@@ -236,7 +246,7 @@ impl ExperimentTask {
                 let none = Parameters::new();
                 let ended = !prepare::is_interrupted(&row) && row.state.is_final();
                 let outcome =
-                    prepare::stored_outcome(self.recorder.store(), &self.spec, &row).await?;
+                    prepare::stored_outcome(self.recorder.store(), self.spec, &row).await?;
                 let Some(id) = row.parameter_id else {
                     let parameters = row.parameters.as_object().unwrap_or(&none).clone();
                     if let (true, Outcome::Result(value)) = (ended, outcome) {

@@ -1,10 +1,11 @@
 //! Handles the ends of jobs. Ends at the same time are handled together, since a commit for one costs as much as for a
-//! hundred. [`ending`] decides the final state of a trial.
+//! hundred. [`ending`] decides the final state of a trial. An end is recorded as such, or as the wait for another attempt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tracing::info;
 use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
 };
@@ -38,7 +39,7 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         // Events of other attempts are outdated: the task gave them up before.
         events.retain(|event| {
-            self.is_current_submission(&event.trial, &event.attempt)
+            self.jobs.is_current_submission(&event.trial, &event.attempt)
                 && self.state.is_live(&event.trial)
         });
         if events.is_empty() {
@@ -80,7 +81,7 @@ impl ExperimentTask {
         if let Some(verdict) = &verdict
             && verdict.stop == Some(StopReason::EarlyStop)
             && self.state.intent(&trial).is_none()
-            && let Some(stop) = self.give_up(&trial, verdict.message.clone())
+            && let Some(stop) = self.give_up(&trial, &verdict.message)
         {
             // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
             self.perform(stop).await?;
@@ -202,6 +203,38 @@ impl ExperimentTask {
         Ok(TrialResult { last: Some(value), ..found })
     }
 
+    /// Remembers a trial whose agent has reported the end, if the trial may end before its job.
+    pub(super) fn note_final_verdict(&mut self, trial: &TrialJobId, verdict: &Verdict) {
+        if let Some(job) = self.jobs.get(trial)
+            && ending::is_final(verdict)
+            && self.launcher.service().ends_with_verdict()
+        {
+            self.final_verdicts.push((trial.clone(), job.attempt.clone()));
+        }
+    }
+
+    /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
+    pub(super) async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
+        let mut noted = std::mem::take(&mut self.final_verdicts);
+        // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
+        let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
+        noted.retain(|(trial, attempt)| {
+            !is_interrupted && self.jobs.is_current_submission(trial, attempt)
+        });
+        if noted.is_empty() {
+            return Ok(false);
+        }
+        let mut ends = Vec::new();
+        for (trial, attempt) in noted {
+            info!(%trial, "its agent has reported the end; not waiting for its job");
+            self.launcher.service().hand_over(&trial).await;
+            ends.push(JobEvent::unexplained(trial, attempt));
+        }
+        // The future is boxed, because this call handles waiting events, as its caller does.
+        Box::pin(self.handle_ends(ends)).await?;
+        Ok(true)
+    }
+
     /// Records ends in one commit, and reports them. Returns the points whose results are now complete.
     pub(super) async fn record_ends(
         &mut self,
@@ -210,9 +243,8 @@ impl ExperimentTask {
         let (mut changes, mut ended) = (Vec::new(), Vec::new());
         for (trial, mut end) in ends {
             self.leases.end(&trial);
+            self.jobs.end(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
-            self.handle.forget(&trial, &job.attempt);
-            self.handle.departed().forget(&trial);
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }
@@ -248,6 +280,33 @@ impl ExperimentTask {
         let known = ended.into_iter().filter_map(|end| self.report_end(end));
         let known: Vec<_> = known.collect();
         Ok(if self.spec.trial_repeats > 1 { known } else { Vec::new() })
+    }
+
+    /// Records that a trial will be retried, with the number of its next attempt. If the manager dies before that
+    /// attempt begins, the next manager submits it, because the store contains no end of that attempt.
+    pub(super) async fn record_retry(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+    ) -> Result<(), store::Error> {
+        info!(%trial, "the trial failed: {message}");
+        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
+        self.recorder.record_retry(trial, message, attempt).await
+    }
+
+    /// Records that a trial waits for another attempt, which is no retry.
+    pub(super) async fn record_next_attempt(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+    ) -> Result<(), store::Error> {
+        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
+        self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
+    }
+
+    fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
+        self.leases.end(trial);
+        self.jobs.reserve_next_attempt(trial)
     }
 
     /// Reports a recorded end: the trial, its position and its parameters. Returns the point if its results are now

@@ -3,17 +3,20 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use tracing::warn;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::inbox::Inbox;
 use super::job::Job;
+use super::transient_errors::TransientError as _;
 use crate::config::render_command;
 use crate::experiment::code_recorder::CodeRecorder;
+use crate::experiment::ending::JobEnd;
+use crate::experiment::state;
 use crate::search::search_space::Parameters;
 use crate::token::Secret;
-use crate::training_service::{
-    SubmitError, Token, TrainingService, TrialJobSpec, parameter_record,
-};
+use crate::training_service::{Token, TrainingService, TrialJobSpec, parameter_record};
+use crate::util::errors::chain;
 use crate::util::ids;
 
 /// Creates and submits the jobs of an experiment.
@@ -62,21 +65,32 @@ impl JobLauncher {
         self.used_ids.insert(id.clone())
     }
 
-    /// Submits a trial's attempt. While a disk is full it tries again, and `inbox` keeps arriving events.
+    /// Submits a trial's attempt, and returns the resulting events. A refusal ends the trial and not the experiment.
+    /// While a disk is full it tries again, and `inbox` keeps arriving events.
     pub(super) async fn submit(
         &self,
         inbox: &mut Inbox,
         trial: &TrialJobId,
         job: &mut Job,
         parameter_id: Option<u64>,
-    ) -> Result<(), SubmitError> {
+    ) -> Vec<state::Event> {
         job.submitted = true;
         let spec = self.job_spec(trial, job, parameter_id);
-        inbox.retry_while_transient(|| self.service.submit(&spec)).await?;
-        if let Some(code) = &self.code {
-            code.record(trial, &spec.attempt);
-        }
-        Ok(())
+        let submitted = inbox.retry_while_transient(|| self.service.submit(&spec)).await;
+        let Err(error) = submitted else {
+            if let Some(code) = &self.code {
+                code.record(trial, &spec.attempt);
+            }
+            return Vec::new();
+        };
+        // Such an error is only returned if the experiment must stop: otherwise, the launcher tries again.
+        let stop = error.is_transient().then_some(state::Event::ExperimentStopRequested);
+        let message = chain(&error);
+        warn!(%trial, "the trial could not be submitted: {message}");
+        let gone = JobEnd { message: Some(message), ..JobEnd::default() };
+        let trial = trial.clone();
+        let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
+        stop.into_iter().chain([gone]).collect()
     }
 
     fn job_spec(&self, trial: &TrialJobId, job: &Job, parameter_id: Option<u64>) -> TrialJobSpec {

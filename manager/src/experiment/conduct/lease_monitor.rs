@@ -8,12 +8,21 @@
 //! report. Its job may still exist, for instance as a pod with a running sidecar, or on a node that went down. The
 //! manager then stops the job, and the trial ends as its agent reported.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::{info, warn};
 use trial_protocol::TrialJobId;
 
+use super::announcer::Announcer;
+use super::live_jobs::LiveJobs;
+use super::recorder::Recorder;
 use crate::experiment::lease::Leases;
+use crate::experiment::notice::Notice;
+use crate::job_state::JobState;
+use crate::store;
+use crate::training_service::TrainingService;
 
 /// The leases, and the time of the last check.
 pub(super) struct LeaseMonitor {
@@ -37,27 +46,63 @@ impl LeaseMonitor {
         self.leases.check_interval()
     }
 
-    /// Returns the time that an agent may be silent, in seconds.
-    pub(super) fn lease_s(&self) -> u64 {
-        self.leases.lease().as_secs()
-    }
-
     /// Returns the trials whose leases have expired since the last check.
-    pub(super) fn expired(&mut self) -> Vec<TrialJobId> {
+    fn expired(&mut self) -> Vec<TrialJobId> {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.checked_at);
         self.checked_at = now;
         self.leases.advance(passed)
     }
 
+    /// Renews the lease of an agent that has reported anything. If its trial was lost, records that the trial runs.
+    pub(super) async fn record_renewal(
+        &mut self,
+        trial: &TrialJobId,
+        jobs: &LiveJobs,
+        recorder: &mut Recorder,
+        announcer: &Announcer,
+    ) -> Result<(), store::Error> {
+        if self.leases.renew(trial) && jobs.get(trial).is_some_and(|job| !job.ended) {
+            info!(%trial, "the agent of a lost trial reports again");
+            recorder.record_state(trial, JobState::Running, None, None).await?;
+            let sequence = jobs.sequence(trial);
+            announcer.notify(Notice::Found { trial: trial.clone(), sequence });
+        }
+        Ok(())
+    }
+
+    /// Records the trials whose leases have expired.
+    pub(super) async fn check(
+        &mut self,
+        jobs: &LiveJobs,
+        service: &Arc<dyn TrainingService>,
+        recorder: &mut Recorder,
+        announcer: &Announcer,
+    ) -> Result<(), store::Error> {
+        let expired = self.expired();
+        for trial in expired {
+            let seconds = self.leases.lease().as_secs();
+            if jobs.get(&trial).is_some_and(|job| job.ended) {
+                info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
+                service.finish(&trial).await;
+                continue;
+            }
+            let message = format!(
+                "its agent has not reported for {seconds} s; its job still exists, and the agent's stored reports \
+                 are accepted when it reports again"
+            );
+            warn!(%trial, "the trial is lost: {message}");
+            let text = Some(message.clone());
+            recorder.record_state(&trial, JobState::Lost, text, None).await?;
+            let sequence = jobs.sequence(&trial);
+            announcer.notify(Notice::Lost { trial, sequence, message });
+        }
+        Ok(())
+    }
+
     /// Begins a trial's lease.
     pub(super) fn begin(&mut self, trial: &TrialJobId) {
         self.leases.begin(trial, false);
-    }
-
-    /// Renews a trial's lease. Returns whether the trial was lost.
-    pub(super) fn renew(&mut self, trial: &TrialJobId) -> bool {
-        self.leases.renew(trial)
     }
 
     /// Ends a trial's lease.

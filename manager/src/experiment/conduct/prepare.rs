@@ -13,6 +13,7 @@ use super::announcer::Announcer;
 use super::command::as_samples;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
+use super::live_jobs::LiveJobs;
 use super::recorder::Recorder;
 use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
@@ -79,12 +80,12 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         ),
         leases,
         announcer,
+        jobs: LiveJobs::new(jobs, deps.handle.clone(), deps.spec.objective.clone()),
         advice: deps.advice,
         handle: deps.handle,
         job_news: deps.jobs,
         spec: deps.spec,
         state,
-        jobs,
         pending_ends: HashMap::new(),
         final_verdicts: Vec::new(),
         points,
@@ -158,15 +159,12 @@ fn policy(spec: &ExperimentSpec) -> Policy {
 
 /// Repeats the directives and stops that an earlier manager may not have sent before it died.
 async fn repeat_directives(task: &mut ExperimentTask) {
-    let running = task.jobs.iter().filter(|(_, job)| job.running_since.is_some() && !job.ended);
-    let running: Vec<_> = running.map(|(trial, _)| trial.clone()).collect();
-    for trial in running {
-        task.push_rules(&trial);
+    for trial in task.jobs.find(|job| job.running_since.is_some() && !job.ended) {
+        task.rules.send(&trial, &mut task.jobs, &task.advice, &task.state);
     }
-    let trials: Vec<_> = task.jobs.keys().cloned().collect();
-    for trial in trials {
+    for trial in task.jobs.find(|_| true) {
         if let Some(reason) = task.state.intent(&trial) {
-            task.push_stop_directive(&trial, reason);
+            task.jobs.push_stop_directive(&trial, reason);
             // The earlier manager itself stopped the trials that its end interrupted. A second stop would cut their
             // grace period short.
             if reason != StopReason::ManagerShutdown {

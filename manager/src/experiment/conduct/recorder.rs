@@ -16,6 +16,7 @@ use crate::store::{
 };
 use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
+use crate::util::ids;
 
 /// The store of an experiment, and the inbox that keeps events during a wait for it.
 pub(super) struct Recorder {
@@ -112,14 +113,21 @@ impl Recorder {
         self.record_changes(&changes).await
     }
 
-    /// Returns the attempts of a trial in the order of their first reports.
-    pub(super) async fn attempts(
+    /// Returns whether the first report of this pod came after that of the present one. The names of two pods do not
+    /// show which is newer, and their clocks may disagree.
+    pub(super) async fn is_newer_pod(
         &mut self,
         trial: &TrialJobId,
-    ) -> Result<Vec<AttemptId>, store::Error> {
-        let rows =
-            self.inbox.retry_while_transient(|| self.store.queries().attempts(trial)).await?;
-        Ok(rows.into_iter().map(|row| row.attempt).collect())
+        attempt: &AttemptId,
+        current: &AttemptId,
+    ) -> Result<bool, store::Error> {
+        if !ids::is_another_pod(attempt, current) {
+            return Ok(false);
+        }
+        let attempts = || self.store.queries().attempts(trial);
+        let attempts = self.inbox.retry_while_transient(attempts).await?;
+        let position = |of: &AttemptId| attempts.iter().position(|known| known.attempt == *of);
+        Ok(position(attempt) > position(current))
     }
 
     /// Records changes of several trials in one commit.

@@ -8,15 +8,16 @@
 //! The exception is a trial that succeeds in less than about three quarters of the shortest time so far. Such a trial
 //! cannot be foreseen, and the documentation mentions the case.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use trial_protocol::{Better, DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
 
 use super::job::Job;
+use super::live_jobs::LiveJobs;
 use crate::experiment::Handle;
 use crate::experiment::advice::Advice;
+use crate::experiment::state::State;
 use crate::search::assessor::Bounds;
 use crate::search::class_args::OptimizeMode;
 
@@ -64,17 +65,36 @@ impl StopRules {
         self.is_stale = true;
     }
 
-    /// Returns the trials that need new rules of the assessor, because it has learned something or their rules are
-    /// about to expire.
-    pub(super) fn due(&mut self, jobs: &HashMap<TrialJobId, Job>) -> Vec<TrialJobId> {
+    /// Sends a trial's agent the rules that apply even while it cannot reach the manager.
+    pub(super) fn send(
+        &self,
+        trial: &TrialJobId,
+        jobs: &mut LiveJobs,
+        advice: &Advice,
+        state: &State,
+    ) {
+        let is_stopping = state.intent(trial).is_some();
+        let Some(job) = jobs.get_mut(trial) else { return };
+        let rule = if is_stopping { None } else { self.assessor_rule(job, advice, others(state)) };
+        self.push(trial, job, rule);
+    }
+
+    /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
+    pub(super) fn renew(&mut self, jobs: &mut LiveJobs, advice: &Advice, state: &State) {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
         let is_due = |job: &Job| is_stale || job.renew_at.is_some_and(|at| now >= at);
-        let due = jobs.iter().filter(|(_, job)| job.running_since.is_some() && is_due(job));
-        due.map(|(trial, _)| trial.clone()).collect()
+        let due = jobs.iter_mut().filter(|(_, job)| job.running_since.is_some() && is_due(job));
+        for (trial, job) in due.filter(|(trial, _)| state.intent(trial).is_none()) {
+            // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
+            let rule = self.assessor_rule(job, advice, others(state));
+            if rule.is_some() {
+                self.push(trial, job, rule);
+            }
+        }
     }
 
     /// Sends a trial's agent the trial's time limit, and a rule of the assessor.
-    pub(super) fn push(&self, trial: &TrialJobId, job: &mut Job, assessors: Option<LeasedRule>) {
+    fn push(&self, trial: &TrialJobId, job: &mut Job, assessors: Option<LeasedRule>) {
         let mut rules = Vec::new();
         if let Some(limit) = self.limit {
             let when = StopWhen::RunningFor { ms: ms(limit) };
@@ -91,12 +111,7 @@ impl StopRules {
     }
 
     /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
-    pub(super) fn assessor_rule(
-        &self,
-        job: &Job,
-        advice: &Advice,
-        others: usize,
-    ) -> Option<LeasedRule> {
+    fn assessor_rule(&self, job: &Job, advice: &Advice, others: usize) -> Option<LeasedRule> {
         let lease = self.lease()?;
         let name = job.steps.plain_name()?.to_owned();
         let Bounds { mode, from, bounds } = advice.bounds(&job.steps, others)?;
@@ -118,6 +133,11 @@ impl StopRules {
         let lease = (self.shortest_success? / 2).min(MAX_RULE_LEASE);
         (lease >= 2 * self.check_interval).then_some(lease)
     }
+}
+
+/// Returns the number of other trials that may end before a live trial.
+fn others(state: &State) -> usize {
+    state.live().saturating_sub(1)
 }
 
 fn ms(time: Duration) -> u64 {
