@@ -59,7 +59,7 @@ pub const BACKOFF: (Duration, Duration) =
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 /// The extra time after [`Settings::flush`] for a busy manager, if undelivered reports are only in memory. The
 /// manager's disk may be full, which a person has to fix.
-pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
+pub const FINAL_DELIVERY_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The reason for undelivered reports if no request failed.
 const NOT_IN_TIME: &str = "the manager did not take them in time";

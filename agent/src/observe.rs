@@ -165,7 +165,7 @@ impl Observer {
     /// Takes a sample.
     pub fn sample(&mut self, remarks: &mut Vec<Remark>) -> Sample {
         let now = self.started.elapsed();
-        self.gpus.tick(now);
+        self.gpus.drive_probe(now);
         let reader = &mut self.processes;
         if reader.is_none() {
             *reader = ProcessReader::new();
@@ -176,7 +176,7 @@ impl Observer {
         let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
         self.process_peak_bytes = self.process_peak_bytes.max(memory);
         if self.gpus.board.is_empty() {
-            self.cards.tick();
+            self.cards.request_reading();
         }
         let nvidia = self.gpus.board.current(now);
         let gpus = if nvidia.is_empty() { self.cards.board.current(now) } else { nvidia };
@@ -214,13 +214,13 @@ impl Observer {
 
     /// Processes a line from the GPU probe.
     pub fn record_gpu_row(&mut self, line: &str) -> Vec<Remark> {
-        let events = self.gpus.enter_row(line, self.started.elapsed());
+        let events = self.gpus.add_row(line, self.started.elapsed());
         lost(events)
     }
 
     /// Processes a reading of the cards.
     pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<Remark> {
-        let events = self.cards.enter(cards, self.started.elapsed());
+        let events = self.cards.add_reading(cards, self.started.elapsed());
         lost(events)
     }
 

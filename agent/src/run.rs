@@ -93,7 +93,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     // Before the trial starts, because another process may already run this attempt.
     let spool_dir = spool_dir(&prepared);
     let claim = (settings.identity != Identity::None)
-        .then(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
+        .then(|| Claim::acquire(spool_dir.as_deref(), &settings.attempt));
     if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
         tracing::error!("attempt {} is already running; not started twice", settings.attempt);
         return ExitCode::from(KEEPER_FAULT);

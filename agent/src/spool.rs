@@ -58,7 +58,7 @@ mod tests;
 
 pub use lane_files::LaneFiles;
 pub use lock::Claim;
-use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, take};
+use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, first_records};
 pub use record::Record;
 
 /// The maximum number of bytes of logs that may wait for a disk that writes.
@@ -198,7 +198,7 @@ impl Spool {
     /// Opens the spool. Never fails: if the directory cannot be used, reports are kept in memory, and a warning gives
     /// the reason.
     pub fn open(options: Options) -> Opened {
-        let claim = Claim::take(options.dir.as_deref(), &options.attempt);
+        let claim = Claim::acquire(options.dir.as_deref(), &options.attempt);
         Self::open_claimed(options, claim)
     }
 
@@ -296,7 +296,7 @@ impl Spool {
 
     /// Waits until most of the logs are on the disk. The caller is the thread that reads the trial's output, possibly
     /// faster than the disk can write it. A hanging disk is waited for once, for at most [`DISK_TIMEOUT`].
-    pub fn settle(&self) {
+    pub fn wait_for_disk(&self) {
         let mut state = self.shared.lock();
         while state.disk == DiskState::Well
             && !state.disk_wait_timed_out
@@ -335,7 +335,10 @@ impl Spool {
             let own = state.lane_mut(lane);
             let Some(through) = own.spilled_through else {
                 let offered = |entry: &&QueuedReport| entry.written || unwritten_too;
-                return take(own.memory.iter().take_while(offered).map(|e| &e.record), max_bytes);
+                return first_records(
+                    own.memory.iter().take_while(offered).map(|e| &e.record),
+                    max_bytes,
+                );
             };
             let after = own.acked;
             let (sender, answer) = oneshot::channel();

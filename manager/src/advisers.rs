@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
-pub use self::preflight::{look, look_for, look_for_program};
+pub use self::preflight::{find_command, find_program, import_modules};
 pub use self::registry::find_nni_config;
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -128,7 +128,7 @@ pub struct Setting {
     /// The GPUs that a Python algorithm may use. `None` for no GPU.
     pub gpus: Option<Vec<u64>>,
     /// The time that a program may take for an answer without sending anything. Then it is restarted.
-    pub patience: Duration,
+    pub silence_timeout: Duration,
     /// The variables that are removed from the program's environment.
     pub secret_variables: Vec<String>,
 }
@@ -248,7 +248,7 @@ impl ExternalAdviser {
     }
 
     /// Waits for the next event. Never returns once the program has failed permanently.
-    pub async fn heard(&mut self) -> AdviserEvent {
+    pub async fn next_event(&mut self) -> AdviserEvent {
         match self.events.recv().await {
             Some(event) => event,
             None => std::future::pending().await,

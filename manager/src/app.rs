@@ -28,7 +28,7 @@ use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
 pub use self::home::serve_home;
-pub use self::idle::{again, clean};
+pub use self::idle::{clean, retry_trials};
 pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
 use self::opened::Opened;
@@ -36,7 +36,7 @@ use self::served::Served;
 pub use self::servers::{home_of, manager_of, viewer_of};
 use self::serving::{Parts, Serving};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
-pub use self::trial_program::look_for_trial_program;
+pub use self::trial_program::find_trial_program;
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::CodeRecorder;
@@ -245,7 +245,7 @@ fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
 }
 
 /// Checks whether trials can run as the experiment specifies, without starting anything.
-pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
+pub async fn check_platform(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
     let context =
         CheckContext { id: &ids::experiment(), spec, agent: agent.as_deref(), is_new: true };
     platform(&spec.training_service).check(context).await?;
@@ -264,13 +264,13 @@ pub async fn try_case(
 
 /// Asks an external tuner for one set of parameters, and returns its name and its problem, if any. `None` if the
 /// tuner is built in.
-pub async fn ask_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
-    advisers::ask(spec).await
+pub async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+    advisers::try_tuner(spec).await
 }
 
 /// Checks whether the external tuner and assessor can run, and returns the name and the problem of each.
-pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
-    advisers::look(spec).await
+pub async fn check_advisers(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
+    advisers::check(spec).await
 }
 
 impl Running {

@@ -176,7 +176,7 @@ impl CodeArchive {
         let tracker = CodeTracker::new(self.0.directory.clone())
             .keeping_diffs(self.0.file.with_file_name(DIFFS_FOLDER));
         let failed = |source| Error::Read { path: self.0.directory.clone(), source };
-        let version = tracker.look_with_git().await.1.map_err(failed)?;
+        let version = tracker.read_version_with_git().await.1.map_err(failed)?;
         let text =
             serde_json::to_vec(&version).expect("a version has no map with other keys than text");
         if let Err(error) = tokio::fs::write(&note, text).await {

@@ -137,9 +137,9 @@ impl ExperimentSpec {
         self.optimize_mode_assumed.then(|| {
             format!(
                 "the experiment file states no direction; {} is assumed, the default of {}; state it with `objective: {{direction: {}}}`",
-                self.optimize_mode.word(),
+                self.optimize_mode.as_str(),
                 self.tuner.name(),
-                self.optimize_mode.word(),
+                self.optimize_mode.as_str(),
             )
         })
     }
@@ -173,7 +173,7 @@ impl ExperimentSpec {
         let tuner = self.tuner.class_without_mode().map(|class| (self.tuner.section(), class));
         let assessor = self.assessor.as_ref().and_then(AssessorChoice::class_without_mode);
         let untold = tuner.into_iter().chain(assessor.map(|class| ("assessor", class)));
-        let mode = self.optimize_mode.word();
+        let mode = self.optimize_mode.as_str();
         let advice = untold.map(|(section, class)| {
             format!(
                 "`{class}` does not learn that the search {mode}s; if it has an argument for the direction, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"

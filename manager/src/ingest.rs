@@ -153,7 +153,7 @@ impl Intake {
 impl Inner {
     async fn accept(&self, arrival: Arc<Arrival>) -> Result<ReportAck, Error> {
         let (trial, attempt) = (arrival.batch.trial.clone(), arrival.batch.attempt.clone());
-        let (through, resend) = self.take_in(arrival).await?;
+        let (through, resend) = self.store_and_notify(arrival).await?;
         Ok(ReportAck {
             offer: self.offer.clone(),
             through,
@@ -167,7 +167,7 @@ impl Inner {
 
     /// Stores a batch and forwards its new reports. Returns the number up to which the lane is stored then, and
     /// whether the agent must send the later reports again.
-    async fn take_in(&self, arrival: Arc<Arrival>) -> Result<(Option<u64>, bool), Error> {
+    async fn store_and_notify(&self, arrival: Arc<Arrival>) -> Result<(Option<u64>, bool), Error> {
         let batch = &arrival.batch;
         if let Err(source) = self.offer.agree(&batch.offer) {
             return Err(Error::NoCommonVersion { offer: self.offer.clone(), source });

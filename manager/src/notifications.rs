@@ -42,7 +42,7 @@ pub struct OutboxWaker(Arc<watch::Sender<u64>>);
 
 impl OutboxWaker {
     /// Signals a new notification in the store.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         self.0.send_modify(|signals| *signals += 1);
     }
 
@@ -107,7 +107,7 @@ impl Notifier {
 }
 
 /// Retries the notifications of an earlier manager for a while, and returns the number that could not be sent.
-pub async fn tell_what_is_left(config: &NotifierConfig) -> Result<usize, store::Error> {
+pub async fn send_remaining(config: &NotifierConfig) -> Result<usize, store::Error> {
     for channel in [WEBHOOK, COMMAND] {
         if !config.store.outbox().pending(channel).await?.is_empty() {
             return Ok(Notifier::start(config).finish().await);
@@ -153,7 +153,7 @@ async fn watch_store(
                         health = health::Health::begin(true);
                         continue;
                     }
-                    config.waker.ring();
+                    config.waker.wake();
                     if let Some(mark) = &config.degraded {
                         drop(std::fs::remove_file(mark));
                     }

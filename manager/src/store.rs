@@ -258,7 +258,7 @@ impl Store {
     }
 
     /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's verdict.
-    pub async fn judge(
+    pub async fn record_verdict(
         &self,
         id: &TrialJobId,
         attempt: &AttemptId,
@@ -266,7 +266,9 @@ impl Store {
         at_ms: i64,
     ) -> Result<(), Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.write(move |c| reports::judge(c, &id, &attempt, &verdict, at_ms)).await
+        self.database
+            .write(move |c| reports::insert_verdict(c, &id, &attempt, &verdict, at_ms))
+            .await
     }
 
     /// Returns all trials, ordered by sequence.

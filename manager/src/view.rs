@@ -151,7 +151,7 @@ pub fn experiment(
         created_at_ms: row.created_at_ms,
         ended_at_ms: row.ended_at_ms,
         elapsed_ms,
-        optimize_mode: spec.optimize_mode.word(),
+        optimize_mode: spec.optimize_mode.as_str(),
         optimize_mode_assumed: spec.optimize_mode_assumed,
         objective: spec.objective.clone(),
         trial_repeats: spec.trial_repeats,
@@ -201,7 +201,7 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
 
 /// Returns the trouble of an experiment that has not ended and has no manager, for the user. `open` is `true` if a
 /// process has its database open for writing, and `None` if this is unknown.
-pub fn left(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
+pub fn abandonment(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
     let id = &row.id;
     (row.ended_at_ms.is_none() && open == Some(false))
         .then(|| format!("its manager was killed; run `trial-manager resume {id}`"))

@@ -24,7 +24,7 @@ fn concluded(
     scanner.finish(&mut found);
     for finding in found {
         if let Finding::Metric(metric) = finding {
-            registry.enter(metric);
+            registry.register(metric);
         }
     }
     registry.conclude(true).map(|metric| (metric.name, metric.value.as_json().clone()))

@@ -66,12 +66,12 @@ impl MetricRegistry {
     }
 
     /// Turns a finding into the metric to report, or returns `None` to drop it.
-    pub fn enter(&mut self, found: CollectedMetric) -> Option<Metric> {
+    pub fn register(&mut self, found: CollectedMetric) -> Option<Metric> {
         self.entered += 1;
         match found.source {
-            Source::Sdk => Some(self.enter_reported(found)),
+            Source::Sdk => Some(self.register_reported(found)),
             Source::Text | Source::Json | Source::Events | Source::Pattern => {
-                self.enter_printed(found)
+                self.register_printed(found)
             }
         }
     }
@@ -147,7 +147,7 @@ impl MetricRegistry {
     }
 
     /// Records a metric of the SDK, which numbers its metrics itself.
-    fn enter_reported(&mut self, found: CollectedMetric) -> Metric {
+    fn register_reported(&mut self, found: CollectedMetric) -> Metric {
         let kind = found.kind.unwrap_or(MetricKind::Intermediate);
         let series = &mut self.sdk;
         let sequence = match kind {
@@ -168,7 +168,7 @@ impl MetricRegistry {
         Metric { name: found.name, kind, sequence, value: found.value, derived: false }
     }
 
-    fn enter_printed(&mut self, found: CollectedMetric) -> Option<Metric> {
+    fn register_printed(&mut self, found: CollectedMetric) -> Option<Metric> {
         // If the trial uses the SDK, printed values never determine the result.
         let sdk_seen = self.sdk.intermediates + self.sdk.finals > 0;
         let kind = found.kind.filter(|_| !sdk_seen).unwrap_or(MetricKind::Intermediate);

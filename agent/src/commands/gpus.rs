@@ -76,7 +76,7 @@ fn ask(nvidia_smi: &Path, timeout: Duration) -> Reading {
     }
 }
 
-/// Returns everything that `child` prints, or `None` if it takes longer than `patience`.
+/// Returns everything that `child` prints, or `None` if it takes longer than `timeout`.
 fn read_output(mut child: Child, timeout: Duration) -> Option<String> {
     let (sender, receiver) = mpsc::channel();
     let pipes = (child.stdout.take(), child.stderr.take());

@@ -109,7 +109,7 @@ fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
         Finding::Metric(found) => Some(found),
         Finding::Unreadable { .. } => None,
     });
-    let mut metrics: Vec<Metric> = found.filter_map(|found| ledger.enter(found)).collect();
+    let mut metrics: Vec<Metric> = found.filter_map(|found| ledger.register(found)).collect();
     metrics.extend(ledger.conclude(succeeded));
     metrics
 }

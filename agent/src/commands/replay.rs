@@ -118,7 +118,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
     }
     // The lock names an attempt, so that a second agent of the same attempt notices it. A replay runs no attempt.
     let replay_id = AttemptId::new("replay").expect("letters are an id");
-    let _lock = DirLock::take(&path, &replay_id).map_err(|error| match error {
+    let _lock = DirLock::acquire(&path, &replay_id).map_err(|error| match error {
         lock::Error::Held { holder, .. } => Error::InUse { path: path.clone(), holder },
         lock::Error::Io { path, source } => Error::Read { path, source },
     })?;

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::manager_session::ManagerSession;
-use super::{BACKOFF_AT_END, LAST_PATIENCE, Settings};
+use super::{BACKOFF_AT_END, FINAL_DELIVERY_TIMEOUT, Settings};
 use crate::spool::Spool;
 
 /// The end of the time for delivery. While the trial runs, there is no deadline.
@@ -66,7 +66,7 @@ impl Deadline {
         };
         let over = async {
             tokio::time::sleep_until(at).await;
-            while self.would_lose() && Instant::now() < at + LAST_PATIENCE {
+            while self.would_lose() && Instant::now() < at + FINAL_DELIVERY_TIMEOUT {
                 tokio::time::sleep(BACKOFF_AT_END).await;
             }
         };

@@ -191,7 +191,7 @@ impl<'a> LaneDelivery<'a> {
                     .map(|offer| offer.capabilities.contains(capability::BULK));
                 match takes {
                     Some(true) => return true,
-                    Some(false) => self.session.note_lacking(capability::BULK),
+                    Some(false) => self.session.warn_of_missing(capability::BULK),
                     None => {}
                 }
                 tokio::select! {

@@ -133,7 +133,7 @@ impl ManagerSession {
     }
 
     /// Logs a capability that the manager lacks, once.
-    pub(super) fn note_lacking(&self, capability: &'static str) {
+    pub(super) fn warn_of_missing(&self, capability: &'static str) {
         let before = self.lock().lacking.replace(capability);
         if before.is_none() {
             warn!(

@@ -42,7 +42,8 @@ pub(super) async fn deliver_older(
             return undelivered_in(files).await;
         }
         confirmed = !matches!(outcome, BatchOutcome::Behind(_));
-        let Some((returned, saved)) = blocking(files, move |files| settle(files, &outcome)).await
+        let Some((returned, saved)) =
+            blocking(files, move |files| save_outcome(files, &outcome)).await
         else {
             return 1;
         };
@@ -73,7 +74,7 @@ async fn undelivered_in(files: LaneFiles) -> u64 {
 }
 
 /// Saves the outcome of a batch in the files.
-fn settle(files: &mut LaneFiles, outcome: &BatchOutcome) -> io::Result<()> {
+fn save_outcome(files: &mut LaneFiles, outcome: &BatchOutcome) -> io::Result<()> {
     match outcome {
         BatchOutcome::Through(through) => files.ack(*through),
         BatchOutcome::Refused(seq) => {

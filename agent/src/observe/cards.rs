@@ -36,7 +36,7 @@ impl Cards {
     }
 
     /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::Cards`].
-    pub(super) fn tick(&mut self) {
+    pub(super) fn request_reading(&mut self) {
         if self.request.is_none() && amd::is_present(&self.root) {
             self.request = self.start();
         }
@@ -63,8 +63,8 @@ impl Cards {
     }
 
     /// Processes a reading.
-    pub(super) fn enter(&mut self, cards: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
-        self.board.enter_round(cards, now)
+    pub(super) fn add_reading(&mut self, cards: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
+        self.board.add_round(cards, now)
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
         let (events, mut received) = mpsc::channel(8);
         let mut cards = Cards::new(root.path(), INTERVAL, GpuAllotment::default(), events);
         for _ in 0..5 {
-            cards.tick();
+            cards.request_reading();
         }
         assert!(received.try_recv().is_err());
         assert_eq!(cards.board.current(Duration::ZERO), []);
@@ -106,12 +106,12 @@ mod tests {
         fs::write(&busy, "87\n").unwrap();
         let read = sent_cards(&mut received);
         assert_eq!(read[0].utilization_percent, Some(87.0));
-        assert_eq!(cards.enter(read.clone(), INTERVAL).len(), 1);
+        assert_eq!(cards.add_reading(read.clone(), INTERVAL).len(), 1);
         assert_eq!(cards.board.current(INTERVAL), read);
         // An old reading is not current, but it is still the last one.
         assert_eq!(cards.board.current(INTERVAL * 20), []);
         assert_eq!(cards.board.last(), read);
-        let lost = cards.enter(Vec::new(), INTERVAL * 2);
+        let lost = cards.add_reading(Vec::new(), INTERVAL * 2);
         assert!(lost.contains(&BoardEvent::Lost("a1".to_owned())), "{lost:?}");
         assert_eq!(cards.board.lost(), ["a1"]);
     }
@@ -121,7 +121,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut cards =
             Cards::new(root.path(), INTERVAL, GpuAllotment::default(), mpsc::channel(1).0);
-        cards.tick();
+        cards.request_reading();
         assert!(cards.request.is_none());
     }
 }

@@ -234,7 +234,7 @@ impl Detectors {
                 true
             }
             DetectorInput::Output => true,
-            DetectorInput::Sample(sample) => self.enter_sample(sample, now, &mut alarms),
+            DetectorInput::Sample(sample) => self.add_sample(sample, now, &mut alarms),
             DetectorInput::Tick => false,
         };
 
@@ -301,7 +301,7 @@ impl Detectors {
     }
 
     /// Processes a sample. Returns whether the sample shows work.
-    fn enter_sample(&mut self, sample: &Sample, now: Duration, alarms: &mut Vec<Alarm>) -> bool {
+    fn add_sample(&mut self, sample: &Sample, now: Duration, alarms: &mut Vec<Alarm>) -> bool {
         let since_last = now.saturating_sub(self.last_sample.replace(now).unwrap_or(now));
         let cpu = sample.process.as_ref().and_then(|process| process.cpu_percent);
         let mut works = cpu.is_some_and(|percent| percent >= CPU_WORK_PERCENT);

@@ -43,7 +43,7 @@ impl Gpus {
     }
 
     /// Starts, kills or abandons the probe process as needed.
-    pub(super) fn tick(&mut self, now: Duration) {
+    pub(super) fn drive_probe(&mut self, now: Duration) {
         let Some(program) = self.program.clone() else { return };
         if let Some((_, ended)) = &mut self.running
             && ended.try_recv().is_ok()
@@ -87,12 +87,12 @@ impl Gpus {
     }
 
     /// Processes a line of the probe's output.
-    pub(super) fn enter_row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
+    pub(super) fn add_row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
         let row = parse_row(line);
         if matches!(row, Row::Reading(_)) {
             self.probe.step(ProbeEvent::Reading, now);
         }
-        self.board.enter(row, now)
+        self.board.add_row(row, now)
     }
 
     /// Kills the process, if it is running.
@@ -132,7 +132,7 @@ mod tests {
         let own = GpuAllotment::default();
         let mut gpus = Gpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
         for second in [5, 10] {
-            gpus.enter_row(
+            gpus.add_row(
                 "0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X",
                 Duration::from_secs(second),
             );

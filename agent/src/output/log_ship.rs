@@ -32,7 +32,7 @@ impl LogShipper {
         lines.feed(bytes, self.began.elapsed(), &mut pieces);
         self.append(pieces);
         drop(lines);
-        self.spool.settle();
+        self.spool.wait_for_disk();
     }
 
     /// Ships the buffered lines, and the unfinished line too if the stream has `ended`.

@@ -104,7 +104,7 @@ impl Manager {
     }
 
     /// Returns the time since the value was created.
-    pub fn tried(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
@@ -120,14 +120,14 @@ impl Manager {
 
     /// Repeats a request until there is an answer or a permanent error, or until the deadline has passed. `what`
     /// completes the sentence "cannot …".
-    pub async fn ask<T>(
+    pub async fn retry_request<T>(
         &self,
         what: &'static str,
         request: impl AsyncFn(PodSetupClient) -> Result<T, dialect::Error>,
     ) -> Result<T, Error> {
         let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         let given_up = |source| {
-            let (tried, source) = (self.tried(), Box::new(source));
+            let (tried, source) = (self.elapsed(), Box::new(source));
             Error::Manager { what, tried, source }
         };
         loop {
@@ -165,7 +165,7 @@ impl Manager {
 
     /// Fetches the trial's parameter record.
     pub async fn parameters(&self) -> Result<String, Error> {
-        self.ask("fetch the parameters", async |client| client.parameters().await).await
+        self.retry_request("fetch the parameters", async |client| client.parameters().await).await
     }
 
     /// Fetches the code and unpacks it into `into`.
@@ -176,13 +176,14 @@ impl Manager {
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
         let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         loop {
-            let arrived = self.ask("fetch the code", async |client| keep(client, &archive).await);
+            let arrived =
+                self.retry_request("fetch the code", async |client| save(client, &archive).await);
             if arrived.await?.map_err(failed)? {
                 break;
             }
             let next = Instant::now() + backoff.next_pause();
             if next >= self.until {
-                return Err(Error::Damaged { tried: self.tried() });
+                return Err(Error::Damaged { tried: self.elapsed() });
             }
             sleep_until(next).await;
         }
@@ -234,7 +235,7 @@ pub fn remove_unchanged_code(archive: &File, base: Option<&Path>, from: &Path) {
 }
 
 /// Writes the received code into `archive`, from its start. Returns `true` if its checksum is the manager's.
-async fn keep(
+async fn save(
     client: PodSetupClient,
     mut archive: &File,
 ) -> Result<io::Result<bool>, dialect::Error> {

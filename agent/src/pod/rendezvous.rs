@@ -35,7 +35,7 @@ pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Mem
     const WHAT: &str = "meet the other pods of the trial";
     let address = match meeting.address {
         Some(address) => address,
-        None => manager.ask(WHAT, async |client| own_address(&client.base).await).await?,
+        None => manager.retry_request(WHAT, async |client| own_address(&client.base).await).await?,
     };
     let Task { role, index } = meeting.own.clone();
     let port = peers::port(&meeting.roles, &role).unwrap_or_default();
@@ -45,14 +45,15 @@ pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Mem
     let pod =
         RendezvousRequest { attempt, roles, role, index, address, port, wait_ms, incarnation };
     loop {
-        let reply = manager.ask(WHAT, async |client| client.rendezvous(&pod).await).await?;
+        let reply =
+            manager.retry_request(WHAT, async |client| client.rendezvous(&pod).await).await?;
         if reply.missing.is_empty() {
             return Ok(reply.members);
         }
         let missing = reply.missing.join(", ");
         tracing::info!("waiting for the other pods of the trial; missing: {missing}");
         if manager.is_late() {
-            return Err(Error::Missing { tried: manager.tried(), missing });
+            return Err(Error::Missing { tried: manager.elapsed(), missing });
         }
     }
 }

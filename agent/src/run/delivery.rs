@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use trial_protocol::Directive;
 
-use crate::delivery::{self, Counts, Credentials, LAST_PATIENCE};
+use crate::delivery::{self, Counts, Credentials, FINAL_DELIVERY_TIMEOUT};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 
@@ -80,7 +80,7 @@ impl DeliveryShutdown {
             sleep(HURRIED_FLUSH).await;
         };
         // Delivery watches its own deadline; this timeout is a safeguard.
-        let longest = flush.saturating_add(LAST_PATIENCE).saturating_add(SHUTDOWN_SLACK);
+        let longest = flush.saturating_add(FINAL_DELIVERY_TIMEOUT).saturating_add(SHUTDOWN_SLACK);
         let done = tokio::select! {
             done = timeout(longest, &mut task) => done,
             () = hurried => {

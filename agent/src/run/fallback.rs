@@ -60,7 +60,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
     );
     match MinimalSupervisor::new(&handed_over) {
         Ok(mut holder) => {
-            holder.hold();
+            holder.supervise();
             ExitCode::from(holder.conclude(&handed_over))
         }
         Err(error) => {
@@ -139,7 +139,7 @@ impl MinimalSupervisor {
         })
     }
 
-    fn hold(&mut self) {
+    fn supervise(&mut self) {
         let mut phase = Phase::Running;
         // The trial may have ended before this program took over.
         let mut events: Vec<Event> = self.reap(&phase).into_iter().collect();

@@ -19,7 +19,7 @@ pub(super) fn open_spool(
     claim: Option<Claim>,
     now_ms: i64,
 ) -> Spool {
-    let claim = claim.unwrap_or_else(|| Claim::take(dir.as_deref(), &settings.attempt));
+    let claim = claim.unwrap_or_else(|| Claim::acquire(dir.as_deref(), &settings.attempt));
     let options = spool::Options {
         dir,
         attempt: settings.attempt.clone(),

@@ -41,8 +41,8 @@ pub struct Claim(pub(super) Option<Result<DirLock, Error>>);
 
 impl Claim {
     /// Claims `dir`, if there is one, for `attempt`.
-    pub fn take(dir: Option<&Path>, attempt: &AttemptId) -> Self {
-        Self(dir.map(|dir| DirLock::take(dir, attempt)))
+    pub fn acquire(dir: Option<&Path>, attempt: &AttemptId) -> Self {
+        Self(dir.map(|dir| DirLock::acquire(dir, attempt)))
     }
 
     /// Returns whether another process runs this very attempt in the directory. A second run would run the trial twice.
@@ -85,7 +85,7 @@ impl DirLock {
     ///
     /// The lock belongs to the open file (`flock(2)`). It ends with the process, in whatever way the process ends.
     /// Children do not inherit the descriptor.
-    pub fn take(dir: &Path, attempt: &AttemptId) -> Result<Self, Error> {
+    pub fn acquire(dir: &Path, attempt: &AttemptId) -> Result<Self, Error> {
         let path = dir.join("lock");
         let io = |path: &Path| {
             let path = path.to_owned();
@@ -167,7 +167,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(check);
             for _ in 0..1000 {
-                let taken = DirLock::take(folder.path(), &"a".parse().unwrap());
+                let taken = DirLock::acquire(folder.path(), &"a".parse().unwrap());
                 if taken.is_err() {
                     done.store(true, Ordering::Relaxed);
                 }

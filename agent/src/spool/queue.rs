@@ -115,7 +115,10 @@ pub(super) enum Lifecycle {
     Closed,
 }
 
-pub(super) fn take<'a>(records: impl Iterator<Item = &'a Record>, max_bytes: usize) -> Vec<Record> {
+pub(super) fn first_records<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    max_bytes: usize,
+) -> Vec<Record> {
     let mut bytes = 0;
     let mut taken = Vec::new();
     for record in records {

@@ -97,11 +97,11 @@ impl Intake {
     pub(super) fn record(&mut self, event: PumpEvent) {
         match event {
             PumpEvent::Findings(findings) => {
-                let steps = self.recorder.enter(findings);
+                let steps = self.recorder.record(findings);
                 self.record_steps(steps);
             }
             PumpEvent::Lines(lines, findings) => {
-                let steps = self.recorder.enter_lines(lines, findings);
+                let steps = self.recorder.record_lines(lines, findings);
                 self.record_steps(steps);
             }
             PumpEvent::GpuRow(line) => {

@@ -93,29 +93,29 @@ impl Recorder {
     }
 
     /// Records findings, and returns the number of intermediate results among them, each the end of a step.
-    pub fn enter(&mut self, findings: Vec<Finding>) -> u64 {
-        self.enter_all(findings, false)
+    pub fn record(&mut self, findings: Vec<Finding>) -> u64 {
+        self.record_all(findings, false)
     }
 
     /// Records the lines of a portion, for a manager that expects lines, and the findings in them. Returns the same
     /// number.
-    pub fn enter_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
+    pub fn record_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
         if let Some(nni) = &mut self.nni {
             for line in lines {
                 nni.line(self.clock.now_ms(), line);
             }
         }
-        self.enter_all(findings, true)
+        self.record_all(findings, true)
     }
 
-    fn enter_all(&mut self, findings: Vec<Finding>, from_lines: bool) -> u64 {
+    fn record_all(&mut self, findings: Vec<Finding>, from_lines: bool) -> u64 {
         let before = self.tally.intermediate;
         for finding in findings {
             match finding {
                 Finding::Metric(found) => {
                     // The SDK's own line was already sent as printed.
                     let already_sent = from_lines && found.source == Source::Sdk;
-                    if let Some(metric) = self.registry.enter(found) {
+                    if let Some(metric) = self.registry.register(found) {
                         self.count(&metric);
                         if !already_sent && !self.quiet {
                             self.report(ReportBody::Metric(metric));

@@ -40,7 +40,7 @@ impl MetricHistory {
     }
 
     /// Adds a result. Returns `true` if it is the next one.
-    fn enter(&mut self, metric: &Metric) -> bool {
+    fn add(&mut self, metric: &Metric) -> bool {
         if metric.sequence != self.results {
             return false;
         }
@@ -125,7 +125,7 @@ impl Rules {
         if !self.histories.contains_key(&metric.name) {
             self.histories.insert(metric.name.clone(), MetricHistory::new());
         }
-        let next = self.histories.get_mut(&metric.name)?.enter(metric);
+        let next = self.histories.get_mut(&metric.name)?.add(metric);
         let history = self.histories.get(&metric.name).filter(|_| next);
         for (rule, _) in self.in_force(now) {
             let why = match &rule.when {

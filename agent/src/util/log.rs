@@ -51,7 +51,7 @@ pub const PRINT_WAIT: Duration = Duration::from_millis(20);
 static STALLED: AtomicBool = AtomicBool::new(false);
 
 /// Writes to stderr as far as its reader reads, because a stalled reader must not delay the supervision of the trial.
-/// Text that was not read within `patience` is dropped. The agent waits for a stalled reader only once, until it reads
+/// Text that was not read within `timeout` is dropped. The agent waits for a stalled reader only once, until it reads
 /// again. A closed stderr is ignored.
 pub fn print(text: &str, max_wait: Duration) {
     let stderr = io::stderr();

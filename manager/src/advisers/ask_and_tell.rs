@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trial_protocol::{MetricValue, TrialJobId};
 
-use super::history::{Conversation, History, TrialHistory, Turn};
+use super::history::{Conversation, ConversationStep, History, TrialHistory};
 use super::{AdviserEvent, Order};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
@@ -36,12 +36,19 @@ impl AskAndTell {
         Self { greeting, ready: false }
     }
 
-    fn answer(id: u64, proposal: Proposal, history: &mut History) -> Result<Turn, String> {
+    fn answer(
+        id: u64,
+        proposal: Proposal,
+        history: &mut History,
+    ) -> Result<ConversationStep, String> {
         let Some(place) = history.asks.iter().position(|ask| *ask == id) else {
             return Err(format!("an answer for proposal {id}, which was not requested"));
         };
         history.asks.remove(place);
-        Ok(Turn { events: vec![AdviserEvent::Proposed { id, proposal }], ..Turn::default() })
+        Ok(ConversationStep {
+            events: vec![AdviserEvent::Proposed { id, proposal }],
+            ..ConversationStep::default()
+        })
     }
 
     fn replay(history: &History) -> Vec<String> {
@@ -61,21 +68,25 @@ impl AskAndTell {
 }
 
 impl Conversation for AskAndTell {
-    fn greet(&mut self, history: &mut History) -> Turn {
+    fn first_messages(&mut self, history: &mut History) -> ConversationStep {
         let mut hello = json!({"type": "hello", "protocol": PROTOCOL});
         if let Some(members) = hello.as_object_mut() {
             members.extend(self.greeting.clone());
             members.insert("search_space".to_owned(), history.space.clone());
         }
-        Turn { messages: vec![hello.to_string()], ..Turn::default() }
+        ConversationStep { messages: vec![hello.to_string()], ..ConversationStep::default() }
     }
 
-    fn handle_order(&mut self, order: &Order, history: &mut History) -> Turn {
+    fn handle_order(&mut self, order: &Order, history: &mut History) -> ConversationStep {
         let messages = if self.ready { vec![lines(order, history)] } else { Vec::new() };
-        Turn { messages, ..Turn::default() }
+        ConversationStep { messages, ..ConversationStep::default() }
     }
 
-    fn handle_message(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
+    fn handle_message(
+        &mut self,
+        text: &str,
+        history: &mut History,
+    ) -> Result<ConversationStep, String> {
         let line = match serde_json::from_str(text) {
             Ok(line) => line,
             Err(error) => {
@@ -87,37 +98,43 @@ impl Conversation for AskAndTell {
                     return Err(error.to_string());
                 };
                 let what = format!("parameters that are not an object: {parameters}");
-                return Ok(Turn { broken: Some(what), ..Turn::default() });
+                return Ok(ConversationStep { broken: Some(what), ..ConversationStep::default() });
             }
         };
         match line {
             Line::Ready => {
                 let messages = if self.ready { Vec::new() } else { Self::replay(history) };
                 self.ready = true;
-                Ok(Turn { messages, ready: true, ..Turn::default() })
+                Ok(ConversationStep { messages, ready: true, ..ConversationStep::default() })
             }
             Line::Proposal { id, parameters } => {
                 Self::answer(id, Proposal::Parameters(parameters), history)
             }
             Line::Wait { id } => Self::answer(id, Proposal::Wait, history),
             Line::Exhausted { id } => Self::answer(id, Proposal::Exhausted, history),
-            Line::Stop { trial, reason } => {
-                Ok(Turn { events: vec![AdviserEvent::Kill { trial, reason }], ..Turn::default() })
+            Line::Stop { trial, reason } => Ok(ConversationStep {
+                events: vec![AdviserEvent::Kill { trial, reason }],
+                ..ConversationStep::default()
+            }),
+            Line::Log { message } => {
+                Ok(ConversationStep { notes: vec![message], ..ConversationStep::default() })
             }
-            Line::Log { message } => Ok(Turn { notes: vec![message], ..Turn::default() }),
         }
     }
 
-    fn idle(&mut self) -> Turn {
-        Turn::default()
+    fn idle(&mut self) -> ConversationStep {
+        ConversationStep::default()
     }
 
-    fn nudge(&mut self) -> Turn {
-        Turn::default()
+    fn reminder(&mut self) -> ConversationStep {
+        ConversationStep::default()
     }
 
-    fn farewell(&mut self) -> Turn {
-        Turn { messages: vec![json!({"type": "end"}).to_string()], ..Turn::default() }
+    fn last_messages(&mut self) -> ConversationStep {
+        ConversationStep {
+            messages: vec![json!({"type": "end"}).to_string()],
+            ..ConversationStep::default()
+        }
     }
 }
 

@@ -111,7 +111,7 @@ impl History {
 
 /// The result of a step of the conversation: the messages to send, and the events that were received.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Turn {
+pub(super) struct ConversationStep {
     /// The messages to the program.
     pub(super) messages: Vec<String>,
     /// The events for the experiment.
@@ -130,13 +130,17 @@ pub(super) struct Turn {
 /// A protocol for a program. Every process has a new conversation.
 pub(super) trait Conversation: Send {
     /// Returns the first messages.
-    fn greet(&mut self, history: &mut History) -> Turn;
+    fn first_messages(&mut self, history: &mut History) -> ConversationStep;
 
     /// Returns the messages for an order that the history has recorded.
-    fn handle_order(&mut self, order: &Order, history: &mut History) -> Turn;
+    fn handle_order(&mut self, order: &Order, history: &mut History) -> ConversationStep;
 
     /// Processes a message of the program. The error describes a message that was not understood.
-    fn handle_message(&mut self, text: &str, history: &mut History) -> Result<Turn, String>;
+    fn handle_message(
+        &mut self,
+        text: &str,
+        history: &mut History,
+    ) -> Result<ConversationStep, String>;
 
     /// Returns the number of messages that the assessor has not yet processed, if the program reports it.
     fn unprocessed(&self) -> usize {
@@ -144,11 +148,11 @@ pub(super) trait Conversation: Send {
     }
 
     /// Returns the messages to send after a short time without orders.
-    fn idle(&mut self) -> Turn;
+    fn idle(&mut self) -> ConversationStep;
 
     /// Returns the messages to send to a program that has not answered for some time.
-    fn nudge(&mut self) -> Turn;
+    fn reminder(&mut self) -> ConversationStep;
 
     /// Returns the last messages.
-    fn farewell(&mut self) -> Turn;
+    fn last_messages(&mut self) -> ConversationStep;
 }

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trial_protocol::TrialJobId;
 
-use super::history::{Conversation, History, TrialEnd, TrialHistory, Turn};
+use super::history::{Conversation, ConversationStep, History, TrialEnd, TrialHistory};
 use super::{AdviserEvent, Order};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -226,8 +226,8 @@ impl Dialogue {
     }
 
     /// Processes received parameters. They belong to a requested proposal, or are kept for the next request.
-    fn proposed(&mut self, content: &str, history: &mut History) -> Turn {
-        let broken = |what| Turn { broken: Some(what), ..Turn::default() };
+    fn proposed(&mut self, content: &str, history: &mut History) -> ConversationStep {
+        let broken = |what| ConversationStep { broken: Some(what), ..ConversationStep::default() };
         let Record { parameter_id, parameters } = match serde_json::from_str(content) {
             Ok(record) => record,
             // Python may write NaN, which is not valid JSON. Another request would not help.
@@ -239,7 +239,8 @@ impl Dialogue {
             return broken(format!("parameters that are not an object: {parameters}"));
         };
         self.answers = self.requests.min(self.answers + 1);
-        let mut turn = Turn { messages: self.released(), ..Turn::default() };
+        let mut turn =
+            ConversationStep { messages: self.released(), ..ConversationStep::default() };
         turn.events.push(match history.next_ask() {
             Some(id) => {
                 self.names.insert(id, parameter_id);
@@ -255,12 +256,15 @@ impl Dialogue {
 }
 
 impl Conversation for Dialogue {
-    fn greet(&mut self, history: &mut History) -> Turn {
-        Turn { messages: vec![frame("IN", &history.space.to_string())], ..Turn::default() }
+    fn first_messages(&mut self, history: &mut History) -> ConversationStep {
+        ConversationStep {
+            messages: vec![frame("IN", &history.space.to_string())],
+            ..ConversationStep::default()
+        }
     }
 
-    fn handle_order(&mut self, order: &Order, history: &mut History) -> Turn {
-        let mut turn = Turn::default();
+    fn handle_order(&mut self, order: &Order, history: &mut History) -> ConversationStep {
+        let mut turn = ConversationStep::default();
         if !self.ready {
             return turn; // The replay of the history will contain the order.
         }
@@ -301,7 +305,11 @@ impl Conversation for Dialogue {
         turn
     }
 
-    fn handle_message(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
+    fn handle_message(
+        &mut self,
+        text: &str,
+        history: &mut History,
+    ) -> Result<ConversationStep, String> {
         let Frame { kind, content } =
             serde_json::from_str(text).map_err(|error| format!("no frame ({error})"))?;
         let content = content.unwrap_or_default();
@@ -309,13 +317,13 @@ impl Conversation for Dialogue {
             "ID" => {
                 let messages = if self.ready { Vec::new() } else { self.replay(history) };
                 self.ready = true;
-                Ok(Turn { messages, ready: true, ..Turn::default() })
+                Ok(ConversationStep { messages, ready: true, ..ConversationStep::default() })
             }
             "TR" => Ok(self.proposed(&content, history)),
             "NO" => {
                 self.answers = self.requests.min(self.answers + 1);
                 history.refuse();
-                Ok(Turn { messages: self.released(), ..Turn::default() })
+                Ok(ConversationStep { messages: self.released(), ..ConversationStep::default() })
             }
             "KI" => {
                 let id: String = serde_json::from_str(&content).map_err(|error| {
@@ -323,16 +331,16 @@ impl Conversation for Dialogue {
                 })?;
                 let trial = TrialJobId::new(id).map_err(|error| error.to_string())?;
                 let events = vec![AdviserEvent::Kill { trial, reason: None }];
-                Ok(Turn { events, ..Turn::default() })
+                Ok(ConversationStep { events, ..ConversationStep::default() })
             }
             "_done_" => {
                 let count = content.parse().map_err(|error| format!("no count ({error})"))?;
                 self.dealt_with = Some(count);
-                Ok(Turn { is_from_assessor: true, ..Turn::default() })
+                Ok(ConversationStep { is_from_assessor: true, ..ConversationStep::default() })
             }
-            "ER" => Ok(Turn { notes: vec![content], ..Turn::default() }),
+            "ER" => Ok(ConversationStep { notes: vec![content], ..ConversationStep::default() }),
             // After the farewell, the process exits.
-            "_bye_" | "_nop_" => Ok(Turn::default()),
+            "_bye_" | "_nop_" => Ok(ConversationStep::default()),
             other => Err(format!("a message of the unknown type `{other}`")),
         }
     }
@@ -342,23 +350,26 @@ impl Conversation for Dialogue {
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 
-    fn idle(&mut self) -> Turn {
-        let mut turn = Turn::default();
+    fn idle(&mut self) -> ConversationStep {
+        let mut turn = ConversationStep::default();
         if self.ready && self.held.back().is_some_and(|(after, _)| *after > self.requests) {
             turn.messages.push(self.request());
         }
         turn
     }
 
-    fn nudge(&mut self) -> Turn {
+    fn reminder(&mut self) -> ConversationStep {
         // The dispatcher checks its threads for failures only when it receives a message.
-        Turn { messages: vec![json!({"type": "PI"}).to_string()], ..Turn::default() }
+        ConversationStep {
+            messages: vec![json!({"type": "PI"}).to_string()],
+            ..ConversationStep::default()
+        }
     }
 
-    fn farewell(&mut self) -> Turn {
+    fn last_messages(&mut self) -> ConversationStep {
         let end = json!({"type": "TE"}).to_string();
         let bye = json!({"type": "_bye_", "reason": "the experiment has ended"}).to_string();
-        Turn { messages: vec![end, bye], ..Turn::default() }
+        ConversationStep { messages: vec![end, bye], ..ConversationStep::default() }
     }
 }
 

@@ -23,7 +23,7 @@ if sys.argv[2:]:
     getattr(importlib.import_module(module), name)";
 
 /// Imports with `python` the modules that `algorithm` needs. The error contains Python's message.
-pub async fn look(
+pub async fn import_modules(
     python: &str,
     algorithm: &Algorithm,
     secret_variables: &[String],
@@ -53,14 +53,14 @@ pub async fn look(
 }
 
 /// Looks up the program of `words` as execvp(3) does when it is started in the folder `code`.
-pub fn look_for(words: &[String], code: &Path) -> Result<(), String> {
-    look_for_program(words.first().map_or("", String::as_str), code)
+pub fn find_command(words: &[String], code: &Path) -> Result<(), String> {
+    find_program(words.first().map_or("", String::as_str), code)
         .map_err(|problem| format!("{problem}; correct `tuner.command`"))
 }
 
 /// Looks up a program as a shell in the folder `code` would: in `PATH`, or relative to `code` if its name contains a
 /// slash.
-pub fn look_for_program(program: &str, code: &Path) -> Result<(), String> {
+pub fn find_program(program: &str, code: &Path) -> Result<(), String> {
     let runs = |file: &Path| file.is_file() && access(file, AccessFlags::X_OK).is_ok();
     let (found, from) = if program.contains('/') {
         (runs(&code.join(program)), code.display().to_string())

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use super::answer_deadline::{SilenceAction, SilenceTimer};
-use super::history::{Conversation, History, Turn};
+use super::history::{Conversation, ConversationStep, History};
 use super::launch::{Launched, launch, length};
 use super::wire::{Incoming, Wire};
 use super::{AdviserEvent, Order, Setting};
@@ -196,9 +196,9 @@ impl ProgramSession {
             last_nudge: now,
             owed: 0,
             unprocessed: 0,
-            limit: setting.patience,
-            tuner_timer: SilenceTimer::new(setting.patience, now),
-            assessor_timer: SilenceTimer::new(setting.patience, now),
+            limit: setting.silence_timeout,
+            tuner_timer: SilenceTimer::new(setting.silence_timeout, now),
+            assessor_timer: SilenceTimer::new(setting.silence_timeout, now),
         })
     }
 
@@ -212,7 +212,7 @@ impl ProgramSession {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if let Wire::Pipes(..) = self.wire {
-            let turn = self.conversation.greet(history);
+            let turn = self.conversation.first_messages(history);
             self.apply(turn, history, sender);
         }
         loop {
@@ -235,7 +235,7 @@ impl ProgramSession {
                 }
                 incoming = self.wire.next() => match incoming {
                     Incoming::Connected => {
-                        let turn = self.conversation.greet(history);
+                        let turn = self.conversation.first_messages(history);
                         self.apply(turn, history, sender);
                     }
                     Incoming::Text(text) => {
@@ -268,7 +268,7 @@ impl ProgramSession {
     ) -> Result<(), String> {
         self.last_message = Instant::now();
         match self.conversation.handle_message(text, history) {
-            Ok(Turn { broken: Some(what), .. }) => {
+            Ok(ConversationStep { broken: Some(what), .. }) => {
                 return Err(format!("proposed {}", excerpt(&what)));
             }
             Ok(turn) => {
@@ -319,7 +319,7 @@ impl ProgramSession {
         // message.
         if (silence >= NUDGE_INTERVAL || !self.ready) && now - self.last_nudge >= NUDGE_INTERVAL {
             self.last_nudge = now;
-            let turn = self.conversation.nudge();
+            let turn = self.conversation.reminder();
             self.apply(turn, history, sender);
         }
         let limit = self.limit.as_secs_f64();
@@ -350,8 +350,8 @@ impl ProgramSession {
     }
 
     /// Sends the messages and forwards the events of a turn.
-    fn apply(&mut self, turn: Turn, history: &History, sender: &mut EventSender) {
-        let Turn { messages, events, notes, ready, is_from_assessor, broken: _ } = turn;
+    fn apply(&mut self, turn: ConversationStep, history: &History, sender: &mut EventSender) {
+        let ConversationStep { messages, events, notes, ready, is_from_assessor, broken: _ } = turn;
         self.ready |= ready;
         if self.ready && !std::mem::replace(&mut sender.begun, true) {
             sender.send(AdviserEvent::Trouble(None));
@@ -438,7 +438,7 @@ impl ProgramSession {
         if self.tuner_timer.is_overdue() || self.assessor_timer.is_overdue() {
             return self.kill().await;
         }
-        for text in self.conversation.farewell().messages {
+        for text in self.conversation.last_messages().messages {
             self.wire.send(text);
         }
         self.wire.close_queue();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::ask_and_tell::AskAndTell;
-use super::history::{Conversation, History, Turn};
+use super::history::{Conversation, ConversationStep, History};
 use super::nni::{Dialogue, Duties, python_json};
 use super::{AdviserEvent, Order, Sample};
 use crate::job_state::JobState;
@@ -23,8 +23,16 @@ fn parameters(x: f64) -> Parameters {
 }
 
 /// Sends an order as the supervisor does.
-fn order(dialogue: &mut dyn Conversation, history: &mut History, order: &Order) -> Turn {
-    if history.record(order) { dialogue.handle_order(order, history) } else { Turn::default() }
+fn order(
+    dialogue: &mut dyn Conversation,
+    history: &mut History,
+    order: &Order,
+) -> ConversationStep {
+    if history.record(order) {
+        dialogue.handle_order(order, history)
+    } else {
+        ConversationStep::default()
+    }
 }
 
 fn ended(name: &str, state: JobState, result: Option<f64>) -> Order {
@@ -121,7 +129,7 @@ fn recorded_dispatchers_are_understood() {
                 "NO" => assert!(!history.refused.is_empty(), "{frame}"),
                 "KI" => assert!(matches!(turn.events[..], [AdviserEvent::Kill { .. }]), "{frame}"),
                 "ID" => assert!(turn.ready),
-                "_bye_" => assert_eq!(turn, Turn::default()),
+                "_bye_" => assert_eq!(turn, ConversationStep::default()),
                 other => panic!("a recording contains {other}"),
             }
         }
@@ -141,7 +149,7 @@ fn members(text: &str) -> Vec<String> {
 fn the_messages_equal_those_of_nnis_manager() {
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
     let mut dialogue = Dialogue::new(BOTH);
-    let mut sent = dialogue.greet(&mut history).messages;
+    let mut sent = dialogue.first_messages(&mut history).messages;
     sent.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 0 }).messages);
     sent.extend(
         dialogue.handle_message(r#"{"type": "ID", "content": ""}"#, &mut history).unwrap().messages,
@@ -157,7 +165,7 @@ fn the_messages_equal_those_of_nnis_manager() {
     }
     sent.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 1 }).messages);
     sent.extend(dialogue.handle_message(&proposal(1, 0.6), &mut history).unwrap().messages);
-    sent.extend(dialogue.farewell().messages);
+    sent.extend(dialogue.last_messages().messages);
     assert_eq!(kinds(&sent), ["IN", "GE", "ME", "ME", "SS", "FD", "GE", "EN", "TE", "_bye_"]);
     let recorded = recording(RECORDINGS[0]);
     for text in &sent {
@@ -190,7 +198,11 @@ fn an_end_never_overtakes_its_result() {
     order(&mut dialogue, &mut history, &launched("bbbbb", 1, 0.5));
     let good = ended("aaaaa", JobState::Succeeded, Some(1.0));
     assert_eq!(kinds(&order(&mut dialogue, &mut history, &good).messages), ["ME"]);
-    assert_eq!(order(&mut dialogue, &mut history, &good), Turn::default(), "a repeated order");
+    assert_eq!(
+        order(&mut dialogue, &mut history, &good),
+        ConversationStep::default(),
+        "a repeated order"
+    );
     let bad = ended("bbbbb", JobState::Failed, None);
     assert_eq!(
         kinds(&order(&mut dialogue, &mut history, &bad).messages),
@@ -199,7 +211,7 @@ fn an_end_never_overtakes_its_result() {
     );
     // No parameters are needed. A request is sent anyway, to prove that the result was processed.
     assert_eq!(kinds(&dialogue.idle().messages), ["GE"]);
-    assert_eq!(dialogue.idle(), Turn::default(), "one request is enough");
+    assert_eq!(dialogue.idle(), ConversationStep::default(), "one request is enough");
     let turn = dialogue.handle_message(&proposal(2, 0.25), &mut history).unwrap();
     assert_eq!(
         (kinds(&turn.messages), turn.events),
@@ -268,7 +280,11 @@ fn a_restarted_dispatcher_receives_the_history() {
     ];
     let mut dialogue = Dialogue::new(BOTH);
     for next in orders {
-        assert_eq!(order(&mut dialogue, &mut history, &next), Turn::default(), "not ready yet");
+        assert_eq!(
+            order(&mut dialogue, &mut history, &next),
+            ConversationStep::default(),
+            "not ready yet"
+        );
     }
     let turn = dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     assert_eq!(kinds(&turn.messages), ["FD", "ME", "ME", "EN", "ME", "GE"], "{:#?}", turn.messages);
@@ -300,7 +316,7 @@ fn an_advisor_receives_only_its_own_trials() {
     let turn = dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     assert_eq!(kinds(&turn.messages), ["FD"]);
     let turn = order(&mut dialogue, &mut history, &ended("bbbbb", JobState::Failed, None));
-    assert_eq!(turn, Turn::default());
+    assert_eq!(turn, ConversationStep::default());
 }
 
 #[test]
@@ -308,7 +324,8 @@ fn ask_and_tell_messages_equal_the_documented_ones() {
     let greeting = json!({"experiment": "abc", "seed": 1}).as_object().unwrap().clone();
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
     let mut conversation = AskAndTell::new(greeting);
-    let hello: Value = serde_json::from_str(&conversation.greet(&mut history).messages[0]).unwrap();
+    let hello: Value =
+        serde_json::from_str(&conversation.first_messages(&mut history).messages[0]).unwrap();
     assert_eq!(
         hello,
         json!({"type": "hello", "protocol": 1, "experiment": "abc", "seed": 1,
@@ -368,7 +385,7 @@ proptest! {
         let conversations: [Box<dyn Conversation>; 2] =
             [Box::new(Dialogue::new(BOTH)), Box::new(AskAndTell::new(serde_json::Map::new()))];
         for mut conversation in conversations {
-            conversation.greet(&mut history);
+            conversation.first_messages(&mut history);
             for text in &texts {
                 drop(conversation.handle_message(text, &mut history));
                 conversation.idle();
@@ -468,7 +485,7 @@ async fn the_name_of_the_part_that_stops_trials_is_published() {
             dir: folder.path().to_owned(),
             code: folder.path().to_owned(),
             gpus: None,
-            patience: std::time::Duration::from_mins(1),
+            silence_timeout: std::time::Duration::from_mins(1),
         });
         assert_eq!((outside.name.as_str(), outside.assessor_name.as_str()), (name, assessor_name));
         outside.close().await;

@@ -24,9 +24,9 @@ pub(super) async fn reports(
 ) -> Result<Json<ReportAck>, Error> {
     // Checked first: the manager does not read the body of a client without a valid token.
     let holder = holder(&state, request.headers()).await?;
-    let seat = quota.seat(&holder.trial)?;
+    let permit = quota.admit(&holder.trial)?;
     let waits = waiting_attempt(request.headers());
-    let mut incoming = memory.open(request, Some(Arc::clone(&seat.bytes)))?;
+    let mut incoming = memory.open(request, Some(Arc::clone(&permit.bytes)))?;
     // An agent without reports keeps a request open until it has some, or a heartbeat is due. The manager responds
     // early to make the agent send a batch: the ack of that batch contains the new directives.
     tokio::select! {

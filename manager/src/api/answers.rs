@@ -84,11 +84,11 @@ impl Allowance {
     }
 
     /// Reserves a share for a piece of a stream, and waits until one is free. A small piece needs none.
-    pub(super) async fn hold(&self, bytes: Vec<u8>) -> Bytes {
+    pub(super) async fn reserve(&self, bytes: Vec<u8>) -> Bytes {
         if bytes.len() <= SMALL_BYTES {
             bytes.into()
         } else {
-            self.wait(bytes.len()).await.hold(bytes)
+            self.wait(bytes.len()).await.attach(bytes)
         }
     }
 
@@ -108,7 +108,7 @@ pub(super) struct Share([OwnedSemaphorePermit; 2]);
 
 impl Share {
     /// Attaches the share to `bytes`.
-    pub(super) fn hold(self, bytes: Vec<u8>) -> Bytes {
+    pub(super) fn attach(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(HeldBytes { bytes: bytes.into(), _share: self.0 })
     }
 }
@@ -121,7 +121,7 @@ fn permits(size: usize) -> u32 {
 
 /// Waits for a free turn, then runs a request for a long list. The turn ends when the response is complete in memory,
 /// so a slow client does not prolong it.
-pub(super) async fn make_in_turn(request: Request, next: Next) -> Response {
+pub(super) async fn limit_long_lists(request: Request, next: Next) -> Response {
     let _turn = LIST_TURNS.acquire().await.expect("the semaphore is never closed");
     next.run(request).await
 }
@@ -181,16 +181,16 @@ mod tests {
         let larger = one.try_hold(Bytes::from(vec![b'x'; ADDRESS_BYTES + 1])).unwrap();
         let waiting = tokio::spawn({
             let one = one.clone();
-            async move { one.wait(1).await.hold(vec![b'y']) }
+            async move { one.wait(1).await.attach(vec![b'y']) }
         });
         assert_eq!(
-            one.hold(vec![b'z'; SMALL_BYTES]).await.len(),
+            one.reserve(vec![b'z'; SMALL_BYTES]).await.len(),
             SMALL_BYTES,
             "a small piece does not wait"
         );
         let piece = tokio::spawn({
             let one = one.clone();
-            async move { one.hold(vec![b'z'; SMALL_BYTES + 1]).await.len() }
+            async move { one.reserve(vec![b'z'; SMALL_BYTES + 1]).await.len() }
         });
         tokio::task::yield_now().await;
         assert!(!piece.is_finished(), "a larger piece waits");

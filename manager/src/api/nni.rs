@@ -443,7 +443,7 @@ fn records(
                     }
                 }
                 if text.len() > 1 {
-                    let piece = allowance.hold(std::mem::take(&mut text).into_bytes()).await;
+                    let piece = allowance.reserve(std::mem::take(&mut text).into_bytes()).await;
                     if sender.send_data(piece).await.is_err() {
                         return;
                     }

@@ -73,17 +73,17 @@ impl NniNode {
 
     /// Lets the manager of a running experiment respond from now on.
     pub fn run(&self, manager: Router) {
-        self.enter(NodePhase::Running(manager));
+        self.set_phase(NodePhase::Running(manager));
     }
 
     /// Lets a manager that only shows an experiment respond from now on, with this status of NNI's.
     pub fn show(&self, manager: Router, status: &'static str) {
-        self.enter(NodePhase::Stored(manager, status));
+        self.set_phase(NodePhase::Stored(manager, status));
     }
 
     /// Reports from now on that the experiment failed, with the reason.
     pub fn fail(&self, why: String) {
-        self.enter(NodePhase::Failed(why));
+        self.set_phase(NodePhase::Failed(why));
     }
 
     /// Returns the router with all routes.
@@ -91,7 +91,7 @@ impl NniNode {
         Router::new().fallback(answer).with_state(self.clone())
     }
 
-    fn enter(&self, phase: NodePhase) {
+    fn set_phase(&self, phase: NodePhase) {
         *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
     }
 
@@ -100,7 +100,7 @@ impl NniNode {
     }
 
     /// Passes a posted experiment on, and waits for the result.
-    async fn take(&self, request: Request) -> Response {
+    async fn submit(&self, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         // The experiment contains a command that runs as this user.
         if !is_of_own_user(&parts).await {
@@ -113,7 +113,7 @@ impl NniNode {
             Ok(configuration) => configuration,
             Err(error) => return of_error(&error),
         };
-        self.enter(NodePhase::Starting);
+        self.set_phase(NodePhase::Starting);
         let (reply, answer) = oneshot::channel();
         if self.posted.send(PostedExperiment { configuration, reply }).await.is_err() {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "the manager is stopping");
@@ -165,7 +165,7 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
         }
         NodePhase::Stored(manager, _) => return hand_over(manager, request).await,
         NodePhase::Initialized if is_request(Method::POST, "/experiment") => {
-            return node.take(request).await;
+            return node.submit(request).await;
         }
         NodePhase::Initialized | NodePhase::Starting => ("INITIALIZED", Vec::new()),
         NodePhase::Failed(why) => ("ERROR", vec![why]),

@@ -123,7 +123,7 @@ pub(super) async fn rendezvous(
     // Subscribed before the lookup. Otherwise the loop would miss a completion between the two.
     let mut complete = meeting.complete.subscribe();
     let departed = |pod: &str| state.handle.departed().has(&trial, pod);
-    let entered = meeting.table().enter(&trial, &request, departed);
+    let entered = meeting.table().register(&trial, &request, departed);
     if entered.map_err(|refusal| Error::BadRequest(refusal.to_string()))? {
         meeting.complete.send_replace(());
     }

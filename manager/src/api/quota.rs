@@ -33,7 +33,7 @@ struct Use {
 
 /// An open request of a trial. Dropping it ends its use of the quota.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct RequestPermit {
     quota: Quota,
     trial: TrialJobId,
     /// The trial's share of the memory.
@@ -49,7 +49,7 @@ impl Quota {
     }
 
     /// Admits another request of the trial. If the quota is used up, returns an error that asks the client to retry.
-    pub(super) fn seat(&self, trial: &TrialJobId) -> Result<Seat, Error> {
+    pub(super) fn admit(&self, trial: &TrialJobId) -> Result<RequestPermit, Error> {
         let mut trials = self.lock();
         let new = || Use { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
         let used = trials.entry(trial.clone()).or_insert_with(new);
@@ -58,7 +58,7 @@ impl Quota {
         }
         used.requests += 1;
         let bytes = Arc::clone(&used.bytes);
-        Ok(Seat { quota: self.clone(), trial: trial.clone(), bytes })
+        Ok(RequestPermit { quota: self.clone(), trial: trial.clone(), bytes })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TrialJobId, Use>> {
@@ -66,7 +66,7 @@ impl Quota {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         let mut trials = self.quota.lock();
         let Some(used) = trials.get_mut(&self.trial) else { return };
@@ -90,13 +90,13 @@ mod tests {
     }
 
     fn expect_bound(quota: &Quota, requests: usize, t: &TrialJobId, u: &TrialJobId) {
-        let mut seats: Vec<_> = (0..requests).map(|_| quota.seat(t).unwrap()).collect();
-        assert_eq!(quota.seat(t).unwrap_err().code(), "too-many-requests");
-        assert!(quota.seat(u).is_ok());
-        seats.pop();
-        seats.push(quota.seat(t).unwrap());
-        assert!(Arc::ptr_eq(&seats[0].bytes, &seats[1].bytes), "the memory is shared");
-        drop(seats);
+        let mut permits: Vec<_> = (0..requests).map(|_| quota.admit(t).unwrap()).collect();
+        assert_eq!(quota.admit(t).unwrap_err().code(), "too-many-requests");
+        assert!(quota.admit(u).is_ok());
+        permits.pop();
+        permits.push(quota.admit(t).unwrap());
+        assert!(Arc::ptr_eq(&permits[0].bytes, &permits[1].bytes), "the memory is shared");
+        drop(permits);
         assert!(quota.lock().is_empty(), "trials without requests are removed");
     }
 }

@@ -79,7 +79,7 @@ pub enum RendezvousRefusal {
 impl Rendezvous {
     /// Records the address of a pod, and returns `true` if all pods of its attempt are known. `departed` returns
     /// whether a pod has left.
-    pub fn enter(
+    pub fn register(
         &mut self,
         trial: &TrialJobId,
         request: &RendezvousRequest,
@@ -207,7 +207,7 @@ mod tests {
         let mut table = Rendezvous::default();
         let mut steps = |role, index, last| {
             let whole =
-                table.enter(&t, &request(&roles, role, index, last), none_departed).unwrap();
+                table.register(&t, &request(&roles, role, index, last), none_departed).unwrap();
             let reply = table.reply_for(&t, &attempt);
             assert_eq!(whole, reply.missing.is_empty());
             shown(&reply)
@@ -232,7 +232,7 @@ mod tests {
             let incarnation = Some(pod.to_owned());
             let request =
                 RendezvousRequest { incarnation, ..request(&roles, "worker", index, last) };
-            table.enter(&t, &request, |pod| departed.contains(&pod)).unwrap();
+            table.register(&t, &request, |pod| departed.contains(&pod)).unwrap();
             shown(&table.reply_for(&t, &attempt))
         };
         let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -252,7 +252,7 @@ mod tests {
     fn unknown_pods_are_refused() {
         let mut table = Rendezvous::default();
         let roles = [("worker", 2)];
-        table.enter(&trial("t"), &request(&roles, "worker", 0, 1), none_departed).unwrap();
+        table.register(&trial("t"), &request(&roles, "worker", 0, 1), none_departed).unwrap();
         #[rustfmt::skip]
         let table_of = [
             ("an index too high",   request(&roles, "worker", 2, 1),         "worker:2 is not a pod of the trial (worker:2)"),
@@ -263,7 +263,7 @@ mod tests {
         ];
         for (case, request, refusal) in table_of {
             let refused =
-                table.enter(&trial("t"), &request, none_departed).unwrap_err().to_string();
+                table.register(&trial("t"), &request, none_departed).unwrap_err().to_string();
             assert_eq!(refused, refusal, "{case}");
         }
     }
@@ -273,9 +273,9 @@ mod tests {
         let mut table = Rendezvous::default();
         let pod = request(&[("worker", 2)], "worker", 0, 1);
         for number in 0..=MAX_ATTEMPTS {
-            table.enter(&trial(&format!("t{number}")), &pod, none_departed).unwrap();
+            table.register(&trial(&format!("t{number}")), &pod, none_departed).unwrap();
             // The second group is used again and again.
-            table.enter(&trial("t1"), &pod, none_departed).unwrap();
+            table.register(&trial("t1"), &pod, none_departed).unwrap();
         }
         let attempt = AttemptId::new("t-1").unwrap();
         let known = |id: &str| table.reply_for(&trial(id), &attempt) != RendezvousReply::default();
@@ -290,7 +290,8 @@ mod tests {
             let roles = [("a", 2), ("b", 4)];
             for (count, pod) in order.iter().enumerate() {
                 let (role, index) = if *pod < 2 { ("a", *pod) } else { ("b", pod - 2) };
-                let whole = table.enter(&trial("t"), &request(&roles, role, index, 1), none_departed).unwrap();
+                let request = request(&roles, role, index, 1);
+                let whole = table.register(&trial("t"), &request, none_departed).unwrap();
                 prop_assert_eq!(whole, count == 5);
             }
             let reply = table.reply_for(&trial("t"), &AttemptId::new("t-1").unwrap());

@@ -127,10 +127,10 @@ async fn run(
             }
             Accepted::Tcp(stream, peer) => {
                 // One address must not use up the places of all others.
-                let Some(seat) = addresses.seat(peer) else { continue };
+                let Some(permit) = addresses.admit(peer) else { continue };
                 connections.spawn(async move {
                     handle_tcp(stream, peer, tls, router, watcher).await;
-                    drop((place, seat));
+                    drop((place, permit));
                 });
             }
         }
@@ -173,14 +173,14 @@ struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// An open connection of an address.
 #[derive(Debug)]
-struct ConnectionSeat {
+struct ConnectionPermit {
     addresses: Addresses,
     address: IpAddr,
 }
 
 impl Addresses {
     /// Counts another connection of the address. Returns `None` if the address has the maximum number.
-    fn seat(&self, peer: Peer) -> Option<ConnectionSeat> {
+    fn admit(&self, peer: Peer) -> Option<ConnectionPermit> {
         let address = peer.network();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
@@ -188,11 +188,11 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(ConnectionSeat { addresses: self.clone(), address })
+        Some(ConnectionPermit { addresses: self.clone(), address })
     }
 }
 
-impl Drop for ConnectionSeat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.address) {
@@ -390,13 +390,13 @@ mod tests {
     fn the_connections_of_an_address_are_bounded() {
         let peer = |last| Peer([192, 0, 2, last].into());
         let addresses = Addresses::default();
-        let mut seats: Vec<_> =
-            (0..MAX_CONNECTIONS_OF_ADDRESS).map(|_| addresses.seat(peer(1)).unwrap()).collect();
-        assert!(addresses.seat(peer(1)).is_none());
-        assert!(addresses.seat(peer(2)).is_some());
-        seats.pop();
-        assert!(addresses.seat(peer(1)).is_some(), "the place is free again");
-        drop(seats);
+        let mut permits: Vec<_> =
+            (0..MAX_CONNECTIONS_OF_ADDRESS).map(|_| addresses.admit(peer(1)).unwrap()).collect();
+        assert!(addresses.admit(peer(1)).is_none());
+        assert!(addresses.admit(peer(2)).is_some());
+        permits.pop();
+        assert!(addresses.admit(peer(1)).is_some(), "the place is free again");
+        drop(permits);
         assert!(
             addresses.0.lock().unwrap().is_empty(),
             "addresses without connections are removed"

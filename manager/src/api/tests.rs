@@ -117,7 +117,7 @@ impl Bed {
             message: None,
             exit_code: None,
             attempt: None,
-            told: Span::default(),
+            reported: Span::default(),
         };
         let trial = TrialJobId::new(trial).unwrap();
         self.state.store.change_trial(&trial, change).await.unwrap();

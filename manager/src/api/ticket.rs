@@ -36,7 +36,7 @@ impl Tickets {
 
     /// Uses up a ticket, and returns whether it was valid. The duration of the comparison reveals nothing: tickets
     /// are random and short-lived.
-    pub(super) async fn take(&self, shown: &str) -> bool {
+    pub(super) async fn redeem(&self, shown: &str) -> bool {
         let mut tickets = self.0.lock().await;
         tickets.retain(|(_, issued)| issued.elapsed() < LIFETIME);
         let found = tickets.iter().position(|(ticket, _)| ticket == shown);
@@ -63,15 +63,15 @@ mod tests {
     async fn a_ticket_is_valid_once_and_for_a_short_time() {
         let tickets = Tickets::default();
         let (one, late) = (tickets.issue().await, tickets.issue().await);
-        assert!(!tickets.take("").await && !tickets.take(&one[1..]).await);
-        assert!(tickets.take(&one).await);
-        assert!(!tickets.take(&one).await, "once");
+        assert!(!tickets.redeem("").await && !tickets.redeem(&one[1..]).await);
+        assert!(tickets.redeem(&one).await);
+        assert!(!tickets.redeem(&one).await, "once");
         tokio::time::advance(LIFETIME).await;
-        assert!(!tickets.take(&late).await, "a ticket expires");
+        assert!(!tickets.redeem(&late).await, "a ticket expires");
         let first = tickets.issue().await;
         for _ in 0..MAX_TICKETS {
             tickets.issue().await;
         }
-        assert!(!tickets.take(&first).await, "the number is bounded");
+        assert!(!tickets.redeem(&first).await, "the number is bounded");
     }
 }

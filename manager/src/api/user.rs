@@ -19,7 +19,7 @@ use axum::middleware::from_fn;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
 use utoipa_axum::routes;
 
-use super::answers::make_in_turn;
+use super::answers::limit_long_lists;
 use super::{Shared, auth, ticket};
 pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
@@ -36,7 +36,7 @@ pub(super) use trials::{
 
 /// Returns the users' routes. Each handler describes its own route.
 pub(super) fn routes() -> OpenApiRouter<Shared> {
-    let in_turn = || from_fn(make_in_turn);
+    let in_turn = || from_fn(limit_long_lists);
     OpenApiRouter::new()
         .routes(routes!(experiment::experiment, act::limit))
         .routes(routes!(experiment::configuration))

@@ -16,7 +16,7 @@ use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
 /// Checks whether the external tuner and assessor can run, and returns the name and the problem of each.
-pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
+pub(super) async fn check(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     let tuner = match &spec.tuner {
         TunerChoice::Nni { algorithm, .. } => Some(algorithm),
         TunerChoice::Native(_) | TunerChoice::Command { .. } => None,
@@ -28,13 +28,13 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
     let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
     let mut found = Vec::new();
     if let TunerChoice::Command { command, .. } = &spec.tuner {
-        let there = advisers::look_for(command, &spec.trial_code_directory);
+        let there = advisers::find_command(command, &spec.trial_code_directory);
         found.push((spec.tuner.name().to_owned(), there));
     }
     for algorithm in tuner.into_iter().chain(assessor) {
         found.push((
             algorithm.name().to_owned(),
-            advisers::look(python, algorithm, &spec.secret_variables()).await,
+            advisers::import_modules(python, algorithm, &spec.secret_variables()).await,
         ));
     }
     found
@@ -43,7 +43,7 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
 /// Starts an external tuner, asks it for one set of parameters, and ends it. `None` if the tuner is built in. A tuner
 /// fails if it does not answer within the time after which `run` would warn the user. The folder of its output is
 /// kept then.
-pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
     if let TunerChoice::Native(_) = spec.tuner {
         return None;
     }
@@ -60,7 +60,7 @@ pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), Str
     };
     tuner.order(Order::Propose { id: 0 });
     let found = loop {
-        match tuner.heard().await {
+        match tuner.next_event().await {
             AdviserEvent::Proposed { .. } => break Ok(()),
             AdviserEvent::Trouble(Some(problem)) | AdviserEvent::Lost { message: problem } => {
                 break Err(problem);
@@ -107,7 +107,7 @@ pub(super) fn build(
         (TunerChoice::Command { command, class_args }, _) => {
             let greeting = Map::from_iter([
                 ("experiment".to_owned(), json!(id.as_str())),
-                ("optimize_mode".to_owned(), json!(spec.optimize_mode.word())),
+                ("optimize_mode".to_owned(), json!(spec.optimize_mode.as_str())),
                 ("seed".to_owned(), json!(seed)),
                 ("concurrency".to_owned(), json!(spec.trial_concurrency)),
                 ("class_args".to_owned(), json!(class_args)),
@@ -123,7 +123,7 @@ pub(super) fn build(
             dir: dir.outside(),
             code: spec.trial_code_directory.clone(),
             gpus: spec.tuner_gpu_indices.clone(),
-            patience: spec.tuner_patience,
+            silence_timeout: spec.tuner_patience,
             secret_variables: spec.secret_variables(),
         })
     });

@@ -47,15 +47,15 @@ async fn stored_spec(
 
 /// Marks ended trials for another run, all or none; the next `resume` starts them. Trials that already wait are not
 /// changed.
-pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Refused> {
+pub async fn retry_trials(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Refused> {
     // Opening the store for writing excludes managers. It fails if a manager is running.
     let store = Store::open(&dir.database())?;
-    let marked = mark(&store, trials).await;
+    let marked = mark_for_retry(&store, trials).await;
     store.close().await;
     marked
 }
 
-async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Refused> {
+async fn mark_for_retry(store: &Store, trials: &[TrialJobId]) -> Result<(), Refused> {
     let at_ms = SystemClock.now_ms();
     let mut changes = Vec::with_capacity(trials.len());
     for trial in trials {
@@ -77,7 +77,7 @@ async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Refused> {
             ),
             exit_code: None,
             attempt: Some(ids::next_attempt(trial, &row.attempt)),
-            told: Span::default(),
+            reported: Span::default(),
         };
         changes.push((trial.clone(), change));
     }

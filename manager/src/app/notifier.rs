@@ -32,11 +32,11 @@ pub(super) fn config(
 
 impl Finished {
     /// Sends the notifications that the experiment's manager could not send.
-    pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
+    pub async fn send_remaining(&self) -> Result<(), store::Error> {
         if let Some(config) =
             config(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)
         {
-            let left = notifications::tell_what_is_left(&config).await?;
+            let left = notifications::send_remaining(&config).await?;
             notifications::warn_of_rest(left, &self.id);
         }
         Ok(())

@@ -48,7 +48,7 @@ impl Presence {
     }
 
     /// Serves on the socket and restores missing files, until clients are no longer served.
-    pub(super) async fn keep(self, listener: Option<UnixListener>) -> io::Result<()> {
+    pub(super) async fn maintain(self, listener: Option<UnixListener>) -> io::Result<()> {
         let mut servers = JoinSet::new();
         let mut serving = listener.map(|listener| self.serve(&mut servers, listener));
         let mut looks = interval(FOLDER_CHECK_INTERVAL);

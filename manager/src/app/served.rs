@@ -43,10 +43,10 @@ impl Served {
     }
 
     /// Serves on the socket in the experiment's folder.
-    pub(super) fn keep(&mut self, presence: Presence) {
+    pub(super) fn serve_socket(&mut self, presence: Presence) {
         // Listens before the address is announced, because a client that reads the address tries the socket first.
         let listener = presence.listen();
-        self.servers.spawn(presence.keep(listener));
+        self.servers.spawn(presence.maintain(listener));
     }
 
     /// Retries writes to the store periodically while they fail.

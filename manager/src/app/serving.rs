@@ -141,7 +141,7 @@ impl Parts<'_> {
             closed: server.closed.clone(),
         };
         presence.write_url()?;
-        server.keep(presence);
+        server.serve_socket(presence);
         let router = match &settings.url_prefix {
             Some(prefix) => api::also_below(prefix, router),
             None => router,

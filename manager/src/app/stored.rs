@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trial_protocol::ExperimentId;
 
-use super::again;
 use super::listener::Endpoint;
+use super::retry_trials;
 use super::servers::viewer_of;
 use super::{Error, Settings};
 use crate::api::auth::{Gate, Reach};
-use crate::api::client::{Client, near};
+use crate::api::client::{Client, in_process};
 use crate::api::session::Sessions;
 use crate::api::{self, Pods};
 use crate::code_archive::CodeArchive;
@@ -36,7 +36,7 @@ use crate::view::Board;
 pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
     // There is no receiver, so commands to the experiment are refused.
     let (handle, _) = Handle::new(1);
-    Ok(near(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
+    Ok(in_process(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
 }
 
 pub(super) async fn state(
@@ -169,7 +169,7 @@ pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Rece
     while let Some(event) = commands.recv().await {
         if let TaskEvent::Command { command, reply } = event {
             let done = match command {
-                Command::Retry(trial) => again(&dir, &[trial]).await,
+                Command::Retry(trial) => retry_trials(&dir, &[trial]).await,
                 Command::StopTrial(_)
                 | Command::Flush(_)
                 | Command::LogLevel(..)

@@ -17,12 +17,12 @@ const SHELL_WORDS: &[&str] = &[
 
 /// Looks up the program of the trials' command, and returns its name and the problem, if any. `None` if the program
 /// cannot be determined.
-pub fn look_for_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+pub fn find_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
     if !spec.training_service.section().is_local() {
         return None;
     }
     let program = certain_program(&spec.trial_command)?;
-    let found = advisers::look_for_program(program, &spec.trial_code_directory);
+    let found = advisers::find_program(program, &spec.trial_code_directory);
     let found = found.map_err(|problem| {
         format!("{problem}; correct `trialCommand` (`trial.command` in a version 1 file)")
     });

@@ -29,33 +29,33 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         }
     };
     let mut checks = Checks { format: common.output, findings: Vec::new() };
-    checks.tell("ok", "file", &file.display().to_string());
+    checks.print("ok", "file", &file.display().to_string());
     if let Some(warning) = spec.ignored_warning() {
-        checks.tell("-", "file", &warning);
+        checks.print("-", "file", &warning);
     }
     if let Some(sentence) = spec.assumed_direction() {
-        checks.tell("-", "objective", &sentence);
+        checks.print("-", "objective", &sentence);
     }
     if let Some(warning) = spec.objective.as_deref().and_then(|name| spec.direction_warning(name)) {
-        checks.tell("-", "objective", &warning);
+        checks.print("-", "objective", &warning);
     }
     for sentence in spec.missing_direction_warning().iter().flat_map(|all| all.lines()) {
-        checks.tell("-", "tuner", sentence);
+        checks.print("-", "tuner", sentence);
     }
     let mut good = true;
     if spec.training_service.section().needs_code() {
         let found = code_archive::survey(&spec.trial_code_directory);
         good &= checks.check("code", found.map_err(|error| chain(&error)));
     }
-    if let Some((program, found)) = app::look_for_trial_program(&spec) {
+    if let Some((program, found)) = app::find_trial_program(&spec) {
         good &= checks.check("trial", found.map(|()| format!("{program} exists")));
     }
     let mut can_ask = true;
-    for (name, found) in app::look_outside(&spec).await {
+    for (name, found) in app::check_advisers(&spec).await {
         can_ask &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
-    good &= can_ask && ask_tuner(&spec, &mut checks).await;
-    let found = app::look(common.agent.clone(), &spec).await;
+    good &= can_ask && try_tuner(&spec, &mut checks).await;
+    let found = app::check_platform(common.agent.clone(), &spec).await;
     let place = platform(&spec.training_service).describe();
     good &= checks.check("place", found.map(|()| place).map_err(|error| chain(&error)));
     if good {
@@ -64,11 +64,11 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         }
     }
     if probe && good {
-        let note = |text: &str| checks.tell("-", "probe", text);
+        let note = |text: &str| checks.print("-", "probe", text);
         let found = probe::run(spec, settings(common), note).await;
         good &= checks.check("probe", found);
     } else if probe {
-        checks.tell("-", "probe", "not run, because a check failed");
+        checks.print("-", "probe", "not run, because a check failed");
     }
     match checks.close(good) {
         Ok(()) if good => DONE,
@@ -82,11 +82,11 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
 
 /// Requests parameters from the user's own tuner and records the finding. Returns `false` if the tuner does not propose
 /// any.
-async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
+async fn try_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
     let answer = async {
         let mut signals = Signals::new().map_err(|error| chain(&error))?;
         tokio::select! {
-            answer = app::ask_tuner(spec) => Ok(answer),
+            answer = app::try_tuner(spec) => Ok(answer),
             // Dropping the future ends the tuner.
             _ = signals.next() => Err("it was interrupted".to_owned()),
         }
@@ -112,11 +112,11 @@ impl Checks {
     fn check(&mut self, what: &str, found: Result<String, String>) -> bool {
         let good = found.is_ok();
         let (Ok(text) | Err(text)) = found;
-        self.tell(if good { "ok" } else { "FAIL" }, what, &text);
+        self.print(if good { "ok" } else { "FAIL" }, what, &text);
         good
     }
 
-    fn tell(&mut self, state: &str, what: &str, text: &str) {
+    fn print(&mut self, state: &str, what: &str, text: &str) {
         match self.format {
             // Ignored: standard output may be closed.
             Format::Table => {

@@ -179,7 +179,7 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
                 "created_at_ms": row.created_at_ms,
                 "ended_at_ms": row.ended_at_ms,
                 // A note that the manager is missing, or else the manager's own note.
-                "trouble": view::left(&row, open).or(row.trouble),
+                "trouble": view::abandonment(&row, open).or(row.trouble),
             })
         }
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),

@@ -85,7 +85,7 @@ pub(super) async fn nni_node(words: &[String]) -> u8 {
         servers.spawn(api::serve(listener, node.router(), closed));
     }
     let session = NniSession { arguments, node, stop };
-    let code = Box::pin(session.hold(posted, &mut signals)).await;
+    let code = Box::pin(session.run(posted, &mut signals)).await;
     closed.cancel();
     // A server that failed has already logged its error.
     while servers.join_next().await.is_some() {}
@@ -136,11 +136,7 @@ impl Reply {
 
 impl NniSession {
     /// Receives the experiment and runs it until its end.
-    async fn hold(
-        &self,
-        mut posted: mpsc::Receiver<PostedExperiment>,
-        signals: &mut Signals,
-    ) -> u8 {
+    async fn run(&self, mut posted: mpsc::Receiver<PostedExperiment>, signals: &mut Signals) -> u8 {
         let PostedExperiment { configuration, reply } = tokio::select! {
             Some(posted) = posted.recv() => posted,
             () = self.stop.cancelled() => return DONE,
@@ -156,7 +152,7 @@ impl NniSession {
                 BAD_INPUT
             }
             Ok((Some(what), settings, files)) => {
-                let run = Box::pin(self.run(what, settings, &files, reply, signals));
+                let run = Box::pin(self.run_posted(what, settings, &files, reply, signals));
                 let code = run.await;
                 files.close().await;
                 code
@@ -196,7 +192,7 @@ impl NniSession {
     }
 
     /// Starts the experiment's manager and runs it until its end.
-    async fn run(
+    async fn run_posted(
         &self,
         what: What,
         settings: Settings,

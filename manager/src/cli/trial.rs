@@ -340,7 +340,7 @@ async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
         return send_for_each(&client, &ids, "retry", None).await;
     }
     let (experiment, dir) = place.dir().await?;
-    app::again(&dir, &ids).await.map_err(app::Error::from)?;
+    app::retry_trials(&dir, &ids).await.map_err(app::Error::from)?;
     let marked = match ids.len() {
         0 => "no trial has failed".to_owned(),
         count => {

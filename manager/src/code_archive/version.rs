@@ -182,7 +182,7 @@ impl CodeTracker {
 
     /// Returns the directory's current version with [`CodeVersion::git`], and the tracker for the next scan. Fails if
     /// the directory does not exist.
-    pub async fn look_with_git(mut self) -> (Self, io::Result<CodeVersion>) {
+    pub async fn read_version_with_git(mut self) -> (Self, io::Result<CodeVersion>) {
         let known = self.last.as_ref().map(|last| last.sha256.clone());
         let scanned = tokio::task::spawn_blocking(move || {
             let version = self.scan();

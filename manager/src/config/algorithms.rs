@@ -244,7 +244,7 @@ pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), P
 }
 
 fn put_mode(class_args: &mut Map<String, Value>, mode: OptimizeMode) {
-    class_args.insert("optimize_mode".to_owned(), json!(mode.word()));
+    class_args.insert("optimize_mode".to_owned(), json!(mode.as_str()));
 }
 
 /// Determines the experiment's direction, and passes it to tuner and assessor.
@@ -282,7 +282,7 @@ const ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphi
 /// [`ANY_SPACE`] do. The space is checked before the tuner, so this function reads the tuner's section in advance. If
 /// the section names no algorithm, returns `true`, so that its check reports that rather than a fault of the space.
 pub(super) fn takes_any_space(top: &Section) -> bool {
-    let section = top.look("tuner").or_else(|| top.look("advisor"));
+    let section = top.peek("tuner").or_else(|| top.peek("advisor"));
     let Some(members) = section.and_then(Value::as_object) else { return false };
     let name = members.iter().find(|(key, value)| folded(key) == "name" && !value.is_null());
     match name {

@@ -60,9 +60,9 @@ pub(super) const FIELDS: [&str; 37] = [
 ];
 
 /// The default of `tunerPatience`, and its limits.
-const DEFAULT_TUNER_PATIENCE: Duration = Duration::from_mins(15);
-const LEAST_PATIENCE: Duration = Duration::from_secs(1);
-const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
+const DEFAULT_TUNER_TIMEOUT: Duration = Duration::from_mins(15);
+const MIN_TUNER_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_TUNER_TIMEOUT: Duration = Duration::from_hours(7 * 24);
 
 /// The greatest number of trials of one point. A larger number is a typing error.
 const MOST_REPEATS: u64 = 1000;
@@ -232,7 +232,7 @@ impl Algorithms {
         let mut tuner = algorithms::tuner(top, search_space, base)?;
         algorithms::set_repeats(limits.trial_repeats, &mut tuner)?;
         let mut assessor = algorithms::assessor(top, &tuner, base)?;
-        let has_objective = top.look("objective").is_some();
+        let has_objective = top.peek("objective").is_some();
         let ObjectiveFields { metric: objective, stated } = objective(top)?;
         let goals = goals::goals(top, objective.as_deref(), has_objective, limits.target_metric)?;
         let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
@@ -293,11 +293,11 @@ struct ObjectiveFields {
 
 /// Reads `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
 fn objective(top: &mut Section) -> Result<ObjectiveFields, Problem> {
-    if top.look("objective").is_some_and(Value::is_array) {
+    if top.peek("objective").is_some_and(Value::is_array) {
         let problem = "expected a string, found a list; several objectives belong in `objectives`";
         return Err(top.fault("objective", problem));
     }
-    if !top.look("objective").is_some_and(Value::is_object) {
+    if !top.peek("objective").is_some_and(Value::is_object) {
         return Ok(ObjectiveFields { metric: top.string("objective")?, stated: None });
     }
     let value = top.take("objective").unwrap_or_default();
@@ -318,8 +318,8 @@ fn counted(top: &mut Section, name: &str, least: u64) -> Result<Option<u32>, Pro
 
 /// Reads `tunerPatience`, which is long enough for an answer and has an upper limit.
 fn patience(top: &mut Section) -> Result<Duration, Problem> {
-    let patience = top.duration("tunerPatience")?.unwrap_or(DEFAULT_TUNER_PATIENCE);
-    if (LEAST_PATIENCE..=MOST_PATIENCE).contains(&patience) {
+    let patience = top.duration("tunerPatience")?.unwrap_or(DEFAULT_TUNER_TIMEOUT);
+    if (MIN_TUNER_TIMEOUT..=MAX_TUNER_TIMEOUT).contains(&patience) {
         return Ok(patience);
     }
     let problem = format!("expected a duration from 1s to 7d, found {} s", patience.as_secs_f64());

@@ -34,9 +34,9 @@ pub(super) fn agree(statements: &[Statement], default: OptimizeMode) -> Result<D
         Some(other) => {
             let problem = format!(
                 "is `{}`, but `{}` is `{}`; an experiment has one direction: remove one of the two, or make them equal",
-                other.mode.word(),
+                other.mode.as_str(),
                 first.path,
-                first.mode.word(),
+                first.mode.as_str(),
             );
             Err(Problem::new(other.path.clone(), problem))
         }
@@ -108,8 +108,8 @@ pub(super) fn warning(metric: &str, mode: OptimizeMode) -> Option<String> {
         format!(
             "the search {}s `{metric}`, although its name suggests the opposite; if that is not meant, \
              state `objective: {{direction: {}}}`",
-            mode.word(),
-            likely.word(),
+            mode.as_str(),
+            likely.as_str(),
         )
     })
 }

@@ -54,7 +54,7 @@ pub(super) fn direction(fields: &mut Section) -> Result<Option<OptimizeMode>, Pr
         let advice = advice(&word, ["maximize", "minimize"]);
         return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
     };
-    fields.record("direction", mode.word());
+    fields.record("direction", mode.as_str());
     Ok(Some(mode))
 }
 

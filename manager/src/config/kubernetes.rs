@@ -371,7 +371,7 @@ impl PodSettings {
 
 /// Reads `startUpDeadline`. The default depends on a queue.
 fn start_up_deadline(fields: &mut Section) -> Result<Duration, Problem> {
-    let is_queued = fields.look("queue").is_some();
+    let is_queued = fields.peek("queue").is_some();
     let default = if is_queued { QUEUED_START_UP_DEADLINE } else { START_UP_DEADLINE };
     Ok(fields.duration("startUpDeadline")?.unwrap_or(default))
 }

@@ -166,10 +166,10 @@ impl Section {
     /// Returns the section, unless it has unknown fields. Each fault names the intended or most similar field. The last
     /// fault without a known meaning lists all allowed fields.
     fn without_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
-        let last = unknown.iter().rposition(|key| self.meant(key, known).is_none());
+        let last = unknown.iter().rposition(|key| self.suggested_field(key, known).is_none());
         let mut problems = unknown.iter().enumerate().map(|(i, key)| {
             let allowed = || known.iter().copied();
-            let advice = match self.meant(key, known) {
+            let advice = match self.suggested_field(key, known) {
                 Some(name) => format!("; here it is `{name}`"),
                 None if last == Some(i) => format!("; {}", advice(key, allowed())),
                 None => nearest(key, allowed())
@@ -187,7 +187,7 @@ impl Section {
     }
 
     /// Returns the field among `known`, or the member of one, for a name of an older version or of another tool.
-    fn meant(&self, key: &str, known: &[&str]) -> Option<&'static str> {
+    fn suggested_field(&self, key: &str, known: &[&str]) -> Option<&'static str> {
         let plain = folded(key);
         let older = MEANT.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
         let theirs = || foreign::counterpart(key).filter(|_| self.path.is_empty());
@@ -211,7 +211,7 @@ impl Section {
     }
 
     /// Returns a reference to a field. A `null` counts as absent.
-    pub(super) fn look(&self, name: &str) -> Option<&Value> {
+    pub(super) fn peek(&self, name: &str) -> Option<&Value> {
         let field = self.fields.iter().find(|field| field.name == name)?;
         field.given.as_ref().filter(|value| !value.is_null())
     }
@@ -285,7 +285,7 @@ impl Section {
 
     /// Reads a string. An empty one counts as absent, because NNI's own loader writes `""` for an unset field.
     pub(super) fn string_or_unset(&mut self, name: &str) -> Result<Option<String>, Problem> {
-        if self.look(name).and_then(Value::as_str) == Some("") {
+        if self.peek(name).and_then(Value::as_str) == Some("") {
             self.take(name);
         }
         self.string(name)

@@ -469,7 +469,7 @@ fn expect_direction(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
         TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
         TunerChoice::Command { .. } => panic!("{rule}"),
     };
-    assert_eq!(tuner["optimize_mode"], mode.word(), "{rule}");
+    assert_eq!(tuner["optimize_mode"], mode.as_str(), "{rule}");
     let (name, assessor) = match &spec.assessor {
         Some(AssessorChoice::Native(native)) => (native.name.as_str(), &native.class_args),
         Some(AssessorChoice::Nni(algorithm)) => (algorithm.name(), &algorithm.class_args),
@@ -480,7 +480,7 @@ fn expect_direction(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
         assert!(assessor.is_empty(), "{rule}");
         assert_eq!(warning.is_some(), name == "mine.Strict", "{rule}: {warning:?}");
     } else {
-        assert_eq!(assessor["optimize_mode"], mode.word(), "{rule}");
+        assert_eq!(assessor["optimize_mode"], mode.as_str(), "{rule}");
         assert_eq!(warning, None, "{rule}");
     }
 }

@@ -398,7 +398,7 @@ impl Converter {
             parts.push(Value::Object(part));
         }
         let fields = ["localConfig", "remoteConfig", "machineList"];
-        match fields.iter().find(|field| v1.look(field).is_some()) {
+        match fields.iter().find(|field| v1.peek(field).is_some()) {
             None => Ok(parts),
             Some(field) => {
                 let problem = format!("belongs to a platform that `{NAMES}` does not name");

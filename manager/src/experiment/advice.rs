@@ -8,7 +8,7 @@ use trial_protocol::{MetricValue, TrialJobId};
 use super::result::Steps;
 use crate::advisers::{AdviserEvent, ExternalAdviser, Order, Sample};
 use crate::job_state::JobState;
-use crate::search::assessor::{Assessor, Bounds, Judgement};
+use crate::search::assessor::{Assessment, Assessor, Bounds};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal, Tuner};
 
@@ -76,23 +76,23 @@ impl Advice {
         }
     }
 
-    /// Passes a new step of a running trial to the assessor, and returns the judgement.
+    /// Passes a new step of a running trial to the assessor, and returns the assessment.
     pub(super) fn step(
         &mut self,
         trial: &TrialJobId,
         sequence: u64,
         value: &MetricValue,
         steps: &Steps,
-    ) -> Judgement {
+    ) -> Assessment {
         self.pass_step(trial, sequence, value);
-        self.judge(trial, steps)
+        self.assess(trial, steps)
     }
 
-    /// Judges a running trial by all of its steps. An external assessor sends its judgement as an event instead.
-    pub(super) fn judge(&mut self, trial: &TrialJobId, steps: &Steps) -> Judgement {
+    /// Judges a running trial by all of its steps. An external assessor sends its assessment as an event instead.
+    pub(super) fn assess(&mut self, trial: &TrialJobId, steps: &Steps) -> Assessment {
         match &mut self.assessor {
-            Some(assessor) => assessor.judge(trial.as_str(), &steps.history()),
-            None => Judgement::Good,
+            Some(assessor) => assessor.assess(trial.as_str(), &steps.history()),
+            None => Assessment::Good,
         }
     }
 
@@ -152,7 +152,7 @@ impl Advice {
     /// Waits for a message of the external adviser. Never returns if there is no external adviser.
     pub(super) async fn next_event(&mut self) -> AdviserEvent {
         match &mut self.external {
-            Some(external) => external.heard().await,
+            Some(external) => external.next_event().await,
             None => std::future::pending().await,
         }
     }

@@ -66,7 +66,7 @@ impl CodeSource {
     async fn read_version(self) -> (Self, io::Result<CodeVersion>) {
         match self {
             Self::Directory(tracker) => {
-                let (tracker, version) = tracker.look_with_git().await;
+                let (tracker, version) = tracker.read_version_with_git().await;
                 (Self::Directory(tracker), version)
             }
             Self::Archive(version) => (Self::Archive(version.clone()), Ok(version)),

@@ -52,7 +52,7 @@ use super::{Handle, TaskEvent};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::job_state::JobState;
-use crate::search::assessor::Judgement;
+use crate::search::assessor::Assessment;
 use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Sample;
@@ -367,8 +367,8 @@ impl ExperimentTask {
             self.rules.mark_stale();
         }
         match self.advice.step(trial, metric.sequence, &metric.value, &job.steps) {
-            Judgement::Bad { reason } => self.give_up(trial, &reason),
-            Judgement::Good => None,
+            Assessment::Bad { reason } => self.give_up(trial, &reason),
+            Assessment::Good => None,
         }
     }
 
@@ -378,7 +378,7 @@ impl ExperimentTask {
         let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
         for trial in self.jobs.find(runs) {
             if let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
-                && let Judgement::Bad { reason } = self.advice.judge(&trial, &job.steps)
+                && let Assessment::Bad { reason } = self.advice.assess(&trial, &job.steps)
                 && let Some(event) = self.give_up(&trial, &reason)
             {
                 self.perform(event).await?;

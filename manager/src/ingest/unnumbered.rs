@@ -211,7 +211,7 @@ impl Shared {
             let arrival = Arrival { about: Some(position.about.clone()), ..Arrival::from(batch) };
             let arrival = Arc::new(arrival);
             let error = loop {
-                match self.intake.inner.take_in(Arc::clone(&arrival)).await {
+                match self.intake.inner.store_and_notify(Arc::clone(&arrival)).await {
                     Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
                         sleep(QUEUE_RETRY_PAUSE).await;
                     }

@@ -59,13 +59,13 @@ async fn the_next_manager_sends_pending_notifications_under_the_same_id() {
     store.close().await;
 
     let open = config(folder.path(), "cat >> told");
-    assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
+    assert_eq!(send_remaining(&open).await.unwrap(), 0);
     let event: Value = serde_json::from_str(file(&told).await.trim()).unwrap();
     assert_eq!(event["id"], id.as_str());
     assert_eq!(event["event"], "failure_budget_reached");
     assert_eq!(open.store.outbox().pending(COMMAND).await.unwrap(), []);
     // A second call sends nothing.
-    assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
+    assert_eq!(send_remaining(&open).await.unwrap(), 0);
     assert_eq!(fs::read_to_string(&told).unwrap().lines().count(), 1);
 }
 
@@ -105,7 +105,7 @@ async fn the_waker_starts_the_delivery_while_the_manager_runs() {
     for number in 1..=3 {
         let event = event::held(&config.about, &format!("for the {number}. time"), 7);
         config.store.outbox().add(event.kept(&config.spec).unwrap()).await.unwrap();
-        config.waker.ring();
+        config.waker.wake();
     }
     assert_eq!(notifier.finish().await, 0);
     let told = file(&folder.path().join("told")).await;

@@ -14,9 +14,9 @@ pub use crate::search::class_args::Error;
 use crate::search::class_args::{Arguments, OptimizeMode};
 use crate::util::nearest::{advice, folded};
 
-/// An assessor's judgement of a running trial.
+/// An assessor's assessment of a running trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judgement {
+pub enum Assessment {
     /// The trial continues.
     Good,
     /// The trial is stopped.
@@ -42,7 +42,7 @@ pub struct Bounds {
 pub trait Assessor: Send + std::fmt::Debug {
     /// Judges a running trial by its intermediate results, oldest first and complete. Called after every new result.
     /// NaN represents a result that is not a number.
-    fn judge(&mut self, trial: &str, history: &[f64]) -> Judgement;
+    fn assess(&mut self, trial: &str, history: &[f64]) -> Assessment;
 
     /// Records the end of a trial with its intermediate results. `success` is `false` if the trial failed or was
     /// stopped.

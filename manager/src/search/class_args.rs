@@ -21,7 +21,7 @@ pub enum OptimizeMode {
 
 impl OptimizeMode {
     /// Returns NNI's word for the mode.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Maximize => "maximize",
             Self::Minimize => "minimize",
@@ -86,12 +86,12 @@ impl<'a> Arguments<'a> {
         if let Some(mode) = given.and_then(OptimizeMode::from_word) {
             return Ok(Some(mode));
         }
-        let word = self.word("optimize_mode", &["maximize", "minimize"])?;
+        let word = self.one_of("optimize_mode", &["maximize", "minimize"])?;
         Ok(word.and_then(OptimizeMode::from_word))
     }
 
     /// Returns an argument that must be one of the `allowed` words.
-    pub(crate) fn word(
+    pub(crate) fn one_of(
         &mut self,
         name: &'static str,
         allowed: &[&'static str],
@@ -108,12 +108,12 @@ impl<'a> Arguments<'a> {
     }
 
     /// Returns an argument that must be one of the `allowed` words. `null` counts as `none`.
-    pub(crate) fn word_or_null(
+    pub(crate) fn one_of_or_null(
         &mut self,
         name: &'static str,
         allowed: &[&'static str],
     ) -> Result<Option<&'static str>, Error> {
-        let given = self.word(name, allowed)?;
+        let given = self.one_of(name, allowed)?;
         let null = self.given.get(name).is_some_and(Value::is_null);
         Ok(if null { Some("none") } else { given })
     }

@@ -102,7 +102,7 @@ impl PointResults {
 
     /// Adds a trial's result. Returns the number with which its point competes: the mean when the point has all its
     /// results, or the result itself if points are not repeated.
-    pub fn enter(&mut self, parameters: &Value, number: f64) -> Option<f64> {
+    pub fn add_result(&mut self, parameters: &Value, number: f64) -> Option<f64> {
         if self.wanted <= 1 {
             return Some(number);
         }
@@ -123,9 +123,9 @@ pub fn competitors<'a, T: Copy>(
     wanted: u64,
 ) -> Vec<(T, f64)> {
     let mut points = PointResults::new(wanted);
-    let means = results
-        .clone()
-        .filter_map(|(trial, parameters, number)| Some((trial, points.enter(parameters, number)?)));
+    let means = results.clone().filter_map(|(trial, parameters, number)| {
+        Some((trial, points.add_result(parameters, number)?))
+    });
     let means: Vec<_> = means.collect();
     if means.is_empty() {
         return results.map(|(trial, _, number)| (trial, number)).collect();

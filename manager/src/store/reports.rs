@@ -155,7 +155,7 @@ pub(super) const OWN_VERDICT_SEQ: i64 = DERIVED_METRIC_SEQ - 1;
 
 /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's. An attempt without
 /// reports is recorded as ended.
-pub(super) fn judge(
+pub(super) fn insert_verdict(
     c: &Connection,
     id: &TrialJobId,
     attempt: &AttemptId,

@@ -72,7 +72,7 @@ pub struct TrialChange {
     /// the current attempt.
     pub attempt: Option<AttemptId>,
     /// The times that the agent reports, which take precedence over `at_ms`.
-    pub told: Span,
+    pub reported: Span,
 }
 
 /// The time span of a trial, as its agent reports it.

@@ -134,7 +134,7 @@ pub(super) fn change_trial(
         .execute(params![attempt.as_str(), key])?;
     }
     let started = (change.state == JobState::Running).then_some(change.at_ms);
-    let reported_start = change.told.started_at_ms.map(|at_ms| at_ms.min(change.at_ms));
+    let reported_start = change.reported.started_at_ms.map(|at_ms| at_ms.min(change.at_ms));
     let ended = change.state.is_final().then_some(change.at_ms);
     c.prepare_cached(
         "UPDATE trial SET state = ?, message = ?, exit_code = coalesce(?, exit_code), \
@@ -149,7 +149,7 @@ pub(super) fn change_trial(
         ended,
         key,
     ])?;
-    if let Some(duration) = change.told.duration_ms {
+    if let Some(duration) = change.reported.duration_ms {
         c.prepare_cached(
             "UPDATE trial SET ended_at_ms = min(ended_at_ms, started_at_ms + ?) \
              WHERE key = ? AND started_at_ms IS NOT NULL",

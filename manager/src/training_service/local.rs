@@ -181,7 +181,7 @@ impl LocalState {
             command.args(["--objective", objective]);
         }
         if let Some(direction) = self.settings.direction {
-            command.args(["--direction", direction.word()]);
+            command.args(["--direction", direction.as_str()]);
         }
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);

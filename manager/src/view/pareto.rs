@@ -24,7 +24,7 @@ pub struct ObjectiveView {
 pub fn objectives(goals: &Goals) -> Vec<ObjectiveView> {
     let several = goals.objectives.iter().filter(|_| goals.has_several_objectives());
     several
-        .map(|one| ObjectiveView { metric: one.metric.clone(), direction: one.mode.word() })
+        .map(|one| ObjectiveView { metric: one.metric.clone(), direction: one.mode.as_str() })
         .collect()
 }
 

@@ -50,7 +50,7 @@ fn the_result_is_chosen_by_rules() {
     for (case, objective, entered, concluded) in table {
         let mut registry = registry(objective);
         for found in entered {
-            registry.enter(found);
+            registry.register(found);
         }
         let expected =
             concluded.map(|(name, value, derived)| (name.to_owned(), json!(value), derived));
@@ -62,7 +62,7 @@ fn the_result_is_chosen_by_rules() {
 #[test]
 fn a_failed_trial_has_no_concluded_result() {
     let mut registry = registry(None);
-    registry.enter(text("acc", 0.5));
+    registry.register(text("acc", 0.5));
     assert_eq!(registry.conclude(false), None);
 }
 
@@ -71,7 +71,7 @@ fn a_json_final_is_reported_at_once_and_numbered() {
     let mut registry = registry(None);
     let finals = [0.1, 0.2].map(|value| {
         let found = found(Source::Json, "acc", Some(MetricKind::Final), value);
-        let metric = registry.enter(found).unwrap();
+        let metric = registry.register(found).unwrap();
         (metric.kind, metric.sequence)
     });
     assert_eq!(finals, [(MetricKind::Final, 0), (MetricKind::Final, 1)]);
@@ -94,7 +94,7 @@ fn printed_values_are_numbered_per_name_and_never_backwards() {
     ];
     for (name, given, sequence) in table {
         let metric =
-            registry.enter(CollectedMetric { sequence: given, ..text(name, 0.5) }).unwrap();
+            registry.register(CollectedMetric { sequence: given, ..text(name, 0.5) }).unwrap();
         let expected = (MetricKind::Intermediate, sequence, false);
         assert_eq!((metric.kind, metric.sequence, metric.derived), expected, "{name} {given:?}");
     }
@@ -107,7 +107,7 @@ fn the_sdk_numbers_its_metrics_itself() {
         let kind = Some(MetricKind::Intermediate);
         let found =
             CollectedMetric { sequence: Some(given), ..found(Source::Sdk, OBJECTIVE, kind, 0.5) };
-        assert_eq!(registry.enter(found).unwrap().sequence, given);
+        assert_eq!(registry.register(found).unwrap().sequence, given);
     }
 }
 
@@ -115,11 +115,11 @@ fn the_sdk_numbers_its_metrics_itself() {
 fn names_over_the_bound_are_counted_but_not_the_objective() {
     let mut registry = registry(Some("acc"));
     for index in 0..NAMES + 2 {
-        let kept = registry.enter(text(&format!("n{index}"), 0.5)).is_some();
+        let kept = registry.register(text(&format!("n{index}"), 0.5)).is_some();
         assert_eq!(kept, index < NAMES, "{index}");
     }
-    assert!(registry.enter(text("n0", 0.6)).is_some());
-    assert!(registry.enter(text("acc", 0.7)).is_some());
+    assert!(registry.register(text("n0", 0.6)).is_some());
+    assert!(registry.register(text("acc", 0.7)).is_some());
     assert_eq!(summarized(registry.conclude(true)), Some(("acc".to_owned(), json!(0.7), false)));
     let codes: Vec<_> = registry.notes().into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, ["metric-names-exceeded"]);
@@ -132,7 +132,7 @@ fn a_flood_is_thinned_and_its_last_value_known() {
     let mut kept = Vec::new();
     for index in 0..total {
         #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "small")]
-        kept.extend(registry.enter(text("loss", index as f64)).map(|metric| metric.sequence));
+        kept.extend(registry.register(text("loss", index as f64)).map(|metric| metric.sequence));
     }
     let between = |from: u64, to: u64| {
         kept.iter().filter(|n| (from * DENSE..to * DENSE).contains(*n)).count()
@@ -164,7 +164,7 @@ fn a_missing_objective_is_noted() {
         for succeeded in [true, false] {
             let mut registry = registry(Some("f1"));
             for found in entered.clone() {
-                registry.enter(found);
+                registry.register(found);
             }
             registry.conclude(succeeded);
             let codes: Vec<_> = registry.notes().into_iter().map(|(code, _)| code).collect();
@@ -181,7 +181,7 @@ proptest! {
     ) {
         let mut registry = registry(None);
         for value in &values {
-            registry.enter(text("x", *value));
+            registry.register(text("x", *value));
         }
         let last = MetricValue::from(*values.last().unwrap());
         prop_assert_eq!(registry.conclude(true).unwrap().value, last);

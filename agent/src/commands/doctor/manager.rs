@@ -310,12 +310,12 @@ async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
         request = request.bearer_auth(token);
     }
     match request.send().await {
-        Ok(response) => judge_token(token.is_some(), response.status()),
+        Ok(response) => check_token(token.is_some(), response.status()),
         Err(error) => Check::fail("token", chain(&error), "try again; the manager answered before"),
     }
 }
 
-fn judge_token(given: bool, status: StatusCode) -> Check {
+fn check_token(given: bool, status: StatusCode) -> Check {
     match (status, given) {
         (StatusCode::BAD_REQUEST, true) => {
             Check::ok("token", "valid; its trial is checked at the first report")

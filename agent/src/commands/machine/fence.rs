@@ -40,7 +40,7 @@ pub(super) fn raise(root: &Path, attempt: &str) -> io::Result<bool> {
 }
 
 /// Records that a fenced attempt has ended.
-pub(super) fn settle(root: &Path, attempt: &str) -> io::Result<()> {
+pub(super) fn record_end(root: &Path, attempt: &str) -> io::Result<()> {
     write_file(&path(root, attempt), OVER)
 }
 

@@ -32,13 +32,13 @@ pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
     await_locks(&running);
     signal(&running, Signal::SIGTERM, FENCE_GRACE);
     signal(&running, Signal::SIGKILL, KILL_TIMEOUT);
-    if let Some(job) = running.iter().find(|job| job.lives().is_some()) {
+    if let Some(job) = running.iter().find(|job| job.running_pid().is_some()) {
         let message = format!("the attempt {} does not end", job.attempt);
         return Err(Refusal { code: -32002, message });
     }
     written.into_iter().collect::<io::Result<Vec<bool>>>()?;
     for job in running {
-        fence::settle(root, &job.attempt)?;
+        fence::record_end(root, &job.attempt)?;
     }
     Ok(json!({}))
 }
@@ -46,7 +46,7 @@ pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
 /// Waits for agents that were just started and do not hold their locks yet.
 fn await_locks(jobs: &[&Job]) {
     for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
-        if !jobs.iter().any(|job| job.lives().is_none() && is_starting(job)) {
+        if !jobs.iter().any(|job| job.running_pid().is_none() && is_starting(job)) {
             return;
         }
         pause();
@@ -58,7 +58,7 @@ fn is_starting(job: &Job) -> bool {
     let written = |path: PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
     // The fence was just written, so its time comes from the same clock.
     let Some((begun, fenced)) =
-        written(job.begun()).zip(written(fence::path(&job.root, &job.attempt)))
+        written(job.start_record()).zip(written(fence::path(&job.root, &job.attempt)))
     else {
         return false;
     };
@@ -69,12 +69,12 @@ fn is_starting(job: &Job) -> bool {
 
 /// Signals the running agents, and waits until they have ended or `limit` has passed.
 fn signal(jobs: &[&Job], signal: Signal, limit: Duration) {
-    for pid in jobs.iter().filter_map(|job| job.lives()) {
+    for pid in jobs.iter().filter_map(|job| job.running_pid()) {
         // Ignored: the agent may have just ended.
         kill(pid, signal).ok();
     }
     for _ in 0..limit.as_millis() / LOCK_INTERVAL.as_millis() {
-        if jobs.iter().all(|job| job.lives().is_none()) {
+        if jobs.iter().all(|job| job.running_pid().is_none()) {
             return;
         }
         pause();

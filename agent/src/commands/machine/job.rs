@@ -48,7 +48,7 @@ impl Job {
     }
 
     /// Returns the file which records that this attempt was started, or was cancelled before its start.
-    pub(super) fn begun(&self) -> PathBuf {
+    pub(super) fn start_record(&self) -> PathBuf {
         self.dir.join(format!("begun-{}", self.attempt))
     }
 
@@ -59,16 +59,16 @@ impl Job {
             self.watch(file);
             return Ok(json!({"created": false}));
         }
-        if self.begun().exists() {
-            thread::spawn(move || self.settle());
+        if self.start_record().exists() {
+            thread::spawn(move || self.handle_unlocked());
             return Ok(json!({"created": false}));
         }
         folder(&self.dir)?;
         write_files(&self.dir, &params["files"])?;
         let mut command = self.command(params)?;
         let gate = fence::pass(&self.root, &self.attempt)?;
-        write_file(&self.begun(), "")?;
-        let child = command.spawn().inspect_err(|_| drop(fs::remove_file(self.begun())))?;
+        write_file(&self.start_record(), "")?;
+        let child = command.spawn().inspect_err(|_| drop(fs::remove_file(self.start_record())))?;
         drop(gate);
         thread::spawn(move || self.wait(child));
         Ok(json!({"created": true}))
@@ -101,9 +101,9 @@ impl Job {
                 self.watch(file);
                 "running"
             }
-            LockHolder::By { .. } | LockHolder::Free if self.begun().exists() => {
+            LockHolder::By { .. } | LockHolder::Free if self.start_record().exists() => {
                 write_files(&self.dir, &params["files"])?;
-                thread::spawn(move || self.settle());
+                thread::spawn(move || self.handle_unlocked());
                 "waiting"
             }
             LockHolder::By { .. } | LockHolder::Free => "unknown",
@@ -124,18 +124,18 @@ impl Job {
         thread::spawn(move || {
             for _ in 0..CANCEL_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
                 pause();
-                if self.lives().is_none() {
+                if self.running_pid().is_none() {
                     return;
                 }
             }
-            if let Some(pid) = self.lives() {
+            if let Some(pid) = self.running_pid() {
                 kill(pid, Signal::SIGKILL).ok();
             }
         });
         json!({"known": true})
     }
 
-    pub(super) fn lives(&self) -> Option<Pid> {
+    pub(super) fn running_pid(&self) -> Option<Pid> {
         match holder(&self.lock_file()) {
             LockHolder::By { attempt, pid, .. } if attempt == self.attempt => Some(pid),
             LockHolder::By { .. } | LockHolder::Free => None,
@@ -144,7 +144,7 @@ impl Job {
 
     /// Handles a started attempt without a lock. It has ended, or an earlier helper has just started it and it is about
     /// to take the lock.
-    fn settle(self) {
+    fn handle_unlocked(self) {
         for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
             if let LockHolder::By { attempt, file, .. } = holder(&self.lock_file())
                 && attempt == self.attempt
@@ -157,7 +157,7 @@ impl Job {
             }
             pause();
         }
-        self.gone(None);
+        self.report_end(None);
     }
 
     fn wait(self, mut child: Child) {
@@ -165,19 +165,19 @@ impl Job {
         let code = status.map(|status| {
             status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
         });
-        self.gone(code);
+        self.report_end(code);
     }
 
     fn watch(self, file: File) {
         thread::spawn(move || {
             // An error means that the file and the agent are gone.
             drop(Flock::lock(file, FlockArg::LockExclusive));
-            self.gone(None);
+            self.report_end(None);
         });
     }
 
     /// Reports the end of the attempt, after delivering the remaining reports to the manager.
-    fn gone(self, code: Option<i32>) {
+    fn report_end(self, code: Option<i32>) {
         let spool = self.dir.join("spool");
         if left_something(&spool) {
             self.replay();

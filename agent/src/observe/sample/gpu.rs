@@ -169,7 +169,7 @@ impl Board {
     ///
     /// A round is complete when it has the same GPUs as the last round, or when an index appears again. A GPU is lost
     /// when a complete round lacks it. It is also lost when the tool reports its loss, if the GPU was present before.
-    pub fn enter(&mut self, row: Row, now: Duration) -> Vec<BoardEvent> {
+    pub fn add_row(&mut self, row: Row, now: Duration) -> Vec<BoardEvent> {
         let mut events = Vec::new();
         match row {
             Row::Reading(sample) => {
@@ -208,7 +208,7 @@ impl Board {
     }
 
     /// Processes a reading of every GPU at once. A GPU missing from it is lost.
-    pub fn enter_round(&mut self, round: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
+    pub fn add_round(&mut self, round: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
         let mut events = Vec::new();
         self.read_at = Some(now);
         self.round = round.into_iter().map(|gpu| (gpu.index, gpu)).collect();

@@ -204,7 +204,7 @@ async fn a_retried_trial_stores_new_reports() {
         message: None,
         exit_code: None,
         attempt: Some(AttemptId::new("b").unwrap()),
-        told: Span::default(),
+        reported: Span::default(),
     };
     bed.store.change_trial(&abcde(), change).await.unwrap();
     let both = json!({"metrics": [metric("PERIODICAL", 0, "0.5"), metric("PERIODICAL", 1, "0.6")]});

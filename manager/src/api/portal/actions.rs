@@ -217,7 +217,7 @@ pub(super) async fn login_page(
 ) -> Result<Response, PageRefusal> {
     let next = query.next.unwrap_or_default();
     let Some(ticket) = query.ticket else { return Ok(login_form(&log_in.gate, &next, None)) };
-    if !log_in.tickets.take(&ticket).await {
+    if !log_in.tickets.redeem(&ticket).await {
         let problem =
             "This address has been used or has expired; `trial-manager open` creates a new one.";
         return Ok(login_form(&log_in.gate, &next, Some(problem)));

@@ -47,7 +47,7 @@ fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
 
 fn document(view: &ExperimentView, snapshot: &Snapshot, configuration: &str, made: &str) -> Markup {
     let title = words::sanitize(view.name.as_deref().unwrap_or(&view.id));
-    let maximize = view.optimize_mode == OptimizeMode::Maximize.word();
+    let maximize = view.optimize_mode == OptimizeMode::Maximize.as_str();
     let ranked = ranked(snapshot, maximize);
     let number = |value: u64| value.to_string().parse().unwrap_or(f64::NAN);
     let steps = improvements_of(snapshot, maximize);

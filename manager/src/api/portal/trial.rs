@@ -226,7 +226,7 @@ fn results(
             @let broken = goals.broken(name, last);
             @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
             div data-kind=[broken.is_some().then_some("bad")] {
-                dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.mode.word()) } } }
+                dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.mode.as_str()) } } }
                 dd { (value.map_or_else(none, words::value)) @if let Some(limit) = broken { " " small { (limit) } } }
             }
         }

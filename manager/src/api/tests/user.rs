@@ -109,7 +109,7 @@ impl Bed {
             message: None,
             exit_code: None,
             attempt: None,
-            told: Span::default(),
+            reported: Span::default(),
         };
         self.state.store.change_trial(&id, change).await.unwrap();
     }

@@ -108,11 +108,11 @@ impl Changes {
         let (changes, shared, key) = (self.clone(), shared.clone(), key.to_owned());
         // A client that disconnects while it waits will repeat its request. The task still completes and remembers
         // the change.
-        let made = tokio::spawn(async move { changes.make_once(&shared, key, change).await });
+        let made = tokio::spawn(async move { changes.apply_once(&shared, key, change).await });
         made.await.unwrap_or(Err(Error::Stopping))
     }
 
-    async fn make_once(&self, shared: &Shared, key: String, change: Change) -> Result<(), Error> {
+    async fn apply_once(&self, shared: &Shared, key: String, change: Change) -> Result<(), Error> {
         // Held while the change is made: a concurrent request with the same key waits for the result.
         let mut made = self.0.lock().await;
         if let Some(before) = made.iter().find(|made| made.key == key) {

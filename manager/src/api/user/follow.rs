@@ -77,7 +77,7 @@ impl EventStream {
 
     async fn send_text(&mut self, text: String) -> Result<(), StreamClosed> {
         self.last_sent = Instant::now();
-        let piece = self.allowance.hold(text.into_bytes()).await;
+        let piece = self.allowance.reserve(text.into_bytes()).await;
         self.sender.send_data(piece).await.map_err(|_| StreamClosed)
     }
 

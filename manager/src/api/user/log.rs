@@ -215,7 +215,8 @@ pub(in crate::api) async fn whole_log(
                 let Ok(part) = store.logs().part(attempt.key, stream, from, PIECE).await else {
                     break;
                 };
-                if part.bytes.is_empty() || sender.send_data(share.hold(part.bytes)).await.is_err()
+                if part.bytes.is_empty()
+                    || sender.send_data(share.attach(part.bytes)).await.is_err()
                 {
                     break;
                 }

@@ -87,12 +87,12 @@ fn mount(
         ));
     }
     let given: Vec<&str> =
-        SOURCES.into_iter().filter(|source| fields.look(source).is_some()).collect();
+        SOURCES.into_iter().filter(|source| fields.peek(source).is_some()).collect();
     let [source] = given.as_slice() else {
         let what = format!("needs exactly one of {}", SOURCES.join(", "));
         return Err(Problem::new(fields.path(), what));
     };
-    let (source, written) = (*source, fields.look(source).cloned());
+    let (source, written) = (*source, fields.peek(source).cloned());
     let volume = volume(workload, host_path_allowed, source, fields)?;
     fields.ignore(&SOURCES);
     fields.record(source, written);

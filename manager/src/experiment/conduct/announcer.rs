@@ -118,7 +118,7 @@ impl Announcer {
         let is_notified = notification.is_some();
         recorder.record_experiment(state, elapsed, notification).await?;
         if is_notified {
-            self.waker.ring();
+            self.waker.wake();
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Announcer {
     ) -> Result<(), store::Error> {
         let notification = self.notifications.as_ref().and_then(|spec| event.kept(spec));
         recorder.record_trouble(trouble.as_deref(), notification).await?;
-        self.waker.ring();
+        self.waker.wake();
         self.trouble = trouble;
         Ok(())
     }

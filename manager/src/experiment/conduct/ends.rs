@@ -264,7 +264,7 @@ impl ExperimentTask {
                 message: end.message.clone(),
                 exit_code: end.exit_code,
                 attempt: None,
-                told: span,
+                reported: span,
             };
             changes.push((trial.clone(), change));
             let (sequence, parameters) = (job.sequence, job.parameters.clone());
@@ -320,7 +320,7 @@ impl ExperimentTask {
             self.pending_ends.remove(&trial).unwrap_or_default();
         let number = result.last.as_ref().and_then(MetricValue::number);
         let number = number.filter(|_| end.state == JobState::Succeeded);
-        let competes = number.and_then(|number| self.points.enter(&parameters, number));
+        let competes = number.and_then(|number| self.points.add_result(&parameters, number));
         if let Some(mean) = competes {
             self.announcer.update_best(&trial, sequence, &parameters, mean);
         }

@@ -106,7 +106,7 @@ impl Inbox {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                Some(event) = self.events.recv(), if self.counted < MAX_KEPT_EVENTS => self.keep(event),
+                Some(event) = self.events.recv(), if self.counted < MAX_KEPT_EVENTS => self.keep_event(event),
             }
         }
     }
@@ -176,13 +176,13 @@ impl Inbox {
                     TaskEvent::Command { reply, .. } => {
                         drop(reply.send(Err(Refused::Held(why.to_owned()))));
                     }
-                    reported @ TaskEvent::Reported { .. } => self.keep(reported),
+                    reported @ TaskEvent::Reported { .. } => self.keep_event(reported),
                 },
             }
         }
     }
 
-    fn keep(&mut self, event: TaskEvent) {
+    fn keep_event(&mut self, event: TaskEvent) {
         let counted = is_counted(&event);
         if let TaskEvent::Reported { trial, attempt, .. } = &event
             && !self.kept_attempts.insert((trial.clone(), attempt.clone()))

@@ -101,7 +101,7 @@ fn compare_all(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -
     let mut points = PointResults::new(repeats);
     for (trial, sequence, parameters, result) in results {
         let number = result.as_ref().and_then(MetricValue::number);
-        if let Some(number) = number.and_then(|number| points.enter(&parameters, number)) {
+        if let Some(number) = number.and_then(|number| points.add_result(&parameters, number)) {
             announcer.update_best(&trial, sequence, &parameters, number);
         }
     }

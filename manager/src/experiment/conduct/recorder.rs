@@ -106,8 +106,8 @@ impl Recorder {
         trials: Vec<(TrialJobId, Option<AttemptId>, Option<i64>)>,
     ) -> Result<(), store::Error> {
         let changes = trials.into_iter().map(|(trial, attempt, started_at_ms)| {
-            let told = Span { started_at_ms, duration_ms: None };
-            (trial, TrialChange { told, ..self.change(JobState::Running, None, attempt) })
+            let reported = Span { started_at_ms, duration_ms: None };
+            (trial, TrialChange { reported, ..self.change(JobState::Running, None, attempt) })
         });
         let changes: Vec<_> = changes.collect();
         self.record_changes(&changes).await
@@ -156,7 +156,9 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
         self.inbox
-            .retry_while_transient(|| self.store.judge(trial, attempt, verdict.clone(), now))
+            .retry_while_transient(|| {
+                self.store.record_verdict(trial, attempt, verdict.clone(), now)
+            })
             .await
     }
 
@@ -237,7 +239,7 @@ impl Recorder {
         attempt: Option<AttemptId>,
     ) -> TrialChange {
         let at_ms = self.clock.now_ms();
-        TrialChange { state, at_ms, message, exit_code: None, attempt, told: Span::default() }
+        TrialChange { state, at_ms, message, exit_code: None, attempt, reported: Span::default() }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Assessor, Error, Judgement};
+use super::{Assessment, Assessor, Error};
 use crate::search::class_args::{Arguments, OptimizeMode};
 
 /// `ASHA`.
@@ -52,7 +52,7 @@ impl Asha {
     }
 
     /// Records a trial at every rung that it has reached. Returns the last rung at which the trial is new.
-    fn enter(&mut self, trial: &str, history: &[f64]) -> Option<usize> {
+    fn record(&mut self, trial: &str, history: &[f64]) -> Option<usize> {
         let mut last = None;
         for at in 0..self.rungs.len() {
             let Some(until) = history.get(..self.rungs[at]) else { break };
@@ -67,26 +67,26 @@ impl Asha {
 }
 
 impl Assessor for Asha {
-    fn judge(&mut self, trial: &str, history: &[f64]) -> Judgement {
-        let Some(at) = self.enter(trial, history) else { return Judgement::Good };
+    fn assess(&mut self, trial: &str, history: &[f64]) -> Assessment {
+        let Some(at) = self.record(trial, history) else { return Assessment::Good };
         let (rung, others) = (self.rungs[at], &self.reached[at]);
         let own = others[trial];
         let better = others.values().filter(|other| **other > own).count();
         // Of fewer than `eta` trials, the best one continues.
         let places = (others.len() / self.eta).max(1);
         if better < places {
-            return Judgement::Good;
+            return Assessment::Good;
         }
         let (count, eta) = (others.len(), self.eta);
         let reason = format!(
             "after {rung} results, it ranks {} of {count} trials; only the best one in {eta} continues",
             better + 1
         );
-        Judgement::Bad { reason }
+        Assessment::Bad { reason }
     }
 
     fn ended(&mut self, trial: &str, history: &[f64], _success: bool) {
-        self.enter(trial, history);
+        self.record(trial, history);
     }
 }
 
@@ -103,8 +103,8 @@ mod tests {
         AssessorSpec::new("asha", class_args).and_then(|spec| build(&spec))
     }
 
-    fn bad(judgement: &Judgement) -> bool {
-        *judgement != Judgement::Good
+    fn bad(assessment: &Assessment) -> bool {
+        *assessment != Assessment::Good
     }
 
     #[test]
@@ -116,16 +116,16 @@ mod tests {
             ("a worse one",                        "b", &[0.4],                true),
             ("a better one",                       "c", &[0.6],                false),
             ("one of the better half of four",     "d", &[0.55],               false),
-            ("no judgement between the rungs",     "e", &[],                   false),
+            ("no assessment between the rungs",     "e", &[],                   false),
             ("the second rung, alone",             "a", &[0.5, 0.5],           false),
             ("its best so far counts",             "c", &[0.6, 0.1],           false),
             ("the worse of three",                 "d", &[0.55, 0.55],         true),
-            ("no judgement at the last step",      "a", &[0.5, 0.5, 0.5, 0.0], false),
+            ("no assessment at the last step",      "a", &[0.5, 0.5, 0.5, 0.0], false),
         ];
         for (label, trial, history, stops) in table {
-            assert_eq!(bad(&asha.judge(trial, history)), stops, "{label}");
+            assert_eq!(bad(&asha.assess(trial, history)), stops, "{label}");
         }
-        let Judgement::Bad { reason } = asha.judge("z", &[0.0]) else { panic!("the worst") };
+        let Assessment::Bad { reason } = asha.assess("z", &[0.0]) else { panic!("the worst") };
         assert_eq!(
             reason,
             "after 1 results, it ranks 5 of 5 trials; only the best one in 2 continues"
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn small_results_are_good_with_minimize_and_nan_never_is() {
         let mut asha = asha(&json!({"optimize_mode": "minimize", "eta": 2})).unwrap();
-        assert!(!bad(&asha.judge("a", &[3.0])));
-        assert!(!bad(&asha.judge("b", &[1.0])));
-        assert!(bad(&asha.judge("c", &[f64::NAN])));
+        assert!(!bad(&asha.assess("a", &[3.0])));
+        assert!(!bad(&asha.assess("b", &[1.0])));
+        assert!(bad(&asha.assess("c", &[f64::NAN])));
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// The judgement depends only on the results of the trials, not on earlier judgements.
+        /// The assessment depends only on the results of the trials, not on earlier assessments.
         #[test]
         fn a_rebuilt_assessor_judges_the_same(
             seen in prop::collection::vec(prop::collection::vec(-1.0..1.0, 0..12), 0..12),
@@ -163,12 +163,12 @@ mod tests {
             for (number, history) in seen.iter().enumerate() {
                 let name = number.to_string();
                 for steps in 1..=history.len() {
-                    drop(lived.judge(&name, &history[..steps]));
+                    drop(lived.assess(&name, &history[..steps]));
                 }
                 lived.ended(&name, history, true);
                 rebuilt.ended(&name, history, true);
             }
-            prop_assert_eq!(lived.judge("next", &next), rebuilt.judge("next", &next));
+            prop_assert_eq!(lived.assess("next", &next), rebuilt.assess("next", &next));
         }
     }
 }

@@ -13,10 +13,10 @@
 mod curves;
 
 use self::curves::{Curve, FAMILIES};
-use super::{Assessor, Error, Judgement};
+use super::{Assessment, Assessor, Error};
 use crate::search::class_args::Arguments;
 
-/// The minimum number of curves for a judgement.
+/// The minimum number of curves for an assessment.
 const LEAST_CURVES: usize = 4;
 
 /// NNI's `Curvefitting`.
@@ -28,7 +28,7 @@ pub(super) struct Curvefitting {
     start_step: usize,
     /// The share of the best result that a trial must be able to reach.
     threshold: f64,
-    /// The number of steps between two judgements of a trial.
+    /// The number of steps between two assessments of a trial.
     gap: usize,
     /// The best last result of the successful trials.
     best: Option<f64>,
@@ -55,21 +55,21 @@ impl Curvefitting {
 }
 
 impl Assessor for Curvefitting {
-    fn judge(&mut self, _trial: &str, history: &[f64]) -> Judgement {
-        let Some(best) = self.best else { return Judgement::Good };
+    fn assess(&mut self, _trial: &str, history: &[f64]) -> Assessment {
+        let Some(best) = self.best else { return Assessment::Good };
         let due = history.len().checked_sub(self.start_step).is_some_and(|n| n % self.gap == 0);
         if !due {
-            return Judgement::Good;
+            return Assessment::Good;
         }
         let Some(Forecast { value, curves }) = forecast(history, self.target) else {
-            return Judgement::Good;
+            return Assessment::Good;
         };
         let (wanted, step) = (best * self.threshold, self.target);
         if value > wanted {
-            return Judgement::Good;
+            return Assessment::Good;
         }
         let share = self.threshold;
-        Judgement::Bad {
+        Assessment::Bad {
             reason: format!(
                 "its forecast for step {step} is {value:.6} ({curves}), not above {wanted:.6}, {share} of the best result {best}"
             ),

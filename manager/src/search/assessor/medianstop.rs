@@ -2,7 +2,7 @@
 //! `nni/algorithms/hpo/medianstop_assessor.py`. Each successful trial has an average of its results up to the same
 //! step. A trial is stopped when its best result so far is worse than the median of these averages.
 
-use super::{Assessor, Bounds, Error, Judgement};
+use super::{Assessment, Assessor, Bounds, Error};
 use crate::search::class_args::{Arguments, OptimizeMode};
 
 /// The maximum number of steps for which bounds are returned.
@@ -38,14 +38,14 @@ impl Medianstop {
 }
 
 impl Assessor for Medianstop {
-    fn judge(&mut self, _trial: &str, history: &[f64]) -> Judgement {
+    fn assess(&mut self, _trial: &str, history: &[f64]) -> Assessment {
         let step = history.len();
         if step == 0 || step < self.start_step {
-            return Judgement::Good;
+            return Assessment::Good;
         }
         let Some(averages) = self.averages.get(step - 1).filter(|averages| !averages.is_empty())
         else {
-            return Judgement::Good;
+            return Assessment::Good;
         };
         // Of an even number of averages, the worse of the two in the middle.
         let median = match self.mode {
@@ -55,13 +55,13 @@ impl Assessor for Medianstop {
         let best =
             history.iter().copied().max_by(|a, b| self.goodness(*a).total_cmp(&self.goodness(*b)));
         match best {
-            Some(best) if self.goodness(best) < self.goodness(median) => Judgement::Bad {
+            Some(best) if self.goodness(best) < self.goodness(median) => Assessment::Bad {
                 reason: format!(
                     "its best of {step} results, {best}, is worse than the median {median} of {} finished trials",
                     averages.len()
                 ),
             },
-            _ => Judgement::Good,
+            _ => Assessment::Good,
         }
     }
 
@@ -139,8 +139,12 @@ mod tests {
                     continue;
                 }
                 let history = numbers(&event[2]);
-                let judgement = assessor.judge("t", &history);
-                assert_eq!(judgement == Judgement::Good, event[3], "{mode} {event}: {judgement:?}");
+                let assessment = assessor.assess("t", &history);
+                assert_eq!(
+                    assessment == Assessment::Good,
+                    event[3],
+                    "{mode} {event}: {assessment:?}"
+                );
                 histories.insert(trial, history);
             }
         }
@@ -153,14 +157,14 @@ mod tests {
         assessor.ended("t", &[0.1, 0.1], false);
         let reason =
             "its best of 2 results, 0.4, is worse than the median 0.6 of 1 finished trials";
-        let expected = Judgement::Bad { reason: reason.to_owned() };
-        assert_eq!(assessor.judge("t", &[0.4, f64::NAN]), expected);
-        assert_eq!(assessor.judge("t", &[0.4, 0.6]), Judgement::Good);
+        let expected = Assessment::Bad { reason: reason.to_owned() };
+        assert_eq!(assessor.assess("t", &[0.4, f64::NAN]), expected);
+        assert_eq!(assessor.assess("t", &[0.4, 0.6]), Assessment::Good);
         // No other trial has reached this step.
-        assert_eq!(assessor.judge("t", &[0.1, 0.1, 0.1]), Judgement::Good);
-        assert_eq!(assessor.judge("t", &[]), Judgement::Good);
+        assert_eq!(assessor.assess("t", &[0.1, 0.1, 0.1]), Assessment::Good);
+        assert_eq!(assessor.assess("t", &[]), Assessment::Good);
         // A history with only NaN is worse than everything.
-        assert_ne!(assessor.judge("t", &[f64::NAN]), Judgement::Good);
+        assert_ne!(assessor.assess("t", &[f64::NAN]), Assessment::Good);
     }
 
     #[test]
@@ -219,7 +223,7 @@ mod tests {
             }
             for (history, bounds) in histories.zip(left) {
                 if bounds.is_some_and(|bounds| stops(&bounds, history)) {
-                    prop_assert_ne!(assessor.judge("t", history), Judgement::Good);
+                    prop_assert_ne!(assessor.assess("t", history), Assessment::Good);
                 }
             }
         }

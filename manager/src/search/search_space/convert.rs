@@ -171,7 +171,7 @@ impl Real {
     }
 
     /// Returns the coordinate of the value that the trial receives, which may be a multiple of `q`.
-    pub fn settled(&self, coordinate: f64) -> f64 {
+    pub fn quantized(&self, coordinate: f64) -> f64 {
         match self.q {
             None => coordinate,
             Some(_) => self.locate(self.value(coordinate)).unwrap_or(coordinate),

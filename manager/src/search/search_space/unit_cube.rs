@@ -39,7 +39,7 @@ impl Domain {
 impl Real {
     /// Returns the share of the distribution below the value that the trial receives for a coordinate.
     pub(crate) fn share(&self, coordinate: f64) -> f64 {
-        let x = self.settled(coordinate);
+        let x = self.quantized(coordinate);
         match self.shape {
             Shape::Uniform { low, high } => (x - low) / (high - low),
             Shape::Normal { mu, sigma } => standard_cdf((x - mu) / sigma),

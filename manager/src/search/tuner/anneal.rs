@@ -42,7 +42,7 @@ impl Anneal {
     /// Reads `classArgs`.
     pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
         let parallel = arguments.boolean("parallel_optimize")?.unwrap_or(false);
-        let liar = match arguments.word("constant_liar_type", &["min", "max", "mean"])? {
+        let liar = match arguments.one_of("constant_liar_type", &["min", "max", "mean"])? {
             Some("max") => Liar::Max,
             Some("mean") => Liar::Mean,
             _ => Liar::Min,
@@ -51,7 +51,7 @@ impl Anneal {
     }
 
     /// Returns the assumed loss of running trials, or `None` if they do not count.
-    fn lie(&self, trials: &Trials) -> Option<f64> {
+    fn assumed_loss(&self, trials: &Trials) -> Option<f64> {
         let liar = self.liar.filter(|_| trials.count() > HONEST_TRIALS)?;
         let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
         match (liar, trials.mode()) {
@@ -72,7 +72,7 @@ impl Anneal {
 
 impl Model for Anneal {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
-        let lie = self.lie(trials);
+        let lie = self.assumed_loss(trials);
         let lies = lie.into_iter().flat_map(|lie| trials.running().map(move |point| (point, lie)));
         let mut known: Vec<(&Point, f64)> = trials.done().chain(lies).collect();
         // The sort is stable: of equal losses, the earlier is first.
@@ -97,7 +97,7 @@ impl Model for Anneal {
             });
             let domain = &dimension.domain;
             point.push(Some(match around {
-                Some(around) => domain.near(around, shrunk(having.len()), rng),
+                Some(around) => domain.perturb(around, shrunk(having.len()), rng),
                 None => domain.sample(rng),
             }));
         }
@@ -122,9 +122,16 @@ fn shrunk(trials: usize) -> f64 {
 
 impl Domain {
     /// Draws a position around another position, from the domain's own distribution with its width shrunk.
-    pub(super) fn near(&self, around: Coordinate, shrunk: f64, rng: &mut impl Rng) -> Coordinate {
+    pub(super) fn perturb(
+        &self,
+        around: Coordinate,
+        shrunk: f64,
+        rng: &mut impl Rng,
+    ) -> Coordinate {
         match (self, around) {
-            (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.near(x, shrunk, rng)),
+            (Self::Real(real), Coordinate::Real(x)) => {
+                Coordinate::Real(real.perturb(x, shrunk, rng))
+            }
             _ if rng.random::<f64>() < shrunk => self.sample(rng),
             _ => around,
         }
@@ -132,7 +139,7 @@ impl Domain {
 }
 
 impl Real {
-    fn near(&self, x: f64, shrunk: f64, rng: &mut impl Rng) -> f64 {
+    fn perturb(&self, x: f64, shrunk: f64, rng: &mut impl Rng) -> f64 {
         match self.shape {
             Shape::Uniform { low, high } => {
                 let width = (high - low) * shrunk;
@@ -212,7 +219,7 @@ mod tests {
             (Some(Liar::Mean), Some(-4.5)),
         ];
         for (liar, lie) in table {
-            assert_eq!(Anneal { liar }.lie(&trials), lie, "{liar:?}");
+            assert_eq!(Anneal { liar }.assumed_loss(&trials), lie, "{liar:?}");
         }
     }
 }

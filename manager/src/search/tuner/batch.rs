@@ -15,7 +15,7 @@ impl Batch {
     }
 
     /// Removes a parameter set that was already tried.
-    fn take(&mut self, parameters: &Parameters) {
+    fn remove(&mut self, parameters: &Parameters) {
         // The list is reversed, so the last equal set is the first in the file.
         if let Some(at) = self.waiting.iter().rposition(|waiting| waiting == parameters) {
             self.waiting.remove(at);
@@ -32,14 +32,14 @@ impl Tuner for Batch {
     }
 
     fn adopt(&mut self, _id: u64, parameters: &Parameters) {
-        self.take(parameters);
+        self.remove(parameters);
     }
 
     fn observe(&mut self, _id: u64, _outcome: &Outcome) {}
 
     fn import(&mut self, samples: &[Sample]) {
         for sample in samples {
-            self.take(&sample.parameters);
+            self.remove(&sample.parameters);
         }
     }
 }

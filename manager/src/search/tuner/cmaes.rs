@@ -106,7 +106,7 @@ impl CmaEs {
         while let Some(generation) =
             results.get(state.taken.len()..state.taken.len() + state.population)
         {
-            state.take(generation, self.seed);
+            state.update(generation, self.seed);
         }
         if let Ok(mut memory) = self.memory.lock() {
             *memory = state.clone();
@@ -126,7 +126,7 @@ impl CmaEs {
 
 impl State {
     /// Processes a generation.
-    fn take(&mut self, generation: &[(Vec<f64>, Merit)], seed: u64) {
+    fn update(&mut self, generation: &[(Vec<f64>, Merit)], seed: u64) {
         let Some(distribution) = &mut self.distribution else { return };
         let merits: Vec<&Merit> = generation.iter().map(|(_, merit)| merit).collect();
         let ranked = pareto::select_best(&merits, merits.len());

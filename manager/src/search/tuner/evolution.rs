@@ -96,7 +96,7 @@ fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
             _ if !space.is_present(index, &point) => None,
             Some(old) if index != changed => Some(old),
             Some(Coordinate::Real(old)) if rng.random::<f64>() < STAY_NEAR => {
-                Some(dimension.domain.near(Coordinate::Real(old), NEAR, rng))
+                Some(dimension.domain.perturb(Coordinate::Real(old), NEAR, rng))
             }
             _ => Some(dimension.domain.sample(rng)),
         };

@@ -58,7 +58,7 @@ impl Gp {
     pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
         let kappa = arguments.number("kappa", 0.0)?.unwrap_or(5.0);
         let xi = arguments.number("xi", 0.0)?.unwrap_or(0.0);
-        let utility = match arguments.word("utility", &["ei", "ucb", "poi"])? {
+        let utility = match arguments.one_of("utility", &["ei", "ucb", "poi"])? {
             Some("ucb") => Utility::Bound { kappa },
             Some("poi") => Utility::Probability { xi },
             _ => Utility::Improvement { xi },

@@ -149,7 +149,7 @@ impl Hyperband {
         Setting { seed, mode, .. }: Setting<'_>,
     ) -> Result<Self, Error> {
         let eta = arguments.integer("eta", 2..=1_000_000)?.unwrap_or(3);
-        let serial = arguments.word("exec_mode", &["parallelism", "serial"])? == Some("serial");
+        let serial = arguments.one_of("exec_mode", &["parallelism", "serial"])? == Some("serial");
         if space.names().any(|name| name == TRIAL_BUDGET) {
             let path = format!("searchSpace.{TRIAL_BUDGET}");
             let problem =
@@ -246,7 +246,7 @@ impl Hyperband {
     }
 
     /// Adds a proposal to its round.
-    fn enter(&mut self, id: u64, parameters: Parameters, budget: Option<u64>) {
+    fn add_member(&mut self, id: u64, parameters: Parameters, budget: Option<u64>) {
         let fits = self.space.validate(&parameters).is_ok();
         if let Some((at, round)) = self.place(id, &parameters, budget) {
             let member = RoundTrial { id, parameters, fits, end: TrialProgress::Running };
@@ -265,7 +265,7 @@ impl Tuner for Hyperband {
                 (self.fresh(id), self.brackets[at].plan[0].1)
             }
         };
-        self.enter(id, parameters.clone(), Some(budget));
+        self.add_member(id, parameters.clone(), Some(budget));
         parameters.insert(TRIAL_BUDGET.to_owned(), Value::from(budget));
         Proposal::Parameters(parameters)
     }
@@ -273,7 +273,7 @@ impl Tuner for Hyperband {
     fn adopt(&mut self, id: u64, parameters: &Parameters) {
         let mut parameters = parameters.clone();
         let budget = parameters.shift_remove(TRIAL_BUDGET).and_then(|budget| budget.as_u64());
-        self.enter(id, parameters, budget);
+        self.add_member(id, parameters, budget);
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {

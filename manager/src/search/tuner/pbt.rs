@@ -181,7 +181,7 @@ impl Pbt {
         format!("{}/{member}/{step}", self.folder)
     }
 
-    fn enter(&mut self, place: (usize, usize), id: u64, parameters: Parameters) {
+    fn add_member(&mut self, place: (usize, usize), id: u64, parameters: Parameters) {
         let checkpoint = self.checkpoint(place);
         self.trials
             .insert(place, MemberStep { id, parameters, checkpoint, end: TrialProgress::Running });
@@ -250,7 +250,7 @@ impl Tuner for Pbt {
     fn propose(&mut self, id: u64) -> Proposal {
         let Some(place) = self.next_place() else { return Proposal::Wait };
         let (mut parameters, load) = self.next_parameters(place, id);
-        self.enter(place, id, parameters.clone());
+        self.add_member(place, id, parameters.clone());
         parameters.insert(LOAD.to_owned(), Value::from(load));
         parameters.insert(SAVE.to_owned(), Value::from(self.checkpoint(place)));
         Proposal::Parameters(parameters)
@@ -261,7 +261,7 @@ impl Tuner for Pbt {
         parameters.shift_remove(LOAD);
         let place = parameters.shift_remove(SAVE).as_ref().and_then(place_of);
         if let Some(place) = place.filter(|(_, member)| *member < self.population) {
-            self.enter(place, id, parameters);
+            self.add_member(place, id, parameters);
         }
     }
 

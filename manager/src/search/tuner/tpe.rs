@@ -101,7 +101,7 @@ impl Tpe {
         let plain = Self::default();
         let mut given = arguments.section("tpe_args")?;
         let liar =
-            match given.word_or_null("constant_liar_type", &["best", "worst", "mean", "none"])? {
+            match given.one_of_or_null("constant_liar_type", &["best", "worst", "mean", "none"])? {
                 None => plain.liar,
                 Some("best") => Some(Liar::Best),
                 Some("worst") => Some(Liar::Worst),
@@ -123,7 +123,7 @@ impl Tpe {
     }
 
     /// Returns the assumed loss of running trials, or `None` if they do not count.
-    fn lie(&self, trials: &Trials) -> Option<f64> {
+    fn assumed_loss(&self, trials: &Trials) -> Option<f64> {
         let liar = self.liar?;
         let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
         let lie = match liar {
@@ -209,7 +209,7 @@ impl Tpe {
 
 impl Model for Tpe {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
-        let lies = self.lie(trials).into_iter();
+        let lies = self.assumed_loss(trials).into_iter();
         let running = lies.flat_map(|lie| trials.running().map(move |point| (point, lie)));
         let mut known: Vec<(&Point, f64)> = trials.done().chain(running).collect();
         rank(&mut known);

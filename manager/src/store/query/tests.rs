@@ -271,7 +271,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
         message: None,
         exit_code: None,
         attempt: None,
-        told: crate::store::Span::default(),
+        reported: crate::store::Span::default(),
     };
     let refusal = reader.change_trial(&trial("t"), change).await.unwrap_err();
     assert!(matches!(refusal, Error::Closed));

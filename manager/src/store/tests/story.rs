@@ -29,7 +29,7 @@ fn change(state: JobState, at_ms: i64) -> TrialChange {
         message: None,
         exit_code: None,
         attempt: None,
-        told: Span::default(),
+        reported: Span::default(),
     }
 }
 
@@ -255,8 +255,8 @@ async fn the_agents_times_of_a_trial_take_precedence() {
         store.insert_trial(NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }).await.unwrap();
         let t = trial("t");
         store.change_trial(&t, change(JobState::Running, 2_000)).await.unwrap();
-        let told = Span { started_at_ms, duration_ms };
-        let end = TrialChange { told, ..change(JobState::Failed, NOTICED) };
+        let reported = Span { started_at_ms, duration_ms };
+        let end = TrialChange { reported, ..change(JobState::Failed, NOTICED) };
         store.change_trial(&t, end).await.unwrap();
         let row = store.trial(&t).await.unwrap().unwrap();
         let (started, ended) = (row.started_at_ms.unwrap(), row.ended_at_ms.unwrap());

@@ -34,7 +34,7 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         send(before).await;
         let own = Verdict { cause: Cause::Preempted, ..verdict(143) };
         for _ in 0..2 {
-            bed.store.judge(&trial("t"), &attempt("a1"), own.clone(), 2).await.unwrap();
+            bed.store.record_verdict(&trial("t"), &attempt("a1"), own.clone(), 2).await.unwrap();
         }
         send(after).await;
         let records = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();

@@ -72,7 +72,7 @@ impl Shared {
             add_flag("--objective", json!(objective));
         }
         if let Some(direction) = self.settings.direction {
-            add_flag("--direction", json!(direction.word()));
+            add_flag("--direction", json!(direction.as_str()));
         }
         if self.settings.ca_file.is_some() {
             add_flag("--ca-file", shared("ca.pem"));

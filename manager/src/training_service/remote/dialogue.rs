@@ -91,7 +91,7 @@ impl Shared {
             add_flag("--objective", json!(objective));
         }
         if let Some(direction) = self.settings.direction {
-            add_flag("--direction", json!(direction.word()));
+            add_flag("--direction", json!(direction.as_str()));
         }
         add_flag("--shell", json!(spec.command));
         let mut environment = json!({});

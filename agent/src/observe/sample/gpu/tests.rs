@@ -119,7 +119,7 @@ fn rounds_and_losses_follow_the_rows() {
         let mut board = Board::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for row in rows {
-            events.extend(board.enter(row, Duration::ZERO));
+            events.extend(board.add_row(row, Duration::ZERO));
         }
         let described: Vec<_> = events
             .iter()
@@ -149,7 +149,7 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         });
         let mut board = Board::new(INTERVAL, own);
         for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
-            board.enter(row, Duration::ZERO);
+            board.add_row(row, Duration::ZERO);
         }
         assert!(board.last().iter().all(|gpu| gpu.index == 0), "{case}: {:?}", board.last());
         assert_eq!(board.lost(), lost, "{case}");
@@ -161,11 +161,11 @@ fn a_restarted_probe_loses_no_gpu() {
     let mut board = Board::new(INTERVAL, GpuAllotment::default());
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
-        events.extend(board.enter(row, Duration::ZERO));
+        events.extend(board.add_row(row, Duration::ZERO));
     }
     board.probe_started();
     for row in [row(0), row(1)] {
-        events.extend(board.enter(row, Duration::ZERO));
+        events.extend(board.add_row(row, Duration::ZERO));
     }
     assert_eq!((events.len(), board.lost().len()), (3, 0));
 }
@@ -183,7 +183,7 @@ proptest! {
         let mut board = Board::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for line in &lines {
-            events.extend(board.enter(parse_row(line), Duration::ZERO));
+            events.extend(board.add_row(parse_row(line), Duration::ZERO));
         }
         prop_assert!(board.last().len() <= 4 && board.lost().len() <= 4);
     }

@@ -56,16 +56,16 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
     let hopeless = [0.1, 0.172, 0.203, 0.21, 0.222, 0.224, 0.229, 0.23];
     let mut assessor = assessor(&json!({"epoch_num": 20, "start_step": 4, "gap": 2})).unwrap();
     // Without a successful trial, no trial is stopped.
-    assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
+    assert_eq!(assessor.assess("t", &hopeless), Assessment::Good);
     assessor.ended("t", &[0.99], false);
-    assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
+    assert_eq!(assessor.assess("t", &hopeless), Assessment::Good);
     assessor.ended("t", &[0.5, 0.8], true);
     assessor.ended("t", &[0.5], true);
-    assert_eq!(assessor.judge("t", &promising), Judgement::Good);
-    assert_eq!(assessor.judge("t", &hopeless[..3]), Judgement::Good);
+    assert_eq!(assessor.assess("t", &promising), Assessment::Good);
+    assert_eq!(assessor.assess("t", &hopeless[..3]), Assessment::Good);
     // With a gap of 2, a trial is not judged after seven results.
-    assert_eq!(assessor.judge("t", &hopeless[..7]), Judgement::Good);
-    let Judgement::Bad { reason } = assessor.judge("t", &hopeless) else { panic!("hopeless") };
+    assert_eq!(assessor.assess("t", &hopeless[..7]), Assessment::Good);
+    let Assessment::Bad { reason } = assessor.assess("t", &hopeless) else { panic!("hopeless") };
     assert!(reason.starts_with("its forecast for step 20 is 0.2"), "{reason}");
     assert!(reason.ends_with("not above 0.760000, 0.95 of the best result 0.8"), "{reason}");
 }
@@ -76,7 +76,7 @@ fn results_that_are_not_finite_are_not_judged() {
     assessor.ended("t", &[f64::NAN], true);
     assessor.ended("t", &[0.9], true);
     for history in [&[][..], &[f64::NAN, 0.1, 0.1, 0.1, 0.1, 0.1], &[0.0; 8], &[f64::INFINITY; 8]] {
-        assert_eq!(assessor.judge("t", history), Judgement::Good, "{history:?}");
+        assert_eq!(assessor.assess("t", history), Assessment::Good, "{history:?}");
     }
 }
 
@@ -99,6 +99,6 @@ proptest! {
     fn random_histories_are_judged_without_panic(history: Vec<f64>, best: f64) {
         let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
         assessor.ended("t", &[best], true);
-        drop(assessor.judge("t", &history));
+        drop(assessor.assess("t", &history));
     }
 }

@@ -406,7 +406,7 @@ fn environment(
         variables.push(("TRIALKEEPER_OBJECTIVE", objective.clone()));
     }
     if let Some(direction) = common.direction {
-        variables.push(("TRIALKEEPER_DIRECTION", direction.word().to_owned()));
+        variables.push(("TRIALKEEPER_DIRECTION", direction.as_str().to_owned()));
     }
     let record = job.parameter_record.to_string();
     let inline = record.len() <= INLINE_BYTES;
