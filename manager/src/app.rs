@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tracing::warn;
 use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
@@ -31,6 +30,7 @@ pub use self::home::serve_home;
 pub use self::idle::{clean, retry_trials};
 pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
+pub use self::notifier::send_remaining;
 use self::opened::Opened;
 use self::served::Served;
 pub use self::servers::{home_of, manager_of, viewer_of};
@@ -193,8 +193,7 @@ async fn begin(
         checked: checked.as_ref(),
     };
     let serving = parts.serve(listener).await?;
-    let (service, jobs) = serving.start_service(checked, &id, &spec, &dir, &secret).await?;
-    spec.trial_concurrency = concurrency(service.as_ref(), spec.trial_concurrency);
+    let (service, jobs) = serving.start_service(checked, &id, &mut spec, &dir, &secret).await?;
     let Serving { server, url, advertised, machine, code, .. } = serving;
     let (waker, (notify, notices)) = (OutboxWaker::default(), mpsc::unbounded_channel());
     let notifier = notifier::config(&id, &spec, &store, &waker, Some(dir.degraded()));
@@ -230,18 +229,6 @@ async fn begin(
         service,
         notifier: notifier.as_ref().map(Notifier::start),
     })
-}
-
-/// Returns the number of trials that run at a time: the configured number, or less if the training service has less
-/// room.
-fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
-    match service.room() {
-        Some(room) if room < wanted => {
-            warn!("the training service has room for {room} trials at a time, not for {wanted}");
-            room
-        }
-        _ => wanted,
-    }
 }
 
 /// Checks whether trials can run as the experiment specifies, without starting anything.

@@ -30,15 +30,12 @@ pub(super) fn config(
     })
 }
 
-impl Finished {
-    /// Sends the notifications that the experiment's manager could not send.
-    pub async fn send_remaining(&self) -> Result<(), store::Error> {
-        if let Some(config) =
-            config(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)
-        {
-            let left = notifications::send_remaining(&config).await?;
-            notifications::warn_of_rest(left, &self.id);
-        }
-        Ok(())
+/// Sends the notifications that the experiment's manager could not send.
+pub async fn send_remaining(finished: &Finished) -> Result<(), store::Error> {
+    let Finished { id, spec, store } = finished;
+    if let Some(config) = config(id, spec, store, &OutboxWaker::default(), None) {
+        let left = notifications::send_remaining(&config).await?;
+        notifications::warn_of_rest(left, id);
     }
+    Ok(())
 }

@@ -64,19 +64,20 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Starts the training service. Returns it with the receiver of its news.
+    /// Starts the training service, and limits the trials that run at a time to its room. Returns the service with the
+    /// receiver of its news.
     pub(super) async fn start_service(
         &self,
         checked: Box<dyn CheckedPlatform>,
         id: &ExperimentId,
-        spec: &ExperimentSpec,
+        spec: &mut ExperimentSpec,
         dir: &ExperimentDir,
         secret: &Arc<Secret>,
     ) -> Result<(Arc<dyn TrainingService>, mpsc::UnboundedReceiver<JobNews>), Error> {
         let (events, news) = mpsc::unbounded_channel();
         let context = StartContext {
             id,
-            spec,
+            spec: &*spec,
             dir: dir.clone(),
             ca_file: self.ca_file.clone(),
             url: self.advertised_url.clone(),
@@ -84,9 +85,22 @@ impl Serving {
             events,
         };
         let service = checked.start(context).await?;
+        spec.trial_concurrency = concurrency(service.as_ref(), spec.trial_concurrency);
         // The cell is set only once.
         drop(self.service.set(Arc::clone(&service)));
         Ok((service, news))
+    }
+}
+
+/// Returns the number of trials that run at a time: the configured number, or less if the training service has less
+/// room.
+fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
+    match service.room() {
+        Some(room) if room < wanted => {
+            warn!("the training service has room for {room} trials at a time, not for {wanted}");
+            room
+        }
+        _ => wanted,
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
 
 /// Prints the results of an experiment that is already done, and returns the exit code.
 async fn show_finished(finished: Finished, output: Format) -> u8 {
-    if let Err(error) = finished.send_remaining().await {
+    if let Err(error) = app::send_remaining(&finished).await {
         print_error(&error);
     }
     let id = finished.id.clone();
