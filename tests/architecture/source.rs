@@ -103,9 +103,9 @@ fn source(path: &Path) -> Source {
     }
 }
 
-/// Returns the text without comment lines and without the test module, which is always last in a file.
+/// Returns the text without comment lines and without an inline test module, which is always last in a file.
 fn product(text: &str) -> String {
-    let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
