@@ -42,7 +42,7 @@ const SAMPLES: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM
      WHERE attempt = ? AND lane = 1 AND seq > ? AND kind = 'sample' ORDER BY seq LIMIT ?";
 const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
      JOIN attempt a ON a.key = r.attempt \
-     WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq LIMIT ?";
+     WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq";
 // Parsing a report as JSON costs five times as much as comparing its prefix with the text that agents write for this
 // metric.
 const STEPS: &str = "SELECT count(*) FROM report \
@@ -226,7 +226,7 @@ impl Queries {
     }
 
     /// Returns at most `limit` metrics of an attempt after seq `after` (-1 for all). Reports that are not valid
-    /// metrics are skipped.
+    /// metrics are skipped and do not count. Fewer than `limit` metrics mean that there are no more.
     pub async fn metrics_after(
         &self,
         attempt: i64,
@@ -236,8 +236,10 @@ impl Queries {
         self.database
             .read(move |c| {
                 let mut statement = c.prepare_cached(METRICS)?;
-                let rows = statement.query_and_then(params![attempt, after, limit], metric_row)?;
-                rows.filter_map(Result::transpose).collect()
+                let rows = statement.query_and_then(params![attempt, after], metric_row)?;
+                let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+                // SQLite reads a row at a time, so no row after the last returned metric is read.
+                rows.filter_map(Result::transpose).take(limit).collect()
             })
             .await
     }

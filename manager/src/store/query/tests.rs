@@ -380,3 +380,20 @@ fn every_statement_is_compiled_once() {
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{sql}");
     }
 }
+
+#[tokio::test]
+async fn a_metric_that_cannot_be_parsed_takes_no_place_on_a_page() {
+    let bed = Bed::new().await;
+    let metrics = (0..5).map(|step| metric("acc", MetricKind::Intermediate, step, 0.1));
+    bed.send(Lane::Facts, metrics.collect()).await;
+    let store = Connection::open(bed.folder.path().join("db")).unwrap();
+    store.execute("UPDATE report SET body = '{}' WHERE seq IN (0, 1, 3)", []).unwrap();
+    let attempt = bed.store.queries().attempts(&trial("t")).await.unwrap()[0].key;
+    let table: [(i64, u32, &[u64]); 4] =
+        [(-1, 1, &[2]), (-1, 2, &[2, 4]), (2, 2, &[4]), (-1, 9, &[2, 4])];
+    for (after, limit, expected) in table {
+        let page = bed.store.queries().metrics_after(attempt, after, limit).await.unwrap();
+        let found: Vec<_> = page.iter().map(|row| row.seq).collect();
+        assert_eq!(found, expected, "after {after}, limit {limit}");
+    }
+}
