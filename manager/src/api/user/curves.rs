@@ -31,7 +31,8 @@ const MOST_METRICS: usize = 12;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct CurvesQuery {
-    /// The number of points of each curve, 4 to 1000; 100 by default.
+    /// The number of points of each curve, 1 to 1000; 100 by default. A curve keeps at least four
+    /// points.
     #[param(minimum = 1, maximum = 1000)]
     points: Option<u32>,
     /// The number of trials, 1 to 1000; 200 by default. One half are the best succeeded trials, the other half the
@@ -56,6 +57,8 @@ pub(in crate::api) struct Curves {
 pub(in crate::api) struct MetricCurves {
     /// The name of the metric. A member of an object is `metric.member`.
     name: String,
+    /// `true` if the metric is the objective.
+    counts: bool,
     /// The curves, by position of the trial.
     curves: Vec<TrialCurve>,
 }
@@ -108,10 +111,12 @@ pub(super) async fn curves(
             }
         }
     }
-    let metrics = metrics.into_iter().map(|(name, curves)| MetricCurves { name, curves });
+    let metrics = metrics.into_iter().map(|(name, curves)| {
+        let counts = Some(&name) == counting.as_ref();
+        MetricCurves { name, counts, curves }
+    });
     let mut metrics: Vec<_> = metrics.collect();
-    let counts = |metric: &MetricCurves| Some(&metric.name) == counting.as_ref();
-    metrics.sort_by(|a, b| counts(b).cmp(&counts(a)).then_with(|| a.name.cmp(&b.name)));
+    metrics.sort_by(|a, b| b.counts.cmp(&a.counts).then_with(|| a.name.cmp(&b.name)));
     metrics.truncate(MOST_METRICS);
     Ok(Json(Curves { metrics, shown: chosen.len(), of: snapshot.trials.len() }))
 }

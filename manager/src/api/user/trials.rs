@@ -153,8 +153,8 @@ pub(in crate::api) struct ValuesQuery {
     /// The number of values on the page, 1 to 10000; 1000 by default.
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// The approximate number of points, 4 to 10000. Returns the whole curve of each metric, thinned, instead of a
-    /// page.
+    /// The approximate number of points, 1 to 10000. Returns the whole curve of each metric, thinned, instead of a
+    /// page. A curve keeps at least four points.
     #[param(minimum = 1, maximum = 10000)]
     points: Option<u32>,
 }

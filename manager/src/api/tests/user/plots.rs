@@ -43,10 +43,17 @@ async fn one_response_has_the_curves_of_many_trials() {
     let (status, curves) = bed.get_json("/api/v1/experiment/curves").await;
     assert_eq!(status, StatusCode::OK, "{curves}");
     let own = json!({"sequence": 0, "steps": [0, 1], "values": [0.1, 0.2]});
-    let expected = json!({"metrics": [{"name": "default", "curves": [own]}], "shown": 1, "of": 2});
+    let expected = json!({"metrics": [{"name": "default", "counts": true, "curves": [own]}], "shown": 1, "of": 2});
     assert_eq!(curves, expected);
-    let (status, _) = bed.get_json("/api/v1/experiment/curves?points=100000").await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    // One point is accepted, and a curve keeps at least four.
+    let (status, few) = bed.get_json("/api/v1/experiment/curves?points=1").await;
+    assert_eq!((status, few), (StatusCode::OK, expected));
+    let (status, few) = bed.get_json("/api/v1/trials/t/metrics?points=1").await;
+    assert_eq!((status, few["metrics"].as_array().map(Vec::len)), (StatusCode::OK, Some(3)));
+    for points in [0, 100_000] {
+        let (status, _) = bed.get_json(&format!("/api/v1/experiment/curves?points={points}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{points}");
+    }
 }
 
 #[tokio::test]
