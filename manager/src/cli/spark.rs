@@ -20,8 +20,14 @@ pub(super) fn spark(values: &[f64]) -> String {
     values.iter().map(step).collect()
 }
 
+/// Returns a bar of `width` characters that shows a share from 0 to 1.
+pub(super) fn bar(part: f64, width: usize) -> String {
+    let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
+    format!("{}{}", "█".repeat(full), "░".repeat(width - full))
+}
+
 /// Returns `count` divided by `whole`.
-pub(super) fn part_of(count: usize, whole: usize) -> f64 {
+fn part_of(count: usize, whole: usize) -> f64 {
     let real = |count: usize| u32::try_from(count).map_or(f64::NAN, f64::from);
     real(count) / real(whole)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::progress::{counted, printable};
 use crate::view;
@@ -39,6 +40,25 @@ pub(super) fn cut(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Shortens a name to at most `width` columns. The beginning and the end stay, because similar names differ at either.
+pub(super) fn shorten(name: &str, width: usize) -> String {
+    if name.width() <= width {
+        return name.to_owned();
+    }
+    let room = width.saturating_sub(1);
+    let fitting = |letters: &mut dyn Iterator<Item = char>, room: usize| {
+        let mut used = 0;
+        let fits = |letter: &char| {
+            used += letter.width().unwrap_or(0);
+            used <= room
+        };
+        letters.take_while(fits).collect::<Vec<_>>()
+    };
+    let first = fitting(&mut name.chars(), room.div_ceil(2));
+    let last = fitting(&mut name.chars().rev(), room / 2);
+    first.into_iter().chain(['…']).take(width).chain(last.into_iter().rev()).collect()
 }
 
 /// Returns a foreign name as a printable heading.
@@ -385,7 +405,7 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
 }
 
 /// Returns the place of a trial: its machine, after the index of its training service if there are several services.
-fn place(trial: &Value) -> String {
+pub(super) fn place(trial: &Value) -> String {
     let part = trial.get("training_service").map(|part| format!("[{}]", text(part, "index")));
     let host = Some(text(trial, "host")).filter(|host| !host.is_empty());
     part.into_iter().chain(host).collect::<Vec<_>>().join(" ")
@@ -499,19 +519,6 @@ fn measurement(name: &str, value: &Value) -> (String, String) {
 /// Returns an amount of memory in MB or GB.
 pub(super) fn bytes(amount: f64) -> String {
     if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
-}
-
-/// Returns the list of running trials for `top`.
-pub(super) fn running(rows: Vec<Vec<String>>, style: TextStyle) -> String {
-    let heads = [
-        ("trial", Fit::Number),
-        ("id", Fit::Text),
-        ("latest", Fit::Number),
-        ("curve", Fit::Text),
-        ("memory", Fit::Optional),
-        ("GPUs", Fit::Optional),
-    ];
-    table(heads, rows.into_iter(), style)
 }
 
 /// Returns the list of a trial's metrics.

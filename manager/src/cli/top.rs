@@ -1,7 +1,6 @@
 //! `top`: shows a running search on a terminal: its numbers, and the running trials with their curves, memory and GPUs.
 //! It redraws the screen every second. Without a terminal, it prints the content once.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -15,18 +14,20 @@ use super::out::{text_style, write_stdout};
 use super::progress::printable;
 use super::screen::{Screen, ScreenAction, Size};
 use super::signals::Signals;
-use super::spark::{CURVE, part_of, spark};
-use super::table::bytes;
+use super::spark::CURVE;
 use super::table::columns::TextStyle;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error, table};
+use super::table::shorten;
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
+use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::errors::chain;
-use crate::view::curve::points_of;
 
 mod controls;
 mod head;
+mod list;
 
 use controls::{Controls, HELP, KeyEffect, Pane};
+use list::ListedTrial;
 
 /// The time between two updates of the screen.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,12 +37,8 @@ const ROWS: usize = 20;
 const AT_ONCE: usize = 4;
 /// The number of bytes at the end of a trial's output that are loaded.
 const OUTPUT: usize = 32 << 10;
-/// The length of a curve in a narrow terminal, in characters.
-const NARROW_CURVE: usize = 10;
-/// The length of a bar, in characters.
-const BAR: usize = 10;
-/// The minimum width of a terminal for bars and long curves, in columns.
-const WIDE: usize = 80;
+/// The width of a terminal that does not report its size, in columns.
+const USUAL_WIDTH: usize = 80;
 
 /// Shows the search until it ends, the user presses q, or a signal arrives. Returns the exit code.
 pub(super) async fn top(place: &ExperimentArgs) -> u8 {
@@ -143,7 +140,7 @@ struct Drawing {
     /// The experiment as the API describes it.
     experiment: Value,
     /// The first trials of the list, at most [`ROWS`].
-    rows: Vec<RunningTrial>,
+    rows: Vec<ListedTrial>,
     /// The number of trials in the list.
     running: usize,
     /// The end of the output of the selected trial. Empty if its output is not shown.
@@ -161,25 +158,27 @@ impl Drawing {
         let found = client.ask("GET", &path, None).await?;
         let total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
         let trials = found.get("trials").and_then(Value::as_array).cloned().unwrap_or_default();
-        let rows = stream::iter(trials).map(|trial| load_trial(client, trial)).buffered(AT_ONCE);
-        let rows: Vec<Result<_, Error>> = rows.collect().await;
         let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
         // An experiment without a manager does not change.
         let left = matches!(client, Client::Near(_))
             && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
+        let may_change = !ended && !left;
+        let now_ms = may_change.then(|| SystemClock.now_ms());
+        let rows = stream::iter(trials).map(|trial| load_trial(client, trial, now_ms));
+        let rows: Vec<Result<_, Error>> = rows.buffered(AT_ONCE).collect().await;
         Ok(Self {
             id,
             experiment,
             rows: rows.into_iter().collect::<Result<_, _>>()?,
             running: usize::try_from(total).unwrap_or(usize::MAX),
             output: output(client, &controls.pane).await?,
-            may_change: !ended && !left,
+            may_change,
         })
     }
 
     /// Returns the ids of the trials, in the order of the list.
     fn ids(&self) -> Vec<String> {
-        self.rows.iter().map(|row| row.fixed[1].clone()).collect()
+        self.rows.iter().map(ListedTrial::id).collect()
     }
 
     /// Returns the whole content, without a limit on the number of lines.
@@ -191,9 +190,7 @@ impl Drawing {
 
     /// Returns the table of trials, or `None` if there are no trials.
     fn table(&self, style: TextStyle) -> Option<String> {
-        let is_wide = style.width.is_none_or(|width| width >= WIDE);
-        let rows = self.rows.iter().map(|row| row.cells(is_wide));
-        (!self.rows.is_empty()).then(|| table::running(rows.collect(), style))
+        (!self.rows.is_empty()).then(|| list::render(&self.rows, style))
     }
 
     /// Returns the lines of the screen. If it has too few rows, the least important lines of both parts are left out.
@@ -209,7 +206,7 @@ impl Drawing {
         let hint = controls.hint();
         lines.push(match lost {
             Some(why) => format!("{hint}; trying again: {}", printable(why)),
-            None => printable(&hint),
+            None => shorten(&printable(&hint), size.columns),
         });
         lines.iter().map(|line| cut(line, size.columns)).collect()
     }
@@ -218,6 +215,9 @@ impl Drawing {
     fn list(&self, controls: &Controls, style: TextStyle, room: usize) -> Vec<String> {
         let table = self.table(style).unwrap_or_default();
         let mut table: Vec<String> = table.lines().map(str::to_owned).collect();
+        if let Some(heading) = table.first_mut().filter(|_| style.colours) {
+            *heading = format!("\u{1b}[1m{heading}\u{1b}[0m");
+        }
         if let Some(row) = controls.row.and_then(|row| table.get_mut(row.saturating_add(2))) {
             let rest: String = row.chars().skip(1).collect();
             *row = if style.colours {
@@ -250,7 +250,7 @@ impl Drawing {
 
     /// Returns the last lines of a trial's output.
     fn tail(&self, trial: &str, stream: &str, style: TextStyle, room: usize) -> Vec<String> {
-        let width = style.width.unwrap_or(WIDE).max(1);
+        let width = style.width.unwrap_or(USUAL_WIDTH).max(1);
         let wrapped = self.output.lines().flat_map(|line| pieces(&printable(line), width));
         let wrapped: Vec<String> = wrapped.collect();
         let from = wrapped.len().saturating_sub(room.saturating_sub(1));
@@ -299,94 +299,24 @@ fn cut(line: &str, width: usize) -> String {
 }
 
 /// Loads the curve and the latest sample of a listed trial.
-async fn load_trial(client: &Client, trial: Value) -> Result<RunningTrial, Error> {
+async fn load_trial(
+    client: &Client,
+    trial: Value,
+    now_ms: Option<i64>,
+) -> Result<ListedTrial, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
     let curve = format!("{base}/metrics?type=intermediate&points={CURVE}");
     let curve = client.ask("GET", &curve, None).await?;
     let samples = client.ask("GET", &format!("{base}/samples?points=4"), None).await?;
-    Ok(row(&trial, &curve, &samples))
-}
-
-/// A listed trial.
-#[derive(Debug, Clone, PartialEq)]
-struct RunningTrial {
-    /// The number, the id and the latest result.
-    fixed: [String; 3],
-    /// The intermediate results, the oldest first.
-    values: Vec<f64>,
-    /// The latest sample, or null.
-    sample: Value,
-}
-
-impl RunningTrial {
-    fn cells(&self, is_wide: bool) -> Vec<String> {
-        let curve = if is_wide { CURVE } else { NARROW_CURVE };
-        let values = &self.values[self.values.len().saturating_sub(curve)..];
-        let own = [spark(values), memory(&self.sample, is_wide), gpus(&self.sample, is_wide)];
-        self.fixed.iter().cloned().chain(own).collect()
-    }
-}
-
-fn row(trial: &Value, curve: &Value, samples: &Value) -> RunningTrial {
-    let name = trial.get("metric").and_then(Value::as_str);
-    let metrics = curve.get("metrics").and_then(Value::as_array).into_iter().flatten();
-    let points = metrics.flat_map(|one| {
-        points_of(&table::text(one, "name"), one.get("value").unwrap_or(&Value::Null))
-    });
-    let counted = points.filter(|(curve, _)| name.is_none_or(|name| name == curve));
-    let last = samples.get("samples").and_then(Value::as_array).and_then(|all| all.last());
-    let last = last.and_then(|one| one.get("sample")).unwrap_or(&Value::Null);
-    RunningTrial {
-        fixed: [
-            table::text(trial, "sequence"),
-            table::text(trial, "id"),
-            table::brief_text(trial, "latest"),
-        ],
-        values: counted.map(|(_, number)| number).collect(),
-        sample: last.clone(),
-    }
-}
-
-/// Returns a bar of `width` characters that shows a share from 0 to 1.
-fn bar(part: f64, width: usize) -> String {
-    let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
-    format!("{}{}", "█".repeat(full), "░".repeat(width - full))
-}
-
-/// Returns a trial's memory, with a bar if its limit is known and the terminal is wide.
-fn memory(sample: &Value, is_wide: bool) -> String {
-    let read = |path: &str| sample.pointer(path).and_then(Value::as_f64);
-    let limit = read("/cgroup/memory_limit_bytes");
-    match (read("/cgroup/memory_bytes").filter(|_| limit.is_some()), limit) {
-        (Some(used), Some(limit)) => {
-            let bar = if is_wide { bar(used / limit, BAR) + " " } else { String::new() };
-            format!("{bar}{} of {}", bytes(used), bytes(limit))
-        }
-        _ => read("/process/memory_bytes").map_or_else(String::new, bytes),
-    }
-}
-
-/// Returns the utilization and the memory of each GPU, with a bar if the terminal is wide.
-fn gpus(sample: &Value, is_wide: bool) -> String {
-    let gpus = sample.get("gpus").and_then(Value::as_array).into_iter().flatten();
-    gpus.fold(String::new(), |mut text, gpu| {
-        let read = |name: &str| gpu.get(name).and_then(Value::as_f64);
-        if let Some(percent) = read("utilization_percent") {
-            let bar = if is_wide { bar(percent / 100.0, BAR) + " " } else { String::new() };
-            write!(text, "{bar}{percent:.0} % ").unwrap_or_default();
-        }
-        if let Some(used) = read("memory_used_bytes") {
-            write!(text, "{} ", bytes(used)).unwrap_or_default();
-        }
-        text
-    })
+    Ok(ListedTrial::new(trial, &curve, &samples, now_ms))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::list::tests::plain;
     use super::*;
 
     #[test]
@@ -396,13 +326,7 @@ mod tests {
             experiment: json!({
                 "id": "e", "state": "RUNNING", "trouble": vec!["x"; head.saturating_sub(2)].join("\n"),
             }),
-            rows: (0..running.min(ROWS))
-                .map(|at| RunningTrial {
-                    fixed: [at, at, at].map(|at| at.to_string()),
-                    values: vec![0.5],
-                    sample: Value::Null,
-                })
-                .collect(),
+            rows: (0..running.min(ROWS)).map(|at| plain(at, &at.to_string())).collect(),
             running,
             output: "one\n".repeat(99) + "last\t\u{1b}",
             may_change: true,
@@ -437,11 +361,7 @@ mod tests {
 
     #[test]
     fn the_selected_trial_is_visible_and_its_output_ends_with_the_last_line() {
-        let row = |at: usize| RunningTrial {
-            fixed: [at.to_string(), format!("t{at}"), String::new()],
-            values: Vec::new(),
-            sample: Value::Null,
-        };
+        let row = |at: usize| plain(at, &format!("t{at}"));
         let drawing = Drawing {
             id: ExperimentId::new("e").unwrap(),
             experiment: json!({"id": "e", "state": "RUNNING"}),
@@ -465,25 +385,5 @@ mod tests {
         controls.pane = Pane::Output { trial: "t3".to_owned(), stream: "stdout" };
         let lines = drawing.frame(&controls, None, Size { columns: 3, rows: 6 });
         assert_eq!(lines[1..5], ["one", "one", "las", "t \u{fffd}"], "{lines:#?}");
-    }
-
-    #[test]
-    fn a_running_trial_is_a_line() {
-        let metric = |name: &str, value: f64| json!({"name": name, "value": value});
-        let curve = json!({"metrics": [metric("acc", 0.0), metric("loss", 9.0), metric("acc", 1.0), metric("acc", 0.5)]});
-        let samples = json!({"samples": [{"sample": {
-            "cgroup": {"memory_bytes": 5e9, "memory_limit_bytes": 1e10},
-            "gpus": [{"utilization_percent": 90.0, "memory_used_bytes": 2e9}],
-        }}]});
-        let trial = json!({"sequence": 3, "id": "t", "metric": "acc", "latest": 0.5});
-        let expected =
-            ["3", "t", "0.5", "▁█▅", "█████░░░░░ 5.0 GB of 10.0 GB", "█████████░ 90 % 2.0 GB "];
-        assert_eq!(row(&trial, &curve, &samples).cells(true), expected);
-        let narrow = ["3", "t", "0.5", "▁█▅", "5.0 GB of 10.0 GB", "90 % 2.0 GB "];
-        assert_eq!(row(&trial, &curve, &samples).cells(false), narrow);
-        let small = json!({"samples": [{"sample": {"process": {"memory_bytes": 3_321_856}}}]});
-        assert_eq!(row(&trial, &curve, &small).cells(true)[4], "3 MB");
-        let silent = row(&trial, &Value::Null, &Value::Null);
-        assert_eq!(silent.cells(true)[3..], ["", "", ""]);
     }
 }

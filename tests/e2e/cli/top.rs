@@ -91,6 +91,44 @@ fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
 }
 
 #[test]
+fn top_shortens_names_and_no_numbers() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo score=0.5; echo score=0.75; echo >>../waits; read _ <../gate";
+    let name = "a search with a long and descriptive name, longer than a narrow terminal is wide";
+    let search = Search::new(command, 2).with("experimentName", name);
+    let running = search.start(&bed);
+    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    let id = format!("({})  running for ", folder.file_name().to_str().unwrap());
+    for (width, heads) in [
+        (60, &["trial", "id", "latest", "time", "curve"][..]),
+        (80, &["trial", "id", "latest", "time", "curve", "memory"]),
+        (200, &["trial", "id", "latest", "time", "curve", "memory", "x"]),
+    ] {
+        let mut terminal = top(&bed, width, 30);
+        let shown = until(&terminal, "the trial's memory", |lines| {
+            let listed = lines.iter().any(|line| line.contains("0.75"));
+            listed && lines.iter().any(|line| line.contains(heads[heads.len() - 1]))
+        });
+        let is_narrow = |line: &String| line.chars().count() <= usize::from(width);
+        assert!(shown.iter().all(is_narrow), "{width}: {shown:#?}");
+        let (title, is_whole) = (&shown[0], shown[0].starts_with(name));
+        assert!(title.contains(&id) && (is_whole == (width == 200)), "{width}: {shown:#?}");
+        assert!(is_whole || title.contains('…'), "{width}: {shown:#?}");
+        let heading = shown.iter().find(|line| line.starts_with(" trial ")).unwrap();
+        for head in heads {
+            assert!(heading.split_whitespace().any(|word| word == *head), "{head}: {shown:#?}");
+        }
+        assert!(shown.iter().any(|line| line.contains("0 of 2 trials")), "{width}: {shown:#?}");
+        terminal.press("q");
+        assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+    }
+    gate.open(2);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
 fn top_shows_the_end_of_the_manager() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);

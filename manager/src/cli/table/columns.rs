@@ -27,13 +27,13 @@ impl TextStyle {
         wrap(sentence, room.clamp(NARROW_SENTENCE, SENTENCE)).join("\n")
     }
 
-    /// Returns text in the colour of a state of the API, such as `FAILED`.
+    /// Returns text in the colour of a state, as the API or a page names it: `FAILED`, `failed`.
     pub(in crate::cli) fn paint(self, state: &str, text: &str) -> String {
         let code = match state {
-            "SUCCEEDED" | "DONE" => 32,
-            "FAILED" | "ERROR" | "UNREADABLE" => 31,
-            "RUNNING" => 36,
-            "EARLY_STOPPED" | "LOST" | "UNKNOWN" => 33,
+            "SUCCEEDED" | "DONE" | "succeeded" => 32,
+            "FAILED" | "ERROR" | "UNREADABLE" | "failed" => 31,
+            "RUNNING" | "running" => 36,
+            "EARLY_STOPPED" | "LOST" | "UNKNOWN" | "stopped early" | "lost" | "unknown" => 33,
             _ => return text.to_owned(),
         };
         if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
@@ -141,7 +141,9 @@ impl Columns {
         let most = width.unwrap_or(usize::MAX);
         loop {
             let narrowest = widths.iter().enumerate().map(|(at, width)| least(at, *width, self));
-            let spare = most.checked_sub(narrowest.sum::<usize>() + GAP * widths.len());
+            // A line begins with a blank, and the rule below the heading ends with one.
+            let gaps = GAP * widths.len().saturating_sub(1) + 2;
+            let spare = most.checked_sub(narrowest.sum::<usize>() + gaps);
             let rightmost = |wanted: Fit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
             let optional = rightmost(Fit::Optional).or_else(|| rightmost(Fit::OptionalNumber));
             match (spare, optional) {
@@ -274,8 +276,8 @@ mod tests {
         assert_eq!(
             narrow[2..4],
             [
-                "     3   FAILED      the trial exited with       0.1",
-                "                     code 3 and said nothing"
+                "     3   FAILED      the trial exited with code   0.1",
+                "                     3 and said nothing"
             ]
         );
         let (narrowest, left_out) = shown(Some(10));

@@ -2,18 +2,24 @@
 
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
+use unicode_width::UnicodeWidthStr as _;
 
-use super::bar;
 use crate::cli::progress::printable;
-use crate::cli::spark::spark;
+use crate::cli::spark::{bar, spark};
 use crate::cli::table::columns::TextStyle;
-use crate::cli::table::{brief_text, estimate, heading, parameter_cells, text};
+use crate::cli::table::{brief_text, estimate, heading, parameter_cells, shorten, text};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};
 
-/// The length of the bar of trials, in columns.
+/// The length of the bar of trials, in columns, and its length in a narrow terminal.
 const BAR: usize = 24;
+const SHORT_BAR: usize = 10;
+/// The width of a long name in a narrow terminal, and the minimum width of a shortened name.
+const NAME: usize = 24;
+const NAME_AT_LEAST: usize = 8;
+/// The maximum number of lines for the parameters of the best trial.
+const PARAMETER_LINES: usize = 2;
 /// The states in the order in which their trials are counted.
 const COUNTED: [JobState; 8] = [
     JobState::Running,
@@ -28,18 +34,9 @@ const COUNTED: [JobState; 8] = [
 
 /// Returns the lines for an experiment from the API, the most important lines first.
 pub(super) fn head(one: &Value, style: TextStyle) -> Vec<String> {
-    let name = text(one, "name");
-    let id = text(one, "id");
-    let title = if name.is_empty() { id } else { format!("{name} ({id})") };
-    let state = text(one, "state");
-    let elapsed = number(one, "elapsed_ms").filter(|ms| *ms > 0).map(view::span);
-    let elapsed = elapsed.map(|span| format!(" for {span}")).unwrap_or_default();
-    let mut lines = vec![
-        format!("{title}  {}{elapsed}", style.paint(&state, &printable(&experiment_state(&state)))),
-        progress(one),
-        counts(one, style),
-    ];
-    lines.extend(best(one));
+    let mut lines = vec![title(one, style), progress(one, style)];
+    lines.extend(counts(one, style));
+    lines.extend(best(one, style));
     for (member, paint) in [
         ("trouble", "FAILED"),
         ("direction_warning", "LOST"),
@@ -54,13 +51,80 @@ pub(super) fn head(one: &Value, style: TextStyle) -> Vec<String> {
     lines.into_iter().filter(|line| !line.is_empty()).collect()
 }
 
+/// Returns the first of these lines that fits, or else the last one.
+fn fitting<const COUNT: usize>(lines: [String; COUNT], style: TextStyle) -> String {
+    let room = style.width.unwrap_or(usize::MAX);
+    let mut left = lines.into_iter().peekable();
+    while let Some(line) = left.next() {
+        if line.width() <= room || left.peek().is_none() {
+            return line;
+        }
+    }
+    String::new()
+}
+
+/// Distributes parts over lines, without splitting a part. Each part is its plain text and its text with colours. If
+/// `most` lines have no room for all, the last line ends with the number of the others.
+fn flow(parts: &[(String, String)], most: usize, style: TextStyle) -> Vec<String> {
+    const GAP: usize = 3;
+    let room = style.width.unwrap_or(usize::MAX);
+    let (mut lines, mut used) = (vec![String::new()], 0);
+    for (at, (plain, painted)) in parts.iter().enumerate() {
+        let left = parts.len() - at;
+        let more = format!("and {left} more");
+        // The last line keeps room for the number of the others.
+        let is_last = lines.len() == most;
+        let spare = if is_last && left > 1 { GAP + more.width() } else { 0 };
+        if used > 0 && used + GAP + plain.width() + spare > room {
+            if is_last {
+                lines[most - 1].push_str(&" ".repeat(GAP));
+                lines[most - 1].push_str(&more);
+                break;
+            }
+            lines.push(String::new());
+            used = 0;
+        }
+        let gap = if used > 0 { GAP } else { 0 };
+        let last = lines.len() - 1;
+        lines[last].push_str(&" ".repeat(gap));
+        lines[last].push_str(painted);
+        used += gap + plain.width();
+    }
+    lines
+}
+
+/// Returns the name and the id of the experiment, its state and its running time.
+fn title(one: &Value, style: TextStyle) -> String {
+    let name = printable(one.get("name").and_then(Value::as_str).unwrap_or_default());
+    let (id, state) = (text(one, "id"), text(one, "state"));
+    let word = printable(&experiment_state(&state));
+    let elapsed = number(one, "elapsed_ms").filter(|ms| *ms > 0).map(view::span);
+    let elapsed = elapsed.map(|span| format!(" for {span}")).unwrap_or_default();
+    let room = style.width.unwrap_or(usize::MAX);
+    let titled = |name: &str| if name.is_empty() { id.clone() } else { format!("{name} ({id})") };
+    let beside = |elapsed: &str| room.saturating_sub(2 + word.width() + elapsed.width());
+    // The name gives way to the id, with which other commands find the experiment, and to the state.
+    let shown = |elapsed: &str| {
+        let around = if name.is_empty() { 0 } else { id.width() + 3 };
+        let space = beside(elapsed).checked_sub(around)?;
+        let fits = name.width() <= space || space >= NAME_AT_LEAST;
+        fits.then(|| titled(&shorten(&name, space)))
+    };
+    let (title, elapsed) = match (shown(&elapsed), shown("")) {
+        (Some(title), _) => (title, elapsed.as_str()),
+        (None, Some(title)) => (title, ""),
+        (None, None) => (id.clone(), ""),
+    };
+    format!("{title}  {}{elapsed}", style.paint(&state, &word))
+}
+
 fn number(of: &Value, name: &str) -> Option<u64> {
     of.get(name).and_then(Value::as_u64)
 }
 
 /// Returns the number of trials that have ended, their rate, and the remaining time. If the number of trials is
-/// limited, a bar shows the share.
-fn progress(one: &Value) -> String {
+/// limited, a bar shows the share. Without room, the bar becomes shorter, then the rate is left out, then the bar.
+fn progress(one: &Value, style: TextStyle) -> String {
     let count = |state: &str| one.pointer(&format!("/counts/{state}")).and_then(Value::as_u64);
     let going = ["RUNNING", "WAITING", "LOST", "UNKNOWN"];
     let going: u64 = going.into_iter().filter_map(count).sum();
@@ -69,10 +133,11 @@ fn progress(one: &Value) -> String {
     let rate = one.get("ended_per_hour").and_then(Value::as_f64).filter(|rate| *rate > 0.0);
     let real = |count: u64| u32::try_from(count).map_or(f64::MAX, f64::from);
     let trials = match limit {
-        Some(limit) => format!("{} {ended} of {limit} trials", bar(real(ended) / real(limit), BAR)),
+        Some(limit) => format!("{ended} of {limit} trials"),
         None => format!("{ended} trials have ended"),
     };
-    let per_hour = rate.map(|rate| format!("{rate:.0} per hour"));
+    let bar = |width: usize| limit.map(|limit| bar(real(ended) / real(limit), width) + " ");
+    let per_hour = rate.map(|rate| format!("   {rate:.0} per hour")).unwrap_or_default();
     let to_come = match text(one, "state").as_str() {
         "RUNNING" => limit.map(|limit| limit.saturating_sub(ended)),
         // No other trial is started.
@@ -83,37 +148,60 @@ fn progress(one: &Value) -> String {
         let hours = real(trials) / rate;
         let left = std::time::Duration::try_from_secs_f64(hours * 3600.0).ok()?;
         let ms = u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)?;
-        Some(format!("about {} left", view::span(ms)))
+        Some(format!("   about {} left", view::span(ms)))
     });
-    [Some(trials), per_hour, left].into_iter().flatten().collect::<Vec<_>>().join("   ")
+    let left = left.unwrap_or_default();
+    let [long, short] = [BAR, SHORT_BAR].map(|width| bar(width).unwrap_or_default());
+    let lines = [
+        format!("{long}{trials}{per_hour}{left}"),
+        format!("{short}{trials}{per_hour}{left}"),
+        format!("{short}{trials}{left}"),
+        format!("{trials}{left}"),
+        trials,
+    ];
+    fitting(lines, style)
 }
 
-fn counts(one: &Value, style: TextStyle) -> String {
+fn counts(one: &Value, style: TextStyle) -> Vec<String> {
     let count = |state: &str| one.pointer(&format!("/counts/{state}")).and_then(Value::as_u64);
     let counted = COUNTED.into_iter().filter_map(|state| {
         let count = count(state.as_str()).filter(|count| *count > 0)?;
-        Some(style.paint(state.as_str(), &format!("{count} {}", trial_state(state))))
+        let words = format!("{count} {}", trial_state(state));
+        Some((words.clone(), style.paint(state.as_str(), &words)))
     });
-    counted.collect::<Vec<_>>().join("   ")
+    flow(&counted.collect::<Vec<_>>(), COUNTED.len(), style)
 }
 
 /// Returns the best result so far, the curve of improvements, and the parameters.
-fn best(one: &Value) -> Vec<String> {
+fn best(one: &Value, style: TextStyle) -> Vec<String> {
     let Some(best) = one.get("best").filter(|best| !best.is_null()) else { return Vec::new() };
     let improvements = one.get("improvements").and_then(Value::as_array).into_iter().flatten();
     let values = improvements.filter_map(|step| step.get("value").and_then(Value::as_f64));
+    let curve = spark(&values.collect::<Vec<_>>());
     let metric = Some(text(best, "metric")).filter(|name| name != OBJECTIVE);
-    let metric = metric.map(|name| format!("{} ", heading(&name))).unwrap_or_default();
-    let first = format!(
-        "best {metric}{} by trial {} ({})   {}",
-        estimate(best).map_or_else(|| brief_text(best, "final"), |mean| format!("{mean},")),
-        text(best, "sequence"),
-        text(best, "id"),
-        spark(&values.collect::<Vec<_>>()),
-    );
-    let parameters: Vec<_> =
-        parameter_cells(best).into_iter().map(|(name, value)| format!("{name} {value}")).collect();
-    vec![first.trim_end().to_owned(), parameters.join("   ")]
+    let metric = metric.map(|name| heading(&name)).unwrap_or_default();
+    let result =
+        estimate(best).map_or_else(|| brief_text(best, "final"), |mean| format!("{mean},"));
+    let by = format!("{result} by trial {}", text(best, "sequence"));
+    let line = |width: usize, id: String, curve: &str| {
+        let metric = shorten(&metric, width);
+        let metric = if metric.is_empty() { metric } else { format!("{metric} ") };
+        format!("best {metric}{by}{id}   {curve}").trim_end().to_owned()
+    };
+    let id = || format!(" ({})", text(best, "id"));
+    let lines = [
+        line(usize::MAX, id(), &curve),
+        line(NAME, id(), &curve),
+        line(NAME, String::new(), &curve),
+        line(NAME, String::new(), ""),
+        line(NAME_AT_LEAST, String::new(), ""),
+    ];
+    let parameters = parameter_cells(best).into_iter().map(|(name, value)| {
+        let part = format!("{} {value}", shorten(&name, NAME));
+        (part.clone(), part)
+    });
+    let parameters = flow(&parameters.collect::<Vec<_>>(), PARAMETER_LINES, style);
+    [fitting(lines, style)].into_iter().chain(parameters).collect()
 }
 
 #[cfg(test)]
@@ -139,11 +227,57 @@ mod tests {
             "lr 0.1   act re\u{fffd}lu",
         ];
         assert_eq!(head(&one, TextStyle::default()), expected);
+        let at = |width| head(&one, TextStyle { width: Some(width), ..TextStyle::default() });
+        assert_eq!(at(74), expected);
+        let narrow = "█████░░░░░ 10 of 20 trials   60 per hour   about 10 min left";
+        assert_eq!(at(60)[..2], ["digits (abc)  running for 17 min 48 s", narrow]);
+        assert_eq!(
+            at(37)[..4],
+            [
+                "digits (abc)  running for 17 min 48 s",
+                "10 of 20 trials   about 10 min left",
+                "2 running   9 succeeded   1 failed",
+                "best acc 0.9123 by trial 7 (t)   ▁█",
+            ]
+        );
+        assert_eq!(
+            at(24)[..5],
+            [
+                "digits (abc)  running",
+                "10 of 20 trials",
+                "2 running   9 succeeded",
+                "1 failed",
+                "best acc 0.9123 by trial 7",
+            ]
+        );
         let coloured = head(&one, TextStyle { width: Some(80), colours: true, links: false });
         assert!(coloured[0].contains("\u{1b}[36mrunning\u{1b}[0m"), "{coloured:?}");
         assert!(coloured[2].ends_with("\u{1b}[31m1 failed\u{1b}[0m"), "{coloured:?}");
         let bare = head(&json!({"id": "abc", "state": "DONE", "trials": 0}), TextStyle::default());
         assert_eq!(bare, ["abc  done", "0 trials have ended"]);
+    }
+
+    #[test]
+    fn long_names_are_shortened_and_numbers_are_not() {
+        let parameters: serde_json::Map<String, Value> = (0..9)
+            .map(|at| (format!("a_long_name_of_a_parameter_{at}"), json!(0.123_456)))
+            .collect();
+        let one = json!({
+            "id": "k3v9qd2m", "name": "segmentation baseline with a descriptive name", "state": "RUNNING",
+            "elapsed_ms": 1_068_000, "trials": 12, "max_trial_number": 20,
+            "best": {"id": "a1b2c", "sequence": 123, "metric": "validation/accuracy_top_five_of_the_ensemble", "final": 0.912_345_6, "parameters": parameters},
+            "improvements": [{"sequence": 0, "value": 0.5}, {"sequence": 7, "value": 0.9}],
+        });
+        let lines = head(&one, TextStyle { width: Some(60), ..TextStyle::default() });
+        let expected = [
+            "segmentation…iptive name (k3v9qd2m)  running for 17 min 48 s",
+            "██████████████░░░░░░░░░░ 12 of 20 trials",
+            "best validation/a…he_ensemble 0.9123 by trial 123   ▁█",
+            "a_long_name_…parameter_0 0.1235",
+            "a_long_name_…parameter_1 0.1235   and 7 more",
+        ];
+        assert_eq!(lines, expected);
+        assert!(lines.iter().all(|line| line.width() <= 60), "{lines:#?}");
     }
 
     #[test]
