@@ -201,6 +201,10 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 // `theme.js` sends this event when the user selects another theme.
 addEventListener("theme", repaint);
 
+// Resolves after the browser has painted. A hidden page paints nothing, so the wait is bounded, in milliseconds.
+const HIDDEN = 200;
+const painted = () => new Promise((done) => { setTimeout(done, HIDDEN); requestAnimationFrame(() => setTimeout(done)); });
+
 // Joins curves with different x values over the union of these values.
 const join = (curves) => {
   const places = [...new Set(curves.flatMap((curve) => curve.map((point) => point[0])))].sort((a, b) => a - b);
@@ -215,4 +219,4 @@ const join = (curves) => {
 // Accesses the browser's storage. If the browser blocks it, a setting lasts as long as the page.
 const kept = (work) => { try { return work(); } catch { return null; } };
 
-export { colour, kept, tint, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, draw, redrawn, join };
+export { colour, kept, tint, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };

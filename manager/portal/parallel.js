@@ -80,7 +80,7 @@ const fromAddress = (axes, ranges, words) => {
 const parallel = (figure, points, ranges, { better, title, values = points.final, pending = {}, heading = "Parameters and results" }, again) => {
   if (!figure) return null;
   const rows = points.id.map((_, at) => at).filter((at) => values[at] !== null);
-  if (rows.length === 0) { figure.replaceChildren(note("Nothing to show yet: no trial has succeeded with a numeric result.")); return null; }
+  if (rows.length === 0) { figure.replaceChildren(note("Nothing to show yet: no trial has succeeded with a numeric result.")); figure.dataset.drawn = 0; return null; }
   const began = performance.now();
   const { axes, left } = axesOf(points, values, rows, title);
   fromAddress(axes, ranges, pending);

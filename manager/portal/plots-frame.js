@@ -1,16 +1,18 @@
 // The frame of a plot: panels with axes, a legend, zoom, the selected mark, downloads, and the data as a table. The frame knows nothing
 // about trials: each panel describes its marks and their pages.
 //
-// A model is `{ panels, legend, ramp, table, empty, high }`. A panel is `{ title, x, y, labels: [x, y], paint, xs, ys, tell, address }`:
+// A model is `{ panels, legend, ramp, table, empty, high, hint }`. A panel is `{ title, x, y, labels: [x, y], paint, xs, ys, tell, address }`:
 // two scales, a function that draws on a surface, the positions of its marks from 0 to 1, the description of a mark, and its page.
 
-import { note, scale as enlarged, tame } from "./charts.js";
+import { dash, named, note, scale as enlarged, tame } from "./charts.js";
 import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
 
 // The pointer selects marks within `REACH` pixels. A drag of less than `DRAG` pixels is a click.
 const REACH = 24, DRAG = 6;
 // The maximum number of rows of the table below a plot.
 const ROWS = 200;
+// A plot is drawn when it is less than `AHEAD` pixels outside the window.
+const AHEAD = 400;
 
 const element = (name, attributes = {}, ...children) => {
   const one = document.createElement(name);
@@ -24,9 +26,57 @@ const button = (words, label, work) => {
   return one;
 };
 
+// Returns the place of a plot on the page, and its title.
+const figureOf = (name) => document.querySelector(`[data-plot="${name}"]`);
+const titleOf = (name) => document.getElementById(`${name}-title`).textContent;
+
+// The controls in the bar of a plot: each is a label and its input.
+const select = (label, options, work) => {
+  const choice = element("select", {}, ...options.map(([value, words]) => new Option(words, value)));
+  choice.addEventListener("change", work);
+  return [element("label", {}, `${label} `, choice), choice];
+};
+const check = (label, work) => {
+  const box = element("input", { type: "checkbox" });
+  box.addEventListener("change", work);
+  return [element("label", {}, box, ` ${label}`), box];
+};
+const slide = (label, most, work) => {
+  const range = element("input", { type: "range", min: "0", max: String(most), step: "0.01", value: "0" }), said = element("output", {}, "0");
+  range.addEventListener("input", () => { said.textContent = range.value; work(); });
+  return [element("label", {}, `${label} `, range, " ", said), range];
+};
+
+// The look of a line among several: one of eight colours of the style sheet, then dashed, then dotted.
+const COLOURS = 8;
+const lookOf = (at, width = 2) => ({ colour: `c${at % COLOURS}`, width, dash: dash(at) });
+// The names of lines, each with a box that shows or hides the line. Returns the element, and a function that returns the positions of the
+// visible lines.
+const keys = (names, work) => {
+  const boxes = names.map(() => element("input", { type: "checkbox", checked: "" }));
+  const look = (at) => `mark c${at % COLOURS} ${["", "dashed", "dotted"][Math.floor(at / COLOURS) % 3]}`;
+  const labels = names.map((name, at) => element("label", { class: "key" }, boxes[at], element("span", { class: look(at), "aria-hidden": "true" }), named(name)));
+  const list = element("div", { class: "keys", role: "group", "aria-label": "Lines" }, ...labels);
+  list.addEventListener("change", work);
+  return [list, () => [...boxes.keys()].filter((at) => boxes[at].checked)];
+};
+
+// Calls `seen` with `true` when `figure` comes near the window, and with `false` when it leaves. The first call is immediate, so that a
+// visible plot need not wait for the observer.
+const nearing = (figure, seen) => {
+  const { top, bottom } = figure.getBoundingClientRect();
+  let last = top < innerHeight + AHEAD && bottom > -AHEAD;
+  seen(last);
+  new IntersectionObserver((entries) => {
+    const now = entries.at(-1).isIntersecting;
+    if (now !== last) seen(last = now);
+  }, { rootMargin: `${AHEAD}px` }).observe(figure);
+};
+
 class Plot {
-  constructor(figure, { name, title, controls = [], high = 0.36 }) {
-    Object.assign(this, { figure, name, title, high, zoomed: new Map(), current: null, model: null });
+  // `chooser` are the names of the lines, see `keys`. On the page, it replaces the legend, which is only in downloaded files.
+  constructor(figure, { name, title, controls = [], chooser = "", high = 0.36 }) {
+    Object.assign(this, { figure, name, title, chooser, high, zoomed: new Map(), current: null, model: null });
     this.reset = button("Show all", `${title}: show all`, () => this.show());
     this.reset.hidden = true;
     const files = [button("PNG", `${title} as PNG`, () => this.download("png")), button("SVG", `${title} as SVG`, () => this.download("svg"))];
@@ -39,13 +89,9 @@ class Plot {
     this.table = element("details", { class: "plot-table" }, element("summary", {}, "As a table"));
     this.table.addEventListener("toggle", () => this.tabulate());
     this.message = note("");
-    figure.replaceChildren(this.bar, element("div", { class: "plot-body" }, this.host, this.tip), this.message, this.table);
+    figure.replaceChildren(this.bar, chooser, element("div", { class: "plot-body" }, this.host, this.tip), this.message, this.table);
     this.listen();
-    this.visible = false;
-    new IntersectionObserver((entries) => {
-      this.visible = entries.at(-1).isIntersecting;
-      if (this.visible && this.stale) this.draw();
-    }, { rootMargin: "400px" }).observe(figure);
+    nearing(figure, (visible) => { this.visible = visible; if (visible && this.stale) this.draw(); });
     let width = figure.clientWidth;
     new ResizeObserver(() => { if (figure.clientWidth !== width) { width = figure.clientWidth; this.late(); } }).observe(figure);
     const again = () => this.late();
@@ -53,25 +99,33 @@ class Plot {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   }
 
-  // Shows a model immediately, or when the plot comes into view.
-  set(model) {
-    this.model = model;
-    if (this.current && !model.panels[this.current.panel]) this.current = null;
+  // Shows the model that `make` returns, immediately or when the plot comes into view. Only then is the model made, because a page has
+  // many plots, and a window few.
+  set(make) {
+    this.make = make;
     this.late();
     this.tabulate();
   }
   late() { this.stale = true; if (this.visible) this.draw(); }
+  // Returns the current model.
+  made() {
+    if (!this.make) return this.model;
+    this.model = this.make();
+    this.make = null;
+    if (this.current && !this.model.panels[this.current.panel]) this.current = null;
+    return this.model;
+  }
 
   draw() {
-    const { model } = this;
+    const began = performance.now(), model = this.made();
     if (!model) return;
-    const began = performance.now();
     this.stale = false;
     const empty = model.panels.length === 0;
     this.host.hidden = this.bar.hidden = this.table.hidden = empty;
     this.message.textContent = empty ? model.empty : model.hint ?? "";
     this.message.hidden = !this.message.textContent;
-    if (empty) { this.figure.dataset.drawn = 0; return; }
+    // A plot that loads keeps its room, so that the page does not move.
+    if (empty) { if (!model.loading) this.figure.dataset.drawn = 0; return; }
     const width = Math.max(260, this.host.clientWidth);
     this.lay(width, 0);
     for (const canvas of [this.canvas, this.over]) { canvas.style.width = `${width}px`; canvas.style.height = `${this.height}px`; }
@@ -87,10 +141,10 @@ class Plot {
     const one = this.one = enlarged(), size = this.size = 13 * one, { model } = this;
     const items = [];
     let x = 4, row = 0;
-    for (const item of model.legend ?? []) {
-      const wide = widthOf(item.label, size) + 34 * one;
+    for (const item of this.chooser && top === 0 ? [] : model.legend ?? []) {
+      const label = cut(item.label, width - 34 * one, size), wide = widthOf(label, size) + 34 * one;
       if (x + wide > width && x > 4) { x = 4; row += 1; }
-      items.push({ ...item, x, row });
+      items.push({ ...item, label, x, row });
       x += wide;
     }
     if (model.ramp) {
@@ -139,7 +193,9 @@ class Plot {
         const place = at.x(x.part(value));
         if (place < left - 1 || place > right + 1) continue;
         surface.line([place, top, place, bottom], { stroke: colours.grid });
-        surface.text(words, Math.max(left, Math.min(right, place)), bottom + 18 * one, { fill: colours.quiet, size, align: "center" });
+        // A label stays within the picture, whose right margin is narrow.
+        const half = widthOf(words, size) / 2;
+        surface.text(words, Math.min(Math.max(left, place), right + 10 * one - half), bottom + 18 * one, { fill: colours.quiet, size, align: "center" });
       }
       surface.text(cut(panel.labels[0], width, size), left + width / 2, bottom + 38 * one, { fill: colours.quiet, size, align: "center" });
       if (panel.labels[1]) surface.text(cut(panel.labels[1], height, size), left - box.side + 14 * one, top + height / 2, { fill: colours.quiet, size, align: "center", turned: true });
@@ -170,7 +226,7 @@ class Plot {
         surface.text(`${item.ramp.high}  ${item.ramp.label}`, from + 104 * one, y + size * 0.35, { fill: colours.quiet, size });
         continue;
       }
-      if (item.kind === "line") surface.line([item.x + 2 * one, y, item.x + 20 * one, y], { stroke: colour, width: 2.5 * one });
+      if (item.kind === "line") surface.line([item.x + 2 * one, y, item.x + 20 * one, y], { stroke: colour, width: 2.5 * one, dash: item.dash });
       else if (item.kind === "bar") surface.rect(item.x + 4 * one, y - 6 * one, 14 * one, 12 * one, { fill: colour });
       else surface.marks(item.kind, [item.x + 11 * one], [y], 9 * one, colour);
       surface.text(item.label, item.x + 25 * one, y + size * 0.35, { fill: colours.text, size });
@@ -312,7 +368,7 @@ class Plot {
 
   // ---- the table and the files ----
   tabulate() {
-    if (!this.table.open || !this.model?.table) return;
+    if (!this.table.open || !this.made()?.table) return;
     const { head, rows } = this.model.table(ROWS);
     const cell = (name) => (value) => element(name, name === "th" ? { scope: "col" } : typeof value === "number" ? { class: "number" } : {}, String(value ?? ""));
     const table = element("table", {}, element("thead", {}, element("tr", {}, ...head.map(cell("th")))), element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell("td"))))));
@@ -336,4 +392,20 @@ class Plot {
   }
 }
 
-export { Plot, button, element };
+// A plot that fetches its data when it comes into view, and again after a change while it is visible.
+const lazily = (id, controls, bring, model, paced, chooser = "") => {
+  const place = figureOf(id);
+  const plot = new Plot(place, { name: id, title: titleOf(id), controls, chooser });
+  let old = true, seen = false, failed = null;
+  const update = () => plot.set(failed ? () => ({ panels: [], empty: failed }) : model);
+  const fetched = paced(5000, async () => {
+    old = false;
+    try { await bring(); failed = null; } catch (error) { old = true; failed = `Cannot load this plot: ${error.message}`; }
+    update();
+  });
+  plot.set(() => ({ panels: [], empty: "Loading…", loading: true }));
+  nearing(place, (near) => { seen = near; if (seen && old) fetched(); });
+  return { plot, update, load: () => { if (old) fetched(); }, news: () => { old = true; if (seen) fetched(); } };
+};
+
+export { check, element, figureOf, keys, lazily, lookOf, nearing, Plot, select, slide, titleOf };

@@ -3,7 +3,7 @@
 import { short, stroke, tame, zone } from "./charts.js";
 import { axisOf, parameterNames, said, WORDS } from "./points.js";
 import { ramp } from "./plots-surface.js";
-import { numbers, parameter, roomy, spread, times } from "./plots-scale.js";
+import { numbers, parameter, roomy, span, spans, spread, times } from "./plots-scale.js";
 
 // The maximum number of parameters in the description of a trial, and of panels in the slice plot.
 const TOLD = 12, PANELS = 24;
@@ -14,7 +14,8 @@ const AWAY = { kind: "cross", colour: "quiet" };
 const lookOf = (state) => LOOKS[state] ?? AWAY;
 const legendOf = (states) => [...Object.keys(LOOKS), ...states].filter((state, at, all) => states.includes(state) && all.indexOf(state) === at && state !== "WAITING").map((state) => ({ label: WORDS[state] ?? state, ...lookOf(state) }));
 
-const trialAddress = (points, at) => `${document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[at])}`;
+// `points.base` is the path of the experiment's pages, if the page is not one of them.
+const trialAddress = (points, at) => `${points.base ?? document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[at])}`;
 // Describes a trial: number and state, result, parameters.
 const trialTold = (points, objective, at) => {
   const { state } = points, value = objective.values[at], latest = objective.latest?.[at];
@@ -43,6 +44,15 @@ const drawMarks = (surface, box, marks, size, alpha) => {
 const sizeFor = (count, one) => (count > 4000 ? 3 : count > 800 ? 4.5 : 7) * one;
 const NOTHING = "Nothing to show yet: no trial has a numeric result.";
 
+// Returns the results that are better than all before them, in the order of their places, among the trials `rows`.
+const improvements = ({ counts, values, better }, rows, place) => {
+  const results = counts ?? values, found = [];
+  for (const at of rows.filter((one) => results[one] !== null).sort((a, b) => place(a) - place(b))) {
+    if (found.length === 0 || better(results[at], found.at(-1).value)) found.push({ at, value: results[at] });
+  }
+  return found;
+};
+
 // ---- optimisation history ----
 // `by` is `number`, `started` or `ended`. `log` makes the axis of results logarithmic.
 const history = (points, objective, { by, log }) => {
@@ -63,17 +73,9 @@ const history = (points, objective, { by, log }) => {
   const xs = Float64Array.from(all, (at) => x.part(place(at)));
   const ys = Float64Array.from(all, (at) => value(at) === null ? 0.012 : y.part(value(at)));
   const groups = Map.groupBy ? Map.groupBy(all.keys(), (mark) => points.state[all[mark]]) : all.reduce((map, at, mark) => map.set(points.state[at], [...map.get(points.state[at]) ?? [], mark]), new Map());
-  let best = null;
-  const steps = [];
-  const counts = objective.counts ?? objective.values;
-  for (const at of all.filter((one) => counts[one] !== null).sort((a, b) => place(a) - place(b))) {
-    const result = counts[at];
-    if (best !== null && !objective.better(result, best)) continue;
-    if (best !== null) steps.push(x.part(place(at)), y.part(best));
-    steps.push(x.part(place(at)), y.part(result));
-    best = result;
-  }
-  if (best !== null) steps.push(1, y.part(best));
+  const best = improvements(objective, all, place);
+  const steps = best.flatMap(({ at, value }, index) => [...index ? [x.part(place(at)), y.part(best[index - 1].value)] : [], x.part(place(at)), y.part(value)]);
+  if (best.length) steps.push(1, y.part(best.at(-1).value));
   const paint = (surface, box, colours) => {
     const size = sizeFor(all.length, box.height > 600 ? 1.2 : 1);
     const order = ["SUCCEEDED", ...[...groups.keys()].filter((state) => state !== "SUCCEEDED")];
@@ -124,7 +126,6 @@ const slice = (points, objective, { log }) => {
 
 // ---- how long trials ran ----
 const BARS = 24;
-const span = (ms) => ms < 1000 ? `${Math.round(ms)} ms` : ms < 120e3 ? `${short(ms / 1000, 3)} s` : ms < 7200e3 ? `${short(ms / 60e3, 3)} min` : `${short(ms / 3600e3, 3)} h`;
 // `by` is `state` or `cause`. `cause` shows only failed trials.
 const durations = (points, { by = "state", log }) => {
   const causes = by === "cause";
@@ -133,7 +134,7 @@ const durations = (points, { by = "state", log }) => {
   const length = (at) => Math.max(1, points.ended[at] - points.started[at]);
   let [low, high] = spread(rows.map(length));
   if (low === high) [low, high] = [low * 0.9, high * 1.1];
-  const x = numbers(log ? low : 0, high * 1.0001, { log, written: span, ticksAt: log ? null : (most) => lengths(high, most) });
+  const x = spans(log ? low : 0, high * 1.0001, { log });
   const kindOf = (at) => causes ? points.cause?.[at] ?? "unknown" : points.state[at];
   const kinds = Map.groupBy ? Map.groupBy(rows, kindOf) : rows.reduce((map, at) => map.set(kindOf(at), [...map.get(kindOf(at)) ?? [], at]), new Map());
   const rank = (kind) => causes ? -kinds.get(kind).length : Object.keys(LOOKS).indexOf(kind);
@@ -166,10 +167,4 @@ const durations = (points, { by = "state", log }) => {
   const table = () => ({ head: ["Duration", ...states.map(wordOf)], rows: shown.map((at) => [words(at), ...states.map((state) => counts[at][state])]) });
   return { panels: [panel], legend: states.map((state) => ({ label: wordOf(state), kind: "bar", colour: colourOf(state) })), table };
 };
-// Returns the ticks of an axis of durations: whole seconds, minutes or hours.
-const lengths = (high, most) => {
-  const step = [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1, 2, 5, 10, 15, 30].map((one) => one * 1e3), ...[1, 2, 5, 10, 15, 30].map((one) => one * 60e3), ...[1, 2, 3, 6, 12, 24, 48, 120, 240].map((one) => one * 3600e3)].find((one) => high / one <= most) ?? high;
-  return Array.from({ length: Math.floor(high / step) + 1 }, (_, at) => at * step);
-};
-
-export { drawMarks, durations, history, legendOf, lookOf, NOTHING, sizeFor, slice, span, trialAddress, trialTable, trialTold };
+export { drawMarks, durations, history, improvements, legendOf, lookOf, NOTHING, sizeFor, slice, trialAddress, trialTable, trialTold };

@@ -66,6 +66,19 @@ const times = (low, high) => {
   return { ...scale, within: (start, end) => times(scale.value(start), scale.value(end)) };
 };
 
+// Writes a duration in milliseconds.
+const span = (ms) => ms === 0 ? "0" : ms < 1000 ? `${Math.round(ms)} ms` : ms < 120e3 ? `${short(ms / 1000, 3)} s` : ms < 7200e3 ? `${short(ms / 60e3, 3)} min` : `${short(ms / 3600e3, 3)} h`;
+const MINUTES = [1, 2, 5, 10, 15, 30], LENGTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1000, 60e3].flatMap((unit) => MINUTES.map((one) => one * unit)), ...HOURS.map((one) => one * 1000)];
+// A scale of durations in milliseconds. Linear ticks are at whole seconds, minutes or hours.
+const spans = (low, high, { log = false } = {}) => {
+  const ticksAt = (most) => {
+    const step = LENGTHS.find((one) => (high - low) / one <= most) ?? high - low, from = Math.ceil(low / step - 1e-9);
+    return Array.from({ length: Math.max(0, Math.floor(high / step + 1e-9) - from + 1) }, (_, at) => (from + at) * step);
+  };
+  const scale = numbers(low, high, { log, written: span, ticksAt: log ? null : ticksAt });
+  return { ...scale, within: (start, end) => spans(scale.value(start), scale.value(end), { log }) };
+};
+
 // A scale of options in their order. Each option has a band.
 const kinds = (options, start = -0.5, end = options.length - 0.5) => {
   const names = options.map((one) => tame(typeof one === "string" ? one : JSON.stringify(one)));
@@ -98,4 +111,4 @@ const parameter = (column, axis) => {
 // Extends a scale beyond the outermost values.
 const roomy = (scale, room = 0.04) => scale.options ? scale : scale.within(-room, 1 + room);
 
-export { kinds, numbers, parameter, roomy, spread, times };
+export { kinds, numbers, parameter, roomy, span, spans, spread, times };

@@ -8,7 +8,7 @@ const FONT = "system-ui, sans-serif";
 const theme = () => {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
-  return Object.fromEntries(["back", "card", "text", "quiet", "line", "grid", "accent", "good", "bad", "warn", "retry", "ramp-low", "ramp-middle", "ramp-high"].map((name) => [name.replace(/-(.)/g, (_, letter) => letter.toUpperCase()), of(name)]));
+  return Object.fromEntries(["back", "card", "text", "quiet", "line", "grid", "accent", "good", "bad", "warn", "retry", "ramp-low", "ramp-middle", "ramp-high", ...[...Array(8).keys()].map((at) => `c${at}`)].map((name) => [name.replace(/-(.)/g, (_, letter) => letter.toUpperCase()), of(name)]));
 };
 
 class CanvasSurface {

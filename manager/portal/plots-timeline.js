@@ -2,8 +2,8 @@
 
 import { tame, zone } from "./charts.js";
 import { WORDS } from "./points.js";
-import { kinds, numbers, times } from "./plots-scale.js";
-import { lookOf, legendOf, span, trialAddress } from "./plots-kinds.js";
+import { kinds, numbers, span, times } from "./plots-scale.js";
+import { lookOf, legendOf, trialAddress } from "./plots-kinds.js";
 
 const UNKNOWN = "unknown machine";
 

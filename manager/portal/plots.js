@@ -1,7 +1,8 @@
-// The plots page. It fetches the columns once, keeps them up to date, and draws each plot when it comes into view.
+// The plots page. It fetches the columns once, keeps them up to date, and draws each plot when it comes into view, the first one before
+// all others.
 
-import { element, Plot } from "./plots-frame.js";
-import { named, redrawn } from "./charts.js";
+import { check, element, figureOf, lazily, nearing, Plot, select, slide, titleOf } from "./plots-frame.js";
+import { named, painted, redrawn } from "./charts.js";
 import { parallel } from "./parallel.js";
 import { objectives, parameterNames, ready, take } from "./points.js";
 import { durations, history, slice } from "./plots-kinds.js";
@@ -10,38 +11,21 @@ import { curves } from "./plots-curves.js";
 import { pareto } from "./plots-pareto.js";
 import { timeline } from "./plots-timeline.js";
 
-const COLUMNS = "created,started,ended,cause,latest,host,attempts,space";
 const figure = (name) => document.querySelector(`[data-plot="${name}"]`);
 const title = (name) => document.getElementById(`${name}-title`).textContent;
-
-const select = (label, options, work) => {
-  const choice = element("select", {}, ...options.map(([value, words]) => new Option(words, value)));
-  choice.addEventListener("change", work);
-  return [element("label", {}, `${label} `, choice), choice];
-};
-const check = (label, work) => {
-  const box = element("input", { type: "checkbox" });
-  box.addEventListener("change", work);
-  return [element("label", {}, box, ` ${label}`), box];
-};
-const slide = (label, most, work) => {
-  const range = element("input", { type: "range", min: "0", max: String(most), step: "0.01", value: "0" }), said = element("output", {}, "0");
-  range.addEventListener("input", () => { said.textContent = range.value; work(); });
-  return [element("label", {}, `${label} `, range, " ", said), range];
-};
-
 // `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
 const show = async ({ json, paced, follow, tick, refresh }) => {
-  const several = figure("pareto") !== null;
-  const points = ready(await json(`/api/v1/experiment/points?columns=${COLUMNS}${several ? ",objectives" : ""}`));
-  const { mode, name } = document.getElementById("summary").dataset;
+  const several = figureOf("pareto") !== null;
+  // The page names the address, so that the browser loads the data together with the scripts.
+  const { mode, name, points: address } = document.getElementById("summary").dataset;
+  const points = ready(await json(address));
   const all = () => objectives(points, mode, document.getElementById("summary").dataset.name ?? name);
   const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { past.plot.zoomed.clear(); for (const update of plots) update(); });
   const objective = () => all()[Number(whichChoice.value)];
   const plots = [];
   const add = (id, controls, model, settings = {}) => {
-    const plot = new Plot(figure(id), { name: id, title: title(id), controls, ...settings });
-    const update = () => plot.set(model());
+    const plot = new Plot(figureOf(id), { name: id, title: titleOf(id), controls, ...settings });
+    const update = () => plot.set(model);
     plots.push(update);
     update();
     return { plot, update };
@@ -50,6 +34,7 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   const [by, byChoice] = select("X", [["number", "number"], ["started", "start"], ["ended", "end"]], () => { past.plot.zoomed.clear(); past.update(); });
   const [pastLog, pastLogBox] = check("log y", () => { past.plot.zoomed.clear(); past.update(); });
   const past = add("history", [...several ? [which] : [], by, pastLog], () => history(points, objective(), { by: byChoice.value, log: pastLogBox.checked }));
+  await painted();
 
   brushes(points, objective, plots);
   if (several) fronts(points, objective, add);
@@ -75,15 +60,34 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
 
   const bulk = { curves: null, timeline: null };
   const [smoothing, smoothingRange] = slide("Smoothing", 0.99, () => steps.update());
-  const [curveLog, curveLogBox] = check("log y", () => { steps.plot.zoomed.clear(); steps.update(); });
-  const steps = lazily("curves", [smoothing, curveLog], async () => { bulk.curves = await json("/api/v1/experiment/curves?points=100"); }, () => curves(points, objective(), bulk.curves, { smoothing: Number(smoothingRange.value), log: curveLogBox.checked }), paced);
+  const curveAgain = () => { steps.plot.zoomed.clear(); smoothingRange.disabled = curveBestBox.checked; steps.update(); };
+  const [curveBest, curveBestBox] = check("best so far", curveAgain);
+  const [curveLogX, curveLogXBox] = check("log x", curveAgain);
+  const [curveLog, curveLogBox] = check("log y", curveAgain);
+  const drawnCurves = () => curves(points, all(), objective(), bulk.curves, { smoothing: Number(smoothingRange.value), best: curveBestBox.checked, logX: curveLogXBox.checked, log: curveLogBox.checked });
+  const steps = lazily("curves", [smoothing, curveBest, curveLogX, curveLog], async () => { bulk.curves = await json("/api/v1/experiment/curves?points=100"); }, drawnCurves, paced);
   plots.push(() => { if (bulk.curves) steps.update(); });
   const [rows, rowsChoice] = select("Rows", [["trial", "trials"], ["host", "machines"]], () => { gantt.plot.zoomed.clear(); gantt.update(); });
-  const gantt = lazily("timeline", [rows], async () => { bulk.timeline = await json("/api/v1/experiment/timeline"); }, () => timeline(points, bulk.timeline, { by: rowsChoice.value }), paced);
+  const gantt = lazily("timeline", [rows], async () => { bulk.timeline = await json("/api/v1/experiment/timeline"); enterMachines(points, bulk.timeline); }, () => timeline(points, bulk.timeline, { by: rowsChoice.value }), paced);
 
+  // The machines of trials cost as much as all other columns, so they come after the plots that show no machines.
+  painted().then(gantt.load);
   const again = paced(1000, async () => { for (const update of plots) update(); });
   tick();
   follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(() => { if (several) again(); }); }, experiment: refresh });
+};
+
+// Adds the machine and the number of attempts of each trial, from the timeline of attempts.
+const enterMachines = (points, { sequence, host, hosts }) => {
+  const place = new Map(points.sequence.map((one, at) => [one, at]));
+  points.host = new Array(points.id.length).fill(null);
+  points.attempts = new Array(points.id.length).fill(0);
+  sequence.forEach((one, row) => {
+    const at = place.get(one);
+    if (at === undefined) return;
+    points.attempts[at] += 1;
+    if (host[row] !== null) points.host[at] = hosts[host[row]];
+  });
 };
 
 // The plot of the Pareto front. The page lists the trials on the front.
@@ -96,33 +100,20 @@ const fronts = (points, objective, add) => {
   const plane = add("pareto", [a, b], () => pareto(points, objective(), { a: aChoice.value, b: bChoice.value, front: front() }));
 };
 
-// A plot that fetches its data when it comes into view, and again after a change while it is visible.
-const lazily = (id, controls, bring, model, paced) => {
-  const place = figure(id);
-  const plot = new Plot(place, { name: id, title: title(id), controls });
-  let old = true, seen = false, failed = null;
-  const update = () => plot.set(failed ? { panels: [], empty: failed } : model());
-  const fetched = paced(5000, async () => {
-    old = false;
-    try { await bring(); failed = null; } catch (error) { old = true; failed = `Cannot load this plot: ${error.message}`; }
-    update();
-  });
-  plot.set({ panels: [], empty: "Loading…" });
-  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen && old) fetched(); }, { rootMargin: "400px" }).observe(place);
-  return { plot, update, news: () => { old = true; if (seen) fetched(); } };
-};
-
 // The parallel coordinates. The address holds the ranges, and a link leads to the table of the trials within them.
 const brushes = (points, objective, plots) => {
-  const place = figure("parallel"), ranges = new Map();
+  const place = figureOf("parallel"), ranges = new Map();
   let pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const lines = () => {
     const { mode, name, values } = objective();
-    const chosen = parallel(place, points, ranges, { better: mode, title: name, values, name: "parallel", heading: title("parallel"), pending }, again);
+    const chosen = parallel(place, points, ranges, { better: mode, title: name, values, name: "parallel", heading: titleOf("parallel"), pending }, again);
     pending = {};
     return chosen;
   };
+  let seen = false, stale = true;
   const again = () => {
+    stale = !seen;
+    if (stale) return;
     const { hash, filter } = lines() ?? {};
     if (hash !== undefined && location.hash.slice(1) !== hash) window.history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
     link.hidden = !filter;
@@ -133,7 +124,7 @@ const brushes = (points, objective, plots) => {
   redrawn(place, again);
   addEventListener("hashchange", () => { ranges.clear(); pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1))); again(); });
   plots.push(again);
-  again();
+  nearing(place, (near) => { seen = near; if (seen && stale) again(); });
 };
 
 export { show };

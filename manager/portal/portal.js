@@ -2,7 +2,7 @@
 // replace the old ones. Elements with `data-part` arrive empty if the page already has them. Text from trials and users is only set as
 // text, never as HTML.
 
-import { dash, draw, join, kept, moment, named, redrawn, short, stroke, tame, tint, zone } from "./charts.js";
+import { dash, draw, join, kept, moment, named, painted, redrawn, short, stroke, tame, tint, zone } from "./charts.js";
 import { parallel } from "./parallel.js";
 import { finite, ready, take } from "./points.js";
 
@@ -163,8 +163,8 @@ const tick = () => setInterval(() => { if (!document.hidden && byId("connection"
 // ---- the overview -------------------------------------------------------------------------------------
 
 const overview = async () => {
-  const points = ready(await json("/api/v1/experiment/points?columns=space"));
-  const { optimize_mode: mode } = await json("/api/v1/experiment");
+  const { mode, points: address } = byId("summary").dataset;
+  const points = ready(await json(address));
   const better = mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
   const ranges = new Map();
 
@@ -185,7 +185,7 @@ const overview = async () => {
 
   const lines = () => parallel(chart("parallel"), points, ranges, { better: mode, title: byId("summary").dataset.name }, lines);
   redrawn(chart("parallel"), lines);
-  const all = paced(1000, async () => { best(); lines(); });
+  const all = paced(1000, async () => { best(); await painted(); lines(); });
   all();
   tick();
   followAll(points.change, {

@@ -12,6 +12,7 @@ mod page;
 mod pareto;
 mod parts;
 pub(super) mod plot;
+mod plot_place;
 mod plots;
 mod report;
 mod trial;

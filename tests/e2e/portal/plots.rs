@@ -54,6 +54,11 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
     drawn(&browser, "history");
     browser.script("document.querySelector('[data-plot=history] .plot-host').focus()");
     let tip = "return document.querySelector('[data-plot=history] .tip').textContent";
+    // The machines come after the first plot.
+    let machines = "const host = document.querySelector('[data-plot=history] .plot-host');
+         for (const key of ['Home', 'End']) host.dispatchEvent(new KeyboardEvent('keydown', { key }));
+         return document.querySelector('[data-plot=history] .tip').textContent.includes('on node-1')";
+    browser.wait("the machines", BOUND, machines);
     browser.press("\u{e010}");
     assert!(browser.script(tip).as_str().unwrap().starts_with("Trial 39 · "));
     browser.press("\u{e012}\u{e012}");
@@ -248,6 +253,34 @@ fn a_plot_can_be_read_as_a_table() {
         let cell = browser.wait("the table", BOUND, &cell);
         assert!(cell.as_str().unwrap().starts_with(first), "{plot}: {cell}");
     }
+}
+
+/// A script that computes the best values so far and a smoothed curve.
+const SHAPES: &str = "return import('/assets/plots-curves.js').then(({ bestSoFar, smoothed }) => [
+  bestSoFar([1, null, 3, 2], (a, b) => a > b), bestSoFar([null, 2, 3, 1], (a, b) => a < b),
+  smoothed([1, 1, null, 1], 0.9), smoothed([0, 1], 0.5).map((value) => Number(value.toFixed(4)))]);";
+
+#[test]
+#[ignore = "needs a browser"]
+fn curves_show_the_best_so_far_or_are_smoothed() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 10);
+    browser.set_viewport(1280, 900, false);
+    browser.open(&format!("{url}/plots"));
+    let expected = json!([[1, 1, 3, 3], [null, 2, 2, 1], [1, 1, null, 1], [0, 0.6667]]);
+    assert_eq!(browser.script(SHAPES), expected);
+    drawn(&browser, "curves");
+    let chosen = "const [best] = [...document.querySelectorAll('[data-plot=curves] label')].filter((one) => one.textContent.includes('best so far'));
+         best.querySelector('input').click();
+         const host = document.querySelector('[data-plot=curves] .plot-host');
+         host.focus();
+         return document.querySelector('[data-plot=curves] input[type=range]').disabled;";
+    assert_eq!(browser.script(chosen), json!(true), "a best value is not smoothed");
+    browser.press("\u{e010}");
+    let tip =
+        browser.script("return document.querySelector('[data-plot=curves] .tip').textContent");
+    assert!(tip.as_str().unwrap().contains(", best so far "), "{tip}");
 }
 
 #[test]

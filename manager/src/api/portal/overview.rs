@@ -10,6 +10,7 @@ use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
 use super::page::{PageRefusal, Viewer, exact_time, page, zone};
+use super::plot_place::{points_path, preload};
 use super::trials::table;
 use super::words;
 use crate::view::curve::Improvement;
@@ -44,9 +45,11 @@ pub(super) async fn overview(
     let steps = viewer.has.part(improvement_table(&improvements));
     let importance = viewer.has.part(importance_table(&importance));
     let failures = viewer.has.part(causes(&shown));
+    let points = points_path("space");
     let content = html! {
+        (preload(&points))
         div.overview {
-            div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) { (top.content) }
+            div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) data-mode=(shown.optimize_mode) data-points=(points) { (top.content) }
             section.broad {
                 h2 #best-title { "Best so far" }
                 figure.chart data-chart="best" aria-labelledby="best-title" {}

@@ -10,10 +10,11 @@ use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
 use super::overview::{causes, importance_table, improvement_table, result_name};
 use super::page::{PageRefusal, Viewer, page};
+use super::plot_place::{PLOT_KEYS, plot_place, points_path, preload};
 use crate::view::ExperimentView;
 
 /// The scripts that the page needs, which browsers load in advance.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     "points",
     "plots",
     "plots-surface",
@@ -21,9 +22,12 @@ const SCRIPTS: [&str; 9] = [
     "plots-frame",
     "plots-kinds",
     "plots-contour",
+    "plots-curves",
     "plots-pareto",
     "plots-timeline",
 ];
+/// The columns that the plots need.
+const COLUMNS: &str = "started,ended,cause,latest,space";
 
 /// `GET /plots`: shows the plots.
 pub(super) async fn plots(
@@ -38,23 +42,23 @@ pub(super) async fn plots(
     let steps = viewer.has.part(improvement_table(&improvements));
     let importance = viewer.has.part(importance_table(&importance));
     let failures = viewer.has.part(causes(&shown));
+    let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
+    let points = points_path(&format!("{COLUMNS}{objectives}"));
     let content = html! {
+        (preload(&points))
         @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
         h1 { "Plots" }
-        p.hint #plot-keys {
-            "Point at a mark to see its trial, click it to open the trial, drag to zoom. By keyboard: arrow keys go from mark to mark, Up and Down "
-            "from panel to panel, Enter opens the trial, + and − zoom, Escape resets the view."
-        }
-        div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) {
-            (plot("history", "Optimisation history", "broad", &html! {
+        p.hint #plot-keys { (PLOT_KEYS) }
+        div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) data-points=(points) {
+            (plot_place("history", "Optimisation history", "broad", &html! {
                 details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
             }))
             @if !shown.objectives.is_empty() {
-                (plot("pareto", "Pareto front", "broad", &html! {
+                (plot_place("pareto", "Pareto front", "broad", &html! {
                     span #front hidden data-live data-front=(front(&shown)) {}
                 }))
             }
-            (plot("parallel", "Parameters and results", "broad", &html! {
+            (plot_place("parallel", "Parameters and results", "broad", &html! {
                 p.hint #parallel-keys {
                     "Each line is a trial. Drag along an axis to select a range; click the axis to clear it. By keyboard, each axis "
                     "has two ends: arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
@@ -68,11 +72,11 @@ pub(super) async fn plots(
                 h2 { "Failures by cause" }
                 div #causes data-live data-part=(failures.mark) { (failures.content) }
             }
-            (plot("slice", "Result by each parameter", "wide", &html! {}))
-            (plot("contour", "Result by two parameters", "half", &html! {}))
-            (plot("durations", "Duration of trials", "half", &html! {}))
-            (plot("curves", "Intermediate results", "wide", &html! {}))
-            (plot("timeline", "Timeline", "wide", &html! {}))
+            (plot_place("slice", "Result by each parameter", "wide", &html! {}))
+            (plot_place("contour", "Result by two parameters", "half", &html! {}))
+            (plot_place("durations", "Duration of trials", "half", &html! {}))
+            (plot_place("curves", "Intermediate results", "wide", &html! {}))
+            (plot_place("timeline", "Timeline", "wide", &html! {}))
         }
     };
     Ok(page(&viewer, "Plots", Some("plots"), &content))
@@ -82,15 +86,4 @@ pub(super) async fn plots(
 fn front(shown: &ExperimentView) -> String {
     let front: Vec<_> = shown.pareto.iter().map(|trial| trial.sequence.to_string()).collect();
     front.join(" ")
-}
-
-/// Renders the place of a plot on the page, with the markup below it.
-fn plot(name: &str, title: &str, width: &str, below: &Markup) -> Markup {
-    html! {
-        section.(width) {
-            h2 id={ (name) "-title" } { (title) }
-            figure.chart.plot data-plot=(name) aria-labelledby={ (name) "-title" } {}
-            (below)
-        }
-    }
 }
