@@ -248,15 +248,17 @@ pub(super) async fn page(
     let in_archive = query.archived == Some(true);
     let content = html! {
         h1 { @if in_archive { "Archive" } @else { "Experiments" } }
-        (filters(&query, &owners))
-        form.inline #compare method="get" action=(url("/compare")) data-chosen="experiment" {
-            button.second { "Compare" }
-            @if viewer.may_change {
-                button.second formmethod="post" formaction=(url("/archive")) name="archived" value=(if in_archive { "false" } else { "true" }) {
-                    @if in_archive { "Remove from archive" } @else { "Archive" }
+        div.bar {
+            (filters(&query, &owners))
+            form.inline #compare method="get" action=(url("/compare")) data-chosen="experiment" {
+                button.second { "Compare" }
+                @if viewer.may_change {
+                    button.second formmethod="post" formaction=(url("/archive")) name="archived" value=(if in_archive { "false" } else { "true" }) {
+                        @if in_archive { "Remove from archive" } @else { "Archive" }
+                    }
                 }
+                span.hint.away role="status" {}
             }
-            span.hint.away role="status" {}
         }
         div #list data-live {
             p.hint {
@@ -347,7 +349,7 @@ fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) 
     };
     html! {
         div.scroll tabindex="0" role="region" aria-label="Experiments" {
-            table.experiments {
+            table.cards.experiments {
                 thead {
                     tr {
                         th scope="col" { span.hidden { "Selected" } }
@@ -382,22 +384,22 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
     let first: String =
         first.unwrap_or_default().trim_start_matches('#').trim().chars().take(60).collect();
     html! {
-        td { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "select experiment " (id) }; }
+        td.selection { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "select experiment " (id) }; }
         th scope="row" {
             a href=(url(&format!("/e/{id}/"))) { (words::sanitize(name(summary))) }
             @if summary.name.is_some() { " " code.quiet { (id) } }
             @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (words::sanitize(tag)) } }
         }
-        td {
+        td.badge {
             span.state data-state=(state) title=[summary.trouble.as_deref().map(words::sanitize)] { (standing) }
         }
-        td.number {
+        td.number data-label="Best" {
             @if let Some(best) = &summary.best {
                 a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (words::number(best.value)) }
                 @if let Some(metric) = &summary.metric { " " small { (words::sanitize(metric)) } }
             }
         }
-        td.progress {
+        td.progress data-label="Trials" {
             span.number {
                 (summary.ended) @if let Some(most) = summary.max_trial_number { small { " of " (most) } }
                 @if summary.failed > 0 { " " small.bad { (summary.failed) " failed" } }
@@ -406,9 +408,9 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
                 progress value=(summary.ended) max=(most) aria-label={ "trials of " (id) " that have ended" } {}
             }
         }
-        td { (summary.owner.as_deref().map(words::sanitize).unwrap_or_default()) }
-        td { (summary.platform) }
-        td { @if summary.created_at_ms > 0 { (time(summary.created_at_ms, now_ms)) } }
+        td data-label="Owner" { (summary.owner.as_deref().map(words::sanitize).unwrap_or_default()) }
+        td data-label="Platform" { (summary.platform) }
+        td data-label="Started" { @if summary.created_at_ms > 0 { (time(summary.created_at_ms, now_ms)) } }
         td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (words::sanitize(&first)) } } }
     }
 }

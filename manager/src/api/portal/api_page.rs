@@ -45,7 +45,7 @@ fn described(path: &str, method: &str, operation: &Value) -> Markup {
         @if operation.get("description").is_some() { p.hint { (marked(operation, "description")) } }
         @if parameters.is_some() || body.is_some() {
             div.scroll tabindex="0" role="region" aria-label={ "Parameters of " (method) " " (path) } {
-                table {
+                table.cards {
                     thead { tr { th scope="col" { "Parameter" } th scope="col" { "In" } th scope="col" { "Meaning" } } }
                     tbody {
                         @for parameter in parameters.into_iter().flatten() {
@@ -95,7 +95,7 @@ fn members(name: &str, schema: &Value) -> Markup {
             }
             @for other in parts.iter().filter(|part| part.get("$ref").is_some()) { p { "All members of " (kind(other)) ", and:" } }
             div.scroll tabindex="0" role="region" aria-label={ "Members of " (name) } hidden[words.is_some()] {
-                table {
+                table.cards {
                     tbody {
                         @for (member, inner) in parts.iter().filter_map(|part| part["properties"].as_object()).flatten() {
                             tr { th scope="row" { code { (member) } } td { (kind(inner)) } td.meaning { (marked(inner, "description")) } }

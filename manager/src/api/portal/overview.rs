@@ -212,7 +212,7 @@ pub(super) fn importance_table(importance: &[Importance]) -> Markup {
         @if importance.is_empty() {
             p.hint { "Shown as soon as eight trials have different results." }
         } @else {
-            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
+            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
             table {
                 tbody {
                     @for one in importance {
@@ -338,7 +338,7 @@ pub(super) async fn configuration(
         @if let Some(space) = space {
             h2 { "Search space" }
             div.scroll tabindex="0" role="region" aria-label="Search space" {
-                table {
+                table.cards {
                     thead { tr { th scope="col" { "Parameter" } th scope="col" { "Type" } th scope="col" { "Values" } } }
                     tbody {
                         @for (name, range) in space {

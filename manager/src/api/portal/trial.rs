@@ -361,22 +361,28 @@ fn timeline(detail: &TrialDetail) -> Markup {
     html! {
         h2 { "Timeline" }
         div.scroll tabindex="0" role="region" aria-label="Timeline" {
-            table {
+            table.cards {
                 thead { tr { th scope="col" { "Time (" (zone()) ")" } th scope="col" { "Source" } th scope="col" { "Event" } th scope="col" { "Reason" } th scope="col" { "Attempt" } } }
                 tbody {
                     @for entry in &detail.timeline {
                         tr {
                             td { (exact_time(entry.at_ms)) }
                             td { (entry.by) }
-                            td { (words::sanitize(&entry.what)) }
+                            td { (event(&entry.what)) }
                             td.why { (entry.message.as_deref().map(words::sanitize).unwrap_or_default()) }
-                            td { code { (entry.attempt) } }
+                            td data-label="attempt" { code { (entry.attempt) } }
                         }
                     }
                 }
             }
         }
     }
+}
+
+/// Returns an event of the timeline in words. The manager names the states of trials as the API does.
+fn event(what: &str) -> String {
+    let state = what.parse::<JobState>();
+    state.map_or_else(|_| words::sanitize(what), |state| words::state(state).to_owned())
 }
 
 fn command(detail: &TrialDetail) -> Markup {
@@ -403,7 +409,7 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
         h2 { "Files" }
         p.hint { "In " code { (words::sanitize(&found.folder)) } @if found.cut { "; the list is incomplete" } }
         div.scroll tabindex="0" role="region" aria-label="Files" {
-            table {
+            table.cards {
                 thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (zone()) ")" } } }
                 tbody {
                     @for file in &found.files {
@@ -423,7 +429,7 @@ fn attempts(detail: &TrialDetail) -> Markup {
     html! {
         h2 { "Attempts" }
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
-        table {
+        table.cards {
             thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last report (" (zone()) ")" } th scope="col" { "Ended" } } }
             tbody {
                 @for attempt in &detail.attempts {

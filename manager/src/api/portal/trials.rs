@@ -145,7 +145,7 @@ pub(super) fn table(
     let sequence = Column::sequence();
     html! {
         div.scroll tabindex="0" role="region" aria-label="Trials" {
-            table.trials {
+            table.cards.trials {
                 thead {
                     tr {
                         @if sorting.is_some() { th scope="col" { span.hidden { "Selected" } input type="checkbox" data-all="trial" aria-label="select all trials on this page" hidden; } }
@@ -177,10 +177,10 @@ fn row(
     let parameters = view::flat(&trial.parameters);
     html! {
         @if selectable {
-            td { input type="checkbox" name="trial" value=(trial.id) form="compare"
+            td.selection { input type="checkbox" name="trial" value=(trial.id) form="compare"
                 aria-label={ "select trial " (trial.sequence) }; }
         }
-        td.number { a href={ (url("/trials/")) (trial.id) } { (trial.sequence) } }
+        td.number.first data-label="Trial" { a href={ (url("/trials/")) (trial.id) } { (trial.sequence) } }
         @for column in shown { (cell(trial, host, column, &parameters, now_ms)) }
     }
 }
@@ -193,7 +193,8 @@ fn cell(
     parameters: &[(String, &Value)],
     now_ms: i64,
 ) -> Markup {
-    let moment = |at: Option<i64>| html! { td { @if let Some(at) = at { (time(at, now_ms)) } } };
+    let label = words::sanitize(&column.name);
+    let moment = |at: Option<i64>| html! { td data-label=(label) { @if let Some(at) = at { (time(at, now_ms)) } } };
     match &column.kind {
         ColumnContent::Sequence => html! { td.number { (trial.sequence) } },
         ColumnContent::Id => html! { td { code { (trial.id) } } },
@@ -206,30 +207,32 @@ fn cell(
         ColumnContent::Final => {
             // If a limit is broken, the counting value is infinite. The objective's own number is more useful.
             let own = |last: &Value| words::brief_result(last.get(&column.name).unwrap_or(last));
-            html! { td.number { (trial.last.as_ref().map(own).unwrap_or_default()) } }
+            html! { td.number data-label=(label) { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
         ColumnContent::Latest => html! {
-            td.number {
+            td.number data-label=(label) {
                 (trial.latest.as_ref().map(words::brief_result).unwrap_or_default())
                 @if let Some(step) = trial.latest_step { small { " @" (step) } }
             }
         },
         ColumnContent::Duration => {
-            html! { td.number { (words::span_if_any(trial.duration_ms(now_ms))) } }
+            html! { td.number data-label=(label) { (words::span_if_any(trial.duration_ms(now_ms))) } }
         }
         ColumnContent::Created => moment(Some(trial.created_at_ms)),
         ColumnContent::Started => moment(trial.started_at_ms),
         ColumnContent::Ended => moment(trial.ended_at_ms),
-        ColumnContent::Attempt => html! { td { code { (trial.attempt) } } },
-        ColumnContent::Machine => html! { td { (words::sanitize(host.unwrap_or_default())) } },
+        ColumnContent::Attempt => html! { td data-label=(label) { code { (trial.attempt) } } },
+        ColumnContent::Machine => {
+            html! { td data-label=(label) { (words::sanitize(host.unwrap_or_default())) } }
+        }
         ColumnContent::Metric { name, .. } => {
             let value = columns::member(trial, name);
-            html! { td.number { (value.map(words::brief).unwrap_or_default()) } }
+            html! { td.number data-label=(label) { (value.map(words::brief).unwrap_or_default()) } }
         }
         ColumnContent::Parameter(name) => {
             let value = parameters.iter().find(|(known, _)| known == name);
             html! {
-                td class=[number(column.numeric)] {
+                td class=[number(column.numeric)] data-label=(label) {
                     (value.map(|(_, value)| words::brief(value)).unwrap_or_default())
                 }
             }
