@@ -387,15 +387,10 @@ const compare = async () => {
     pick.replaceChildren(...names.map((name) => new Option(named(name), name, false, name === chosen)));
     pick.closest("p").hidden = names.length < 2;
   };
-  const draws = () => {
-    const series = [], curves = [];
-    [...trials.values()].forEach((one, at) => {
-      if (!one.curves.has(pick.value)) return;
-      series.push({ label: `trial ${one.sequence}`, stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true });
-      curves.push(one.curves.get(pick.value));
-    });
-    draw(chart("compare"), series, join(curves), { x: "step", y: named(pick.value), empty: "None of these trials has reported an intermediate result." });
-  };
+  const { comparedTrials } = await import("./plots-trials.js");
+  const better = list.dataset.mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
+  const drawn = comparedTrials([...trials.values()], better, base);
+  const draws = () => drawn(pick.value);
   pick.addEventListener("change", draws);
   show();
   const trial = ({ id }) => { if (trials.has(id)) { changed.add(id); show(); refresh(); } };
@@ -404,6 +399,11 @@ const compare = async () => {
 
 // The home of several experiments receives no events, so it refreshes periodically.
 const experiments = async () => tick();
+const comparison = async () => {
+  if (!byId("comparison")) return;
+  const { show } = await import("./plots-compare.js");
+  await show({ json, paced, refresh });
+};
 
 // Restores the columns of the last visit, unless the address names others.
 const columns = () => {
@@ -498,5 +498,5 @@ const local = () => {
 new MutationObserver(local).observe(document.body, { childList: true, subtree: true });
 local();
 
-const pages = { overview, plots, list, trial, compare, experiments };
+const pages = { overview, plots, list, trial, compare, comparison, experiments };
 pages[page]?.().catch((error) => { byId("connection").textContent = `Cannot load the data of this page: ${error.message}`; });

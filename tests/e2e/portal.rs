@@ -3,6 +3,7 @@
 mod accessible;
 mod buttons;
 mod charts;
+mod comparison;
 mod ending;
 mod home;
 mod hostile;

@@ -29,6 +29,7 @@ use super::log_in::LogIn;
 use super::{Error, Shared};
 pub(super) use actions::form;
 pub(super) use page::{PageRefusal, Viewer, page, refusal, refused_as_page, time};
+pub(super) use plot_place::{PLOT_KEYS, plot_place};
 
 /// Returns the portal's routes.
 pub(super) fn routes() -> Router<Shared> {

@@ -58,3 +58,34 @@ fn every_page_is_accessible() {
     look("/trials/t00001", curves);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
+
+#[test]
+#[ignore = "needs a browser and npm"]
+fn every_page_of_the_home_is_accessible() {
+    let (browser, axe) = (Browser::start(), axe());
+    let bed = TestBed::new();
+    for (id, seed) in [("first", 10), ("second", 11)] {
+        seed::make(&bed.data(), id, 20, 10, seed).unwrap();
+    }
+    let (_serving, url, _) = super::home::home(&bed);
+    let there = "return document.querySelector('h1') !== null";
+    let plots = "return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
+    let mut problems = Vec::new();
+    for (path, ready) in [
+        ("/", there),
+        ("/?q=none", there),
+        ("/compare?experiment=first&experiment=second", plots),
+        ("/about/first", there),
+    ] {
+        browser.open(&format!("{url}{path}"));
+        browser.wait(path, BOUND, ready);
+        browser.script(&axe);
+        for (width, dark) in [(360, true), (1280, false)] {
+            browser.set_viewport(width, 900, dark);
+            for found in browser.script(FOUND).as_array().unwrap() {
+                problems.push(format!("{path} at {width}, dark: {dark}: {found}"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

@@ -8,7 +8,7 @@ use trialkeeper_tests::{
 };
 
 /// Starts the home page of the bed's data directory. Returns the process, the URL and the token.
-fn home(bed: &TestBed) -> (Running, String, String) {
+pub(super) fn home(bed: &TestBed) -> (Running, String, String) {
     let mut serve = bed.manager();
     serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
     let serving = bed.start(&mut serve);

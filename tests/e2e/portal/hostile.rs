@@ -66,7 +66,7 @@ fn hostile_names_and_values_are_text_on_every_page() {
         ),
         (
             format!("/compare?trial={one}&trial={two}"),
-            "[data-chart=compare] canvas",
+            "[data-plot=compare] canvas",
             vec!["<img src=x"],
         ),
         ("/configuration".to_owned(), "main", vec![MARKUP]),

@@ -202,7 +202,7 @@ fn compared_curves_fetch_only_new_steps() {
     browser.wait(
         "the curves",
         BOUND,
-        "return document.querySelector('[data-chart=compare] canvas') !== null",
+        "return document.querySelector('[data-plot=compare][data-drawn]') !== null",
     );
     let first = requests_of(&browser, "/metrics?");
     let whole = |(query, _): &(String, f64)| query == "type=intermediate&points=1000";
@@ -227,12 +227,11 @@ fn compared_curves_fetch_only_new_steps() {
         1,
         "an unchanged curve was fetched again"
     );
-    // The curve ends at the new step: with the pointer at the right edge, the legend shows its value.
-    let hover = "const chart = document.querySelector('[data-chart=compare] .u-over'); const box = chart.getBoundingClientRect();
-      chart.dispatchEvent(new MouseEvent('mouseenter', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
-      chart.dispatchEvent(new MouseEvent('mousemove', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
-      return document.querySelector('[data-chart=compare] .u-legend').textContent.includes('3.5')";
-    browser.wait("the new step in the legend", BOUND, hover);
+    // The curve ends at the new step: it is the last mark.
+    let last = "const host = document.querySelector('[data-plot=compare] .plot-host'); host.focus();
+      host.dispatchEvent(new KeyboardEvent('keydown', { key: 'End' }));
+      return document.querySelector('[data-plot=compare] .tip').textContent.includes('step 500: 3.5')";
+    browser.wait("the new step to be the last mark", BOUND, last);
 
     // Steps of another attempt are another curve.
     store.0.execute_batch(

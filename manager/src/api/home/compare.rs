@@ -1,22 +1,34 @@
-//! The comparison of experiments: the best result over trials and over time, and the settings that differ.
+//! The comparison of experiments: the place of the plots, and tables of the results, the best parameters and the
+//! settings that differ. Without a script, fixed plots show the best result over trials and over time.
 
 use std::collections::BTreeMap;
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::super::Error;
 use super::super::portal::base::url;
 use super::super::portal::plot::{Steps, plot};
-use super::super::portal::{PageRefusal, Viewer, page as dressed, words};
+use super::super::portal::{self, PageRefusal, Viewer, page as dressed, words};
 use super::catalog::Entry;
 use super::{Home, list};
 use crate::search::tuner::OptimizeMode;
 use crate::view::curve::improvements;
 use crate::view::{self, Snapshot};
+
+/// The scripts that the page needs, which browsers load in advance.
+const SCRIPTS: [&str; 7] = [
+    "points",
+    "plots-compare",
+    "plots-curves",
+    "plots-frame",
+    "plots-kinds",
+    "plots-scale",
+    "plots-surface",
+];
 
 /// The maximum number of experiments in a comparison.
 const COMPARED: usize = 8;
@@ -26,9 +38,15 @@ struct ComparedExperiment {
     entry: Entry,
     /// The experiment's name. If another experiment has the same name, the id is added.
     name: String,
+    begun_ms: i64,
+    /// The end of the experiment, or the present time.
+    until_ms: i64,
     over_trials: Steps,
+    /// The best result over the milliseconds since the start.
     over_time: Steps,
     settings: BTreeMap<String, String>,
+    /// The parameters of the best trial.
+    parameters: BTreeMap<String, String>,
 }
 
 /// `GET /compare?experiment=a&experiment=b`: shows the comparison of experiments.
@@ -62,7 +80,7 @@ pub(super) async fn page(
             (comparison(&columns))
         }
     };
-    Ok(dressed(&viewer, "Compare", None, &content))
+    Ok(dressed(&viewer, "Compare", Some("comparison"), &content))
 }
 
 async fn column(
@@ -79,10 +97,17 @@ async fn column(
         OptimizeMode::from_word(&entry.summary.optimize_mode).unwrap_or(OptimizeMode::Maximize);
     let until_ms = entry.summary.ended_at_ms.unwrap_or_else(|| home.0.clock.now_ms());
     let name = list::name(&entry.summary).to_owned();
-    let (over_trials, over_time) = curves(&snapshot, mode, row.created_at_ms, until_ms);
+    let begun_ms = row.created_at_ms;
+    let (over_trials, over_time) = curves(&snapshot, mode, begun_ms, until_ms);
     let mut settings = BTreeMap::new();
     flatten("", &view::without_secrets(&row.canonical), &mut settings);
-    Ok(ComparedExperiment { entry, name, over_trials, over_time, settings })
+    let best = entry.summary.best.as_ref();
+    let best = best.and_then(|best| snapshot.trials.iter().find(|trial| trial.id == best.id));
+    let parameters = best.map(|best| view::flat(&best.parameters)).unwrap_or_default().into_iter();
+    let parameters = parameters.map(|(name, value)| (name, words::brief(value))).collect();
+    #[rustfmt::skip]
+    let column = ComparedExperiment { entry, name, begun_ms, until_ms, over_trials, over_time, settings, parameters };
+    Ok(column)
 }
 
 /// Adds the id to each name that several experiments have.
@@ -99,9 +124,10 @@ fn number(value: &impl ToString) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
 
-/// Returns the best result over trials, by their position, and over the hours since the start of the experiment.
+/// Returns the best result over trials, by their position, and over the milliseconds since the start of the
+/// experiment.
 fn curves(snapshot: &Snapshot, mode: OptimizeMode, begun_ms: i64, until_ms: i64) -> (Steps, Steps) {
-    let hours = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0)) / 3_600_000.0;
+    let since = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0));
     let competing = view::competing(snapshot).into_iter();
     let mut ends: Vec<_> = competing
         .filter_map(|(trial, number)| Some((trial.ended_at_ms?, trial.sequence, number)))
@@ -115,8 +141,8 @@ fn curves(snapshot: &Snapshot, mode: OptimizeMode, begun_ms: i64, until_ms: i64)
     let numbered = (0_u64..).zip(&ends).map(|(place, (.., value))| (place, *value));
     let steps = best(numbered.collect());
     let at = |place: u64| usize::try_from(place).ok().and_then(|place| ends.get(place));
-    let points = steps.iter().filter_map(|step| Some((hours(at(step.sequence)?.0), step.value)));
-    let over_time = Steps { name: String::new(), points: points.collect(), until: hours(until_ms) };
+    let points = steps.iter().filter_map(|step| Some((since(at(step.sequence)?.0), step.value)));
+    let over_time = Steps { name: String::new(), points: points.collect(), until: since(until_ms) };
     (over_trials, over_time)
 }
 
@@ -160,82 +186,165 @@ fn warning(columns: &[ComparedExperiment]) -> Markup {
     }
 }
 
+/// Renders the plots, which a script replaces by interactive ones, and the tables.
 fn comparison(columns: &[ComparedExperiment]) -> Markup {
-    let curves = |of: fn(&ComparedExperiment) -> &Steps| -> Vec<Steps> {
+    html! {
+        @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
+        span #comparison hidden data-live data-experiments=(data(columns).to_string()) {}
+        p.hint #plot-keys { (portal::PLOT_KEYS) }
+        div.plots {
+            section.wide {
+                h2 #histories-title { "Optimisation history" }
+                figure.chart.plot data-plot="histories" aria-labelledby="histories-title" { (fixed_plots(columns)) }
+            }
+            (portal::plot_place("best-curves", "Intermediate results of the best trials", "wide", &html! {}))
+        }
+        div #tables data-live { (tables(columns)) }
+    }
+}
+
+/// Returns the data that the script needs to fetch and draw the experiments.
+fn data(columns: &[ComparedExperiment]) -> Value {
+    let column = |column: &ComparedExperiment| {
+        let ComparedExperiment { entry, name, begun_ms, until_ms, .. } = column;
+        json!({
+            "id": entry.summary.id, "name": name, "mode": entry.summary.optimize_mode, "metric": metric(column),
+            "begun": begun_ms, "until": until_ms, "runs": entry.runs,
+        })
+    };
+    columns.iter().map(column).collect()
+}
+
+/// Returns the name of the results.
+fn metric(column: &ComparedExperiment) -> String {
+    words::sanitize(column.entry.summary.metric.as_deref().unwrap_or("result"))
+}
+
+/// Renders the plots for browsers without JavaScript.
+fn fixed_plots(columns: &[ComparedExperiment]) -> Markup {
+    let curves = |of: fn(&ComparedExperiment) -> &Steps, unit: f64| -> Vec<Steps> {
         let named = |column: &ComparedExperiment| {
             let Steps { points, until, .. } = of(column);
-            Steps { name: column.name.clone(), points: points.clone(), until: *until }
+            let points = points.iter().map(|(place, value)| (place / unit, *value)).collect();
+            Steps { name: column.name.clone(), points, until: until / unit }
         };
         columns.iter().map(named).collect()
     };
-    let metric = columns.first().and_then(|column| column.entry.summary.metric.clone());
-    let metric = words::sanitize(metric.as_deref().unwrap_or("result"));
-    let mut names: Vec<&String> =
-        columns.iter().flat_map(|column| column.settings.keys()).collect();
+    let (unit, in_unit) = time_unit(columns.iter().map(|column| column.over_time.until));
+    html! {
+        div.plots {
+            (plot("Best so far over trials", "trial", &curves(|column| &column.over_trials, 1.0), words::number))
+            (plot("Best so far over time", &format!("{in_unit} since the start"), &curves(|column| &column.over_time, unit), words::rate))
+        }
+    }
+}
+
+/// Returns the unit of a time axis up to the longest of these times, in milliseconds, and its name.
+fn time_unit(times: impl Iterator<Item = f64>) -> (f64, &'static str) {
+    const UNITS: [(f64, &str); 4] =
+        [(86_400e3, "days"), (3600e3, "hours"), (60e3, "minutes"), (1e3, "seconds")];
+    let longest = times.fold(0.0, f64::max);
+    UNITS.into_iter().find(|(unit, _)| longest >= 2.0 * unit).unwrap_or(UNITS[3])
+}
+
+/// Returns the names of all members, those with different values first.
+fn partitioned(
+    columns: &[ComparedExperiment],
+    of: fn(&ComparedExperiment) -> &BTreeMap<String, String>,
+) -> (Vec<&String>, Vec<&String>) {
+    let mut names: Vec<&String> = columns.iter().flat_map(|column| of(column).keys()).collect();
     names.sort();
     names.dedup();
-    let differs = |name: &String| {
-        columns.windows(2).any(|pair| pair[0].settings.get(name) != pair[1].settings.get(name))
+    let differs = |name: &&String| {
+        columns.windows(2).any(|pair| of(&pair[0]).get(*name) != of(&pair[1]).get(*name))
     };
-    let (different, same): (Vec<&String>, Vec<&String>) =
-        names.into_iter().partition(|name| differs(name));
+    names.into_iter().partition(differs)
+}
+
+fn tables(columns: &[ComparedExperiment]) -> Markup {
+    let (different, same) = partitioned(columns, |column| &column.settings);
+    let (mut parameters, equal) = partitioned(columns, |column| &column.parameters);
+    parameters.extend(equal);
     html! {
-        div.overview {
-            section.broad {
-                h2 { "Best " (metric) " over trials" }
-                (plot("Best so far over trials", "trial", &curves(|column| &column.over_trials), words::number))
-            }
-            section.broad {
-                h2 { "Best " (metric) " over time" }
-                (plot("Best so far over time", "hours since the start", &curves(|column| &column.over_time), words::rate))
-            }
+        h2 { "Results" }
+        (table(columns, "Results", &results(columns)))
+        @if !parameters.is_empty() {
+            h2 { "Parameters of the best trial" }
+            (table(columns, "Parameters of the best trial", &members(columns, &parameters, false, |column| &column.parameters)))
         }
         h2 { "Settings" }
-        (table(columns, &different, true))
+        @if different.is_empty() { p { "All settings are identical." } } @else {
+            (table(columns, "Different settings", &members(columns, &different, true, |column| &column.settings)))
+        }
         @if !same.is_empty() {
             details {
-                summary { (same.len()) " identical settings" }
-                (table(columns, &same, false))
+                summary { (same.len()) @if same.len() == 1 { " identical setting" } @else { " identical settings" } }
+                (table(columns, "Identical settings", &members(columns, &same, false, |column| &column.settings)))
             }
         }
     }
 }
 
-fn table(columns: &[ComparedExperiment], names: &[&String], with_results: bool) -> Markup {
+/// Renders a table with a column for each experiment.
+fn table(columns: &[ComparedExperiment], title: &str, rows: &Markup) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(if with_results { "Results and different settings" } else { "Identical settings" }) {
+        div.scroll tabindex="0" role="region" aria-label=(title) {
             table.compared {
                 thead {
                     tr {
-                        th scope="col" { span.hidden { "Setting" } }
+                        th scope="col" { span.hidden { "Name" } }
                         @for (at, column) in columns.iter().enumerate() {
                             th scope="col" {
-                                span class={ "mark c" (at % 8) } aria-hidden="true" {} " "
+                                span class={ "mark c" (at % 8) } aria-hidden="true" {}
                                 a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (words::sanitize(&column.name)) }
                             }
                         }
                     }
                 }
-                tbody {
-                    @if with_results { (results(columns)) }
-                    @for name in names {
-                        tr class=[with_results.then_some("differs")] {
-                            th scope="row" { (words::sanitize(name)) }
-                            @for column in columns {
-                                td.wrap { @match column.settings.get(*name) { Some(value) => (words::sanitize(value)), None => small { "not set" } } }
-                            }
-                        }
-                    }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+fn members(
+    columns: &[ComparedExperiment],
+    names: &[&String],
+    are_different: bool,
+    of: fn(&ComparedExperiment) -> &BTreeMap<String, String>,
+) -> Markup {
+    html! {
+        @for name in names {
+            tr class=[are_different.then_some("differs")] {
+                th scope="row" { (words::sanitize(name)) }
+                @for column in columns {
+                    td.wrap { @match of(column).get(*name) { Some(value) => (words::sanitize(value)), None => small { "not set" } } }
                 }
             }
         }
+    }
+}
+
+/// Returns the name of the results of all experiments.
+fn metrics(columns: &[ComparedExperiment]) -> String {
+    let first = columns.first().map(metric).unwrap_or_default();
+    if columns.iter().all(|column| metric(column) == first) { first } else { "result".to_owned() }
+}
+
+fn best(column: &ComparedExperiment) -> Markup {
+    let summary = &column.entry.summary;
+    html! {
+        @if let Some(best) = &summary.best {
+            strong { (words::number(best.value)) } ", "
+            a href=(url(&format!("/e/{}/trials/{}", summary.id, best.id))) { "trial " (best.sequence) }
+        } @else { small { "none yet" } }
     }
 }
 
 fn results(columns: &[ComparedExperiment]) -> Markup {
     html! {
         tr { th scope="row" { "State" } @for column in columns { td { (list::standing(&column.entry)) } } }
-        tr { th scope="row" { "Best" } @for column in columns { td { @if let Some(best) = &column.entry.summary.best { strong { (words::number(best.value)) } " (trial " (best.sequence) ")" } } } }
+        tr { th scope="row" { "Best " (metrics(columns)) } @for column in columns { td { (best(column)) } } }
         tr { th scope="row" { "Trials" } @for column in columns { td { (column.entry.summary.ended) @if column.entry.summary.failed > 0 { ", " (column.entry.summary.failed) " failed" } } } }
         tr { th scope="row" { "Running time" } @for column in columns { td { (words::span(column.entry.summary.elapsed_ms)) } } }
     }
@@ -243,9 +352,21 @@ fn results(columns: &[ComparedExperiment]) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    #[test]
+    fn a_time_axis_has_the_largest_unit_that_gives_several_ticks() {
+        let table = [
+            (0.0, "seconds"),
+            (90e3, "seconds"),
+            (300e3, "minutes"),
+            (8e6, "hours"),
+            (3e8, "days"),
+        ];
+        for (longest, expected) in table {
+            assert_eq!(time_unit([1.0, longest].into_iter()).1, expected, "{longest}");
+        }
+    }
 
     #[test]
     fn a_configuration_is_flattened_to_paths() {

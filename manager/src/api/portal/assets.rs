@@ -10,7 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use super::super::Error;
 
 /// The name, the media type and the content of each file.
-const ASSETS: [(&str, &str, &str); 20] = [
+const ASSETS: [(&str, &str, &str); 22] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
     ("charts.js", "text/javascript", include_str!("../../../portal/charts.js")),
@@ -25,9 +25,11 @@ const ASSETS: [(&str, &str, &str); 20] = [
     ("plots-frame.js", "text/javascript", include_str!("../../../portal/plots-frame.js")),
     ("plots-kinds.js", "text/javascript", include_str!("../../../portal/plots-kinds.js")),
     ("plots-contour.js", "text/javascript", include_str!("../../../portal/plots-contour.js")),
+    ("plots-compare.js", "text/javascript", include_str!("../../../portal/plots-compare.js")),
     ("plots-curves.js", "text/javascript", include_str!("../../../portal/plots-curves.js")),
     ("plots-pareto.js", "text/javascript", include_str!("../../../portal/plots-pareto.js")),
     ("plots-timeline.js", "text/javascript", include_str!("../../../portal/plots-timeline.js")),
+    ("plots-trials.js", "text/javascript", include_str!("../../../portal/plots-trials.js")),
     ("uplot.css", "text/css", include_str!("../../../portal/uplot.min.css")),
     ("uplot.js", "text/javascript", include_str!("../../../portal/uplot.min.js")),
     ("icon.svg", "image/svg+xml", include_str!("../../../portal/icon.svg")),

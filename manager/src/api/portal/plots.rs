@@ -3,7 +3,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use maud::{Markup, html};
+use maud::html;
 
 use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};

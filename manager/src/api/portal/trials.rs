@@ -8,12 +8,13 @@ use maud::{Markup, html};
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
-use super::super::user::{CheckedQuery, ListQuery, TrialPage, machines, trial_page};
+use super::super::user::{CheckedQuery, ListQuery, TrialPage, machines, shown, trial_page};
 use super::super::{Error, Shared, percent};
 use super::base::url;
 use super::columns::{self, Column, ColumnContent};
 use super::page::{PageRefusal, Viewer, page, time};
 use super::parts::Has;
+use super::plot_place::{PLOT_KEYS, plot_place};
 use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
@@ -417,17 +418,17 @@ pub(super) async fn compare(
         let named = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
         rows.push(snapshot.find(id).ok_or(Error::UnknownTrial(named))?);
     }
+    let mode = shown(&shared, &snapshot).await?.optimize_mode;
     let content = html! {
         h1 { "Compare trials" }
         @if rows.is_empty() {
             p { "First select up to " (COMPARED) " trials in " a href=(url("/trials")) { "the list" } "." }
         } @else {
-            h2 #curves-title { "Intermediate results" }
             @if chosen > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (chosen) " selected trials." } }
             p hidden { label { "Metric " select #metric {} } }
-            figure.chart data-chart="compare" aria-labelledby="curves-title" {}
-            p.hint { "Click a name below the chart to show or hide its curve." }
-            div #compared data-change=(snapshot.through) {
+            (plot_place("compare", "Intermediate results", "wide", &html! {}))
+            p.hint #plot-keys { (PLOT_KEYS) }
+            div #compared data-change=(snapshot.through) data-mode=(mode) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }
             div #list data-live { (table(&viewer.has, (&rows, shared.state.board.goals()), shared.state.clock.now_ms(), None)) }

@@ -1,0 +1,148 @@
+//! The home's pages in a real browser: the list of experiments on narrow screens, and the comparison of experiments.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
+
+use super::home::home;
+
+/// Serves the home of two searches.
+fn served(bed: &TestBed) -> (Running, String) {
+    for (id, trials, seed) in [("first", 40, 10), ("second", 60, 11)] {
+        seed::make(&bed.data(), id, trials, 20, seed).unwrap();
+    }
+    let (serving, url, _) = home(bed);
+    (serving, url)
+}
+
+/// A script that returns the texts of a table's cells that are cut, or outside the window.
+const CUT: &str = "return [...document.querySelectorAll('tbody :is(td, th)')].filter((cell) => {
+  const { left, right, width } = cell.getBoundingClientRect();
+  return width > 1 && (left < 0 || right > innerWidth || cell.scrollWidth > cell.clientWidth + 1 && getComputedStyle(cell).display !== 'inline');
+}).map((cell) => cell.textContent)";
+
+/// A script that returns the texts of the SVG file of a plot.
+fn texts(browser: &Browser, plot: &str) -> Vec<String> {
+    let script = format!(
+        "let svg = null;
+         const made = URL.createObjectURL;
+         URL.createObjectURL = (blob) => {{ svg = blob; return made.call(URL, blob); }};
+         document.querySelector('[data-plot={plot}] [aria-label$=SVG]').click();
+         URL.createObjectURL = made;
+         return svg.text().then((text) => [...new DOMParser().parseFromString(text, 'image/svg+xml').querySelectorAll('text')].map((one) => one.textContent));"
+    );
+    let found = browser.script(&script);
+    found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
+}
+
+/// Uses a control of a plot, which has this label.
+fn set(browser: &Browser, plot: &str, label: &str, value: &str) {
+    let found = browser.script(&format!(
+        "const label = [...document.querySelectorAll('[data-plot={plot}] .plot-bar label')].find((one) => one.textContent.trim().startsWith('{label}'));
+         const input = label.querySelector('input, select');
+         if (input.type === 'checkbox') input.click();
+         else {{ input.value = '{value}'; input.dispatchEvent(new Event(input.type === 'range' ? 'input' : 'change')); }}
+         return true;"
+    ));
+    assert_eq!(found, json!(true), "{label}");
+}
+
+fn marks(browser: &Browser, plot: &str) -> u64 {
+    let figure = format!("document.querySelector('[data-plot={plot}]')");
+    browser.script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
+    let drawn =
+        format!("const drawn = Number({figure}.dataset.drawn); return drawn > 0 ? drawn : null");
+    browser.wait(plot, BOUND, &drawn).as_u64().unwrap()
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_narrow_screen_shows_all_of_each_experiment_and_trial() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    for width in [360, 390, 700] {
+        browser.set_viewport(width, 900, false);
+        for page in ["/", "/e/first/trials", "/e/first/"] {
+            browser.open(&format!("{url}{page}"));
+            let there = "return document.querySelector('.cards tbody tr') !== null";
+            browser.wait(page, BOUND, there);
+            assert_eq!(browser.script(CUT), json!([]), "{page} at {width}");
+            let wider = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(browser.script(wider), json!(false), "{page} is wider than {width}");
+        }
+    }
+    browser.open(&url);
+    let labels = "return [...document.querySelectorAll('.experiments tbody tr:first-child [data-label]:not(:empty)')].map((cell) => getComputedStyle(cell, '::before').content)";
+    let expected = json!(["\"Best \"", "\"Trials \"", "\"Platform \"", "\"Started \""]);
+    assert_eq!(browser.script(labels), expected);
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn experiments_are_compared_in_plots_with_logarithmic_axes_and_smoothing() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    browser.set_viewport(1280, 900, false);
+    browser.open(&format!("{url}/compare?experiment=first&experiment=second"));
+    let improvements = marks(&browser, "histories");
+    let plain = texts(&browser, "histories");
+    for text in [
+        "a large search (first)",
+        "a large search (second)",
+        "trials",
+        "time since the start",
+        "result",
+    ] {
+        assert!(plain.iter().any(|one| one == text), "{text} is missing: {plain:?}");
+    }
+    for label in ["log x", "log y"] {
+        set(&browser, "histories", label, "");
+    }
+    set(&browser, "histories", "Show", "both");
+    set(&browser, "histories", "Smoothing", "0.6");
+    let all = marks(&browser, "histories");
+    assert!(all > improvements, "{all} marks of all results, {improvements} of improvements");
+    let logarithmic = texts(&browser, "histories");
+    for text in ["trials (log)", "time since the start (log)", "result (log)"] {
+        assert!(logarithmic.iter().any(|one| one == text), "{text} is missing: {logarithmic:?}");
+    }
+
+    // The curves of the best trials have the same controls.
+    let one = marks(&browser, "best-curves");
+    set(&browser, "best-curves", "Trials", "3");
+    assert_eq!(marks(&browser, "best-curves"), 3 * one);
+    set(&browser, "best-curves", "best so far", "");
+    set(&browser, "best-curves", "log x", "");
+    let curves = texts(&browser, "best-curves");
+    assert!(curves.iter().any(|one| one == "step (log)"), "{curves:?}");
+
+    // A mark opens its trial in its own experiment.
+    browser.script("document.querySelector('[data-plot=histories] .plot-host').focus()");
+    browser.press("\u{e010}");
+    let tip = "return document.querySelector('[data-plot=histories] .tip').textContent";
+    let tip = browser.script(tip);
+    assert!(tip.as_str().unwrap().starts_with("a large search (second) · trial "), "{tip}");
+    browser.press("\u{e007}");
+    let there = "return location.pathname.startsWith('/e/second/trials/')";
+    browser.wait("the trial's page", BOUND, there);
+    let problems = browser.console_messages();
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn the_comparison_fits_every_screen() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    for (width, dark) in [(390, true), (390, false), (1400, true), (2560, false)] {
+        browser.set_viewport(width, 900, dark);
+        browser.open(&format!("{url}/compare?experiment=first&experiment=second"));
+        for plot in ["histories", "best-curves"] {
+            assert!(marks(&browser, plot) > 0, "{plot} at {width}");
+        }
+        let wider = "return document.documentElement.scrollWidth > innerWidth";
+        assert_eq!(browser.script(wider), Value::Bool(false), "the page is wider than {width}");
+    }
+}
