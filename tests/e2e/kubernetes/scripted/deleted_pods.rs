@@ -28,7 +28,7 @@ fn trial(bed: &TestBed, words: &[&str]) -> Finished {
 }
 
 /// Returns the output of `trial why` without line breaks.
-fn why(bed: &TestBed) -> String {
+pub(super) fn why(bed: &TestBed) -> String {
     let explanation = String::from_utf8(trial(bed, &["why", "0"]).stdout).unwrap();
     explanation.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -49,7 +49,8 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     kube.wait_until_empty();
 
     let explanation = self::why(&bed);
-    for part in ["cause preempted", "class transient", "platform: PreemptionByScheduler: "] {
+    let platform = format!("platform PreemptionByScheduler: {words}");
+    for part in ["cause preempted", "class transient", &platform] {
         assert!(explanation.contains(part), "{part:?} is not in {explanation}");
     }
     let found = trial(&bed, &["ls", "--cause", "preempted", "--output", "json"]);
