@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
 
+use super::deleted_pods::why;
 use super::{cluster, command, search_in, section};
 
 /// Starts a search with one trial, which runs as a Job.
@@ -61,6 +62,7 @@ while :; do sleep 0.1; done"#;
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(1, 0);
     assert_eq!(bed.read("log"), "over\nagain\n", "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("its Job was deleted, but not by the manager"));
+    let explanation = why(&bed);
+    assert!(explanation.contains("its Job was deleted, but not by the manager"), "{explanation}");
     kube.wait_until_empty();
 }
