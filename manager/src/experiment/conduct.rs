@@ -95,7 +95,7 @@ struct ExperimentTask {
 /// Conducts the experiment until it ends, is stopped or is left, and returns its state.
 pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
     let mut task = prepare::prepare(dependencies).await?;
-    task.time.tell(&task.handle);
+    task.time.publish(&task.handle);
     task.add_initial().await?;
     task.perform(state::Event::Begin).await?;
     task.assess_stored_steps().await?;

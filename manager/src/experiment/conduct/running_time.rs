@@ -32,8 +32,8 @@ impl RunningTime {
         self.began + elapsed.saturating_sub(self.before)
     }
 
-    /// Tells the handle the running time.
-    pub(super) fn tell(&self, handle: &Handle) {
+    /// Publishes the running time through the handle.
+    pub(super) fn publish(&self, handle: &Handle) {
         handle.began(self.before, self.began);
     }
 
@@ -45,7 +45,7 @@ impl RunningTime {
             (_, Some(since)) => {
                 self.began += since.elapsed();
                 self.done_since = None;
-                self.tell(handle);
+                self.publish(handle);
             }
         }
     }
