@@ -21,12 +21,12 @@ pub enum JobPhase {
     /// The end is decided, and the pods are terminating.
     Ending,
     /// The workload is over.
-    Completed(Outcome),
+    Completed(WorkloadOutcome),
 }
 
 /// The end of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct WorkloadOutcome {
     /// Set if the controller reports success.
     pub succeeded: bool,
     /// The exit code of the deciding container, in the form that a shell shows, if there was one.
@@ -66,7 +66,7 @@ impl DecidingPod {
     }
 }
 
-impl Outcome {
+impl WorkloadOutcome {
     /// Creates a failure with only this message.
     pub fn failure(message: String) -> Self {
         Self {

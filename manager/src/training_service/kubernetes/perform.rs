@@ -7,7 +7,7 @@ use tracing::warn;
 use trial_protocol::AttemptId;
 
 use super::client::SECRETS;
-use super::outcome::Outcome;
+use super::outcome::WorkloadOutcome;
 use super::tracker::Act;
 use super::watching::Watched;
 use super::workload::StopRequest;
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.
-    async fn inspect(&self, name: &str, outcome: Outcome) -> Vec<Act> {
+    async fn inspect(&self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
         let Some(pods) = self.pods_and_ended(name).await else { return Vec::new() };
         let outcome = self.kind.explain(&self.settings.common.spec, outcome, &pods);
         self.tracker().complete_end(name, outcome)

@@ -18,7 +18,7 @@ use self::job::{ForcedEnd, Job, Stop, UNREPORTED, report_reason};
 pub use self::pods::PodDeparture;
 use self::pods::Pods;
 use super::disruption::Disruption;
-use super::outcome::{JobPhase, Outcome};
+use super::outcome::{JobPhase, WorkloadOutcome};
 use super::pending_reason::workload_of;
 use super::workload::{StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
@@ -175,7 +175,7 @@ impl Tracker {
             Err(message) => {
                 // A watch has shown the workload, although no answer confirmed its creation.
                 let discard = job.made.then(|| Act::Discard(name.to_owned()));
-                let acts = self.end(name, Outcome::failure(message));
+                let acts = self.end(name, WorkloadOutcome::failure(message));
                 acts.into_iter().chain(discard).collect()
             }
         }
@@ -216,7 +216,7 @@ impl Tracker {
             return (Adopted::Unknown, Vec::new());
         };
         // Nothing remains to be delivered: the caller has the agent's reports, or they were lost with the pod.
-        if let JobPhase::Completed(Outcome {
+        if let JobPhase::Completed(WorkloadOutcome {
             succeeded: true,
             needs_pods: false,
             exit_code,
@@ -353,7 +353,7 @@ impl Tracker {
         let end = match job.stop {
             Some(Stop::Deleted) => {
                 let message = "the workload did not end within its time and was deleted";
-                return self.end(name, Outcome::failure(message.to_owned()));
+                return self.end(name, WorkloadOutcome::failure(message.to_owned()));
             }
             Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => None,
             Some(Stop::Wanted | Stop::Asked(_)) | None => {
@@ -374,7 +374,7 @@ impl Tracker {
 
     /// Ends a workload that was deleted. Its pods are gone, or their time limit has passed.
     pub fn end_deleted_workload(&mut self, name: &str) -> Vec<Act> {
-        self.end(name, Outcome::failure("stopped on request".to_owned()))
+        self.end(name, WorkloadOutcome::failure("stopped on request".to_owned()))
     }
 
     /// Begins a listing of the workloads.
@@ -441,16 +441,16 @@ impl Tracker {
     }
 
     /// Handles the end of a workload, completed with the observations of its pods.
-    pub fn complete_end(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
+    pub fn complete_end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
         let outcome = if outcome.succeeded {
-            Outcome { message: UNREPORTED.to_owned(), ..outcome }
+            WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome }
         } else {
             self.pods.explain(name, outcome)
         };
         self.end(name, outcome)
     }
 
-    fn end(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
+    fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
         let Job { trial, attempt, forced, .. } = job;
         if self.latest.get(&trial).is_some_and(|latest| latest == name) {
@@ -458,7 +458,8 @@ impl Tracker {
         }
         self.pods.forget(name);
         // The controller calls a requested stop permanent. The prospect of a retry depends on the reason for the stop.
-        let Outcome { succeeded, exit_code, message, class, cause, disruption, .. } = outcome;
+        let WorkloadOutcome { succeeded, exit_code, message, class, cause, disruption, .. } =
+            outcome;
         let (message, class, cause, disruption) = match forced {
             None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
             Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),

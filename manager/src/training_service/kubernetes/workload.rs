@@ -11,7 +11,7 @@ use trial_protocol::{AttemptId, ExperimentId};
 
 use super::client::Resource;
 use super::manifest::{ATTEMPT, Common, example};
-use super::outcome::{JobPhase, Outcome};
+use super::outcome::{JobPhase, WorkloadOutcome};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 
@@ -74,12 +74,17 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns the phase of an object.
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
-    /// Completes an [`Outcome`] with [`Outcome::needs_pods`] from the observations of the workload's pods.
-    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome;
+    /// Completes an [`WorkloadOutcome`] with [`WorkloadOutcome::needs_pods`] from the observations of the workload's pods.
+    fn explain(
+        &self,
+        spec: &KubernetesSpec,
+        outcome: WorkloadOutcome,
+        pods: &[Value],
+    ) -> WorkloadOutcome;
 
     /// Derives the outcome of a workload from its pods, for a controller that has decided the end but does not complete
     /// the workload. `None`: the pods are not conclusive, or such a controller always completes workloads of this kind.
-    fn settle(&self, _spec: &KubernetesSpec, _pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, _spec: &KubernetesSpec, _pods: &[Value]) -> Option<WorkloadOutcome> {
         None
     }
 

@@ -3,7 +3,7 @@
 use trial_protocol::AttemptId;
 
 use crate::training_service::JobNews;
-use crate::training_service::kubernetes::outcome::Outcome;
+use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 
 /// An action that the tracker requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Act {
     /// Watches the queues, because one of them holds a workload that names no queue.
     WatchQueue,
     /// Reads the pods of a workload that ended with this outcome, then calls [`super::Tracker::complete_end`].
-    Inspect(String, Outcome),
+    Inspect(String, WorkloadOutcome),
     /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::end_deleted_workload`].
     AwaitPods(String),
     /// Deletes the remains of these attempts, which ended long ago.

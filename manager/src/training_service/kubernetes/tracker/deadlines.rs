@@ -6,7 +6,7 @@ use trial_protocol::Class;
 
 use super::job::{ForcedEnd, Job, Stop};
 use super::{Act, SILENT_TIME, Tracker, UNSEEN_TIME};
-use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::workload::{StopRequest, Workload};
 
 /// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
@@ -104,7 +104,7 @@ impl Tracker {
                 disruption: Some("NodeLost: its pod does not end".to_owned()),
             });
             acts.push(Act::Discard(name.clone()));
-            acts.extend(self.end(&name, Outcome::failure(message.to_owned())));
+            acts.extend(self.end(&name, WorkloadOutcome::failure(message.to_owned())));
         }
         acts
     }

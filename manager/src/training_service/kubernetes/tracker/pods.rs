@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobImage, JobNews, PodLeft};
@@ -367,7 +367,7 @@ impl Pods {
     }
 
     /// Returns the outcome with the disruption of the deciding pod, if the workload itself does not report it.
-    pub(super) fn explain(&self, workload: &str, outcome: Outcome) -> Outcome {
+    pub(super) fn explain(&self, workload: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
         let decided_by = outcome.decided_by.as_ref().filter(|_| outcome.disruption.is_none());
         let seen = decided_by.and_then(|by| {
             let whole = format!("{workload}-{}-{}", by.role, by.index);

@@ -45,7 +45,8 @@ fn made() -> Tracker {
 
 fn completed(exit_code: Option<i32>, message: &str) -> JobPhase {
     let succeeded = exit_code == Some(0);
-    let outcome = Outcome { succeeded, exit_code, ..Outcome::failure(message.to_owned()) };
+    let outcome =
+        WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message.to_owned()) };
     JobPhase::Completed(outcome)
 }
 
@@ -328,9 +329,10 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     // The message for `PodExternalDeleted`, the controller's only information about a preempted pod.
     let deleted = |role: &str| {
         let decided_by = DecidingPod { role: role.to_owned(), index: 0, is_main: role == "worker" };
-        let outcome =
-            Outcome::failure("the trial's pod was deleted, but not by the manager".to_owned());
-        JobPhase::Completed(Outcome { decided_by: Some(decided_by), ..outcome })
+        let outcome = WorkloadOutcome::failure(
+            "the trial's pod was deleted, but not by the manager".to_owned(),
+        );
+        JobPhase::Completed(WorkloadOutcome { decided_by: Some(decided_by), ..outcome })
     };
     let none = "the trial's pod was deleted, but not by the manager";
     #[rustfmt::skip]

@@ -16,7 +16,7 @@ use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, has_one_pod, labels, labels_of, merge, pod, set_default,
     trial_containers, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 
 /// The resource of Frameworks, with the names that the API uses.
 pub const FRAMEWORKS: Resource = Resource {
@@ -73,11 +73,16 @@ impl Workload for Framework {
         status::read(object, (role.as_str(), *index))
     }
 
-    fn explain(&self, _spec: &KubernetesSpec, outcome: Outcome, _pods: &[Value]) -> Outcome {
+    fn explain(
+        &self,
+        _spec: &KubernetesSpec,
+        outcome: WorkloadOutcome,
+        _pods: &[Value],
+    ) -> WorkloadOutcome {
         outcome
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         // The completion policies of several pods, and retries, are the controller's.
         let trial = trial_containers(spec, self.container());
         if has_one_pod(spec) { job::settle(pods, &trial) } else { None }

@@ -17,7 +17,7 @@ use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
     workload_name,
 };
-use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 use crate::training_service::kubernetes::pod_end;
 use crate::util::excerpt::shortened;
@@ -67,11 +67,16 @@ impl Workload for Job {
         phase(object)
     }
 
-    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+    fn explain(
+        &self,
+        spec: &KubernetesSpec,
+        outcome: WorkloadOutcome,
+        pods: &[Value],
+    ) -> WorkloadOutcome {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         settle(pods, &trial_containers(spec, self.container()))
     }
 
@@ -242,7 +247,11 @@ fn phase(object: &Value) -> JobPhase {
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::failure(message) });
+        return JobPhase::Completed(WorkloadOutcome {
+            succeeded,
+            exit_code,
+            ..WorkloadOutcome::failure(message)
+        });
     }
     if let Some(failed) = holds("Failed").or_else(|| holds("FailureTarget")) {
         // While the Job is suspended, its controller will not complete it. The end of a pod that the queue stopped
@@ -279,7 +288,7 @@ fn begun(status: &Value) -> i64 {
 }
 
 /// Returns the outcome of a failed Job.
-fn failure(condition: &Value) -> Outcome {
+fn failure(condition: &Value) -> WorkloadOutcome {
     let message = text(condition, "message");
     match text(condition, "reason").as_str() {
         "DeadlineExceeded" => {
@@ -288,31 +297,36 @@ fn failure(condition: &Value) -> Outcome {
             let disruption = Some(Disruption { evidence, why: why.clone() });
             // A retry would take equally long. Only the exit code is read from the pod.
             let class = Some(Class::Permanent);
-            Outcome { class, disruption, needs_pods: true, ..Outcome::failure(why) }
+            WorkloadOutcome { class, disruption, needs_pods: true, ..WorkloadOutcome::failure(why) }
         }
         "BackoffLimitExceeded" => {
             // A pod that fails by itself stays until its Job is deleted.
             let message = "its pod was deleted, and its end was not observed".to_owned();
             let class = Some(Class::Transient);
-            Outcome { class, needs_pods: true, ..Outcome::failure(message) }
+            WorkloadOutcome { class, needs_pods: true, ..WorkloadOutcome::failure(message) }
         }
-        _ => Outcome { needs_pods: true, ..Outcome::failure(message) },
+        _ => WorkloadOutcome { needs_pods: true, ..WorkloadOutcome::failure(message) },
     }
 }
 
 /// Returns the outcome of a workload that its queue took back and that cannot be resumed. The end of a pod that was
 /// stopped for the queue counted as the workload's failure.
-pub(super) fn taken_back(message: &str) -> Outcome {
+pub(super) fn taken_back(message: &str) -> WorkloadOutcome {
     let why = format!(
         "its queue took the trial back as its pod ended, so the trial cannot be resumed ({message})"
     );
     let disruption =
         Some(Disruption { evidence: format!("Suspended: {message}"), why: why.clone() });
-    Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::failure(why) }
+    WorkloadOutcome {
+        class: Some(Class::Transient),
+        disruption,
+        needs_pods: true,
+        ..WorkloadOutcome::failure(why)
+    }
 }
 
 /// Completes a Job's failure from its pods: from the pod that the Job names, or else from one that failed.
-fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
+fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> WorkloadOutcome {
     let end_of = |pod: &Value| pod_end::read(pod, trial);
     let named = |pod: &&Value| {
         let name = text(&pod["metadata"], "name");
@@ -329,20 +343,20 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     let pod = pod.or_else(|| going.min_by_key(|pod| deleted(pod))).or(pods.first());
     if outcome.disruption.is_some() {
         let exit_code = pod.and_then(end_of).and_then(|end| end.exit_code);
-        return Outcome { exit_code, needs_pods: false, ..outcome };
+        return WorkloadOutcome { exit_code, needs_pods: false, ..outcome };
     }
     let Some(end) = pod.and_then(end_of) else {
         if let Some(disruption) = disruption::of_job(&outcome.message) {
-            return Outcome { needs_pods: false, ..outcome.with_disruption(disruption) };
+            return WorkloadOutcome { needs_pods: false, ..outcome.with_disruption(disruption) };
         }
         let exit_code = named_code(&outcome.message);
         let message = match exit_code {
             Some(code) => format!("the container ended with exit code {code}"),
             None => shortened(&outcome.message),
         };
-        return Outcome { exit_code, message, needs_pods: false, ..outcome };
+        return WorkloadOutcome { exit_code, message, needs_pods: false, ..outcome };
     };
-    Outcome {
+    WorkloadOutcome {
         exit_code: end.exit_code,
         message: end.message,
         class: end.class,
@@ -355,18 +369,22 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
 
 /// Returns the outcome of a Job of which a pod has failed or all pods have succeeded, if its controller cannot report it.
 /// `None`: a pod still runs, or none is known.
-pub(super) fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
+pub(super) fn settle(pods: &[Value], trial: &[String]) -> Option<WorkloadOutcome> {
     let has_phase = |pod: &Value, phase: &str| {
         pod.pointer("/status/phase").and_then(Value::as_str) == Some(phase)
     };
     if !pods.is_empty() && pods.iter().all(|pod| has_phase(pod, "Succeeded")) {
         let message = "the pod succeeded".to_owned();
-        return Some(Outcome { succeeded: true, exit_code: Some(0), ..Outcome::failure(message) });
+        return Some(WorkloadOutcome {
+            succeeded: true,
+            exit_code: Some(0),
+            ..WorkloadOutcome::failure(message)
+        });
     }
     // A Job fails with its first failed pod.
     pods.iter().find(|pod| has_phase(pod, "Failed"))?;
-    let failed = Outcome::failure("its pod failed".to_owned());
-    Some(explain(Outcome { needs_pods: true, ..failed }, pods, trial))
+    let failed = WorkloadOutcome::failure("its pod failed".to_owned());
+    Some(explain(WorkloadOutcome { needs_pods: true, ..failed }, pods, trial))
 }
 
 /// Returns the exit code in the message of a Job's failure policy: `… failed with exit code 3 matching FailJob rule at

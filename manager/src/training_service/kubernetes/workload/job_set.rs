@@ -17,7 +17,7 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, trial_containers, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const JOB_SETS: Resource =
@@ -95,11 +95,16 @@ impl Workload for JobSet {
         phase(object, spec)
     }
 
-    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+    fn explain(
+        &self,
+        spec: &KubernetesSpec,
+        outcome: WorkloadOutcome,
+        pods: &[Value],
+    ) -> WorkloadOutcome {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let (role, index) = spec.metrics_from.clone();
         let roles = spec.roles.iter().map(|role| RolePods {
             name: &role.name,
@@ -232,16 +237,20 @@ pub(super) fn phase_of(
     if holds(names.succeeded).is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::failure(message) });
+        return JobPhase::Completed(WorkloadOutcome {
+            succeeded,
+            exit_code,
+            ..WorkloadOutcome::failure(message)
+        });
     }
     if let Some(failed) = holds("Failed").filter(|_| suspended) {
         return JobPhase::Completed(taken_back(&text(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
-        return JobPhase::Completed(Outcome {
+        return JobPhase::Completed(WorkloadOutcome {
             decided_by: Some(main),
             needs_pods: true,
-            ..Outcome::failure(text(failed, "message"))
+            ..WorkloadOutcome::failure(text(failed, "message"))
         });
     }
     if suspended {
@@ -262,10 +271,14 @@ pub(super) fn phase_of(
 
 /// Completes a failure with the pod that caused it. If the `JobSet` names the Job that failed first, the pod is one of
 /// that Job.
-pub(super) fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
+pub(super) fn explain(
+    outcome: WorkloadOutcome,
+    pods: &[Value],
+    trial: &[String],
+) -> WorkloadOutcome {
     let ended = |pod: &Value| ended(pod, trial);
     let Some(main) = outcome.decided_by.clone() else {
-        return Outcome { needs_pods: false, ..outcome };
+        return WorkloadOutcome { needs_pods: false, ..outcome };
     };
     let first = first_failed(&outcome.message);
     let of_first = |pod: &&Value| {
@@ -292,15 +305,15 @@ pub(super) fn settle(
     main: DecidingPod,
     pods: &[Value],
     trial: &[String],
-) -> Option<Outcome> {
+) -> Option<WorkloadOutcome> {
     let is_over = |pod: &&Value| {
         pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
     };
     let ends = pods.iter().filter(is_over).filter_map(|pod| ended(pod, trial));
     let ends: Vec<EndedPod> = ends.collect();
     if ends.iter().any(|end| end.end.exit_code != Some(0)) {
-        let failed = Outcome::failure("one of its pods failed".to_owned());
-        let failed = Outcome { decided_by: Some(main), needs_pods: true, ..failed };
+        let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
+        let failed = WorkloadOutcome { decided_by: Some(main), needs_pods: true, ..failed };
         return Some(explain(failed, pods, trial));
     }
     let succeeded = |role: &RolePods<'_>, wanted: u64| {
@@ -315,7 +328,7 @@ pub(super) fn settle(
     };
     let message = "its pods succeeded".to_owned();
     let (succeeded, exit_code) = (true, Some(0));
-    is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::failure(message) })
+    is_done.then(|| WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message) })
 }
 
 /// Returns the Job in a `JobSet`'s message `… (first failed job: NAME)`.

@@ -15,7 +15,7 @@ use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
     workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 /// A kind of the training operator, which runs trials as its objects.
@@ -153,11 +153,16 @@ impl Workload for TrainingJob {
         phase(object, spec)
     }
 
-    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+    fn explain(
+        &self,
+        spec: &KubernetesSpec,
+        outcome: WorkloadOutcome,
+        pods: &[Value],
+    ) -> WorkloadOutcome {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let deciders = deciders(self.kind, spec);
         settle(spec, &deciders, pods, &trial_containers(spec, self.container()))
     }
@@ -264,20 +269,20 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
             // outcome.
             let message = text(failed, "message");
             let (succeeded, decided_by) = (succeeded.is_some(), Some(main));
-            return JobPhase::Completed(Outcome {
+            return JobPhase::Completed(WorkloadOutcome {
                 succeeded,
                 decided_by,
                 needs_pods: true,
-                ..Outcome::failure(message)
+                ..WorkloadOutcome::failure(message)
             });
         }
         (Some(_), None) => {
             let (succeeded, exit_code) = (true, Some(0));
             let message = "its pods succeeded".to_owned();
-            return JobPhase::Completed(Outcome {
+            return JobPhase::Completed(WorkloadOutcome {
                 succeeded,
                 exit_code,
-                ..Outcome::failure(message)
+                ..WorkloadOutcome::failure(message)
             });
         }
         (None, None) => {}
@@ -303,16 +308,16 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
 }
 
 /// Completes a failure with the pod that decided it.
-fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
+fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> WorkloadOutcome {
     let Some(main) = outcome.decided_by.clone() else {
-        return Outcome { needs_pods: false, ..outcome };
+        return WorkloadOutcome { needs_pods: false, ..outcome };
     };
     let ends: Vec<EndedPod> = pods.iter().filter_map(|pod| ended(pod, trial)).collect();
     // Both conditions hold.
     if outcome.succeeded {
         let own = ends.iter().find(|end| end.is(&main));
         if own.is_none_or(|end| end.end.exit_code == Some(0)) {
-            return Outcome { exit_code: Some(0), needs_pods: false, ..outcome };
+            return WorkloadOutcome { exit_code: Some(0), needs_pods: false, ..outcome };
         }
     }
     let named = |role: &str| outcome.message.to_lowercase().contains(&format!(" {role} replica"));
@@ -335,7 +340,7 @@ fn settle(
     deciders: &[(&str, u64)],
     pods: &[Value],
     trial: &[String],
-) -> Option<Outcome> {
+) -> Option<WorkloadOutcome> {
     let is_over = |pod: &&Value| {
         pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
     };
@@ -344,8 +349,12 @@ fn settle(
     if ends.iter().any(|end| end.end.exit_code != Some(0)) {
         let (role, index) = spec.metrics_from.clone();
         let decided_by = Some(DecidingPod { role, index, is_main: true });
-        let failed = Outcome::failure("one of its pods failed".to_owned());
-        return Some(explain(Outcome { decided_by, needs_pods: true, ..failed }, pods, trial));
+        let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
+        return Some(explain(
+            WorkloadOutcome { decided_by, needs_pods: true, ..failed },
+            pods,
+            trial,
+        ));
     }
     let has_succeeded = |(role, index): &(&str, u64)| {
         ends.iter().any(|end| end.role == *role && end.index == *index)
@@ -353,7 +362,7 @@ fn settle(
     let message = "its pods succeeded".to_owned();
     let (succeeded, exit_code) = (true, Some(0));
     let is_done = !deciders.is_empty() && deciders.iter().all(has_succeeded);
-    is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::failure(message) })
+    is_done.then(|| WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message) })
 }
 
 fn ended(pod: &Value, trial: &[String]) -> Option<EndedPod> {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use trial_protocol::Class;
 
-use crate::training_service::kubernetes::outcome::{DecidingPod, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome};
 use crate::training_service::kubernetes::pod_end::{self, PodEnd};
 use crate::util::excerpt::shortened;
 
@@ -53,11 +53,11 @@ fn was_deleted() -> PodEnd {
 /// Returns the failure with the pod that caused it. `named` returns whether the workload's message names a pod. `main`
 /// is the pod whose metrics are the trial's.
 pub(super) fn caused(
-    outcome: &Outcome,
+    outcome: &WorkloadOutcome,
     main: &DecidingPod,
     ends: &[EndedPod],
     named: impl Fn(&EndedPod) -> bool,
-) -> Outcome {
+) -> WorkloadOutcome {
     let failed = |end: &&EndedPod| end.end.exit_code != Some(0) || end.end.disruption.is_some();
     // A deleted pod may be the cause, or the controller may have deleted it after the failure.
     let by_itself = |end: &&EndedPod| !end.deleted && failed(end);
@@ -71,7 +71,7 @@ pub(super) fn caused(
         .or_else(|| ends.iter().find(|end| end.deleted))
         .or_else(|| ends.iter().find(failed));
     let Some(EndedPod { role, index, end, .. }) = cause.cloned() else {
-        return Outcome {
+        return WorkloadOutcome {
             succeeded: false,
             message: shortened(&outcome.message),
             // A pod that fails by itself stays. The pod that caused the failure was deleted.
@@ -83,7 +83,7 @@ pub(super) fn caused(
     };
     let is_main = role == main.role && index == main.index;
     let decided_by = Some(DecidingPod { role, index, is_main });
-    Outcome {
+    WorkloadOutcome {
         succeeded: false,
         exit_code: end.exit_code,
         message: DecidingPod::with_pod_name(decided_by.as_ref(), end.message),

@@ -19,7 +19,7 @@ use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, pod, trial_containers, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const GROUP: &str = "trainer.kubeflow.org";
@@ -129,11 +129,16 @@ impl Workload for TrainJob {
         phase(object, spec)
     }
 
-    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+    fn explain(
+        &self,
+        spec: &KubernetesSpec,
+        outcome: WorkloadOutcome,
+        pods: &[Value],
+    ) -> WorkloadOutcome {
         job_set::explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let count = spec.roles.first()?.task_number;
         let role = RolePods { name: NODE, pods: count, wanted: Some(count) };
         let trial = trial_containers(spec, self.container());
@@ -266,7 +271,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
         Some("TrainingRuntimeNotSupported") => {
             let message = format!("Kubeflow Trainer rejects the TrainJob: {message}");
             let class = Some(Class::Permanent);
-            JobPhase::Completed(Outcome { class, ..Outcome::failure(message) })
+            JobPhase::Completed(WorkloadOutcome { class, ..WorkloadOutcome::failure(message) })
         }
         Some("DeadlineExceeded") => {
             let why = "its TrainJob ran longer than its activeDeadlineSeconds".to_owned();
@@ -274,7 +279,11 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
             let disruption = Some(Disruption { evidence, why: why.clone() });
             // A retry would take equally long.
             let class = Some(Class::Permanent);
-            JobPhase::Completed(Outcome { class, disruption, ..Outcome::failure(why) })
+            JobPhase::Completed(WorkloadOutcome {
+                class,
+                disruption,
+                ..WorkloadOutcome::failure(why)
+            })
         }
         _ => job_set::phase_of(object, &STATUS, 1, main(spec)),
     }

@@ -13,7 +13,7 @@ use trial_protocol::{Cause, Class, Confidence, Verdict};
 use super::CONTROLLER;
 use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Outcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::util::excerpt::shortened;
 
 /// The greatest size of a decompressed status, in bytes: 10,000 tasks take some 20 MB.
@@ -64,8 +64,10 @@ fn is_starting(status: &Value) -> bool {
     })
 }
 
-fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
-    let Some(completion) = completion else { return Outcome::failure(NO_OUTCOME.to_owned()) };
+fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> WorkloadOutcome {
+    let Some(completion) = completion else {
+        return WorkloadOutcome::failure(NO_OUTCOME.to_owned());
+    };
     let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
     let succeeded = text("/type/name") == "Succeeded";
     let code = completion.get("code").and_then(Value::as_i64);
@@ -107,14 +109,14 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         if succeeded { message } else { DecidingPod::with_pod_name(decided_by.as_ref(), message) };
     let starved = !succeeded && (reason == Some(OOM) || code == Some(OOM_CODE));
     let permanent = starved || disruption::is_over_its_limit(pods[0], pods[1]);
-    let outcome = Outcome {
+    let outcome = WorkloadOutcome {
         succeeded,
         exit_code,
         message,
         class: if permanent { Some(Class::Permanent) } else { class(completion) },
         cause: starved.then_some(Cause::OomKernel),
         decided_by,
-        ..Outcome::failure(String::new())
+        ..WorkloadOutcome::failure(String::new())
     };
     let taken = match pods[0] {
         "" => disruption::of_code(code, text("/phrase")),

@@ -224,7 +224,10 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
             "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}]},
         })
     };
-    let outcome = Outcome { needs_pods: true, ..Outcome::failure("its pod failed".to_owned()) };
+    let outcome = WorkloadOutcome {
+        needs_pods: true,
+        ..WorkloadOutcome::failure("its pod failed".to_owned())
+    };
     // A user deleted the second pod, and the controller deleted the first one in response.
     let pods = [
         pod("tkx-0-aaaaa", 137, "2026-11-23T00:00:09Z"),
@@ -271,7 +274,10 @@ fn the_trials_container_outranks_other_containers() {
         // The other container was added during admission, as by a service mesh.
         "status": {"phase": "Failed", "containerStatuses": [ended("beside", 2), ended("mine", 3)]},
     });
-    let outcome = Outcome { needs_pods: true, ..Outcome::failure("its pod failed".to_owned()) };
+    let outcome = WorkloadOutcome {
+        needs_pods: true,
+        ..WorkloadOutcome::failure("its pod failed".to_owned())
+    };
     assert_eq!(Job.explain(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
     assert_eq!(Job.settle(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
 }

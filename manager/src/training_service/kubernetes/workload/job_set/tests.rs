@@ -135,9 +135,9 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
     let pods = [pod("tkx-ps-0-0-aaaaa", 5), pod("tkx-worker-0-1-bbbbb", 3)];
     let decided_by = Some(DecidingPod { role: "worker".to_owned(), index: 0, is_main: true });
     let cause = |message: &str| {
-        let failure = Outcome::failure(message.to_owned());
+        let failure = WorkloadOutcome::failure(message.to_owned());
         let outcome = explain(
-            Outcome { decided_by: decided_by.clone(), needs_pods: true, ..failure },
+            WorkloadOutcome { decided_by: decided_by.clone(), needs_pods: true, ..failure },
             &pods,
             &[],
         );

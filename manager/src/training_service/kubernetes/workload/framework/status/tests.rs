@@ -151,7 +151,7 @@ fn the_message_of_the_agents_verdict_is_read_from_the_termination_message() {
 }
 
 /// Returns the outcome of a pod that ended with this verdict in its termination log.
-fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> Outcome {
+fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> WorkloadOutcome {
     let mut container = container;
     container["name"] = json!("framework");
     container["message"] = Value::from(verdict.to_string());
