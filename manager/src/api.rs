@@ -56,7 +56,7 @@ pub use serve::{serve, serve_local, serve_tls};
 
 /// The state of the handlers; cheap to clone.
 #[derive(Clone)]
-pub struct State {
+pub struct ApiState {
     /// The intake of the agents' reports.
     pub intake: Intake,
     /// The store.
@@ -96,10 +96,10 @@ pub struct ServerInfo {
     pub has_trial_files: bool,
 }
 
-/// [`State`], and the values that only the routes share.
+/// [`ApiState`], and the values that only the routes share.
 #[derive(Clone)]
 struct Shared {
-    state: State,
+    state: ApiState,
     memory: body::Memory,
     quota: quota::Quota,
     changes: user::Changes,
@@ -109,7 +109,7 @@ struct Shared {
 }
 
 /// Returns the router with all routes of the manager.
-pub fn router(state: State) -> Router {
+pub fn router(state: ApiState) -> Router {
     let shared = Shared {
         memory: body::Memory::new(),
         quota: quota::Quota::new(state.pods.of_trial()),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trial_manager::api::auth::{Gate, Reach};
 use trial_manager::api::session::Sessions;
-use trial_manager::api::{self, Pods, ServerInfo, State};
+use trial_manager::api::{self, ApiState, Pods, ServerInfo};
 use trial_manager::code_archive::CodeArchive;
 use trial_manager::experiment::Handle;
 use trial_manager::ingest::Intake;
@@ -74,7 +74,7 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
         ServerInfo { port: None, folder: folder.to_owned(), has_trial_files: false },
         Arc::default(),
     );
-    let state = State {
+    let state = ApiState {
         intake,
         store: kept,
         secret,

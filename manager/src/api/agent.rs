@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use trial_protocol::{AttemptId, BearerToken, ReportAck, TrialJobId};
 
 use super::auth::bearer;
-use super::{Error, Shared, State as ApiState};
+use super::{ApiState, Error, Shared};
 use crate::ingest;
 use crate::store;
 use crate::token::{Holder, TokenRefusal};

@@ -261,7 +261,7 @@ fn is_encrypted(url: &str) -> bool {
 }
 
 /// Returns a client that calls the routes over a store, in this process.
-pub fn in_process(state: super::State) -> Client {
+pub fn in_process(state: super::ApiState) -> Client {
     Client::Near(super::router(state))
 }
 

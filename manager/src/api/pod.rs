@@ -15,7 +15,7 @@ use tokio_util::io::ReaderStream;
 use trial_protocol::{RendezvousReply, RendezvousRequest};
 
 use super::agent::holder;
-use super::{Error, Shared, State as ApiState};
+use super::{ApiState, Error, Shared};
 use crate::api::rendezvous::Rendezvous;
 use crate::code_archive::CodeArchive;
 use crate::store::TrialRow;

@@ -12,7 +12,7 @@ use axum::routing::get;
 use tokio_util::io::ReaderStream;
 
 use super::agent::holder;
-use super::{Error, State as ApiState};
+use super::{ApiState, Error};
 
 /// The path of the program, and the state that checks tokens.
 #[derive(Clone)]

@@ -26,7 +26,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 use super::auth::{Gate, Reach};
 use super::body::BODY_LIMIT_BYTES;
 use super::session::Sessions;
-use super::{Pods, ServerInfo, State, router};
+use super::{ApiState, Pods, ServerInfo, router};
 use crate::code_archive::CodeArchive;
 use crate::experiment::{Handle, TaskEvent};
 use crate::ingest::Intake;
@@ -37,7 +37,7 @@ use crate::util::clock::{Clock as _, SystemClock};
 use crate::view::Board;
 
 struct Bed {
-    state: State,
+    state: ApiState,
     router: Router,
     folder: TempDir,
     handle: Handle,
@@ -81,7 +81,7 @@ impl Bed {
         let (state_handle, service) = (handle.clone(), Arc::default());
         let place =
             ServerInfo { port: Some(8080), folder: folder.path().join("e"), has_trial_files: true };
-        let state = State {
+        let state = ApiState {
             intake,
             store,
             secret,

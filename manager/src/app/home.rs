@@ -44,7 +44,7 @@ impl ExperimentSource for StoredExperiments {
         tokio::spawn(answer_commands(dir, commands));
         let gate = gate.of_experiment(id, shown.secret.as_ref().clone());
         let (store, board) = (shown.store.clone(), shown.board.clone());
-        let router = api::router(api::State { gate, ..shown });
+        let router = api::router(api::ApiState { gate, ..shown });
         Ok(OpenExperiment { router, store, board })
     }
 

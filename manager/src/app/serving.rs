@@ -174,10 +174,10 @@ impl Parts<'_> {
         pods: api::Pods,
         service: &Arc<OnceLock<Arc<dyn TrainingService>>>,
         port: u16,
-    ) -> api::State {
+    ) -> api::ApiState {
         let spec = self.spec;
         let board = Board::of_experiment(self.store.queries().clone(), spec);
-        api::State {
+        api::ApiState {
             intake,
             store: self.store.clone(),
             secret: Arc::clone(self.secret),
@@ -227,9 +227,9 @@ fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
 }
 
 /// Returns the routes for the server on this machine's loopback interface. Empty without a port.
-fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
+fn machine_router(state: &api::ApiState, port: Option<u16>) -> axum::Router {
     let Some(port) = port else { return axum::Router::new() };
-    api::router(api::State {
+    api::router(api::ApiState {
         gate: state.gate.of_machine(),
         place: api::ServerInfo { port: Some(port), ..state.place.clone() },
         ..state.clone()

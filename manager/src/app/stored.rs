@@ -46,7 +46,7 @@ pub(super) async fn state(
     port: Option<u16>,
     handle: Handle,
     stop: CancellationToken,
-) -> Result<api::State, Error> {
+) -> Result<api::ApiState, Error> {
     let store = Store::open_to_read(&dir.database())?;
     let row = store.experiment().await?.ok_or_else(|| Error::NoSuchExperiment {
         id: id.clone(),
@@ -56,7 +56,7 @@ pub(super) async fn state(
     let secret = Secret::load_or_create(&dir.secret())?;
     let user = UserToken::load_or_create(&dir.user_token())?;
     let clock = Arc::new(SystemClock);
-    Ok(api::State {
+    Ok(api::ApiState {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
         board: Board::of_experiment(store.queries().clone(), &spec),
         gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),

@@ -99,7 +99,7 @@ async fn every_route_refuses_unauthorised_clients() {
     let sessions = Sessions::in_memory(Arc::new(SystemClock));
     let gate = Gate::new(&e, user, bed.state.secret.as_ref().clone(), sessions, Reach::Network);
     let program = std::env::current_exe().unwrap();
-    let state = State { gate, ..bed.state.clone() };
+    let state = ApiState { gate, ..bed.state.clone() };
     let router = router(state.clone()).merge(super::super::program::router(program, state));
     for path in paths() {
         if OPEN.contains(&path.as_str()) {
