@@ -146,6 +146,7 @@ impl Tracker {
             suspended_since: None,
             // A workload that an earlier manager created may have run.
             ran: made,
+            is_requeued: false,
             in_queue: false,
             queue_why: None,
             never_fits_since: None,
@@ -296,6 +297,7 @@ impl Tracker {
         let was_suspended = std::mem::replace(&mut job.phase, phase) == JobPhase::Suspended;
         if was_suspended && !matches!(job.phase, JobPhase::Suspended | JobPhase::Completed(_)) {
             self.pods.resume(name);
+            job.is_requeued = false;
         }
         match &job.phase {
             JobPhase::Unseen => Vec::new(),

@@ -184,13 +184,17 @@ pub(super) fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Durat
     if pod_end::has_ended(&pod.body) {
         tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
     }
-    if is_over {
-        tracker.mark_pod_completed(&pod.name, now);
-    } else if phase == Some("Running") {
-        tracker.mark_pod_running(&pod.name);
-    }
+    let requeued = match phase {
+        _ if is_over => {
+            tracker.mark_pod_completed(&pod.name, now);
+            None
+        }
+        Some("Running") => tracker.mark_pod_running(&pod.name),
+        _ => None,
+    };
     let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
-    tracker.observe_pod(&pod.name, why, disruption).into_iter().chain(left).collect()
+    let reason = tracker.observe_pod(&pod.name, why, disruption);
+    requeued.into_iter().chain(reason).chain(left).collect()
 }
 
 /// Informs the tracker that a pod is gone.

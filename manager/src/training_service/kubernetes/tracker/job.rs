@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub(super) suspended_since: Option<Duration>,
     /// Set if the workload has run, or may have, since its queue last took it back.
     pub(super) ran: bool,
+    /// Set if the tracker has reported that the queue took the workload back, until the workload may run again.
+    pub(super) is_requeued: bool,
     /// Set if a queue has noticed the workload.
     pub(super) in_queue: bool,
     /// The queue's reason, while it does not let the workload run.
@@ -86,6 +88,15 @@ impl Job {
         let is_idle = self.stop.is_none() && self.is_idle(wanted);
         let since = self.waits_since.filter(|_| is_idle)?;
         Some(self.queried_at.map_or(since + UNSEEN_TIME, |queried_at| queried_at + QUERY_INTERVAL))
+    }
+
+    /// Returns the news that the queue has taken the workload back.
+    pub(super) fn report_requeue(&mut self) -> Act {
+        let why = self.why.get_or_insert_with(|| SUSPENDED.to_owned()).clone();
+        self.is_requeued = true;
+        (self.queried_at, self.reported_why) = (None, Some(why.clone()));
+        let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
+        Act::Report(JobNews::Requeued(JobWaits { trial, attempt, why }))
     }
 
     /// Returns whether the controller has not examined the workload, or has not created all of its pods.

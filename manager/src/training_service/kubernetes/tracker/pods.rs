@@ -28,12 +28,15 @@ impl Tracker {
         }
     }
 
-    /// Handles a running pod. Its workload reports this later, and a queue may take both back before that.
-    pub fn mark_pod_running(&mut self, pod: &str) {
-        let job = self.jobs.get_mut(workload_of(pod));
-        if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
+    /// Handles a running pod. Its workload reports this later, and a queue may take both back before that. The watch of
+    /// pods may also be behind that of workloads, so that the queue has taken the workload back already.
+    pub fn mark_pod_running(&mut self, pod: &str) -> Option<Act> {
+        let job = self.jobs.get_mut(workload_of(pod))?;
+        if job.phase != JobPhase::Suspended {
             job.ran = true;
+            return None;
         }
+        if job.is_requeued { None } else { Some(job.report_requeue()) }
     }
 
     /// Handles whether a pod has started, which its workload need not show: a Job counts only pods that are ready.

@@ -8,7 +8,6 @@ use super::job::{ForcedEnd, SUSPENDED, report_reason};
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::JobPhase;
-use crate::training_service::{JobNews, JobWaits};
 
 impl Tracker {
     /// Handles a workload that is suspended, initially or again.
@@ -25,13 +24,11 @@ impl Tracker {
         job.suspended_since = job.suspended_since.or(Some(now));
         let ran = std::mem::take(&mut job.ran);
         job.why = job.queue_why.clone().or_else(|| job.why.take().filter(|_| !ran));
-        let why = job.why.get_or_insert_with(|| SUSPENDED.to_owned()).clone();
         let mut acts = Vec::new();
         if ran {
-            (job.queried_at, job.reported_why) = (None, Some(why.clone()));
-            let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-            acts.push(Act::Report(JobNews::Requeued(JobWaits { trial, attempt, why })));
+            acts.push(job.report_requeue());
         } else {
+            job.why.get_or_insert_with(|| SUSPENDED.to_owned());
             acts.extend(report_reason(job));
         }
         if !std::mem::replace(&mut self.watches_queue, true) {

@@ -536,6 +536,23 @@ fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
 }
 
 #[test]
+fn a_pod_that_is_seen_to_run_after_the_suspension_ran_before_it() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    let suspended = [waits(SUSPENDED), Act::WatchQueue];
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(2)), suspended);
+    let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
+    let requeued = Act::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    assert_eq!(tracker.mark_pod_running("ja-x"), Some(requeued.clone()));
+    assert_eq!(tracker.mark_pod_running("ja-x"), None, "it is reported once");
+    // The next run is taken back, too.
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(3)), []);
+    assert_eq!(tracker.mark_pod_running("ja-y"), None);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(4)), [requeued]);
+    assert_eq!(tracker.mark_pod_running("ja-y"), None);
+}
+
+#[test]
 fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
     let suspended = [waits(SUSPENDED), Act::WatchQueue];

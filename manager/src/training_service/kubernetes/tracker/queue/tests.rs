@@ -14,6 +14,7 @@ use crate::training_service::kubernetes::workload::job_set::JobSet;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
 use crate::training_service::kubernetes::workload::train_job::TrainJob;
 use crate::training_service::{JobEvent, PodLeft};
+use crate::training_service::{JobNews, JobWaits};
 
 const START_UP: Duration = Duration::from_mins(10);
 
