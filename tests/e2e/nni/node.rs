@@ -209,7 +209,7 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     assert!(ctl(&format!("stop {id}")).contains("Stop experiment success"));
     assert_eq!(entry(&bed)["status"], "STOPPED");
     // The next port may belong to another program, because the trials run on this machine.
-    assert!(ctl("experiment save --path saved.zip").contains("success"));
+    assert!(ctl(&format!("experiment save {id} --path saved")).contains("success"));
     let (_taken, port) = port_before_a_taken_one();
     ctl(&format!("resume {id} -p {port}"));
     assert!(ctl("experiment show").contains(&id));
