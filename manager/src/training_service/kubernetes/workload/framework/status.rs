@@ -77,12 +77,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Wor
     let pod = decisive_pod(status, completion, trigger.unwrap_or(main));
     let containers = pod.as_ref().and_then(|pod| pod.get("containers")?.as_array());
     let container = containers.and_then(|list| decisive(list));
-    // After a node went down, its failed pods contain containers that "exited with 0".
-    let exit_code = container
-        .as_ref()
-        .and_then(|container| container.get("code")?.as_i64())
-        .filter(|code| succeeded || *code != 0)
-        .and_then(|code| i32::try_from(code).ok());
+    let exit_code = exit_code(container.as_ref(), succeeded);
     let reason = container.as_ref().and_then(|container| container.get("reason")?.as_str());
     // The pod's own reason and message, if its containers were not the cause of the end.
     let of_pod = |field: &str| pod.as_ref().and_then(|pod| pod.get(field)?.as_str());
@@ -126,6 +121,13 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Wor
         Some(taken) => outcome.with_disruption(taken),
         None => outcome,
     }
+}
+
+/// Returns the exit code of the container that decided. `None` for a failure with code 0: after a node went down, its
+/// failed pods contain containers that "exited with 0".
+fn exit_code(container: Option<&Value>, succeeded: bool) -> Option<i32> {
+    let code = container?.get("code")?.as_i64()?;
+    if succeeded || code != 0 { i32::try_from(code).ok() } else { None }
 }
 
 /// Returns the status of the pod that ended the Framework, or else of the pod `(role, index)`.
