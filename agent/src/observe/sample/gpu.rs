@@ -1,7 +1,7 @@
 //! Reads NVIDIA GPUs from the output of one long-running `nvidia-smi --query-gpu`.
 //!
 //! A driver call can block permanently, so this process calls nothing of NVIDIA's. The supervisor starts
-//! [`ProbeCommand`] through the reaper, passes its lines to [`parse_row`] and [`Board::enter`], and performs the
+//! [`ProbeCommand`] through the reaper, passes its lines to [`parse_row`] and [`Board::add_row`], and performs the
 //! actions of [`Probe::step`]. This module is pure: it uses no process and no clock.
 //!
 //! Only device-level readings are used. The driver does not know PID namespaces. Inside a pod, it therefore reports the
