@@ -206,7 +206,7 @@ def test_errors_speak_of_the_configuration_and_not_of_the_command_line(tmp_path)
     assert str(caught.value).startswith("the configuration: 2 problems\n") and "column" not in str(caught.value)
     with pytest.raises(tk.ConfigurationError) as caught:
         of(REPORT, tmp_path).run(port=80000)
-    assert str(caught.value) == "invalid value '80000' for '--port <PORT>': 80000 is not in 0..=65535"
+    assert str(caught.value) == "invalid value '80000' for '--port <PORT>': expected a number from 0 to 65535"
 
 
 def test_a_port_in_use_is_named(tmp_path):
