@@ -173,15 +173,8 @@ enum Command {
         /// Address to listen on.
         #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]
         host: String,
-        /// Port to listen on; 0 selects a free port.
-        #[arg(
-            long,
-            default_value_t = 8080,
-            value_parser = integer::<u16>(ANY_PORT),
-            allow_negative_numbers = true,
-            env = "TRIAL_MANAGER_PORT"
-        )]
-        port: u16,
+        #[command(flatten)]
+        port: PortArg,
         #[command(flatten)]
         place: ask::ExperimentArgs,
     },
@@ -258,10 +251,7 @@ enum OnTerm {
 }
 
 #[derive(Debug, Args)]
-struct Common {
-    /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else all addresses].
-    #[arg(long, env = "TRIAL_MANAGER_HOST")]
-    host: Option<String>,
+struct PortArg {
     /// Port to listen on; 0 selects a free port.
     #[arg(
         long,
@@ -271,6 +261,15 @@ struct Common {
         env = "TRIAL_MANAGER_PORT"
     )]
     port: u16,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else all addresses].
+    #[arg(long, env = "TRIAL_MANAGER_HOST")]
+    host: Option<String>,
+    #[command(flatten)]
+    port: PortArg,
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -448,7 +447,9 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
         Command::Metrics { trial, name, options } => Invocation::Metrics(trial, name, options),
         Command::Top { id, place } => Invocation::Top(place.of(id)),
         Command::Open { id, print, place } => Invocation::Open(print, place.of(id)),
-        Command::Serve { id, host, port, place } => Invocation::Serve(host, port, place.of(id)),
+        Command::Serve { id, host, port, place } => {
+            Invocation::Serve(host, port.port, place.of(id))
+        }
         Command::Completions { shell } => {
             let program = std::env::args().next().unwrap_or_default();
             let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);

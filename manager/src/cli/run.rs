@@ -23,7 +23,7 @@ pub(super) fn settings(common: Common) -> Settings {
     Settings {
         data_dir: data_dir(common.data_dir),
         host: common.host,
-        port: common.port,
+        port: common.port.port,
         agent: common.agent,
         legacy_port: common.legacy_port,
         lease: Duration::from_secs(common.lease),
