@@ -7,6 +7,22 @@ use trialkeeper_tests::{BOUND, Browser, TestBed, axe, seed};
 const FOUND: &str = "return axe.run(document).then(({ violations }) =>
   violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`));";
 
+/// Returns the violations of a page, narrow and dark, and wide and light. `ready` is a script that returns `true` once
+/// the page is complete.
+fn violations(browser: &Browser, axe: &str, (url, path): (&str, &str), ready: &str) -> Vec<String> {
+    browser.open(&format!("{url}{path}"));
+    browser.wait(path, BOUND, ready);
+    browser.script(axe);
+    let mut violations = Vec::new();
+    for (width, dark) in [(360, true), (1280, false)] {
+        browser.set_viewport(width, 900, dark);
+        for found in browser.script(FOUND).as_array().unwrap() {
+            violations.push(format!("{path} at {width}, dark: {dark}: {found}"));
+        }
+    }
+    violations
+}
+
 #[test]
 #[ignore = "needs a browser and npm"]
 fn every_page_is_accessible() {
@@ -16,17 +32,7 @@ fn every_page_is_accessible() {
     let (_serving, url) = bed.serve("small");
     let token = std::fs::read_to_string(bed.data().join("small/user.token")).unwrap();
     let mut problems = Vec::new();
-    let mut look = |path: &str, ready: &str| {
-        browser.open(&format!("{url}{path}"));
-        browser.wait(path, BOUND, ready);
-        browser.script(&axe);
-        for (width, dark) in [(360, true), (1280, false)] {
-            browser.set_viewport(width, 900, dark);
-            for found in browser.script(FOUND).as_array().unwrap() {
-                problems.push(format!("{path} at {width}, dark: {dark}: {found}"));
-            }
-        }
-    };
+    let mut look = |path, ready| problems.extend(violations(&browser, &axe, (&url, path), ready));
     let drawn = "return document.querySelectorAll('figure canvas').length >= 2";
     let there = "return document.querySelector('h1') !== null";
     let curves = "return document.querySelector('figure canvas') !== null";
@@ -77,15 +83,7 @@ fn every_page_of_the_home_is_accessible() {
         ("/compare?experiment=first&experiment=second", plots),
         ("/about/first", there),
     ] {
-        browser.open(&format!("{url}{path}"));
-        browser.wait(path, BOUND, ready);
-        browser.script(&axe);
-        for (width, dark) in [(360, true), (1280, false)] {
-            browser.set_viewport(width, 900, dark);
-            for found in browser.script(FOUND).as_array().unwrap() {
-                problems.push(format!("{path} at {width}, dark: {dark}: {found}"));
-            }
-        }
+        problems.extend(violations(&browser, &axe, (&url, path), ready));
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
