@@ -36,7 +36,8 @@ impl Tracker {
             job.ran = true;
             return None;
         }
-        if job.is_requeued { None } else { Some(job.report_requeue()) }
+        let is_over = job.stop.is_some() || job.handed_over.is_some();
+        if job.is_requeued || is_over { None } else { Some(job.report_requeue()) }
     }
 
     /// Handles whether a pod has started, which its workload need not show: a Job counts only pods that are ready.

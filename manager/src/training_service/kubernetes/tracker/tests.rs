@@ -553,6 +553,16 @@ fn a_pod_that_is_seen_to_run_after_the_suspension_ran_before_it() {
 }
 
 #[test]
+fn a_queue_takes_back_no_trial_that_has_ended() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    assert_eq!(tracker.hand_over(&trial("a"), at(2)), []);
+    let stop = [Act::Stop("ja".to_owned())];
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), stop);
+    assert_eq!(tracker.mark_pod_running("ja-x"), None);
+}
+
+#[test]
 fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
     let suspended = [waits(SUSPENDED), Act::WatchQueue];
