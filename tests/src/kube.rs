@@ -4,6 +4,7 @@
 //!
 //! The server knows nothing of the manager: it serves any client of the protocol.
 
+mod admission;
 mod api;
 mod containers;
 mod controller;

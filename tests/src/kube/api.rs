@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
 use super::objects::{Deletion, Refusal, fits, merge, text};
-use super::{Shared, TOKEN, pods, schema, trainer};
+use super::{Shared, TOKEN, admission, pods, schema, trainer};
 
 /// The time between two bookmarks of an idle watch.
 const BOOKMARK_INTERVAL: Duration = Duration::from_millis(500);
@@ -361,16 +361,8 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
         "POST" => {
             let name = text(&request.body, "/metadata/name");
             let mut object = request.body.clone();
-            if plural == "frameworks"
-                && let Err(problem) = schema::admit(&mut object)
-            {
-                let what = format!("Framework \"{name}\" is invalid: {problem}");
-                return refusal(422, "Invalid", &what);
-            }
-            if plural == "trainjobs"
-                && let Err(what) = trainer::admit(shared, &object)
-            {
-                return refusal(403, "Forbidden", &what);
+            if let Err(refusal) = admit(shared, plural, &mut object) {
+                return refusal;
             }
             if request.query("dryRun") == Some("All") {
                 return Answer::Whole(201, object);
@@ -396,6 +388,23 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
         }
         other => refusal(405, "MethodNotAllowed", other),
     }
+}
+
+/// Fills in the defaults of a new object, or refuses the object.
+fn admit(shared: &Shared, plural: &str, object: &mut Value) -> Result<(), Answer> {
+    let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+    if plural == "trainjobs" {
+        return trainer::admit(shared, object).map_err(|what| refusal(403, "Forbidden", &what));
+    }
+    let admitted = match plural {
+        "frameworks" => schema::admit(object),
+        "jobs" => admission::admit_job(object),
+        "pods" => admission::admit_pod_spec(&object["spec"], "spec"),
+        _ => Ok(()),
+    };
+    let invalid =
+        |problem| refusal(422, "Invalid", &format!("{kind} \"{name}\" is invalid: {problem}"));
+    admitted.map_err(invalid)
 }
 
 fn item(shared: &Arc<Shared>, request: &Request, plural: &str, name: &str) -> Answer {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::objects::{Deletion, is_being_deleted, text};
+use super::{Shared, admission};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -40,7 +40,9 @@ struct Run {
 impl Run {
     fn play(&self) {
         let suspended = self.is_suspended();
-        let jobs: Vec<String> = self.roles().map(|role| self.make(role, suspended)).collect();
+        let jobs = self.roles().map(|role| self.make(role, suspended));
+        // The real controller repeats a refused request, and writes no status until it succeeds.
+        let Ok(jobs) = jobs.collect::<Result<Vec<String>, String>>() else { return };
         let mut written = Value::Null;
         while !self.is_over() {
             let suspended = self.is_suspended();
@@ -86,8 +88,8 @@ impl Run {
         self.set["spec"]["replicatedJobs"].as_array().into_iter().flatten()
     }
 
-    /// Creates the Job of a role and returns its name.
-    fn make(&self, role: &Value, suspended: bool) -> String {
+    /// Creates the Job of a role and returns its name, unless the API server refuses the Job.
+    fn make(&self, role: &Value, suspended: bool) -> Result<String, String> {
         let name = format!("{}-{}-0", self.name, text(role, "/name"));
         let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "lab"}});
         job["metadata"]["labels"] = json!({
@@ -100,10 +102,15 @@ impl Run {
         }]);
         job["spec"] = role["template"]["spec"].clone();
         job["spec"]["suspend"] = Value::Bool(suspended);
+        if job["spec"]["completionMode"].is_null() {
+            // The default of JobSet's webhook.
+            job["spec"]["completionMode"] = json!("Indexed");
+        }
         job["spec"]["template"]["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] =
             Value::from(self.name.as_str());
+        admission::admit_job(&mut job)?;
         drop(self.shared.objects.create("jobs", job));
-        name
+        Ok(name)
     }
 
     fn suspend(&self, job: &str, suspend: bool) {

@@ -151,7 +151,10 @@ impl Workload for JobSet {
             "containers": [{"name": CONTAINER_NAME, "image": "none"}],
         }});
         // A queue that also admits JobSets without a queue label may resume this one, but it has no pods to create.
-        let body = json!({"parallelism": 0, "backoffLimit": 0, "template": pod});
+        // JobSet's own default is `Indexed`, with which the API server requires `completions`.
+        let body = json!({
+            "parallelism": 0, "completionMode": "NonIndexed", "backoffLimit": 0, "template": pod,
+        });
         json!({
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
