@@ -5,6 +5,8 @@ pub mod queue;
 
 use std::time::Duration;
 
+use serde_json::Value;
+use tokio::time::Instant;
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
@@ -299,11 +301,7 @@ async fn controller(
     let probe = workload.probe(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
     let shared = workload.shared_by_probe(experiment, cluster.namespace());
-    for (resource, object) in &shared {
-        with_retries(|| cluster.create(*resource, object)).await?;
-    }
-    let made = with_retries(|| cluster.create(workload.resource(), &probe)).await;
-    let noticed = match made {
+    let noticed = match create_probe(cluster, workload, &shared, &probe).await {
         Ok(()) => tokio::time::timeout(NOTICE_TIMEOUT, noticed(cluster, workload, name)).await,
         Err(error) => Ok(Err(error)),
     };
@@ -318,11 +316,43 @@ async fn controller(
             kind: workload.resource().kind,
             namespace: cluster.namespace().to_owned(),
         }),
+        // A policy or a quota refuses the probe. This does not apply to trials, whose object has passed the dry run.
+        Ok(Err(error @ (Error::NotAllowed { .. } | Error::Refused { .. }))) => {
+            let controller = workload.controller();
+            warn!(
+                "cannot check whether {controller} is at work, because the object for this check was refused: {error}"
+            );
+            Ok(())
+        }
         Ok(seen) => {
             seen?;
             deleted?;
             Ok(())
         }
+    }
+}
+
+/// Creates the probe, after the objects that it needs.
+async fn create_probe(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    shared: &[(Resource, Value)],
+    probe: &Value,
+) -> Result<(), Error> {
+    for (resource, object) in shared {
+        with_retries(|| cluster.create(*resource, object)).await?;
+    }
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+    let deadline = Instant::now() + NOTICE_TIMEOUT;
+    loop {
+        let created = with_retries(|| cluster.create(workload.resource(), probe)).await;
+        match created {
+            // A webhook does not see the shared objects at once.
+            Err(error)
+                if workload.lacks_shared(&error.to_string()) && Instant::now() < deadline => {}
+            created => return created,
+        }
+        tokio::time::sleep(backoff.next_pause()).await;
     }
 }
 

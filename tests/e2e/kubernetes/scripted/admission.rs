@@ -58,6 +58,24 @@ fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
 }
 
 #[test]
+fn a_refusal_of_the_controller_s_test_stops_no_search() {
+    for message in [
+        "jobs.batch \"x\" is forbidden: exceeded quota: small, requested: count/jobs.batch=1",
+        "admission webhook \"validate.kyverno.svc-fail\" denied the request: image `none` is not allowed",
+    ] {
+        let bed = TestBed::new();
+        let kube = cluster(&bed);
+        kube.fail("POST jobs", 403, 1, message);
+        let outcome = run(&bed, &search(&bed, &kube, 1));
+        outcome.expect_done(1, 0);
+        for words in ["cannot check whether", message] {
+            assert!(outcome.stderr.contains(words), "{words:?} is not in {}", outcome.stderr);
+        }
+        kube.wait_until_empty();
+    }
+}
+
+#[test]
 fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let bed = TestBed::new();
     let kube = cluster(&bed);

@@ -35,6 +35,20 @@ fn a_search_has_one_runtime_that_is_deleted_after_its_trials() {
 }
 
 #[test]
+fn a_webhook_that_does_not_know_a_new_runtime_yet_stops_no_search() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let message = "admission webhook \"validator.trainjob.trainer.kubeflow.org\" denied the request: spec.runtimeRef: \
+                   Invalid value: specified trainingRuntime must be created before the TrainJob is created";
+    // The first request is that of the test of the controller.
+    kube.fail("POST trainjobs", 403, 2, message);
+    let outcome = run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({})));
+    outcome.expect_done(1, 0);
+    assert!(!outcome.stderr.contains("cannot check whether"), "{}", outcome.stderr);
+    kube.wait_until_empty();
+}
+
+#[test]
 fn a_failing_train_job_fails_its_trial_with_its_exit_code_and_output() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
