@@ -60,10 +60,13 @@ const OUTAGE_TIMEOUT: Duration = Duration::from_secs(10);
 const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The interval between checks for remaining pods of a deleted workload. `POD_MARGIN` is the time that they may take
-/// beyond their own grace period.
-const POD_POLL: Duration = Duration::from_millis(250);
+/// The first and the longest pause between two requests for the remaining pods of a deleted workload. Most pods end
+/// within a second, and hundreds of stopped trials may wait at a time for the end of a long grace period.
+const POD_POLL: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
+/// The time that the pods of a deleted workload may take beyond their own grace period.
 const POD_MARGIN: Duration = Duration::from_mins(1);
+/// The interval between checks of the tracker's own state.
+const STATE_POLL: Duration = Duration::from_millis(25);
 /// The pause of the timekeeper, whose deadlines are seconds away. Every event may move one closer, and each look at the
 /// deadlines reads all workloads: without the pause, hundreds of concurrent trials cost a fifth of the processor time.
 const TIMEKEEPER_PAUSE: Duration = Duration::from_millis(250);
@@ -273,7 +276,7 @@ impl TrainingService for KubernetesService {
             && self.shared.tracker().has_handed_over()
             && Instant::now() < until
         {
-            tokio::time::sleep(POD_POLL / 10).await;
+            tokio::time::sleep(STATE_POLL).await;
         }
         self.shared.closing.cancel();
         self.shared.tasks.close();
@@ -466,7 +469,7 @@ impl Shared {
         let pods = self.pods_of(name).await?;
         let until = Instant::now() + WATCH_LAG;
         while self.tracker().lacks_end(name, &pods) && Instant::now() < until {
-            let pause = tokio::time::sleep(POD_POLL / 10);
+            let pause = tokio::time::sleep(STATE_POLL);
             self.closing.run_until_cancelled(pause).await?;
         }
         Some(self.tracker().with_ended_pods(name, pods))

@@ -12,6 +12,7 @@ use super::tracker::Act;
 use super::watching::Watched;
 use super::workload::StopRequest;
 use super::{POD_POLL, Settings, Shared, cleanup, manifest, pod_end};
+use crate::util::backoff::Backoff;
 
 impl Shared {
     /// Carries out the tracker's actions. Requests run in tasks of their own, and each returns the actions that follow.
@@ -130,11 +131,13 @@ impl Shared {
     /// Waits until the pods of a deleted workload are gone.
     async fn await_pods(&self, name: &str) -> Vec<Act> {
         let until = Instant::now() + self.ending_time();
+        let [first, longest] = POD_POLL;
+        let mut backoff = Backoff::new(first, longest);
         while let Some(pods) = self.pods_of(name).await
             && !pods.is_empty()
             && Instant::now() < until
         {
-            let pause = tokio::time::sleep(POD_POLL);
+            let pause = tokio::time::sleep(backoff.next_pause());
             if self.closing.run_until_cancelled(pause).await.is_none() {
                 break;
             }
