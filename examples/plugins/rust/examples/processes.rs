@@ -4,16 +4,26 @@
 //! more features. The setting `jobs` is the number of jobs that a hybrid search may run here at a time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use trialkeeper_service::{
     Gone, Job, ServiceError, Setup, State, TrainingService, agent_lives, serve,
 };
+
+/// A shell script that becomes the agent as soon as its pid is recorded. If this process dies before that, `read` fails
+/// and the job never starts. So no job can start unrecorded, and then start again.
+const SCRIPT: &str = r#"read -r _ && exec "$@" </dev/null"#;
+
+/// The maximum time that an agent takes from its start to its lock.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Processes {
     /// The jobs that this process has started, by their handles.
@@ -32,14 +42,7 @@ impl Processes {
 
     fn state_of(&self, handle: &str, job: &Job) -> State {
         let mut children = self.children.lock().expect("no other thread panics");
-        let status = children.get_mut(handle).map(Child::try_wait);
-        match status {
-            // The job was started twice because the first agent did not hold its lock yet. The second agent
-            // has ended because of the lock.
-            Some(Ok(Some(_))) if agent_lives(&job.folder) => {
-                children.remove(handle);
-                State::Running
-            }
+        match children.get_mut(handle).map(Child::try_wait) {
             Some(Ok(Some(status))) => State::Gone(Gone::of(status)),
             Some(_) => State::Running,
             // An earlier process of this service has started the job.
@@ -59,28 +62,39 @@ impl TrainingService for Processes {
     }
 
     fn start(&self, job: &Job) -> Result<String, ServiceError> {
-        let mut command = Command::new(&job.argv[0]);
-        command.args(&job.argv[1..]).current_dir(&job.folder).stdin(Stdio::null());
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT, "sh"]).args(&job.argv).current_dir(&job.folder);
         // A process group of its own, because the job outlives this process.
-        let child = command.process_group(0).spawn();
-        let child = child.map_err(|error| ServiceError::Transient(error.to_string()))?;
+        let child = command.stdin(Stdio::piped()).process_group(0).spawn();
+        let mut child = child.map_err(transient)?;
         let handle = child.id().to_string();
+        let shell = child.stdin.take();
         self.children.lock().expect("no other thread panics").insert(handle.clone(), child);
+        let record = format!("{handle} {}", job.attempt);
+        std::fs::write(job.folder.join("process"), record).map_err(transient)?;
+        if let Some(mut shell) = shell {
+            shell.write_all(b"start\n").map_err(transient)?;
+        }
         Ok(handle)
     }
 
     fn find(&self, job: &Job) -> Result<Option<String>, ServiceError> {
-        // The lock file contains the agent's process id and attempt, also after the agent's end.
-        let lock = std::fs::read_to_string(job.folder.join("spool/lock")).unwrap_or_default();
-        let mut words = lock.split_whitespace();
-        let handle = words.next().map(str::to_owned);
-        Ok(handle.filter(|_| words.next() == Some(job.attempt.as_str())))
+        let Some(pid) = recorded_pid(&job.folder.join("process"), &job.attempt) else {
+            return Ok(None);
+        };
+        let end = Instant::now() + START_TIMEOUT;
+        // The agent's lock contains its pid and its attempt, also after the agent's end.
+        while recorded_pid(&job.folder.join("spool/lock"), &job.attempt).is_none() {
+            if !Path::new("/proc").join(&pid).exists() || Instant::now() > end {
+                return Ok(None);
+            }
+            thread::park_timeout(Duration::from_millis(10));
+        }
+        Ok(Some(pid))
     }
 
     fn stop(&self, handle: &str, job: &Job, force: bool) -> Result<(), ServiceError> {
-        // The lock file contains the agent that runs the trial.
-        let agent = self.find(job)?.unwrap_or_else(|| handle.to_owned());
-        if let Some(pid) = agent.parse().ok().filter(|_| agent_lives(&job.folder)) {
+        if let Some(pid) = handle.parse().ok().filter(|_| agent_lives(&job.folder)) {
             let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
             // Ignored: the process may have ended.
             kill(Pid::from_raw(pid), signal).ok();
@@ -96,6 +110,19 @@ impl TrainingService for Processes {
     fn room(&self, living: usize) -> Option<u64> {
         Some(self.jobs?.saturating_sub(u64::try_from(living).unwrap_or(u64::MAX)))
     }
+}
+
+/// Returns the process id in a file with the text `PID ATTEMPT …`. `None`: the file is absent, or of another attempt.
+fn recorded_pid(file: &Path, attempt: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let mut words = text.split_whitespace();
+    let pid = words.next()?;
+    (words.next() == Some(attempt)).then(|| pid.to_owned())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the argument of `map_err`")]
+fn transient(error: io::Error) -> ServiceError {
+    ServiceError::Transient(error.to_string())
 }
 
 fn main() -> ExitCode {
