@@ -60,13 +60,16 @@ pub(super) fn memory_figures(observed: &Observations) -> String {
     }
 }
 
-/// Returns the last line of standard error, or else of standard output, for the end of a sentence.
+/// Returns the exception or the last line of standard error, or else of standard output, for the end of a sentence.
 pub(super) fn last_output(observed: &Observations) -> String {
     let tails = [&observed.stderr_tail, &observed.stdout_tail];
-    match tails.iter().find_map(|tail| phrases::last_line(tail)) {
-        Some(line) => format!("; its last output was {line:?}"),
-        None => String::new(),
-    }
+    let of = |find: fn(&[u8]) -> Option<String>| tails.iter().find_map(|tail| find(tail));
+    let (kind, line) = match (of(phrases::exception), of(phrases::last_line)) {
+        (Some(line), _) => ("error", line),
+        (None, Some(line)) => ("output", line),
+        (None, None) => return String::new(),
+    };
+    format!("; its last {kind} was {line:?}")
 }
 
 pub(super) fn evidence(observed: &Observations) -> Evidence {

@@ -11,6 +11,9 @@ const SEARCHED_BYTES: usize = 16 * 1024;
 /// The maximum length of a quoted last line, in characters.
 const QUOTED_CHARS: usize = 300;
 
+/// The maximum number of lines after the first line of an exception that ended the trial.
+const MAX_EXCEPTION_LINES: usize = 8;
+
 /// A hint at the cause of the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hint {
@@ -89,6 +92,19 @@ pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     });
     let last = places.reduce(|best, next| if next.0 > best.0 { next } else { best });
     last.map(|(_, hint)| hint)
+}
+
+/// Returns the first line of the exception in the Python traceback that ends `tail`. Some exceptions have several lines,
+/// such as those of a failed CUDA kernel, and only the first line names the error.
+pub(super) fn exception(tail: &[u8]) -> Option<String> {
+    let traceback = &tail[memmem::rfind(tail, b"Traceback (most recent call last):")?..];
+    let mut lines = traceback.trim_ascii_end().split(|byte| *byte == b'\n');
+    let line = lines.find(|line| {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or(line);
+        !name.contains(&b' ') && (name.ends_with(b"Error") || name.ends_with(b"Exception"))
+    })?;
+    // Much output after the exception shows that the trial survived it.
+    if lines.count() > MAX_EXCEPTION_LINES { None } else { last_line(line) }
 }
 
 /// Returns the last line with text for the user, without colours and control characters, at most [`QUOTED_CHARS`] long.
@@ -188,6 +204,33 @@ mod tests {
     }
 
     #[test]
+    fn the_exception_is_that_of_the_last_traceback() {
+        let traceback =
+            "Traceback (most recent call last):\n  File \"t.py\", line 1\n    x: Error\n";
+        let cuda = "torch.AcceleratorError: CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'\n\nCompile with\n";
+        let long_ago = format!("KeyError: 3\n{}", "fine\n".repeat(9));
+        #[rustfmt::skip]
+        let table: [(&str, &str, Option<&str>); 8] = [
+            ("one line",             "KeyError: 3\n",                         Some("KeyError: 3")),
+            ("no message",           "AssertionError\n",                      Some("AssertionError")),
+            ("several lines",        cuda,                                    Some("torch.AcceleratorError: CUDA error: device-side assert triggered")),
+            ("a line of another",    "INFO: bye\nmy.OwnException: x\nend\n",  Some("my.OwnException: x")),
+            ("two tracebacks",       "KeyError: 3\n\nTraceback (most recent call last):\n  y\nValueError: 4\n", Some("ValueError: 4")),
+            ("an unusual name",      "KeyboardInterrupt\n",                   None),
+            ("a survived exception", &long_ago,                               None),
+            ("words that end so",    "this is no Error: x\n",                 None),
+        ];
+        for (case, end, expected) in table {
+            assert_eq!(
+                exception(format!("{traceback}{end}").as_bytes()).as_deref(),
+                expected,
+                "{case}"
+            );
+        }
+        assert_eq!(exception(b"KeyError: 3\n"), None);
+    }
+
+    #[test]
     fn a_tail_begins_with_a_line() {
         #[rustfmt::skip]
         let table: [(&str, &str, usize, &str); 6] = [
@@ -208,7 +251,7 @@ mod tests {
         fn the_tail_of_random_bytes_is_bounded(bytes: Vec<u8>, max in 0..100_usize) {
             prop_assert!(tail(&bytes, max).len() <= max);
             hint(&bytes, &ALL);
-            if let Some(line) = last_line(&bytes) {
+            for line in [last_line(&bytes), exception(&bytes)].into_iter().flatten() {
                 prop_assert!(line.chars().count() <= QUOTED_CHARS);
             }
         }

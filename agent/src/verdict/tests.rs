@@ -159,6 +159,7 @@ fn the_message_gives_the_cause_and_the_remedy() {
         (code(0), "The trial succeeded."),
         (saying(code(3), "\u{1b}[31mboom\u{1b}[0m\n"), "The trial exited with code 3; its last output was \"boom\"."),
         (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last output was \"KeyError: 'x'\"."),
+        (saying(code(1), "Traceback (most recent call last):\nOSError: x\nof y\n"), "The trial exited with code 1; its last error was \"OSError: x\"."),
         (kills(code(0), 0, 2), "The trial succeeded, though the kernel killed 2 of its processes for memory."),
         (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (its container used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
         (signal(11), "The trial was ended by SIGSEGV, which trialkeeper did not send: a native library crashed, or was built for another processor."),
