@@ -35,6 +35,25 @@ fn a_full_row_is_read() {
 }
 
 #[test]
+fn recorded_output_is_read() {
+    let rows: Vec<_> =
+        include_str!("../../../../fixtures/gpu/h200/rows.csv").lines().map(reading).collect();
+    assert_eq!(rows.len(), 4);
+    for gpu in rows {
+        assert_eq!((gpu.index, gpu.name.as_deref()), (0, Some("NVIDIA H200")));
+        assert_eq!((gpu.utilization_percent, gpu.memory_used_bytes), (Some(0.0), Some(0)));
+        assert_eq!(gpu.memory_total_bytes, Some(143_771 * MIB));
+        assert!(gpu.power_watts.is_some_and(|watts| (80.0..84.0).contains(&watts)), "{gpu:?}");
+        assert_eq!((gpu.power_limit_watts, gpu.sm_clock_mhz), (Some(700.0), Some(345)));
+        assert_eq!((gpu.ecc_uncorrected, gpu.mig_enabled), (Some(0), Some(false)));
+    }
+    let no_gpu = include_str!("../../../../fixtures/gpu/h200/no_such_gpu.txt");
+    assert!(matches!(parse_row(no_gpu), Row::Gone { line } if line == "No devices were found"));
+    let other = include_str!("../../../../fixtures/gpu/h200/unknown_field.txt");
+    assert!(other.lines().all(|line| parse_row(line) == Row::Other));
+}
+
+#[test]
 fn unreadable_values_are_absent_and_never_zero() {
     #[rustfmt::skip]
     let table = [
