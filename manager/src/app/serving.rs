@@ -97,7 +97,7 @@ impl Serving {
 fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
     match service.room() {
         Some(room) if room < wanted => {
-            warn!("the training service has room for {room} trials at a time, not for {wanted}");
+            warn!("the training service has room for {room} of {wanted} trials at a time");
             room
         }
         _ => wanted,

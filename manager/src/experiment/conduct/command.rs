@@ -161,7 +161,7 @@ impl CommandHandler<'_> {
             let room = self.launcher.service().room();
             if let Some(room) = room.filter(|room| concurrency > *room) {
                 let why = format!(
-                    "the training service has room for {room} trials at a time, not for {concurrency}"
+                    "the training service has room for {room} of {concurrency} trials at a time"
                 );
                 return Err(Refused::Wrong(why));
             }

@@ -60,7 +60,7 @@ async fn the_concurrency_is_limited_by_the_room_of_the_service() {
         bed.handle.command(Command::Limit(limits)).await.map_err(|refused| refused.to_string())
     };
     let refused = limit(3).await.unwrap_err();
-    assert_eq!(refused, "the training service has room for 2 trials at a time, not for 3");
+    assert_eq!(refused, "the training service has room for 2 of 3 trials at a time");
     limit(2).await.unwrap();
 }
 
