@@ -41,8 +41,7 @@ pub(super) fn admit_job(job: &mut Value) -> Result<(), String> {
         }
     }
     admit_failure_policy(spec)?;
-    admit_labels(&pod["metadata"], "spec.template.metadata")?;
-    admit_pod_spec(&pod["spec"], "spec.template.spec")
+    admit_pod(pod).map_err(|problem| format!("spec.template.{problem}"))
 }
 
 fn admit_failure_policy(spec: &Value) -> Result<(), String> {
@@ -86,8 +85,20 @@ fn admit_failure_policy(spec: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns an error if the API server would refuse a pod of this specification.
-pub(super) fn admit_pod_spec(spec: &Value, at: &str) -> Result<(), String> {
+/// Returns an error if the API server would refuse the pod.
+pub(super) fn admit_pod(pod: &Value) -> Result<(), String> {
+    admit_labels(&pod["metadata"], "metadata")?;
+    admit_pod_spec(&pod["spec"], "spec")
+}
+
+/// Panics if the API server would refuse the pod of a controller.
+pub(super) fn expect_valid(pod: &Value) {
+    if let Err(problem) = admit_pod(pod) {
+        panic!("Pod {} is invalid: {problem}", pod["metadata"]["name"]);
+    }
+}
+
+fn admit_pod_spec(spec: &Value, at: &str) -> Result<(), String> {
     let mut volumes = HashSet::new();
     for volume in items(spec, &["volumes"]) {
         let name = text(volume, "/name");

@@ -399,7 +399,7 @@ fn admit(shared: &Shared, plural: &str, object: &mut Value) -> Result<(), Answer
     let admitted = match plural {
         "frameworks" => schema::admit(object),
         "jobs" => admission::admit_job(object),
-        "pods" => admission::admit_pod_spec(&object["spec"], "spec"),
+        "pods" => admission::admit_pod(object),
         _ => Ok(()),
     };
     let invalid =

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::objects::{Deletion, FOREGROUND, is_being_deleted, text};
-use super::{Shared, pods};
+use super::{Shared, admission, pods};
 
 /// The interval between two checks for a change.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -195,6 +195,7 @@ impl FrameworkRun<'_> {
             "spec": role.pointer("/task/pod/spec"),
             "status": status,
         });
+        admission::expect_valid(&object);
         drop(self.shared.objects.create("pods", object));
     }
 

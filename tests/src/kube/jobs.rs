@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::controller::{self, Behavior};
 use super::objects::{is_being_deleted, text};
 use super::volumes::Mounted;
-use super::{Shared, processes};
+use super::{Shared, admission, processes};
 
 mod player;
 
@@ -196,6 +196,7 @@ impl<'a> Run<'a> {
         object["spec"] = self.job["spec"]["template"]["spec"].clone();
         // A pod on a node gets a grace period when it is deleted.
         object["spec"]["nodeName"] = Value::from("node1");
+        admission::expect_valid(&object);
         self.pace(player::POD_MS);
         let pod = self.shared.objects.create("pods", object).ok()?;
         self.pace(player::START_MS);

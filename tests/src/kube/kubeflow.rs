@@ -16,7 +16,7 @@ use super::controller::Behavior;
 use super::jobs::{fill_in_fields, leave_node};
 use super::objects::{is_being_deleted, text};
 use super::volumes::Mounted;
-use super::{Shared, processes};
+use super::{Shared, admission, processes};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -216,6 +216,7 @@ impl<'a> Run<'a> {
         object["spec"]["restartPolicy"] = replica["restartPolicy"].clone();
         let container = &object["spec"]["containers"][0]["name"];
         assert_eq!(*container, self.kind.3, "the operator's webhook requires this name");
+        admission::expect_valid(&object);
         let pod = self.shared.objects.create("pods", object).ok()?;
         let mut spec = pod["spec"].clone();
         fill_in_fields(self.shared, &mut spec, &pod);
