@@ -313,7 +313,8 @@ impl Pods {
         let metrics = fields.string("metricsFrom")?;
         let main =
             metrics.as_deref().map(|name| name.split_once(':').map_or(name, |(name, _)| name));
-        let (roles, paths) = role::read(fields, inherited, template.as_ref(), main, base)?;
+        let (roles, paths) =
+            role::read(workload, fields, inherited, template.as_ref(), main, base)?;
         let workload = workload::for_roles(workload, &roles);
         if workload == WorkloadKind::JobSet && template.is_some() {
             let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::super::inherited::{Inherited, no_command};
+use super::kind::WorkloadKind;
 use super::{syntax, template};
 use crate::config::base::Base;
 use crate::config::document::kind;
@@ -58,6 +59,7 @@ pub(super) const FIELDS: [&str; 9] = [
 
 /// Reads the roles of the file and of its template, each with the field that holds its command.
 pub(super) fn read(
+    workload: WorkloadKind,
     fields: &mut Section,
     inherited: &Inherited,
     framework: Option<&Value>,
@@ -65,7 +67,7 @@ pub(super) fn read(
     base: Base<'_>,
 ) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
     let path = fields.at("taskRoles");
-    let templates = template::roles(framework)?;
+    let templates = template::roles(workload, framework)?;
     let listed = match fields.take("taskRoles") {
         Some(Value::Array(list)) if !list.is_empty() => list,
         None if !templates.is_empty() => {

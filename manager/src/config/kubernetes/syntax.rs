@@ -47,30 +47,34 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
     })
 }
 
-/// Refuses fields of `value` that are missing in `typed`, which was read from `value`. They would have no effect.
-pub(super) fn no_unknown(at: &str, value: &Value, typed: &impl Serialize) -> Result<(), Problem> {
+/// Refuses fields of `value` that are missing in `typed`, which was read from `value`, with the message `what`.
+pub(super) fn no_unknown(
+    at: &str,
+    value: &Value,
+    typed: &impl Serialize,
+    what: &str,
+) -> Result<(), Problem> {
     let read = serde_json::to_value(typed).unwrap_or_default();
-    compare(at, value, &read)
+    compare(at, value, &read, what)
 }
 
-fn compare(at: &str, value: &Value, read: &Value) -> Result<(), Problem> {
+fn compare(at: &str, value: &Value, read: &Value, what: &str) -> Result<(), Problem> {
     match (value, read) {
         (Value::Object(members), Value::Object(known)) => {
             for (name, member) in members.iter().filter(|(_, member)| !member.is_null()) {
                 let at = format!("{at}.{name}");
                 let Some(read) = known.get(name) else {
-                    return Err(Problem::new(
-                        at,
-                        "unknown field; FrameworkController would drop it",
-                    ));
+                    return Err(Problem::new(at, what));
                 };
-                compare(&at, member, read)?;
+                compare(&at, member, read, what)?;
             }
             Ok(())
         }
         (Value::Array(list), Value::Array(known)) => {
             let mut pairs = list.iter().zip(known).enumerate();
-            pairs.try_for_each(|(i, (member, read))| compare(&format!("{at}[{i}]"), member, read))
+            pairs.try_for_each(|(i, (member, read))| {
+                compare(&format!("{at}[{i}]"), member, read, what)
+            })
         }
         _ => Ok(()),
     }

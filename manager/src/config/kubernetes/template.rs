@@ -125,14 +125,34 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
     }))
 }
 
+/// Refuses fields of a template that would have no effect. Fields of a pod that this version does not know have one,
+/// unless `FrameworkController` drops them: the API server may be newer, and reports the fields that it does not know.
+fn check_fields(workload: WorkloadKind, given: &Value, spec: &Spec) -> Result<(), Problem> {
+    let at = "the template, spec";
+    if workload == WorkloadKind::Framework {
+        return no_unknown(at, given, spec, "unknown field; FrameworkController would drop it");
+    }
+    let mut given = given.clone();
+    let roles = given.get_mut("taskRoles").and_then(Value::as_array_mut);
+    for role in roles.into_iter().flatten() {
+        if let Some(task) = role.get_mut("task").and_then(Value::as_object_mut) {
+            task.shift_remove("pod");
+        }
+    }
+    no_unknown(at, &given, spec, "unknown field; only the fields of the pod reach the cluster")
+}
+
 /// Returns the roles of a template by name, after a check of the parts that the manager relies on.
-pub(super) fn roles(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
+pub(super) fn roles(
+    workload: WorkloadKind,
+    template: Option<&Value>,
+) -> Result<Vec<(String, Value)>, Problem> {
     let Some(template) = template else { return Ok(Vec::new()) };
     let framework: FrameworkDocument = typed("the template", template).map_err(|problem| {
         Problem { path: problem.path.replacen("template.", "template, ", 1), ..problem }
     })?;
     if let Some(spec) = &framework.spec {
-        no_unknown("the template, spec", &template["spec"], spec)?;
+        check_fields(workload, &template["spec"], spec)?;
     }
     let at = "the template, spec.taskRoles";
     let roles = template.pointer("/spec/taskRoles").and_then(Value::as_array);

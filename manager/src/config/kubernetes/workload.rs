@@ -248,6 +248,27 @@ mod tests {
     }
 
     #[test]
+    fn pod_fields_that_this_version_does_not_know_are_left_to_the_api_server() {
+        let pod = "{spec: {newer: 1, containers: [{name: mine, image: i, command: [x], newest: {a: b}}]}}";
+        for platform in ["kubernetes", "trainer"] {
+            let changes =
+                json!({"platform": platform, "configPath": "framework.yml", "dockerImage": null});
+            let template = format!("kind: Job\nspec: {{template: {pod}}}\n");
+            let whole = loaded(&job(&changes), &template).unwrap();
+            let stored = &whole.canonical["trainingService"]["template"];
+            let read = stored.pointer("/spec/taskRoles/0/task/pod/spec").unwrap();
+            assert_eq!(read["newer"], 1, "{platform}");
+            assert_eq!(read["containers"][0]["newest"], json!({"a": "b"}), "{platform}");
+            assert_reads_again(&job(&changes), &template);
+        }
+        // The form of a Framework has fields beside the pod's.
+        let role = json!({"name": "worker", "extra": 1, "task": {"pod": {"spec": {"containers": [{"image": "i"}]}}}});
+        let beside = json!({"template": {"spec": {"taskRoles": [role]}}, "dockerImage": null});
+        let problem = loaded(&job(&beside), "").unwrap_err();
+        assert!(problem.contains("spec.taskRoles[0].extra: unknown field; only"), "{problem}");
+    }
+
+    #[test]
     fn fields_that_a_kind_lacks_are_refused() {
         let two = json!([{"name": "a", "dockerImage": "i", "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": 1}}, {"name": "b", "dockerImage": "i", "command": "c"}]);
         let changed = |at: &str, value: Value| {

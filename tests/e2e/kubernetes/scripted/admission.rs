@@ -41,6 +41,44 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
 }
 
 #[test]
+fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refused_in_its_words() {
+    let refusal = "strict decoding error: unknown field \"spec.template.spec.hostnameOverride\"";
+    #[rustfmt::skip]
+    let table = [
+        ("kubernetes", "jobs",             "/spec/template/spec"),
+        ("trainer",    "trainingruntimes", "/spec/template/spec/replicatedJobs/0/template/spec/template/spec"),
+    ];
+    for (platform, plural, at) in table {
+        let container = json!({"image": "any", "newerStill": {"a": 1}});
+        let pod = json!({"spec": {"hostnameOverride": "trial", "containers": [container]}});
+        let template = json!({"template": {"spec": {"template": pod}}});
+        let own = json!({"platform": platform});
+        for is_known in [true, false] {
+            let bed = TestBed::new();
+            let kube = cluster(&bed);
+            if !is_known {
+                kube.fail(&format!("TRY {plural}"), 400, 1, refusal);
+            }
+            let section = section(&bed, own.clone(), &template);
+            let search = search_in(&bed, &kube, "echo score=1", 1, section);
+            let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+            kube.wait_until_empty();
+            if !is_known {
+                assert_eq!(finished.code, Some(2), "{platform}: {}", finished.stderr);
+                assert!(finished.stderr.contains(refusal), "{platform}: {}", finished.stderr);
+                continue;
+            }
+            Outcome::of(finished).expect_done(1, 0);
+            let made = kube.created(plural);
+            let pods = made.iter().filter_map(|object| object.pointer(at));
+            let newer = pods.filter(|pod| pod["hostnameOverride"] == "trial");
+            let newer = newer.filter(|pod| pod["containers"][0]["newerStill"]["a"] == 1);
+            assert_eq!(newer.count(), 1, "{platform}: {made:?}");
+        }
+    }
+}
+
+#[test]
 fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
     for (code, message) in [
         (400, "admission webhook \"w\" does not support dry run"),
