@@ -19,13 +19,17 @@ fn advice(message: &str, controller: &str) -> Option<String> {
     }
     let contains_all = |words: &[&str]| words.iter().all(|word| message.contains(word));
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 11] = [
+    let table: [(&[&str], &str); 13] = [
         (&["violates PodSecurity", "init-pytorch"],
             "the training operator puts the container `init-pytorch` into workers, which the profile `restricted` forbids: run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline`, or use a trial with only a `master`"),
         (&["violates PodSecurity \"restricted", "seccompProfile"],
             "the namespace enforces the Pod Security profile `restricted`, whose `seccompProfile` FrameworkController drops: run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline`"),
+        (&["violates PodSecurity", "runAsUser=0"],
+            "the namespace's Pod Security profile forbids root: leave `runAsUser: 0` out (`barrierImage` needs it, too)"),
+        (&["violates PodSecurity", "restricted volume type"],
+            "the namespace's Pod Security profile allows no NFS export, Azure file share or folder of a node in a pod: use a claim (`claimName`), whose volume may be one, or `storage: http`"),
         (&["violates PodSecurity"],
-            "the namespace's Pod Security profile forbids fields of the template: leave them out, or run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=...` with a profile that allows them"),
+            "the namespace's Pod Security profile forbids what the message names: leave the fields out of the template or the experiment file, or run `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=...` with a profile that allows them"),
         (&["service account", "not found"],
             "`serviceAccountName` names an account that does not exist in the namespace: create it with `kubectl create serviceaccount`"),
         (&["failed quota", "must specify"],
@@ -67,7 +71,9 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             ("pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile (pod or container \"framework\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")", Some("enforce=baseline")),
-            ("pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)", Some("leave them out")),
+            ("pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)", Some("leave the fields out")),
+            ("pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": restricted volume types (volume \"nni-vol\" uses restricted volume type \"nfs\")", Some("`storage: http`")),
+            ("pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": runAsNonRoot != true (pod or container \"trial\" must set securityContext.runAsNonRoot=true), runAsUser=0 (pod must not set runAsUser=0)", Some("leave `runAsUser: 0` out")),
             ("pods is forbidden: User \"system:serviceaccount:frameworkcontroller:frameworkcontroller\" cannot create resource \"pods\" in API group \"\" in the namespace \"lab\"", Some("deploy/frameworkcontroller")),
             ("pods \"x\" is forbidden: error looking up service account lab/nobody: serviceaccount \"nobody\" not found", Some("kubectl create serviceaccount")),
             ("pods \"x\" is forbidden: failed quota: q: must specify limits.cpu for: framework; requests.cpu for: framework", Some("`cpuNumber`")),

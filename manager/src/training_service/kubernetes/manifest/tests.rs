@@ -2,6 +2,7 @@
 //! form.
 
 mod bootstrap;
+mod restricted;
 
 use std::path::Path;
 
