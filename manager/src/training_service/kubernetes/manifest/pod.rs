@@ -53,12 +53,13 @@ const LIMIT_VARIABLES: [&str; 5] = [
     "TRIALKEEPER_LOG_RATE",
 ];
 /// Labels and annotations that protect a pod from other controllers. Service meshes must not add a sidecar, since it
-/// would outlive the trial and keep its pod from ending. The cluster's autoscaler must not evict the pod, since the
-/// trial would start over.
-const PROTECTING_ANNOTATIONS: [(&str, &[&str], &str); 3] = [
+/// would outlive the trial and keep its pod from ending. The cluster's autoscaler, or Karpenter, must not evict the pod
+/// to free its node, since the trial would start over.
+const PROTECTING_ANNOTATIONS: [(&str, &[&str], &str); 4] = [
     ("sidecar.istio.io/inject", &["labels", "annotations"], "false"),
     ("linkerd.io/inject", &["annotations"], "disabled"),
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", &["annotations"], "false"),
+    ("karpenter.sh/do-not-disrupt", &["annotations"], "true"),
 ];
 
 /// A script that fetches the agent, if the image lacks it, and executes it. `$1` is the trial's command, and `$2` is a

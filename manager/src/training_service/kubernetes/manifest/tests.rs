@@ -368,6 +368,8 @@ fn values_of_a_template_outrank_the_defaults() {
     assert_eq!(metadata["annotations"]["linkerd.io/inject"], "disabled");
     let evict = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     assert_eq!(metadata["annotations"][evict], "false", "an eviction would restart the trial");
+    let disrupt = "karpenter.sh/do-not-disrupt";
+    assert_eq!(metadata["annotations"][disrupt], "true", "a consolidation would, too");
     assert_eq!(plain["podGracefulDeletionTimeoutSec"], 30 + 600);
     let pod = &plain["pod"]["spec"];
     assert_eq!(pod.get("dnsPolicy"), None);
@@ -380,11 +382,12 @@ fn values_of_a_template_outrank_the_defaults() {
     assert_eq!(variable(pod, "USER").as_deref(), Some("me"));
     assert_eq!(variable(pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
 
-    let meshed = json!({"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}});
+    let meshed = json!({"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": "false"}});
     let network = json!({"hostNetwork": true});
     let own = with(meshed.clone(), &network, &json!({"podGracefulDeletionTimeoutSec": 5}));
     assert_eq!(own["pod"]["metadata"]["annotations"]["linkerd.io/inject"], "enabled");
     assert_eq!(own["pod"]["metadata"]["annotations"][evict], "true");
+    assert_eq!(own["pod"]["metadata"]["annotations"][disrupt], "false");
     assert_eq!(own["pod"]["metadata"]["labels"]["sidecar.istio.io/inject"], "true");
     assert_eq!(own["podGracefulDeletionTimeoutSec"], 5);
     assert_eq!(own["pod"]["spec"]["dnsPolicy"], "ClusterFirstWithHostNet");
