@@ -21,6 +21,13 @@ pub struct MountSpec {
     pub volume: Value,
 }
 
+impl MountSpec {
+    /// Returns the name of the mounted claim. `None`: the volume is not a claim.
+    pub fn claim(&self) -> Option<&str> {
+        self.volume.pointer("/persistentVolumeClaim/claimName")?.as_str()
+    }
+}
+
 /// The fields, in the order of the canonical form.
 pub(super) const FIELDS: [&str; 8] =
     ["name", "path", "claimName", "nfs", "emptyDir", "image", "hostPath", "readOnly"];
@@ -150,7 +157,11 @@ fn volume(
             syntax::image(&text).map_err(|what| fields.fault(source, what))?;
             Ok(json!({"image": {"reference": text}}))
         }
-        _ => Ok(json!({"hostPath": {"path": host_path(fields, text, host_path_allowed)?}})),
+        _ => {
+            let path = host_path(fields, text, host_path_allowed)?;
+            // Without a type, a node that lacks the folder would create an empty one.
+            Ok(json!({"hostPath": {"path": path, "type": "Directory"}}))
+        }
     }
 }
 
@@ -199,7 +210,7 @@ mod tests {
             (false, json!({"nfs": {"server": "s", "path": "/x"}})),
             (false, json!({"emptyDir": {"sizeLimit": "2048Mi"}})),
             (true, json!({"image": {"reference": "registry/data:1"}})),
-            (true, json!({"hostPath": {"path": "/mnt/e"}})),
+            (true, json!({"hostPath": {"path": "/mnt/e", "type": "Directory"}})),
         ];
         assert_eq!(seen, expected);
     }

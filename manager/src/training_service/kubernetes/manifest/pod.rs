@@ -145,9 +145,9 @@ pub(in crate::training_service::kubernetes) fn complete(
         // manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
-    let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template))
-        || matches!(spec.cache, Some(CacheSpec::Claim(_)));
-    set_default(pod, "securityContext", pod_security(spec, claim));
+    let writes_claim =
+        matches!(common.share, Some(Share::Template)) || !written_claims(common).is_empty();
+    set_default(pod, "securityContext", pod_security(spec, writes_claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
         // No trial needs the cluster's API unless the user configures an account.
@@ -166,7 +166,7 @@ pub(in crate::training_service::kubernetes) fn complete(
     append(pod, "imagePullSecrets", secrets.map(|name| json!({"name": name})));
     append(pod, "volumes", volumes(common, job));
     append(pod, "volumes", shared(common, job, role).volumes);
-    append(pod, "volumes", spec.mounts.iter().map(volume_of));
+    append(pod, "volumes", spec.mounts.iter().map(|mount| volume_of(mount, common)));
     let policy = spec.image_pull_policy.as_deref();
     match &spec.agent {
         AgentSource::Copy(image) => append(pod, "initContainers", [installer(image, policy)]),
@@ -276,11 +276,30 @@ fn command(common: &Common, line: &str) -> Value {
     json!(words)
 }
 
-/// Returns the volume of a mount in the experiment file.
-fn volume_of(mount: &MountSpec) -> Value {
+/// Returns the volume of a mount in the experiment file. The node mounts a claim for reading only, as a `ReadOnlyMany`
+/// claim requires, unless the pod writes to the same claim elsewhere.
+fn volume_of(mount: &MountSpec, common: &Common) -> Value {
     let mut volume = mount.volume.clone();
     volume["name"] = Value::from(volume_name(mount));
+    if mount.claim().is_some_and(|claim| !written_claims(common).contains(&claim)) {
+        volume["persistentVolumeClaim"]["readOnly"] = Value::Bool(true);
+    }
     volume
+}
+
+/// Returns the claims to which the pods write.
+fn written_claims(common: &Common) -> Vec<&str> {
+    let spec = &common.spec;
+    let share = match &common.share {
+        Some(Share::Claim { name }) => Some(name.as_str()),
+        Some(Share::Nfs { .. } | Share::AzureFile { .. } | Share::Template) | None => None,
+    };
+    let cache = match &spec.cache {
+        Some(CacheSpec::Claim(name)) => Some(name.as_str()),
+        Some(CacheSpec::HostPath(_)) | None => None,
+    };
+    let mounts = spec.mounts.iter().filter(|mount| !mount.read_only);
+    share.into_iter().chain(cache).chain(mounts.filter_map(MountSpec::claim)).collect()
 }
 
 /// Returns the position of a mount in the trial's container.
@@ -530,17 +549,21 @@ fn barrier(image: &str) -> Value {
 }
 
 /// Returns the security context of a pod under the profile "restricted". A Framework's pod gets no `seccompProfile`,
-/// because its controller drops that field. With `claim`, the trials' folders may be on a new disk, which the pod can
-/// only access through a group. Otherwise, `fsGroup` is absent, since the kubelet would change the group of every file
-/// on all of the template's volumes.
-fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
+/// because its controller drops that field and `fsGroupChangePolicy`. With `writes_claim`, the pod may write to a new
+/// disk, which belongs to root and which the pod can only access through a group. Otherwise, `fsGroup` is absent, since
+/// the kubelet would change the group of every file on all of the template's volumes. It does so once for each volume,
+/// instead of once for each pod, with `OnRootMismatch`.
+fn pod_security(spec: &KubernetesSpec, writes_claim: bool) -> Value {
     let user = spec.run_as_user;
     if user == 0 {
         return json!({"runAsUser": 0});
     }
     let mut context = json!({"runAsNonRoot": true, "runAsUser": user, "runAsGroup": user});
-    if claim {
+    if writes_claim {
         context["fsGroup"] = Value::from(user);
+    }
+    if writes_claim && spec.workload != WorkloadKind::Framework {
+        context["fsGroupChangePolicy"] = Value::from("OnRootMismatch");
     }
     if spec.workload != WorkloadKind::Framework {
         context["seccompProfile"] = json!({"type": "RuntimeDefault"});

@@ -66,10 +66,54 @@ fn mounts_are_volumes_of_the_pod_and_of_the_trials_container() {
     let named = |list: &Value| {
         list.as_array().unwrap().iter().find(|it| it["name"] == "data-images").cloned().unwrap()
     };
-    let claim = json!({"persistentVolumeClaim": {"claimName": "imagenet"}, "name": "data-images"});
+    let source = json!({"claimName": "imagenet", "readOnly": true});
+    let claim = json!({"persistentVolumeClaim": source, "name": "data-images"});
     assert_eq!(named(&pod["volumes"]), claim);
     let place = json!({"name": "data-images", "mountPath": "/data", "readOnly": true});
     assert_eq!(named(&pod["containers"][0]["volumeMounts"]), place);
+}
+
+/// Returns the security context and the data volumes of a pod whose section has these mounts and fields.
+fn claims(platform: &str, mounts: &Value, more: &Value) -> (Value, Vec<Value>) {
+    let mut section = json!({"platform": platform, "mounts": mounts});
+    section["taskRoles"] = json!([{"name": "worker", "dockerImage": "i"}]);
+    super::merge(&mut section, more.as_object().unwrap().clone());
+    let common = common(&section);
+    let pods = workload(common.spec.workload).example_pods(&common);
+    let spec = &pods[0].1["spec"];
+    let volumes = spec["volumes"].as_array().unwrap().iter();
+    let data = volumes.filter(|volume| volume["name"].as_str().unwrap().starts_with("data-"));
+    (spec["securityContext"].clone(), data.cloned().collect())
+}
+
+#[test]
+fn a_claim_is_mounted_for_reading_unless_its_pod_writes_to_it() {
+    let mount = |name: &str, claim: &str, read_only: bool| {
+        let path = format!("/{name}");
+        json!({"name": name, "path": path, "claimName": claim, "readOnly": read_only})
+    };
+    let (none, cache) = (json!({}), json!({"cache": {"claimName": "c"}}));
+    #[rustfmt::skip]
+    let table = [
+        (json!([mount("a", "c", true)]),                          &none,  &[true][..],   false),
+        (json!([mount("a", "c", true), mount("b", "d", false)]),  &none,  &[true, false], true),
+        (json!([mount("a", "c", true), mount("b", "c", false)]),  &none,  &[false, false], true),
+        (json!([mount("a", "c", true), mount("b", "d", true)]),   &cache, &[false, true], true),
+    ];
+    for (mounts, more, expected, writes) in table {
+        for platform in ["kubernetes", "trainer", "frameworkcontroller"] {
+            let (context, volumes) = claims(platform, &mounts, more);
+            let read_only = |it: &Value| it["persistentVolumeClaim"]["readOnly"] == true;
+            let read_only: Vec<bool> = volumes.iter().map(read_only).collect();
+            assert_eq!(read_only, expected, "{platform}: {mounts}");
+            let group = if writes { json!(65532) } else { Value::Null };
+            assert_eq!(context["fsGroup"], group, "{platform}: {mounts}");
+            // FrameworkController would drop the policy.
+            let is_dropped = !writes || platform == "frameworkcontroller";
+            let policy = if is_dropped { Value::Null } else { json!("OnRootMismatch") };
+            assert_eq!(context["fsGroupChangePolicy"], policy, "{platform}: {mounts}");
+        }
+    }
 }
 
 fn one_role() -> Value {
