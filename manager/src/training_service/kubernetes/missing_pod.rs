@@ -1,25 +1,48 @@
 //! Finds out from the cluster why a workload has no pod.
 
+use super::pending_reason::RefusedPod;
+use super::tracker::Act;
 use super::{Settings, Shared, admission_advice, pending_reason, preflight};
 
 impl Shared {
-    /// Returns the reason why a workload has no pod: its controller's message, or else the cluster's answer to a dry
-    /// run. `None`: neither names a reason, or the account may not ask.
-    pub(super) async fn missing_pod_reason(&self, name: &str) -> Option<String> {
-        let Settings { cluster, common, .. } = &self.settings;
+    /// Finds out why a workload has no pod, and passes the reason to the tracker.
+    pub(super) async fn query_missing_pod(&self, name: &str) -> Vec<Act> {
+        let refused = self.refused_pod(name).await;
+        let (is_denied, why) = match refused {
+            Some(RefusedPod { message, is_denied }) => (is_denied, Some(message)),
+            None => (false, None),
+        };
         let controller = self.kind.controller();
-        let mut message = None;
+        let why = match why {
+            Some(words) => Some(admission_advice::with_advice(words, controller)),
+            None => self.dry_run_refusal(name).await,
+        };
+        let why = why.map(|why| format!("{controller} cannot create its pod: {why}"));
+        match why {
+            Some(why) if is_denied => self.tracker().handle_denied_pod(name, why, self.now()),
+            why => self.tracker().handle_missing_pod(name, why),
+        }
+    }
+
+    /// Returns the refusal of a pod that the controllers of a workload report in events. `None`: there is none, or the
+    /// account may not read events.
+    async fn refused_pod(&self, name: &str) -> Option<RefusedPod> {
+        let Settings { cluster, common, .. } = &self.settings;
+        let mut refused = None;
         for (kind, owner) in self.kind.pod_owners(&common.spec, name) {
             let warnings = cluster.warnings(kind, &owner).await.unwrap_or_default();
-            message =
-                message.or_else(|| warnings.iter().rev().find_map(pending_reason::of_refused_pod));
+            refused = refused.or_else(|| pending_reason::of_refused_pods(&warnings));
         }
-        let refusal = match &message {
-            Some(words) => admission_advice::with_advice(words.clone(), controller),
-            // A controller that has not examined the workload has not tried to create a pod.
-            None if !self.tracker().is_examined(name) => return None,
-            None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),
-        };
-        Some(format!("{controller} cannot create its pod: {refusal}"))
+        refused
+    }
+
+    /// Returns the cluster's answer to a dry run. `None`: it refuses no pod, or the account may not ask.
+    async fn dry_run_refusal(&self, name: &str) -> Option<String> {
+        // A controller that has not examined the workload has not tried to create a pod.
+        if !self.tracker().is_examined(name) {
+            return None;
+        }
+        let Settings { cluster, common, .. } = &self.settings;
+        Some(preflight::pods(cluster, self.kind, common).await.ok()??.to_string())
     }
 }

@@ -86,18 +86,73 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
     Some((text(about, "name"), format!("{what}: {message}")))
 }
 
-/// Returns the reason why a workload's controller could not create a pod, or the object that creates it, from an event
-/// about the workload.
-pub fn of_refused_pod(event: &Value) -> Option<String> {
-    let reasons = [
-        "FailedCreate",
-        "FailedCreatePod",
-        "JobCreationFailed",
-        "HeadlessServiceCreationFailed",
-        "TrainJobResourcesCreationFailed",
-    ];
-    let refused = reasons.iter().any(|reason| is(event, "reason", reason));
-    refused.then(|| text(event, "message"))
+/// The cluster's refusal to create a pod of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedPod {
+    /// The controller's message.
+    pub message: String,
+    /// Set if a rule of the cluster denies the pod and denied it before, so that further attempts would also fail.
+    pub is_denied: bool,
+}
+
+/// The reasons of events about a workload whose controller could not create a pod, or the object that creates it.
+const REFUSALS: [&str; 5] = [
+    "FailedCreate",
+    "FailedCreatePod",
+    "JobCreationFailed",
+    "HeadlessServiceCreationFailed",
+    "TrainJobResourcesCreationFailed",
+];
+
+/// The words of rules that deny a pod: Pod Security, webhooks, policies, `LimitRange`s, `OpenShift`'s constraints, and
+/// quotas for which the pod lacks a limit.
+const DENIALS: [&str; 7] = [
+    "violates PodSecurity",
+    "denied the request",
+    "denied request",
+    " per Container is ",
+    " per Pod is ",
+    "security context constraint",
+    "failed quota",
+];
+
+/// Returns the newest refusal of a pod among events about its workload.
+pub fn of_refused_pods(events: &[Value]) -> Option<RefusedPod> {
+    let refusals = events.iter().filter(|event| REFUSALS.iter().any(|it| is(event, "reason", it)));
+    let (denials, others): (Vec<&Value>, Vec<&Value>) = refusals.partition(|it| is_denial(it));
+    let newest = denials.iter().chain(&others).max_by_key(|event| seconds_of_last(event))?;
+    let first = denials.iter().map(|event| seconds_of_first(event)).min();
+    // One try can be denied while a rule changes. Later tries show that the rule stays.
+    let is_repeated = first.is_some_and(|first| first < seconds_of_last(newest));
+    Some(RefusedPod {
+        message: text(newest, "message"),
+        is_denied: is_denial(newest) && is_repeated,
+    })
+}
+
+/// Returns whether a rule of the cluster denies the pod, as opposed to a state that may pass.
+fn is_denial(event: &Value) -> bool {
+    let message = event.get("message").and_then(Value::as_str).unwrap_or_default();
+    let passes = ["failed calling webhook", "exceeded quota"];
+    DENIALS.iter().any(|words| message.contains(words))
+        && !passes.iter().any(|words| message.contains(words))
+}
+
+/// Returns the time at which an event first happened, to the second, in a form that sorts by time.
+fn seconds_of_first(event: &Value) -> String {
+    time(event, &["/firstTimestamp", "/eventTime", "/metadata/creationTimestamp"])
+}
+
+/// Returns the time at which an event last happened.
+fn seconds_of_last(event: &Value) -> String {
+    let last = time(event, &["/series/lastObservedTime", "/lastTimestamp"]);
+    if last.is_empty() { seconds_of_first(event) } else { last }
+}
+
+fn time(event: &Value, places: &[&str]) -> String {
+    let mut found = places.iter().filter_map(|place| event.pointer(place)?.as_str());
+    // The parts of a second are left out, since not every field has them: `2026-11-23T17:00:38`.
+    found.next().unwrap_or_default().chars().take(19).collect()
 }
 
 /// Returns the workload of a pod. Every controller builds the name of a pod from the workload's name, which has no
@@ -185,25 +240,74 @@ mod tests {
         assert_eq!(at("setup", "running"), None, "an init container of the template runs");
     }
 
+    /// Returns the recorded events.
+    fn events(case: &str) -> Vec<Value> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../tests/fixtures/kubernetes")
+            .join(format!("{case}.jsonl"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let events = lines.filter(|line| line["kind"] == "Event");
+        events.map(|line| line["object"].clone()).collect()
+    }
+
     #[test]
     fn the_reason_for_a_missing_pod_is_read_from_the_controllers_event() {
-        let recorded = |case: &str| {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../tests/fixtures/kubernetes")
-                .join(format!("{case}.jsonl"));
-            let text = std::fs::read_to_string(path).unwrap();
-            let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-            let events = lines.filter(|line| line["kind"] == "Event");
-            events.filter_map(|line| of_refused_pod(&line["object"])).collect::<Vec<_>>()
-        };
-        let events = recorded("tfjob/quota-refuses-pod");
-        assert!(events[0].contains("is forbidden: exceeded quota: none"), "{events:?}");
-        let events = recorded("pytorchjob/podsecurity-restricted");
-        assert!(events[0].contains("container \"init-pytorch\" must set"), "{events:?}");
-        // The controller of a JobSet could not create the Job that creates the pods.
-        let events = recorded("trainjob/deadline");
-        assert!(events[0].starts_with("job \"deadline-node-0\" creation failed"), "{events:?}");
-        assert_eq!(recorded("tfjob/exit1"), Vec::<String>::new());
+        #[rustfmt::skip]
+        let table = [
+            ("tfjob/quota-refuses-pod",           "is forbidden: exceeded quota: none", false),
+            ("pytorchjob/podsecurity-restricted", "container \"init-pytorch\" must set", true),
+            ("job/podsecurity-restricted",        "violates PodSecurity \"restricted:latest\"", true),
+            // The controller of a JobSet could not create the Job that creates the pods.
+            ("trainjob/deadline",                 "job \"deadline-node-0\" creation failed", false),
+        ];
+        for (case, words, is_denied) in table {
+            let events = events(case);
+            let refused = of_refused_pods(&events).unwrap();
+            assert!(refused.message.contains(words), "{case}: {refused:?}");
+            assert_eq!(refused.is_denied, is_denied, "{case}: {refused:?}");
+            // The first try alone shows no permanent refusal.
+            let of_first =
+                events.iter().find_map(|event| of_refused_pods(std::slice::from_ref(event)));
+            assert!(!of_first.unwrap().is_denied, "{case}");
+        }
+        assert_eq!(of_refused_pods(&events("tfjob/exit1")), None);
+    }
+
+    #[test]
+    fn only_a_repeated_denial_is_permanent() {
+        let webhook = "admission webhook \"validation.gatekeeper.sh\" denied the request: no";
+        let policy = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
+        let limit =
+            "pods \"x\" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi";
+        let absent = "failed quota: q: must specify limits.cpu for: trial";
+        let quota = "pods \"x\" is forbidden: exceeded quota: q";
+        let down = "failed calling webhook \"mpod.kb.io\": connection refused";
+        let account = "error looking up service account lab/x: serviceaccount \"x\" not found";
+        let at = |second: u32| format!("2026-11-23T17:00:{second:02}Z");
+        let event = |message: &str, first: u32, last: u32| json!({"reason": "FailedCreate", "message": message, "firstTimestamp": at(first), "lastTimestamp": at(last)});
+        let mut series = event(webhook, 1, 1);
+        series["series"] = json!({"count": 2, "lastObservedTime": "2026-11-23T17:00:09.500000Z"});
+        #[rustfmt::skip]
+        let table = [
+            (vec![event(webhook, 1, 1)],                         false),
+            (vec![event(webhook, 1, 9)],                         true),
+            (vec![event(webhook, 1, 1), event(webhook, 1, 1)],   false),
+            (vec![event(webhook, 1, 1), event(webhook, 2, 2)],   true),
+            (vec![series],                                       true),
+            (vec![event(policy, 1, 9)],                          true),
+            (vec![event(limit, 1, 9)],                           true),
+            (vec![event(absent, 1, 9)],                          true),
+            (vec![event(quota, 1, 9)],                           false),
+            (vec![event(down, 1, 9)],                            false),
+            (vec![event(account, 1, 9)],                         false),
+            // The newest event counts, in any order.
+            (vec![event(webhook, 1, 5), event(quota, 1, 9)],     false),
+            (vec![event(webhook, 1, 9), event(quota, 1, 5)],     true),
+        ];
+        for (events, expected) in table {
+            assert_eq!(of_refused_pods(&events).unwrap().is_denied, expected, "{events:?}");
+        }
     }
 
     #[test]

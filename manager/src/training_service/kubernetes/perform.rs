@@ -36,10 +36,7 @@ impl Shared {
             Act::Report(_) => Vec::new(),
             Act::Stop(name) => self.stop_workload(&name).await,
             Act::ReadOutput(name) => self.read_output(&name).await,
-            Act::QueryMissingPod(name) => {
-                let why = self.missing_pod_reason(&name).await;
-                self.tracker().handle_missing_pod(&name, why)
-            }
+            Act::QueryMissingPod(name) => self.query_missing_pod(&name).await,
             Act::Delete(name) => self.delete_workload(&name).await,
             Act::Discard(name) => {
                 let (cluster, resource) = (&self.settings.cluster, self.kind.resource());

@@ -180,6 +180,31 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     }
 }
 
+#[test]
+fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
+    let denial = "Error creating: pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": restricted volume types";
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.set_pod_quota(0);
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
+    let is_trial = |job: &Value| job.pointer("/metadata/labels/trialkeeper~1trial").is_some();
+    let job = wait_for("the trial's Job", BOUND, || kube.all("jobs").into_iter().find(is_trial));
+    for (name, second) in [("first", 1), ("second", 2)] {
+        let time = format!("2026-11-23T17:00:0{second}Z");
+        let event = json!({
+            "kind": "Event", "type": "Warning", "metadata": {"name": name, "namespace": "lab"},
+            "involvedObject": {"kind": "Job", "name": job["metadata"]["name"], "namespace": "lab"},
+            "reason": "FailedCreate", "message": denial, "firstTimestamp": time, "lastTimestamp": time,
+        });
+        kube.create("events", event);
+    }
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(0, 1);
+    let words = format!("FAILED: the cluster's Job controller cannot create its pod: {denial}");
+    assert!(outcome.stderr.contains(&words), "{}", outcome.stderr);
+    kube.wait_until_empty();
+}
+
 /// Starts a search of two Jobs, one at a time. Returns once the first one runs. Jobs end when the file `go`
 /// exists.
 fn start_first(bed: &TestBed, kube: &Kube) -> Running {

@@ -15,8 +15,8 @@ pub enum Act {
     /// Reads the last output of the reporting pod, then calls [`super::Tracker::handle_silent_agent`]. The pods run and
     /// no agent has reported.
     ReadOutput(String),
-    /// Finds out why the workload has no pod, then calls [`super::Tracker::handle_missing_pod`]. The workload makes no
-    /// progress.
+    /// Finds out why the workload has no pod, then calls [`super::Tracker::handle_missing_pod`] or
+    /// [`super::Tracker::handle_denied_pod`]. The workload makes no progress.
     QueryMissingPod(String),
     /// Deletes the workload, because it did not stop.
     Delete(String),

@@ -237,6 +237,33 @@ fn a_missing_pod_is_a_reason_until_it_exists() {
 }
 
 #[test]
+fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
+    let why = "the controller cannot create its pod: violates PodSecurity";
+    // One pod of two runs, or none.
+    for places in 0..2 {
+        let mut tracker = Tracker::new(&BatchJob, START_UP, at(30)).with_pods(2);
+        tracker.begin_listing();
+        tracker.complete_listing();
+        tracker.submit("fa", trial("a"), attempt("a"), at(0));
+        tracker.handle_submission("fa", Ok(()), at(0));
+        tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+        (0..places).for_each(|_| drop(tracker.observe_pod("fa-0-aaaaa", None, None)));
+        let acts = tracker.handle_denied_pod("fa", why.to_owned(), at(20));
+        assert_eq!(acts, [Act::Stop("fa".to_owned())]);
+        assert_eq!(tracker.handle_denied_pod("fa", "again".to_owned(), at(21)), []);
+        tracker.handle_deleted_workload("fa");
+        let ended = tracker.end_deleted_workload("fa");
+        let [Act::Report(JobNews::Gone(end))] = &ended[..] else { panic!("{ended:?}") };
+        assert_eq!((end.message.as_deref(), end.class), (Some(why), Some(Class::Permanent)));
+    }
+    // All pods exist by now.
+    let mut tracker = made();
+    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.observe_pod("fa-worker-0", None, None);
+    assert_eq!(tracker.handle_denied_pod("fa", why.to_owned(), at(20)), []);
+}
+
+#[test]
 fn queries_about_one_missing_pod_of_several_are_repeated() {
     let ask = [Act::QueryMissingPod("fa".to_owned())];
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {

@@ -1,6 +1,10 @@
 //! PURE: the reasons for waiting that the pods of a workload do not show.
 
-use super::job::report_reason;
+use std::time::Duration;
+
+use trial_protocol::Class;
+
+use super::job::{ForcedEnd, report_reason};
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::util::excerpt::shortened;
@@ -23,6 +27,20 @@ impl Tracker {
         // The pods of finished workloads count for a quota of objects.
         let tidy = is_quota.then(|| self.delete_old_workloads()).flatten();
         acts.into_iter().chain(tidy).collect()
+    }
+
+    /// Handles a rule of the cluster that denies a pod of a workload, again and again. The workload fails, since a retry
+    /// would have the same pod.
+    pub fn handle_denied_pod(&mut self, name: &str, why: String, now: Duration) -> Vec<Act> {
+        let wanted = self.wanted;
+        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_idle(wanted)) else {
+            return Vec::new();
+        };
+        if job.stop.is_none() {
+            let class = Some(Class::Permanent);
+            job.forced = Some(ForcedEnd { message: why, class, disruption: None });
+        }
+        self.stop(name, now)
     }
 
     /// Handles the last line of output, if known, of a running pod whose agent has not reported.

@@ -271,10 +271,6 @@ const NOT_REPLAYED: &[(&str, &[&str])] = &[
             "trainjob/runtime-missing",
         ],
     ),
-    (
-        "it consists of events, which `pending_reason` reads in other recordings",
-        &["job/podsecurity-restricted"],
-    ),
 ];
 
 /// The number of recordings that exist.
