@@ -116,10 +116,19 @@ pub fn read(workload: &Value) -> Option<QueueState> {
         return Some(QueueState::Waits(why));
     }
     let message = text(reserved, "message");
-    let never = message.contains("> maximum capacity");
-    let end = if never { "; the trial cannot fit with the queue's present quota" } else { "" };
+    let never = never_fits(reserved);
+    let end = if never { "; the trial cannot fit into the queue as it is" } else { "" };
     let why = format!("{begins}{}: {message}{end}", times(status));
     Some(if never { QueueState::NeverFits(why) } else { QueueState::Waits(why) })
+}
+
+/// Returns whether the trial fits into no flavor of its queue, however empty the queue is. Kueue states it as the reason
+/// with its feature gate `UnadmittedWorkloadsObservability`, and otherwise in the message about each flavor.
+fn never_fits(reserved: &Value) -> bool {
+    let message = reserved.get("message").and_then(Value::as_str).unwrap_or_default();
+    let has_room_later = message.contains("insufficient unused quota");
+    ["NoMatchingFlavor", "ExceedsMaxQuota"].iter().any(|reason| is(reserved, "reason", reason))
+        || message.contains("> maximum capacity") && !has_room_later
 }
 
 /// Returns whether Kueue has considered a Workload again since an eviction with this message, and has no room for it.
@@ -228,6 +237,11 @@ mod tests {
     fn the_reason_for_a_wait_is_read_from_the_workload() {
         let room = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 400m more needed";
         let never = "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default-flavor, previously considered podsets requests (0) + current podset request (3) > maximum capacity (1)";
+        // The trial would fit into the second flavor later.
+        let either = "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor spot, previously considered podsets requests (0) + current podset request (3) > maximum capacity (1), insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
+        let taint = "couldn't assign flavors to pod set main: untolerated taint {spot true NoSchedule <nil>} in flavor spot";
+        let namespace = "Workload namespace doesn't match ClusterQueue selector";
+        let pending = |reason, message| conditions(&[("QuotaReserved", "False", reason, message)]);
         let reserved = ("QuotaReserved", "True", "QuotaReserved", "");
         let admitted = ("Admitted", "True", "Admitted", "");
         let mut checked =
@@ -248,7 +262,12 @@ mod tests {
             (conditions(&[]), None),
             (conditions(&[("PodsReady", "False", "WaitForStart", "")]), None),
             (conditions(&[("QuotaReserved", "False", "Pending", room)]), waits(format!("it waits in its queue: {room}"))),
-            (conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; the trial cannot fit with the queue's present quota")))),
+            (conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; the trial cannot fit into the queue as it is")))),
+            (pending("Pending", either), waits(format!("it waits in its queue: {either}"))),
+            (pending("Pending", taint), waits(format!("it waits in its queue: {taint}"))),
+            (pending("Inadmissible", namespace), waits(format!("it waits in its queue: {namespace}"))),
+            (pending("NoMatchingFlavor", taint), Some(QueueState::NeverFits(format!("it waits in its queue: {taint}; the trial cannot fit into the queue as it is")))),
+            (pending("ExceedsMaxQuota", "M"), Some(QueueState::NeverFits("it waits in its queue: M; the trial cannot fit into the queue as it is".to_owned()))),
             (again, waits(format!("it waits in its queue (preempted 2 times): {room}"))),
             (conditions(&[reserved, admitted]), Some(QueueState::Admitted)),
             (checked, waits("its queue has reserved quota in the flavor spot and waits for the admission check by-hand: waiting for a node".to_owned())),
