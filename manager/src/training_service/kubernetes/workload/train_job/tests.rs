@@ -29,6 +29,26 @@ fn queued(pods: u64) -> Common {
 }
 
 #[test]
+fn a_missing_runtime_is_known_by_the_words_of_either_webhook() {
+    let denied = |webhook: &str, words: &str| {
+        format!(
+            "the cluster at https://k refuses it: admission webhook \"{webhook}\" denied the request: {words}"
+        )
+    };
+    let own = "spec.runtimeRef: Invalid value: {}: TrainingRuntime.trainer.kubeflow.org \"tk\" not found: specified trainingRuntime must be created before the TrainJob is created";
+    #[rustfmt::skip]
+    let table = [
+        (denied("validator.trainjob.trainer.kubeflow.org", own), true),
+        (denied("vtrainjob.kb.io", "runtime 'tk' not found"), true),
+        (denied("vtrainjob.kb.io", "metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value"), false),
+        (denied("validate.kyverno.svc", "image not found"), false),
+    ];
+    for (refusal, expected) in table {
+        assert_eq!(TrainJob.lacks_shared(&refusal), expected, "{refusal}");
+    }
+}
+
+#[test]
 fn every_recorded_end_is_reported_correctly() {
     const MAY_PASS: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
