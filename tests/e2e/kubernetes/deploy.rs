@@ -128,6 +128,12 @@ fn the_manager_s_manifests_are_consistent() {
     assert_eq!(pod["spec"]["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
     assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    // A quota may require requests and limits of every container.
+    for (bound, resource) in
+        [("requests", "cpu"), ("requests", "memory"), ("limits", "cpu"), ("limits", "memory")]
+    {
+        assert!(!container["resources"][bound][resource].is_null(), "{bound} {resource}");
+    }
 }
 
 #[test]
