@@ -1,9 +1,28 @@
 //! Checks the queue and the priority class that an experiment names before anything is submitted.
 
+use std::time::Duration;
+
+use tracing::warn;
+
 use super::Refusal;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::{Cluster, Error, with_retries};
 use crate::training_service::kubernetes::kueue;
+
+/// The time after which Kueue takes back a trial whose pods are not ready, unless its administrator sets another.
+const PODS_READY_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// Returns a warning if Kueue takes trials back before their own deadline. `None`: the deadline comes first.
+fn late_deadline(spec: &KubernetesSpec) -> Option<String> {
+    spec.queue.as_ref().filter(|_| spec.start_up_deadline >= PODS_READY_TIMEOUT)?;
+    let minutes = spec.start_up_deadline.as_secs() / 60;
+    Some(format!(
+        "`startUpDeadline` is {minutes} minutes, but by default Kueue takes back a trial whose pods are not ready after \
+         {} minutes and tries it again: set a shorter time, or a trial that cannot start waits in the queue again and \
+         again before it fails",
+        PODS_READY_TIMEOUT.as_secs() / 60
+    ))
+}
 
 /// Returns the supported version of Kueue's API that the cluster serves. `None`: it serves no supported version.
 pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
@@ -22,6 +41,9 @@ pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, E
 /// currently admits no trials, which then wait.
 pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<String>, Refusal> {
     let Some(name) = &spec.queue else { return Ok(None) };
+    if let Some(warning) = late_deadline(spec) {
+        warn!("{warning}");
+    }
     let Some(version) = served_version(cluster).await? else { return Ok(None) };
     if let Some(class) = &spec.priority_class {
         let resource = kueue::priority_classes(version);
@@ -41,6 +63,36 @@ pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<St
             .map(|why| format!("trials will wait for the LocalQueue `{name}`: {why}"))),
         None => {
             Err(Refusal::NoQueue { namespace: cluster.namespace().to_owned(), queue: name.clone() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::training_service::kubernetes::manifest::tests::common;
+
+    #[test]
+    fn a_deadline_that_comes_after_kueues_is_warned_about() {
+        #[rustfmt::skip]
+        let table = [
+            (json!({"queue": "q"}),                           None),
+            (json!({"queue": "q", "startUpDeadline": "29m"}), None),
+            (json!({"queue": "q", "startUpDeadline": "30m"}), Some("`startUpDeadline` is 30 minutes")),
+            (json!({"queue": "q", "startUpDeadline": "2h"}),  Some("`startUpDeadline` is 120 minutes")),
+            (json!({"startUpDeadline": "2h"}),                None),
+        ];
+        for (changes, expected) in table {
+            let mut section = json!({"platform": "kubernetes", "dockerImage": "i"});
+            for (field, value) in changes.as_object().unwrap() {
+                section[field] = value.clone();
+            }
+            let warning = late_deadline(&common(&section).spec);
+            assert_eq!(warning.is_some(), expected.is_some(), "{section}: {warning:?}");
+            let start = expected.unwrap_or_default();
+            assert!(warning.unwrap_or_default().starts_with(start), "{section}");
         }
     }
 }
