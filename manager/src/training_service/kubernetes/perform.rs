@@ -100,22 +100,23 @@ impl Shared {
         let pods: Vec<_> = pods.collect();
         let spec = &self.settings.common.spec;
         let Some(outcome) = self.kind.settle(spec, &pods) else { return Vec::new() };
-        let mut acts = self.tracker().complete_end(name, outcome);
         if remains {
+            let mut acts = self.tracker().complete_end(name, outcome);
             warn!(
                 "the trial of {name} has ended, but another container runs on in its pod, as when a service mesh added \
                  it; deleting the {}",
                 self.kind.resource().kind
             );
             acts.push(Act::Discard(name.to_owned()));
-        } else {
-            warn!(
-                "{} has decided how {name} ends and cannot write it, as when a webhook does not answer (Kueue's is \
-                 called for every pod); the end is read from its pods",
-                self.kind.controller()
-            );
+            return acts;
         }
-        acts
+        let why = format!(
+            "{} has decided this end and cannot write it, as when Kueue's webhook, which is called for every pod, does not \
+             answer; the end is read from the pods",
+            self.kind.controller()
+        );
+        warn!("{name}: {why}");
+        self.tracker().settle_end(name, outcome, &why)
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.

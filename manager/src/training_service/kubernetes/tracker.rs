@@ -444,12 +444,24 @@ impl Tracker {
 
     /// Handles the end of a workload, completed with the observations of its pods.
     pub fn complete_end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
-        let outcome = if outcome.succeeded {
+        let outcome = self.explained(name, outcome);
+        self.end(name, outcome)
+    }
+
+    /// Handles the end of a workload that was read from its pods, since its controller does not write it for the reason
+    /// `why`.
+    pub fn settle_end(&mut self, name: &str, outcome: WorkloadOutcome, why: &str) -> Vec<Act> {
+        let outcome = self.explained(name, outcome);
+        let message = format!("{}; {why}", outcome.message);
+        self.end(name, WorkloadOutcome { message, ..outcome })
+    }
+
+    fn explained(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
+        if outcome.succeeded {
             WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome }
         } else {
             self.pods.explain(name, outcome)
-        };
-        self.end(name, outcome)
+        }
     }
 
     fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {

@@ -6,7 +6,9 @@ use trial_protocol::AttemptId;
 use super::*;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
+use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 use crate::training_service::kubernetes::tracker::PodDeparture;
+use crate::training_service::kubernetes::tracker::job::UNREPORTED;
 use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
@@ -464,6 +466,20 @@ fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
     // Neither pod counts as one on a lost node.
     let acts = tracker.tick(at(50 + 30 + 600));
     assert!(!acts.contains(&Act::Discard("ja".to_owned())), "{acts:?}");
+}
+
+#[test]
+fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
+    let why = "Kueue's webhook does not answer";
+    for (succeeded, start) in [(true, UNREPORTED), (false, "its pod failed")] {
+        let mut tracker = made(true);
+        tracker.handle_phase("ja", JobPhase::Ending, at(1));
+        let failure = WorkloadOutcome::failure("its pod failed".to_owned());
+        let acts = tracker.settle_end("ja", WorkloadOutcome { succeeded, ..failure }, why);
+        let end = end_of(&acts);
+        assert_eq!(end.succeeded, succeeded);
+        assert_eq!(end.message.as_deref(), Some(format!("{start}; {why}").as_str()));
+    }
 }
 
 #[test]
