@@ -58,6 +58,8 @@ fn every_recorded_end_is_reported_correctly() {
         // The operator ends the parameter server, and counts it as succeeded.
         ("tfjob/two-one-succeeds",            with_ps, Some(0),   "its pod succeeded", None, None),
         ("tfjob/two-one-fails",               with_ps, Some(1),   "the container ended with exit code 1", None, None),
+        // The deciding role has succeeded 20 ms after another one failed, and the operator ends both.
+        ("tfjob/chief-ok-worker-fails",       with_ps, Some(1),   "ps 0: the container ended with exit code 1", None, None),
         ("tfjob/two-workers-one-fails",       &[("worker", 2)], Some(1), "worker 1: the container ended with exit code 1", None, None),
         ("tfjob/suspended-then-resumed",      one,     Some(0),   "its pod succeeded", None, None),
         ("tfjob/quota-refuses-pod",           one,     Some(0),   "its pod succeeded", None, None),
@@ -121,13 +123,15 @@ fn a_recreated_pod_does_not_end_its_job() {
 
 #[test]
 fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
-    for (kind, role) in [("tfjob", "worker"), ("pytorchjob", "master")] {
-        let (kind, operator, _) = kind_of(&format!("{kind}/preempted"));
+    for (case, role) in
+        [("kueue/tfjob-preempted", "worker"), ("kueue/pytorchjob-preempted", "master")]
+    {
+        let name = case.trim_start_matches("kueue/").replace('-', "/");
+        let (kind, operator, _) = kind_of(&name);
         let mut section = section(operator, &[(role, 1)]);
         section["queue"] = json!("team");
         let spec = common(&section).spec;
-        let case = format!("kueue/{}-preempted", kind.kind.to_lowercase());
-        let news = recorded::news_of_recording(kind, &spec, &case);
+        let news = recorded::news_of_recording(kind, &spec, case);
         let back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
         assert_eq!(back.count(), 1, "{news:?}");
         assert_eq!(ends(&news), Vec::<&JobEvent>::new());
