@@ -143,6 +143,13 @@ impl KubernetesService {
                 closing.run_until_cancelled(task.watch(watched)).await;
             });
         }
+        if let Some(queue) = shared.settings.common.spec.queue.clone() {
+            let task = Arc::clone(&shared);
+            shared.tasks.spawn(async move {
+                let closing = task.closing.clone();
+                closing.run_until_cancelled(task.follow_positions(queue)).await;
+            });
+        }
         let timer = Arc::clone(&shared);
         shared.tasks.spawn(async move {
             let closing = timer.closing.clone();

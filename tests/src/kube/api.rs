@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
 use super::objects::{Deletion, Refusal, fits, merge, text};
-use super::{Shared, TOKEN, admission, pods, schema, trainer};
+use super::{Shared, TOKEN, admission, kueue, pods, schema, trainer};
 
 /// The time between two bookmarks of an idle watch.
 const BOOKMARK_INTERVAL: Duration = Duration::from_millis(500);
@@ -218,6 +218,24 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
                 Ok(text) => Answer::Text(text),
                 Err(what) => refusal(400, "BadRequest", &what),
             }
+        }
+        [
+            "apis",
+            group @ "visibility.kueue.x-k8s.io",
+            version,
+            "namespaces",
+            "lab",
+            "localqueues",
+            queue,
+            "pendingworkloads",
+        ] => {
+            if shared.faults.is_unserved(group, version, "pendingworkloads") {
+                return refusal(404, "NotFound", "404 page not found");
+            }
+            if !shared.faults.allows(format!("{group}/localqueues/pendingworkloads get")) {
+                return refusal(403, "Forbidden", "localqueues/pendingworkloads is forbidden");
+            }
+            Answer::Whole(200, kueue::pending(shared, queue))
         }
         ["api", "v1", "namespaces", "lab", plural, ..]
         | ["apis", _, _, "namespaces", "lab", plural, ..]

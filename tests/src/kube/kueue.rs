@@ -36,6 +36,24 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
+/// Returns the Workloads of a queue's suspended objects, in order, as Kueue's visibility API does.
+pub(super) fn pending(shared: &Shared, queue: &str) -> Value {
+    let all = Queue { shared, quota: 0 }.all().into_iter();
+    let waiting = all.filter(|queued| {
+        queued.object.pointer(queued.suspend) == Some(&Value::Bool(true))
+            && text(&queued.object, QUEUE_LABEL) == queue
+    });
+    let items = waiting.enumerate().map(|(position, queued)| {
+        let metadata = &queued.workload["metadata"];
+        json!({
+            "metadata": {"name": metadata["name"], "ownerReferences": metadata["ownerReferences"]},
+            "localQueueName": queue,
+            "positionInClusterQueue": position, "positionInLocalQueue": position,
+        })
+    });
+    json!({"kind": "PendingWorkloadsSummary", "items": items.collect::<Vec<_>>()})
+}
+
 struct Queue<'a> {
     shared: &'a Shared,
     quota: usize,

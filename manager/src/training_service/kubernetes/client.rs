@@ -274,6 +274,13 @@ impl Cluster {
         Ok(found.and_then(|object| serde_json::to_value(object).ok()))
     }
 
+    /// Returns the answer at a path of the API.
+    pub async fn read(&self, path: &str) -> Result<Value, Error> {
+        let request = hyper::Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| self.no_request(&error))?;
+        self.within(self.client.request(request)).await
+    }
+
     /// Returns true if a cluster-wide object exists.
     pub async fn has_cluster_wide(&self, resource: Resource, name: &str) -> Result<bool, Error> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource.api());

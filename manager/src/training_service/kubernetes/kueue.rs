@@ -3,6 +3,8 @@
 //! Source: Kueue 0.19, `apis/kueue/v1beta1` and `v1beta2`, which agree in the fields that are read, and recordings of
 //! Kueue.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::client::Resource;
@@ -26,6 +28,37 @@ pub const fn local_queues(version: &'static str) -> Resource {
 pub const fn priority_classes(version: &'static str) -> Resource {
     let (kind, plural) = ("WorkloadPriorityClass", "workloadpriorityclasses");
     Resource { group: "kueue.x-k8s.io", version, kind, plural }
+}
+
+/// Returns the path of the Workloads that wait in a `LocalQueue`, which Kueue's own API server serves in a version of its
+/// API.
+pub fn pending_path(version: &str, namespace: &str, queue: &str) -> String {
+    let group = "visibility.kueue.x-k8s.io";
+    format!("/apis/{group}/{version}/namespaces/{namespace}/localqueues/{queue}/pendingworkloads")
+}
+
+/// Returns the number of Workloads ahead of each trial in its `ClusterQueue`, by the name of the trial's object.
+pub fn positions(pending: &Value) -> HashMap<String, u64> {
+    let items = pending.get("items").and_then(Value::as_array);
+    let position = |item: &Value| {
+        let owner = item.pointer("/metadata/ownerReferences/0/name")?.as_str()?;
+        Some((owner.to_owned(), item.get("positionInClusterQueue")?.as_u64()?))
+    };
+    items.into_iter().flatten().filter_map(position).collect()
+}
+
+/// Returns a phrase for a trial's position in its queue. Large numbers are rounded down, so that the phrase rarely
+/// changes.
+pub fn position_phrase(ahead: u64) -> String {
+    match ahead {
+        0 => "it is the next in its queue".to_owned(),
+        1 => "1 other is ahead of it".to_owned(),
+        2..10 => format!("{ahead} others are ahead of it"),
+        _ => {
+            let unit = 10_u64.pow(ahead.ilog10());
+            format!("{} or more others are ahead of it", ahead / unit * unit)
+        }
+    }
 }
 
 /// Returns the reason why a `LocalQueue` currently admits nothing. `None`: it admits trials, or its status has no
@@ -223,6 +256,29 @@ mod tests {
         ];
         for (queue, expected) in table {
             assert_eq!(inactive(&queue).as_deref(), expected, "{queue}");
+        }
+    }
+
+    #[test]
+    fn the_position_of_a_trial_is_read_from_the_pending_workloads() {
+        let item = |owner: &str, position: Value| json!({"metadata": {"name": "job-x-1a2b3", "ownerReferences": [{"name": owner}]}, "positionInClusterQueue": position});
+        let items = [item("tka", json!(0)), item("tkb", json!(7)), item("tkc", json!(null))];
+        let expected = HashMap::from([("tka".to_owned(), 0), ("tkb".to_owned(), 7)]);
+        assert_eq!(positions(&json!({"items": items})), expected);
+        for none in [json!({}), json!({"items": []}), json!({"items": [{}]})] {
+            assert_eq!(positions(&none), HashMap::new(), "{none}");
+        }
+        #[rustfmt::skip]
+        let table = [
+            (0,   "it is the next in its queue"),
+            (1,   "1 other is ahead of it"),
+            (9,   "9 others are ahead of it"),
+            (10,  "10 or more others are ahead of it"),
+            (47,  "40 or more others are ahead of it"),
+            (999, "900 or more others are ahead of it"),
+        ];
+        for (ahead, expected) in table {
+            assert_eq!(position_phrase(ahead), expected);
         }
     }
 

@@ -149,6 +149,7 @@ impl Tracker {
             is_requeued: false,
             in_queue: false,
             queue_why: None,
+            position: None,
             never_fits_since: None,
             ending_since: None,
             handed_over: None,

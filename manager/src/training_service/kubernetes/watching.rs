@@ -1,5 +1,7 @@
 //! Watches the cluster and passes the events to the tracker.
 
+mod queue_positions;
+
 use std::sync::Arc;
 use std::time::Duration;
 

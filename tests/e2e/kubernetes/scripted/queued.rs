@@ -78,6 +78,38 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
 }
 
 #[test]
+fn a_waiting_trial_shows_its_position_if_kueue_tells_it() {
+    #[rustfmt::skip]
+    let table: [(&str, &[&str]); 3] = [
+        ("served",            &[]),
+        ("an older version",  &["visibility.kueue.x-k8s.io/v1beta2"]),
+        ("not served at all", &["visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1"]),
+    ];
+    for (case, unserved) in table {
+        let bed = TestBed::new();
+        let kube = cluster(&bed);
+        for version in unserved {
+            kube.remove_kind(version);
+        }
+        kube.set_quota(0);
+        let search = search(&bed, &kube, &json!({})).with("trialConcurrency", 2);
+        let running = bed.start(&mut command(&bed, &search.with("maxTrialNumber", 2)));
+        wait_for_words(&running, "it waits in its queue: couldn't assign flavors");
+        if unserved.len() < 2 {
+            wait_for_words(&running, "1 more needed; it is the next in its queue");
+            wait_for_words(&running, "1 more needed; 1 other is ahead of it");
+        }
+        bed.write("go", "");
+        kube.set_quota(2);
+        let outcome = Outcome::of(running.finish(BOUND));
+        outcome.expect_done(2, 0);
+        let shows = outcome.stderr.contains("ahead of it");
+        assert_eq!(shows, unserved.len() < 2, "{case}: {}", outcome.stderr);
+        kube.wait_until_empty();
+    }
+}
+
+#[test]
 fn a_trial_of_a_deactivated_workload_ends_and_is_not_tried_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);

@@ -198,7 +198,9 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     // The other kinds have their own tests.
     given.retain(|right| {
-        !["batch/", "kueue", "kubeflow", "jobset", "trainer"].iter().any(|of| right.starts_with(of))
+        !["batch/", "kueue", "visibility", "kubeflow", "jobset", "trainer"]
+            .iter()
+            .any(|of| right.starts_with(of))
     });
     given.sort();
     let rights = given.clone();

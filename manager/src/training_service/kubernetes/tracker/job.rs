@@ -36,6 +36,8 @@ pub(super) struct Job {
     pub(super) in_queue: bool,
     /// The queue's reason, while it does not let the workload run.
     pub(super) queue_why: Option<String>,
+    /// The position in the queue, as a phrase, if the queue tells it.
+    pub(super) position: Option<String>,
     /// The time since which the workload would not fit even into an empty queue.
     pub(super) never_fits_since: Option<Duration>,
     /// The time since which the end of the workload is decided, or the time at which the tracker last read its pods.
@@ -88,6 +90,15 @@ impl Job {
         let is_idle = self.stop.is_none() && self.is_idle(wanted);
         let since = self.waits_since.filter(|_| is_idle)?;
         Some(self.queried_at.map_or(since + UNSEEN_TIME, |queried_at| queried_at + QUERY_INTERVAL))
+    }
+
+    /// Returns the queue's reason with the position in the queue. `None`: the queue lets the workload run.
+    pub(super) fn queue_reason(&self) -> Option<String> {
+        let why = self.queue_why.as_ref()?;
+        Some(match &self.position {
+            Some(position) => format!("{why}; {position}"),
+            None => why.clone(),
+        })
     }
 
     /// Returns the news that the queue has taken the workload back.

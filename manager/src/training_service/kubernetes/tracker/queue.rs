@@ -1,12 +1,13 @@
 //! PURE: workloads in a queue, which lets them run and may take them back.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use trial_protocol::{Class, TrialJobId};
 
-use super::job::{ForcedEnd, SUSPENDED, report_reason};
+use super::job::{ForcedEnd, Job, SUSPENDED, report_reason};
 use super::{Act, Tracker};
-use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
+use crate::training_service::kubernetes::kueue::{self, QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::JobPhase;
 
 impl Tracker {
@@ -23,7 +24,7 @@ impl Tracker {
         (job.runs_since, job.ending_since, job.places) = (None, None, 0);
         job.suspended_since = job.suspended_since.or(Some(now));
         let ran = std::mem::take(&mut job.ran);
-        job.why = job.queue_why.clone().or_else(|| job.why.take().filter(|_| !ran));
+        job.why = job.queue_reason().or_else(|| job.why.take().filter(|_| !ran));
         let mut acts = Vec::new();
         if ran {
             acts.push(job.report_requeue());
@@ -51,13 +52,14 @@ impl Tracker {
         job.never_fits_since = never_fits.then(|| job.never_fits_since.unwrap_or(now));
         match state {
             QueueState::Admitted => {
-                job.queue_why = None;
+                (job.queue_why, job.position) = (None, None);
                 Vec::new()
             }
             QueueState::Waits(why) | QueueState::NeverFits(why) => {
-                job.queue_why = Some(why.clone());
+                job.queue_why = Some(why);
                 if matches!(job.phase, JobPhase::Suspended | JobPhase::Unseen) {
-                    self.set_wait_reason(name, Some(why))
+                    let why = job.queue_reason();
+                    self.set_wait_reason(name, why)
                 } else {
                     Vec::new()
                 }
@@ -70,6 +72,25 @@ impl Tracker {
                 self.stop(name, now)
             }
         }
+    }
+
+    /// Returns whether a workload waits in a queue for its turn.
+    pub fn waits_in_queue(&self) -> bool {
+        let waits = |job: &Job| job.phase == JobPhase::Suspended && job.queue_why.is_some();
+        self.jobs.values().any(waits)
+    }
+
+    /// Handles the number of workloads ahead of each waiting workload, by its name.
+    pub fn handle_positions(&mut self, ahead: &HashMap<String, u64>) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for (name, job) in &mut self.jobs {
+            if job.phase == JobPhase::Suspended && job.queue_why.is_some() {
+                job.position = ahead.get(name).map(|ahead| kueue::position_phrase(*ahead));
+                job.why = job.queue_reason();
+                acts.extend(report_reason(job));
+            }
+        }
+        acts
     }
 
     /// Records that a trial has ended while its workload still exists.

@@ -469,6 +469,44 @@ fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
 }
 
 #[test]
+fn the_position_of_a_waiting_workload_is_part_of_its_reason() {
+    let reported = |acts: Vec<Act>| -> Vec<String> {
+        let whys = acts.into_iter().filter_map(|act| {
+            if let Act::Report(JobNews::Waits(waits) | JobNews::Requeued(waits)) = act {
+                Some(waits.why)
+            } else {
+                None
+            }
+        });
+        whys.collect()
+    };
+    let at_place = |ahead: u64| HashMap::from([("ja".to_owned(), ahead)]);
+    let mut tracker = made(true);
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    assert!(!tracker.waits_in_queue(), "Kueue has not examined the workload");
+    assert_eq!(tracker.handle_positions(&at_place(4)), []);
+    let waits = |why: &str| Some(QueueState::Waits(why.to_owned()));
+    assert_eq!(reported(tracker.handle_queue_state("ja", waits("no room"), at(2))), ["no room"]);
+    assert!(tracker.waits_in_queue());
+    let ahead = "no room; 4 others are ahead of it";
+    assert_eq!(reported(tracker.handle_positions(&at_place(4))), [ahead]);
+    assert_eq!(tracker.handle_positions(&at_place(4)), [], "nothing has changed");
+    let next = "it is the next in its queue";
+    assert_eq!(reported(tracker.handle_positions(&at_place(0))), [format!("no room; {next}")]);
+    let other = tracker.handle_queue_state("ja", waits("no flavor"), at(3));
+    assert_eq!(reported(other), [format!("no flavor; {next}")]);
+    // The positions of other trials do not matter.
+    assert_eq!(reported(tracker.handle_positions(&HashMap::new())), ["no flavor"]);
+    tracker.handle_positions(&at_place(0));
+    tracker.handle_queue_state("ja", Some(QueueState::Admitted), at(4));
+    tracker.handle_phase("ja", JobPhase::Running, at(5));
+    assert!(!tracker.waits_in_queue());
+    tracker.handle_queue_state("ja", waits("taken back"), at(6));
+    let back = tracker.handle_phase("ja", JobPhase::Suspended, at(6));
+    assert_eq!(reported(back), ["taken back"], "the position of the earlier wait has no meaning");
+}
+
+#[test]
 fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
     let why = "Kueue's webhook does not answer";
     for (succeeded, start) in [(true, UNREPORTED), (false, "its pod failed")] {

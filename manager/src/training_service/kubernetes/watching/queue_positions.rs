@@ -1,0 +1,49 @@
+//! Follows the positions of waiting trials in their queue, if Kueue serves them and the account may read them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::training_service::kubernetes::client::Error;
+use crate::training_service::kubernetes::{Shared, kueue};
+
+/// The pause between two checks for waiting trials.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The pause between two requests.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
+
+impl Shared {
+    /// Follows the positions of trials in this queue until Kueue refuses to tell them.
+    pub(in crate::training_service::kubernetes) async fn follow_positions(
+        self: Arc<Self>,
+        queue: String,
+    ) {
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            if !self.tracker().waits_in_queue() {
+                continue;
+            }
+            match self.pending_workloads(&queue).await {
+                Ok(pending) => {
+                    let acts = self.tracker().handle_positions(&kueue::positions(&pending));
+                    self.perform(acts);
+                }
+                // The positions are optional. Without them, Kueue's messages are complete.
+                Err(Error::NotFound { .. } | Error::NotAllowed { .. }) => return,
+                Err(_) => {}
+            }
+            tokio::time::sleep(REQUEST_INTERVAL).await;
+        }
+    }
+
+    async fn pending_workloads(&self, queue: &str) -> Result<Value, Error> {
+        let cluster = &self.settings.cluster;
+        let [newest, older] =
+            kueue::VERSIONS.map(|version| kueue::pending_path(version, cluster.namespace(), queue));
+        match cluster.read(&newest).await {
+            Err(Error::NotFound { .. }) => cluster.read(&older).await,
+            answer => answer,
+        }
+    }
+}
