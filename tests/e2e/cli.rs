@@ -5,6 +5,7 @@ mod completions;
 mod directives;
 mod doctor;
 mod open;
+mod progress;
 mod relative_paths;
 mod snapshots;
 mod top;

@@ -42,6 +42,12 @@ pub(super) fn text_style() -> TextStyle {
     }
 }
 
+/// Returns the width of the terminal at standard error, or 80 if the terminal does not report its size.
+pub(super) fn stderr_width() -> usize {
+    let size = tcgetwinsize(std::io::stderr().as_fd()).ok().filter(|size| size.ws_col > 0);
+    size.map_or(80, |size| usize::from(size.ws_col))
+}
+
 /// Escapes the characters in JSON that are valid there but would control a terminal.
 fn escaped_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

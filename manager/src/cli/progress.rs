@@ -2,22 +2,28 @@
 //! a minute. Each important event also gets a line. All of this goes to standard error; standard output is for the
 //! result.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
 use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
-use super::spark::spark;
+use super::out::stderr_width;
+use super::table;
 use crate::app::Running;
 use crate::config::ExperimentSpec;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
-use crate::view::{self, turns_writing};
+use crate::view::{self, Snapshot, turns_writing};
+
+mod line;
+
+use line::SearchProgress;
 
 /// The number of lines that are shown of a failed trial's output.
 const LAST_LINES: usize = 5;
@@ -31,12 +37,15 @@ pub(super) struct Progress {
     /// `true` after the direction has been compared with the metric's name.
     direction_checked: bool,
     best: Option<(u64, f64)>,
-    running: usize,
-    failed: usize,
-    ended: u64,
-    /// The maximum number of trials, if there is one.
-    trials: Option<u64>,
+    /// The ids of the running trials.
+    running: HashSet<String>,
+    /// The states of the trials that have ended, by id.
+    ended: HashMap<String, JobState>,
+    /// The number of trials that have ended under this manager.
+    ended_here: u64,
     terminal: bool,
+    /// `true` while the search is done, but may continue.
+    is_done: bool,
     /// The time of the last status line.
     last_status: Option<Instant>,
     began: Instant,
@@ -52,23 +61,18 @@ impl Progress {
         let terminal = std::io::stderr().is_terminal();
         let target =
             if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let trials = running.spec.max_trial_number;
-        let style = match trials {
-            Some(_) => "{elapsed_precise} [{bar:30}] {pos}/{len} trials{msg}",
-            None => "{elapsed_precise} {spinner} {pos} trials{msg}",
-        };
-        let style = ProgressStyle::with_template(style).expect("the templates above are valid");
-        let bar = ProgressBar::with_draw_target(trials, target).with_style(style);
+        let style = ProgressStyle::with_template("{msg}").expect("the template is valid");
+        let bar = ProgressBar::with_draw_target(None, target).with_style(style);
         let mut progress = Self {
             bar,
             spec: running.spec.clone(),
             direction_checked: false,
             best: None,
-            running: 0,
-            failed: 0,
-            ended: 0,
-            trials,
+            running: HashSet::new(),
+            ended: HashMap::new(),
+            ended_here: 0,
             terminal,
+            is_done: false,
             last_status: None,
             began: Instant::now(),
             improvements: Vec::new(),
@@ -100,6 +104,25 @@ impl Progress {
         progress
     }
 
+    /// Adds the trials of earlier managers.
+    pub(super) fn restore(&mut self, snapshot: &Snapshot) {
+        for trial in &snapshot.trials {
+            match trial.state {
+                JobState::Running | JobState::Lost => drop(self.running.insert(trial.id.clone())),
+                // A trial that its platform interrupted runs again.
+                JobState::SysCanceled => {}
+                state if state.is_final() => drop(self.ended.insert(trial.id.clone(), state)),
+                _ => {}
+            }
+        }
+        let steps = view::improvements(snapshot, self.spec.optimize_mode);
+        if !self.spec.goals.has_several_objectives() {
+            self.best = steps.last().map(|step| (step.sequence, step.value));
+            self.improvements = steps.iter().map(|step| step.value).collect();
+        }
+        self.draw();
+    }
+
     /// Prints a warning, once, if the name of the metric that counts suggests the other direction.
     fn warn_of_direction(&mut self, metric: &str) {
         if !std::mem::replace(&mut self.direction_checked, true)
@@ -112,7 +135,12 @@ impl Progress {
     /// Shows a notice.
     pub(super) fn show(&mut self, notice: Notice) {
         match notice {
-            Notice::Running { .. } => self.running += 1,
+            Notice::Running { trial } => {
+                // A trial that runs again has not ended.
+                self.ended.remove(trial.as_str());
+                self.running.insert(trial.to_string());
+                self.is_done = false;
+            }
             Notice::Lost { trial, sequence, message } => {
                 self.line(&format!("trial {sequence} ({trial}) LOST: {message}"));
             }
@@ -126,7 +154,7 @@ impl Progress {
                 }
             }
             Notice::Ended { trial, sequence, end, result, last_lines, competes } => {
-                self.running = self.running.saturating_sub(1);
+                self.running.remove(trial.as_str());
                 let number = result.last.as_ref().and_then(MetricValue::number);
                 if let Some(metric) = result.name.as_ref().filter(|_| number.is_some()) {
                     self.warn_of_direction(metric);
@@ -142,7 +170,6 @@ impl Progress {
                         self.line(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
                 } else {
-                    self.failed += usize::from(end.state == JobState::Failed);
                     let why = end.message.unwrap_or_default();
                     let code = end.exit_code.map(|code| format!(" (exit code {code})"));
                     let code = code.unwrap_or_default();
@@ -154,8 +181,8 @@ impl Progress {
                     }
                 }
                 if end.state != JobState::SysCanceled {
-                    self.ended += 1;
-                    self.bar.set_position(self.ended);
+                    self.ended.insert(trial.to_string(), end.state);
+                    self.ended_here += 1;
                     self.print_status(Instant::now());
                 }
             }
@@ -163,19 +190,37 @@ impl Progress {
                 self.line("the tuner has nothing more to propose");
             }
             Notice::Message(message) => self.line(&message),
-            Notice::State(_) => {}
+            Notice::State(state) => self.is_done = state == ExperimentState::Done,
         }
-        let pace = pace(self.ended, self.trials, self.began.elapsed());
-        let curve = Some(spark(&self.improvements)).filter(|_| self.improvements.len() > 1);
-        let curve = curve.map(|curve| format!(" {curve}")).unwrap_or_default();
-        self.bar.set_message(format!("{}{curve}{pace}", self.message()));
+        self.draw();
     }
 
-    fn message(&self) -> String {
-        let best = self.best.map(|(trial, best)| format!(", best {} (trial {trial})", brief(best)));
-        let failed = (self.failed > 0).then(|| format!(", {} failed", self.failed));
-        let (best, failed) = (best.unwrap_or_default(), failed.unwrap_or_default());
-        format!(", {} running{failed}{best}", self.running)
+    /// Returns whether the display shows the elapsed time, so that it has to be redrawn.
+    pub(super) fn is_live(&self) -> bool {
+        self.terminal && !self.is_done
+    }
+
+    /// Redraws the line at the bottom of the terminal.
+    pub(super) fn draw(&self) {
+        if self.is_live() {
+            // A terminal may wrap a line that reaches its last column.
+            let width = stderr_width().saturating_sub(1);
+            self.bar.set_message(self.numbers().line(width));
+        }
+    }
+
+    fn numbers(&self) -> SearchProgress {
+        let failed = self.ended.values().filter(|state| **state == JobState::Failed).count();
+        SearchProgress {
+            elapsed: self.began.elapsed(),
+            ended: u64::try_from(self.ended.len()).unwrap_or(u64::MAX),
+            ended_here: self.ended_here,
+            trials: self.spec.max_trial_number,
+            running: self.running.len(),
+            failed,
+            best: self.best.map(|(trial, best)| (table::brief(&json!(best)), trial)),
+            improvements: self.improvements.clone(),
+        }
     }
 
     /// Prints a status line if there is no bar and the last status line is old enough.
@@ -184,7 +229,7 @@ impl Progress {
             return;
         }
         self.last_status = Some(now);
-        self.line(&format!("{} ended{}", ended_of(self.ended, self.trials), self.message()));
+        self.line(&self.numbers().sentence());
     }
 
     /// Reports the first interruption.
@@ -196,7 +241,7 @@ impl Progress {
     pub(super) fn report_exit(&self, id: &ExperimentId) {
         // Cleared, because a finished bar would be drawn as full, with the shell's prompt on the same line.
         self.bar.finish_and_clear();
-        let exiting = match self.running {
+        let exiting = match self.running.len() {
             0 => "exiting".to_owned(),
             1 => "exiting while 1 trial still runs".to_owned(),
             more => format!("exiting while {more} trials still run"),
@@ -226,28 +271,6 @@ impl Progress {
             drop(writeln!(std::io::stderr().lock(), "{clean}"));
         });
     }
-}
-
-/// PURE: returns the number of trials that end in an hour, and the remaining time. Empty if no trial has ended yet.
-fn pace(ended: u64, trials: Option<u64>, elapsed: Duration) -> String {
-    let real = |count: u64| u32::try_from(count).map_or(f64::MAX, f64::from);
-    let rate = real(ended) / elapsed.as_secs_f64();
-    if ended == 0 || !rate.is_finite() {
-        return String::new();
-    }
-    let per_hour = format!(", {:.0}/h", rate * 3600.0);
-    let left = trials.and_then(|all| all.checked_sub(ended)).filter(|left| *left > 0);
-    let left = left.and_then(|left| Duration::try_from_secs_f64(real(left) / rate).ok());
-    let left = left.and_then(|left| u64::try_from(left.as_millis()).ok());
-    let left = left.map(|ms| format!(", {} left", view::span(ms))).unwrap_or_default();
-    per_hour + &left
-}
-
-/// PURE: returns the number of ended trials in words, such as `3 of 20 trials`.
-fn ended_of(ended: u64, trials: Option<u64>) -> String {
-    let counted = trials.unwrap_or(ended);
-    let all = trials.map(|all| format!(" of {all}")).unwrap_or_default();
-    format!("{ended}{all} trial{}", if counted == 1 { "" } else { "s" })
 }
 
 /// Returns a number of things in words, such as `3 trials`.
@@ -309,39 +332,7 @@ pub(super) fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn a_bar_shows_the_rate_and_the_remaining_time() {
-        #[rustfmt::skip]
-        let table = [
-            (0, Some(10), 60, ""),
-            (5, None,     60, ", 300/h"),
-            (5, Some(10), 60, ", 300/h, 1 min left"),
-            (10, Some(10), 60, ", 600/h"),
-            (12, Some(10), 60, ", 720/h"),
-            (1, Some(2),  0,  ""),
-        ];
-        for (ended, trials, seconds, expected) in table {
-            let shown = pace(ended, trials, Duration::from_secs(seconds));
-            assert_eq!(shown, expected, "{ended} of {trials:?} in {seconds} s");
-        }
-    }
-
-    #[test]
-    fn ended_trials_are_counted_in_words() {
-        let table = [
-            (1, None, "1 trial"),
-            (2, None, "2 trials"),
-            (1, Some(1), "1 of 1 trial"),
-            (1, Some(20), "1 of 20 trials"),
-        ];
-        for (ended, trials, expected) in table {
-            assert_eq!(ended_of(ended, trials), expected);
-        }
-    }
 
     #[test]
     fn a_number_is_shown_with_the_digits_that_distinguish_it() {

@@ -17,6 +17,10 @@ use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::util::layout::HomeDir;
+use crate::view::Board;
+
+/// The time between two updates of the elapsed time.
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the settings for the options.
 pub(super) fn settings(common: Common) -> Settings {
@@ -99,6 +103,11 @@ pub(super) async fn attend(
     keep_serving: bool,
 ) -> u8 {
     let mut progress = Progress::new(&running);
+    let trials = Board::of_experiment(running.store.queries().clone(), &running.spec);
+    // A store that cannot be read ends the search, with a message of its own.
+    if let Ok(snapshot) = trials.refresh().await {
+        progress.restore(&snapshot);
+    }
     let mut code_when_done = None;
     loop {
         match follow(&mut running, &mut progress, signals, on_term).await {
@@ -217,6 +226,7 @@ async fn follow(
     on_term: OnTerm,
 ) -> ControlFlow<u8, Phase> {
     let mut code_of_first = None;
+    let mut redraw = tokio::time::interval(REDRAW_INTERVAL);
     loop {
         tokio::select! {
             notice = running.notices.recv() => match notice {
@@ -229,6 +239,7 @@ async fn follow(
                 }
                 None => return ControlFlow::Continue(Phase::Over),
             },
+            _ = redraw.tick(), if progress.is_live() => progress.draw(),
             signal = signals.next() => {
                 if let Some(code) = code_of_first {
                     // The agents were already asked to stop; `resume` determines their results.
