@@ -52,7 +52,7 @@ pub(super) enum TrialCommand {
         /// Show only trials that match this expression, such as 'lr < 0.01 and state == failed'.
         #[arg(long, value_name = "EXPRESSION")]
         filter: Option<String>,
-        /// Sort by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
+        /// Sort by sequence, id, state, final, latest, started, ended, duration, parameters.NAME or metrics.NAME.
         #[arg(long, default_value = "sequence")]
         sort: String,
         /// Sort in descending order.

@@ -1,7 +1,7 @@
 //! PURE: an expression that selects trials, such as `lr < 0.01 and activation == "relu"`.
 //!
-//! Names are those of parameters, the metric's own name for the final result, and [`FIELDS`]. A name with other
-//! characters is in backquotes. A comparison with a missing value is false; `name == null` selects trials without the
+//! Names are those of parameters, the metric's own name for the final result, other metrics, and [`FIELDS`]. A name with
+//! other characters is in backquotes. A comparison with a missing value is false; `name == null` selects trials without the
 //! value.
 
 use std::iter::Peekable;
@@ -13,7 +13,8 @@ use trial_protocol::MetricValue;
 use super::TrialSummary;
 use super::UNKNOWN_CAUSE;
 
-/// The names that every trial has, whatever the names of its parameters. `parameters.NAME` is always a parameter.
+/// The names that every trial has, whatever the names of its parameters. `parameters.NAME` is always a parameter,
+/// and `metrics.NAME` a metric, unless a parameter has that name.
 pub const FIELDS: [&str; 8] =
     ["number", "id", "state", "cause", "duration", "final", "latest", "step"];
 
@@ -189,11 +190,17 @@ impl Operand {
                 match flat.into_iter().find(|(known, _)| known == own) {
                     Some((_, value)) => scalar(value),
                     None if trial.metric.as_deref() == Some(name) => measured(trial.last.as_ref()),
-                    None => Scalar::Missing,
+                    None => measured(metric(trial, name)),
                 }
             }
         }
     }
+}
+
+/// Returns the value of a metric that an expression or an order names, with or without `metrics.`.
+pub(super) fn metric<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
+    let own = name.strip_prefix("metrics.").and_then(|own| trial.metrics.get(own));
+    own.or_else(|| trial.metrics.get(name))
 }
 
 /// Converts a whole number to a float. A trial's numbers are far below 2^53.

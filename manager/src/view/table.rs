@@ -13,7 +13,7 @@ use trial_protocol::Cause;
 
 use super::TrialSummary;
 use super::UNKNOWN_CAUSE;
-use super::filter::{FIELDS, Filter, FilterError};
+use super::filter::{self, FIELDS, Filter, FilterError};
 use crate::job_state::JobState;
 use crate::util::nearest::advice;
 
@@ -38,17 +38,27 @@ pub enum Column {
     Duration,
     /// The value of a parameter.
     Parameter(String),
+    /// The value of a metric: the final one, or else the latest.
+    Metric(String),
+    /// The value of a parameter or, if there is none of that name, of a metric.
+    Named(String),
 }
 
 impl Column {
-    /// The names of columns other than parameters.
+    /// The names of columns other than parameters and metrics.
     pub const NAMES: [&str; 8] =
         ["sequence", "id", "state", "final", "latest", "started", "ended", "duration"];
-    /// The names of columns, for messages. The text after `parameters.` is the name of a parameter.
-    pub const WORDS: &str = "sequence, id, state, final, latest, started, ended, duration or \
-                             parameters.NAME";
+    /// The names of columns, for messages. The text after the full stop is the name of a parameter or metric.
+    pub const WORDS: &str = "sequence, id, state, final, latest, started, ended, duration, \
+                             parameters.NAME or metrics.NAME";
 
-    /// Returns the column with this name.
+    /// Returns the column with this name. A name without `parameters.` or `metrics.` may be that of a parameter or a
+    /// metric.
+    pub fn of_word(word: &str) -> Self {
+        Self::parse(word).unwrap_or_else(|| Self::Named(word.to_owned()))
+    }
+
+    /// Returns the column with this complete name.
     pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "sequence" => Self::Sequence,
@@ -59,7 +69,10 @@ impl Column {
             "started" => Self::Started,
             "ended" => Self::Ended,
             "duration" => Self::Duration,
-            _ => Self::Parameter(word.strip_prefix("parameters.")?.to_owned()),
+            _ => match word.strip_prefix("metrics.") {
+                Some(metric) => Self::Metric(metric.to_owned()),
+                None => Self::Parameter(word.strip_prefix("parameters.")?.to_owned()),
+            },
         })
     }
 }
@@ -108,6 +121,12 @@ pub enum Unknown {
     /// A parameter that no trial has, and the existing ones.
     #[error("sort: no trial has a parameter {0:?}; the parameters are {1}")]
     Parameter(String, String),
+    /// A metric that no trial has, and the existing ones.
+    #[error("sort: no trial has a metric {0:?}; the metrics are {1}")]
+    Metric(String, String),
+    /// A name that is no column, no parameter and no metric.
+    #[error("sort is {0:?}; expected {words}", words = Column::WORDS)]
+    Column(String),
     /// A cause that no trial has and no agent reports, and the existing ones.
     #[error("cause: no trial has the cause {0:?}; the causes are {1}")]
     Cause(String, String),
@@ -164,15 +183,7 @@ pub fn page<'a>(
 /// Checks that the filter and the order use existing columns. Without trials, all names are accepted.
 fn check_names(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
-    if let Column::Parameter(name) = &wanted.by {
-        let names = |trial: &TrialSummary| -> Vec<String> {
-            super::flat(&trial.parameters).into_iter().map(|(name, _)| name).collect()
-        };
-        if !trials.is_empty() && !trials.iter().any(|trial| names(trial).contains(name)) {
-            let all = trials.iter().flat_map(|trial| names(trial)).collect();
-            return Err(Unknown::Parameter(name.clone(), words(all)));
-        }
-    }
+    check_order(trials, &wanted.by)?;
     if let Some(filter) = wanted.filter.as_ref().filter(|_| !trials.is_empty()) {
         check_filter_names(trials, filter)?;
     }
@@ -187,6 +198,30 @@ fn check_names(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), 
     Err(Unknown::Cause(cause.to_owned(), words(all)))
 }
 
+/// Checks that a trial has the parameter or the metric of the order.
+fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), Unknown> {
+    let words = |all: BTreeSet<&str>| Vec::from_iter(all).join(", ");
+    let has_parameter = |name: &str| trials.iter().any(|trial| parameter(trial, name).is_some());
+    let has_metric = |name: &str| trials.iter().any(|trial| filter::metric(trial, name).is_some());
+    match by {
+        _ if trials.is_empty() => Ok(()),
+        Column::Parameter(name) if !has_parameter(name) => {
+            let all: Vec<_> =
+                trials.iter().flat_map(|trial| super::flat(&trial.parameters)).collect();
+            let names = all.iter().map(|(name, _)| name.as_str()).collect();
+            Err(Unknown::Parameter(name.clone(), words(names)))
+        }
+        Column::Metric(name) if !has_metric(name) => {
+            let names = trials.iter().flat_map(|trial| trial.metrics.keys());
+            Err(Unknown::Metric(name.clone(), words(names.map(String::as_str).collect())))
+        }
+        Column::Named(name) if !has_parameter(name) && !has_metric(name) => {
+            Err(Unknown::Column(name.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks that each name of an expression is a parameter or a metric of a trial.
 fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unknown> {
     let unknown = filter.names();
@@ -197,8 +232,12 @@ fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(
     for trial in trials {
         all.extend(super::flat(&trial.parameters).into_iter().map(|(name, _)| name));
         all.extend(trial.metric.clone());
+        all.extend(trial.metrics.keys().cloned());
     }
-    let is_known = |name: &str| all.contains(name.strip_prefix("parameters.").unwrap_or(name));
+    let is_known = |name: &str| {
+        let own = name.strip_prefix("parameters.").or_else(|| name.strip_prefix("metrics."));
+        all.contains(name) || own.is_some_and(|own| all.contains(own))
+    };
     match unknown.into_iter().find(|(name, _)| !is_known(name)) {
         None => Ok(()),
         Some((name, position)) => {
@@ -239,17 +278,28 @@ fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
             let until = trial.ended_at_ms.map_or(now_ms, |ended| ended.min(now_ms));
             time(trial.started_at_ms.map(|begun| until.saturating_sub(begun).max(0)))
         }
-        Column::Parameter(name) => {
-            let flat = super::flat(&trial.parameters);
-            match flat.into_iter().find(|(known, _)| known == name) {
-                Some((_, Value::Number(number))) => {
-                    number.as_f64().map_or(SortKey::Missing(()), SortKey::Number)
-                }
-                Some((_, Value::String(text))) => SortKey::Text(text.clone()),
-                Some((_, Value::Null)) | None => SortKey::Missing(()),
-                Some((_, value)) => SortKey::Text(value.to_string()),
-            }
-        }
+        Column::Parameter(name) => parameter(trial, name).map_or(SortKey::Missing(()), written),
+        Column::Metric(name) => measured(filter::metric(trial, name)),
+        Column::Named(name) => match parameter(trial, name) {
+            Some(value) => written(value),
+            None => measured(filter::metric(trial, name)),
+        },
+    }
+}
+
+/// Returns the value of a parameter.
+fn parameter<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
+    let flat = super::flat(&trial.parameters);
+    flat.into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
+}
+
+/// Returns the key of a parameter's value.
+fn written(value: &Value) -> SortKey {
+    match value {
+        Value::Number(number) => number.as_f64().map_or(SortKey::Missing(()), SortKey::Number),
+        Value::String(text) => SortKey::Text(text.clone()),
+        Value::Null => SortKey::Missing(()),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => SortKey::Text(value.to_string()),
     }
 }
 

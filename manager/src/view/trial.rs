@@ -1,5 +1,7 @@
 //! The view of a trial: in a list, and on its own page.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use trial_protocol::{AttemptId, Metric, MetricValue, OBJECTIVE, Started, TrialJobId, Verdict};
@@ -14,6 +16,8 @@ use crate::search::repeats::Estimate;
 use crate::store::{self, AttemptRow, ReportRow, ServicePart, Store, TrialSummaryRow};
 use crate::util::ids;
 
+/// The maximum number of metrics that are kept for each trial.
+const MAX_METRICS: usize = 200;
 /// The maximum number of entries of one attempt in a timeline.
 const MAX_ENTRIES: u32 = 1000;
 
@@ -81,6 +85,10 @@ pub struct TrialSummary {
     /// The latest intermediate result as the trial reported it.
     #[serde(skip)]
     pub reported_latest: Option<Value>,
+    /// The value of each metric, also of those that do not count, for filters and sorting: the final one, or else the
+    /// latest. The members of an object have their own names.
+    #[serde(skip)]
+    pub metrics: BTreeMap<String, Value>,
     /// The trial's own number in the store.
     #[serde(skip)]
     pub(super) key: i64,
@@ -123,6 +131,7 @@ impl TrialSummary {
         let own = finals.iter().chain(&latest).map(|metric| (&row.attempt, metric));
         let result = pick_with_goals(own, &row.attempt, objective, goals);
         let name = result.name.or_else(|| objective.map(str::to_owned));
+        let metrics = metrics_of(&finals, &latest);
         let latest = latest_of(&latest, name.as_deref());
         Self {
             id: row.id.to_string(),
@@ -132,6 +141,7 @@ impl TrialSummary {
             parameter_id: row.parameter_id,
             attempt: row.attempt.to_string(),
             steps_name: latest.map(|metric| metric.name.clone()),
+            metrics,
             reported_final: result.reported.map(|value| value.as_json().clone()),
             reported_latest: latest.map(|metric| metric.value.as_json().clone()),
             last: result.last.map(|value| value.as_json().clone()),
@@ -157,8 +167,15 @@ impl TrialSummary {
 }
 
 impl TrialSummary {
-    /// Keeps the latest result of `before` if it is too old to be found again.
+    /// Keeps the latest result and the metrics of `before` that are too old to be found again.
     pub(super) fn keep_latest(&mut self, before: &Self) {
+        if self.attempt == before.attempt {
+            for (name, value) in &before.metrics {
+                if self.metrics.len() < MAX_METRICS && !self.metrics.contains_key(name) {
+                    self.metrics.insert(name.clone(), value.clone());
+                }
+            }
+        }
         if self.latest.is_none() && self.attempt == before.attempt && self.metric == before.metric {
             self.latest.clone_from(&before.latest);
             self.reported_latest.clone_from(&before.reported_latest);
@@ -166,6 +183,23 @@ impl TrialSummary {
             self.steps_name.clone_from(&before.steps_name);
         }
     }
+}
+
+/// Returns the value of each metric: the final one, or else the latest. An object's members are metrics of their own.
+fn metrics_of(finals: &[Metric], latest: &[Metric]) -> BTreeMap<String, Value> {
+    let mut values = BTreeMap::new();
+    let mut add = |name: &str, value: &Value| {
+        if name != OBJECTIVE && values.len() < MAX_METRICS && !values.contains_key(name) {
+            values.insert(name.to_owned(), value.clone());
+        }
+    };
+    for metric in finals.iter().chain(latest) {
+        match metric.value.as_json() {
+            Value::Object(members) => members.iter().for_each(|(name, value)| add(name, value)),
+            value => add(&metric.name, value),
+        }
+    }
+    values
 }
 
 /// Returns the latest step of the metric that counts. If that metric is unknown, returns the step of the SDK's
@@ -385,6 +419,7 @@ pub(super) mod tests {
             class: None,
             change: 0,
             steps_name: None,
+            metrics: BTreeMap::new(),
             reported_final: None,
             reported_latest: None,
             key,

@@ -39,11 +39,11 @@ pub(in crate::api) struct ListQuery {
     /// Only trials whose id, parameters, message or cause contain this text.
     pub(in crate::api) q: Option<String>,
     /// Only trials that match an expression, such as `lr < 0.01 and activation == "relu"`. The names are those of
-    /// parameters, the metric's own, `number`, `id`, `state`, `cause`, `duration` (in seconds, or with a unit:
-    /// `10m`), `final`, `latest`, `step`.
+    /// parameters and metrics, `number`, `id`, `state`, `cause`, `duration` (in seconds, or with a unit: `10m`),
+    /// `final`, `latest`, `step`.
     pub(in crate::api) filter: Option<String>,
-    /// `sequence` (default), `id`, `state`, `final`, `latest`, `started`, `ended`, `duration`, or
-    /// `parameters.NAME`.
+    /// `sequence` (default), `id`, `state`, `final`, `latest`, `started`, `ended`, `duration`, `parameters.NAME` or
+    /// `metrics.NAME`.
     pub(in crate::api) sort: Option<String>,
     /// `asc` (default) or `desc`. Trials without a value are at the end.
     pub(in crate::api) order: Option<String>,
@@ -79,8 +79,7 @@ pub(super) fn table_query(query: &ListQuery) -> Result<TableQuery, Error> {
         .collect::<Result<_, _>>()
         .map_err(|error| bad(format!("state: {error}; expected {}", JobState::words())))?;
     let sort = query.sort.as_deref().filter(|word| !word.is_empty()).unwrap_or("sequence");
-    let by = Column::parse(sort)
-        .ok_or_else(|| bad(format!("sort is {sort:?}; expected {}", Column::WORDS)))?;
+    let by = Column::of_word(sort);
     let descending = match query.order.as_deref() {
         None | Some("asc" | "") => false,
         Some("desc") => true,

@@ -119,8 +119,12 @@ fn causes() -> Vec<CompletionCandidate> {
     causes.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// Returns the names of the metrics of the newest trial that has metrics.
 fn metric_names() -> Vec<CompletionCandidate> {
+    metrics().into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Returns the names of the metrics of the newest trial that has metrics.
+fn metrics() -> Vec<String> {
     let answer = query(async |place| {
         let client = place.client().await.ok()?;
         let trials =
@@ -131,12 +135,13 @@ fn metric_names() -> Vec<CompletionCandidate> {
     });
     let page = answer.flatten().unwrap_or_default();
     let metrics = page["metrics"].as_array().into_iter().flatten();
-    let mut names: Vec<_> = metrics.filter_map(|one| one["name"].as_str()).collect();
+    let names = metrics.filter_map(|one| one["name"].as_str());
+    let mut names: Vec<_> = names.map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
     // A name must not contain control sequences for the terminal.
     names.retain(|name| !name.contains(|c: char| c.is_control() || view::turns_writing(c)));
-    names.into_iter().map(CompletionCandidate::new).collect()
+    names
 }
 
 fn columns() -> Vec<CompletionCandidate> {
@@ -144,6 +149,7 @@ fn columns() -> Vec<CompletionCandidate> {
     let parameters = trials.first().map(|trial| view::flat(&trial["parameters"]));
     let parameters = parameters.into_iter().flatten().map(|(name, _)| format!("parameters.{name}"));
     let columns = Column::NAMES.map(str::to_owned).into_iter().chain(parameters);
+    let columns = columns.chain(metrics().into_iter().map(|name| format!("metrics.{name}")));
     columns.map(CompletionCandidate::new).collect()
 }
 

@@ -44,6 +44,13 @@ fn chosen(text: &str) -> bool {
     );
     one.last = Some(json!(0.9));
     one.metric = Some("accuracy".to_owned());
+    let metrics = [
+        ("accuracy", json!(0.9)),
+        ("acc", json!(0.5)),
+        ("lr", json!(7)),
+        ("val/odd", json!("NaN")),
+    ];
+    one.metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
     (one.started_at_ms, one.ended_at_ms) = (Some(0), Some(90_000));
     one.state = JobState::Succeeded;
     Filter::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).matches(&one, 0)
@@ -59,6 +66,8 @@ fn expressions_select_by_parameters_results_and_fields() {
         ("cause == unknown", true), ("duration > 1m", true), ("duration > 2m", false), ("duration < 1.5h", true), ("duration == 90000ms", true),
         ("accuracy > 0.8", true), ("final > 0.95", false), ("latest > 0", false), ("latest == null", true), ("final != null", true),
         ("latest != null", false), ("missing != 3", false), ("missing == null", true), ("`odd name` == 1", true), ("`parameters.odd name` <= 2.5 and `parameters.a\\`b` == null", true), ("parameters.lr < 1", true),
+        ("acc < 1", true), ("acc > 0.5", false), ("metrics.acc == 0.5", true), ("metrics.accuracy > 0.8", true), ("metrics.lr == 7", true),
+        ("lr == 7", false), ("parameters.acc == null", true), ("metrics.missing == null", true), ("metrics.val/odd < 1", false),
         ("deep == true", true), ("deep != false", true), ("activation ~ 'REL'", true), ("lr < 'a'", false), ("lr == '0.005'", false),
         ("lr > -1 and lr < +1", true), ("id == t7", false), ("0.001 < lr", true), ("lr == 0.005 or x == (", true),
     ];

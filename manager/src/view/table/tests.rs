@@ -69,6 +69,11 @@ fn a_column_or_cause_that_no_trial_has_is_refused() {
         wrong,
         "sort: no trial has a parameter \"rl\"; the parameters are lr, net._name, net.size"
     );
+    let wrong = asked(Column::of_word("rl"), None, &trials).unwrap_err();
+    assert_eq!(wrong, format!("sort is \"rl\"; expected {}", Column::WORDS));
+    assert_eq!(asked(Column::of_word("lr"), None, &trials), Ok(1));
+    let wrong = asked(Column::of_word("metrics.acc"), None, &trials).unwrap_err();
+    assert_eq!(wrong, "sort: no trial has a metric \"acc\"; the metrics are ");
     // A cause that agents may report is accepted; any other cause is refused.
     assert_eq!(asked(Column::Sequence, Some("oom-cuda"), &trials), Ok(0));
     let wrong = asked(Column::Sequence, Some("oom"), &trials).unwrap_err();
@@ -128,6 +133,31 @@ fn trials_without_a_value_are_sorted_last() {
         }
         assert_eq!(found, expected, "{case}, in pages");
     }
+}
+
+#[test]
+fn trials_are_sorted_and_filtered_by_any_metric() {
+    let object = |loss: f64| Some(json!({"default": 1, "loss": loss}));
+    let trials = [
+        trial(0, JobState::Succeeded, object(0.5), json!({"lr": 1})),
+        trial(1, JobState::Succeeded, object(0.25), json!({"lr": 2})),
+        trial(2, JobState::Failed, None, json!({"lr": 3})),
+    ];
+    let filtered = |text: &str| {
+        let filter = Some(Filter::parse(text).unwrap());
+        let wanted = TableQuery { filter, ..wanted(Column::Sequence, false) };
+        page(&trials, &wanted, None, 9, 0)
+            .map(|page| shown(&page))
+            .map_err(|error| error.to_string())
+    };
+    for (word, expected) in [("metrics.loss", [1, 0, 2]), ("loss", [1, 0, 2]), ("lr", [0, 1, 2])] {
+        let sorted = page(&trials, &wanted(Column::of_word(word), false), None, 9, 0).unwrap();
+        assert_eq!(shown(&sorted), expected, "{word}");
+    }
+    assert_eq!(filtered("metrics.loss < 0.3"), Ok(vec![1]));
+    assert_eq!(filtered("loss > 0.3"), Ok(vec![0]));
+    let wrong = filtered("loss > 0.3 and metrics.acc > 1").unwrap_err();
+    assert!(wrong.starts_with("filter: at character 16: no trial has \"metrics.acc\""), "{wrong}");
 }
 
 #[test]
