@@ -3,7 +3,6 @@
 //! ticket.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ async fn open_portal(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
         std::fs::create_dir_all(&folder)
             .and_then(|()| write_file(&file, 0o600, &redirect_page(&address)))
             .map_err(|source| Error::File { path: file.clone(), source })?;
-        if start_browser(&browser, &file).await {
+        if start_browser(&browser, &format!("file://{}", file.display())).await {
             return print_line(&format!(
                 "opened {url} with {browser}; if no page appears, run `trial-manager open --print`"
             ));
@@ -87,12 +86,20 @@ fn browser() -> Option<String> {
     screen.map(|_| "xdg-open".to_owned())
 }
 
-/// Starts the browser. Returns `false` if it fails within [`BROWSER_FAIL_TIME`].
-async fn start_browser(browser: &str, file: &Path) -> bool {
+/// Opens an address in the browser, if this machine has one, without waiting for it.
+pub(super) fn start_browser_at(address: &str) {
+    if let Some(browser) = browser() {
+        let address = address.to_owned();
+        tokio::spawn(async move { start_browser(&browser, &address).await });
+    }
+}
+
+/// Starts the browser at an address. Returns `false` if it fails within [`BROWSER_FAIL_TIME`].
+async fn start_browser(browser: &str, address: &str) -> bool {
     let mut words = browser.split_whitespace();
     let Some(program) = words.next() else { return false };
     let mut command = Command::new(program);
-    command.args(words.filter(|word| *word != "%s")).arg(format!("file://{}", file.display()));
+    command.args(words.filter(|word| *word != "%s")).arg(address);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };
     match timeout(BROWSER_FAIL_TIME, child.wait()).await {

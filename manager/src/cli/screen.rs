@@ -52,6 +52,8 @@ pub(super) enum Key {
     Down,
     PageUp,
     PageDown,
+    Home,
+    End,
     Enter,
     Escape,
     Backspace,
@@ -174,13 +176,19 @@ impl Drop for Keys {
 
 /// PURE: returns the keys in the bytes that a terminal sent. Knows xterm's sequences and skips unknown sequences.
 fn keys(bytes: &[u8]) -> Vec<Key> {
-    const SEQUENCES: [(&str, Key); 6] = [
+    const SEQUENCES: [(&str, Key); 12] = [
         ("\u{1b}[A", Key::Up),
         ("\u{1b}OA", Key::Up),
         ("\u{1b}[B", Key::Down),
         ("\u{1b}OB", Key::Down),
         ("\u{1b}[5~", Key::PageUp),
         ("\u{1b}[6~", Key::PageDown),
+        ("\u{1b}[H", Key::Home),
+        ("\u{1b}OH", Key::Home),
+        ("\u{1b}[1~", Key::Home),
+        ("\u{1b}[F", Key::End),
+        ("\u{1b}OF", Key::End),
+        ("\u{1b}[4~", Key::End),
     ];
     let text = String::from_utf8_lossy(bytes);
     let mut rest = text.as_ref();
@@ -219,11 +227,12 @@ mod tests {
 
     #[test]
     fn keys_are_read_from_the_bytes_of_a_terminal() {
-        use Key::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, Up};
-        let table: [(&[u8], &[Key]); 7] = [
+        use Key::{Backspace, Char, Down, End, Enter, Escape, Home, Interrupt, PageDown, Up};
+        let table: [(&[u8], &[Key]); 8] = [
             (b"q", &[Char('q')]),
             (b"\x1b[A\x1bOBj", &[Up, Down, Char('j')]),
             (b"\x1b[6~\r\x7f", &[PageDown, Enter, Backspace]),
+            (b"\x1b[H\x1b[1~\x1bOF", &[Home, Home, End]),
             (b"\x1b", &[Escape]),
             (b"\x1b[1;5Cx\x1b[", &[Char('x')]),
             ("é\u{3}".as_bytes(), &[Char('é'), Interrupt]),

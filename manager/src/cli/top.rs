@@ -1,6 +1,7 @@
 //! `top`: shows a running search on a terminal: its numbers, and the running trials with their curves, memory and GPUs.
 //! It redraws the screen every second. Without a terminal, it prints the content once.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -10,13 +11,14 @@ use trial_protocol::ExperimentId;
 use unicode_width::UnicodeWidthChar as _;
 
 use super::ask::{Error, ExperimentArgs};
+use super::open::start_browser_at;
 use super::out::{text_style, write_stdout};
-use super::progress::printable;
+use super::progress::{counted, printable};
 use super::screen::{Screen, ScreenAction, Size};
 use super::signals::Signals;
 use super::spark::CURVE;
 use super::table::columns::TextStyle;
-use super::table::shorten;
+use super::table::{self, shorten};
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
 use crate::util::clock::{Clock as _, SystemClock};
@@ -25,18 +27,21 @@ use crate::util::errors::chain;
 mod controls;
 mod head;
 mod list;
+mod text;
 
-use controls::{Controls, HELP, KeyEffect, Pane};
+use controls::{Change, Content, Controls, HELP, KeyEffect, List, Pane};
 use list::ListedTrial;
 
 /// The time between two updates of the screen.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of trials in the list.
-const ROWS: usize = 20;
+/// The maximum number of trials that are printed without a terminal.
+const PRINTED: usize = 100;
+/// The maximum number of trials in a response of the API.
+const PAGE: usize = 1000;
 /// The number of trials that are loaded concurrently.
 const AT_ONCE: usize = 4;
 /// The number of bytes at the end of a trial's output that are loaded.
-const OUTPUT: usize = 32 << 10;
+const OUTPUT: usize = 256 << 10;
 /// The width of a terminal that does not report its size, in columns.
 const USUAL_WIDTH: usize = 80;
 
@@ -65,46 +70,57 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
 async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut controls = Controls::default();
-    let mut drawing = Drawing::load(&client, &controls).await?;
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
+        let drawing = Drawing::load(&client, &controls, PRINTED, None).await?;
         return write_stdout(drawing.text(TextStyle::default()).as_bytes());
     };
-    // The default experiment may be another one after this experiment has ended.
-    let mut place = place.clone();
-    if place.manager.is_none() {
-        place.experiment = Some(drawing.id.clone());
-    }
-    let mut lost = None;
+    let mut drawing = Drawing::load(&client, &controls, screen.size().rows, None).await?;
+    let place = named(place, &drawing.id);
+    // The message below the list: the error of the last update, or the effect of a key.
+    let mut message = None;
     // The time until the next update. A key may set it to 0.
     let mut pause = DRAW_INTERVAL;
     let quit = loop {
-        let frame = drawing.frame(&controls, lost.as_deref(), screen.size());
+        let size = screen.size();
+        let frame = drawing.frame(&mut controls, message.as_ref(), size);
         screen.draw(&frame).map_err(Error::Output)?;
         if !drawing.may_change {
             break false;
         }
+        if drawing.lacks_rows(&controls) {
+            pause = Duration::ZERO;
+        }
         let next = async {
             tokio::time::sleep(pause).await;
-            update(&place, &mut client, &controls).await
+            update(&place, &mut client, &controls, size.rows, &drawing).await
         };
         let act = tokio::select! {
             next = next => {
                 pause = DRAW_INTERVAL;
-                match next {
-                    Ok(next) => (drawing, lost) = (next, None),
-                    Err(error) => lost = Some(chain(&error)),
-                }
+                message = match next {
+                    Ok(next) => {
+                        drawing = next;
+                        controls.follow(drawing.list());
+                        message.filter(Message::is_note)
+                    }
+                    Err(error) => Some(Message::Lost(chain(&error))),
+                };
                 continue;
             }
             act = screen.act() => act,
         };
         let ScreenAction::Pressed(key) = act else { continue };
-        match controls.press(key, &drawing.ids()) {
+        message = message.filter(|message| !message.is_note());
+        match controls.press(key, drawing.list()) {
             KeyEffect::Quit => break true,
             KeyEffect::Draw => {}
             KeyEffect::Reload => pause = Duration::ZERO,
-            KeyEffect::Stop(trial) => {
-                lost = stop(&client, &trial).await.err().as_ref().map(|error| chain(error));
+            KeyEffect::Change(change, trial) => {
+                message = Some(Message::Note(request(&client, change, &trial).await));
+                pause = Duration::ZERO;
+            }
+            KeyEffect::Open(trial) => {
+                message = Some(Message::Note(open_page(&place, &trial).await));
             }
         }
     };
@@ -113,9 +129,52 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     if quit { Ok(()) } else { write_stdout(drawing.text(text_style()).as_bytes()) }
 }
 
-/// Requests the stop of a trial.
-async fn stop(client: &Client, trial: &str) -> Result<(), client::Error> {
-    client.ask("POST", &format!("/api/v1/trials/{trial}/kill"), None).await.map(drop)
+/// Returns the options that select this experiment. The default experiment may be another one after this one has
+/// ended.
+fn named(place: &ExperimentArgs, id: &ExperimentId) -> ExperimentArgs {
+    let mut place = place.clone();
+    if place.manager.is_none() {
+        place.experiment = Some(id.clone());
+    }
+    place
+}
+
+/// A message below the list.
+enum Message {
+    /// The manager cannot be reached, for this reason.
+    Lost(String),
+    /// The effect of a key, until the next key.
+    Note(String),
+}
+
+impl Message {
+    fn is_note(&self) -> bool {
+        matches!(self, Self::Note(_))
+    }
+}
+
+/// Requests a change of a trial, and returns its effect in words.
+async fn request(client: &Client, change: Change, trial: &str) -> String {
+    let (verb, effect) = match change {
+        Change::Stop => ("kill", "is being stopped"),
+        Change::Retry => ("retry", "runs again"),
+    };
+    match client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {
+        Ok(_) => format!("trial {trial} {effect}"),
+        Err(error) => chain(&error),
+    }
+}
+
+/// Opens the page of a trial if the machine has a browser and a screen, and returns its address.
+async fn open_page(place: &ExperimentArgs, trial: &str) -> String {
+    match place.portal().await {
+        Ok((_, url)) => {
+            let page = format!("{url}/trials/{trial}");
+            start_browser_at(&page);
+            page
+        }
+        Err(error) => chain(&error),
+    }
 }
 
 /// Loads the current state. If the manager cannot be reached, selects a new source: the manager may have ended, or
@@ -124,11 +183,13 @@ async fn update(
     place: &ExperimentArgs,
     client: &mut Client,
     controls: &Controls,
+    rows: usize,
+    before: &Drawing,
 ) -> Result<Drawing, Error> {
-    match Drawing::load(client, controls).await {
+    match Drawing::load(client, controls, rows, Some(before)).await {
         Err(Error::Client(client::Error::Unreachable { .. })) => {
             *client = place.client().await?;
-            Drawing::load(client, controls).await
+            Drawing::load(client, controls, rows, Some(before)).await
         }
         updated => updated,
     }
@@ -139,86 +200,139 @@ struct Drawing {
     id: ExperimentId,
     /// The experiment as the API describes it.
     experiment: Value,
-    /// The first trials of the list, at most [`ROWS`].
+    /// The first trials of the list, at least up to the visible ones.
     rows: Vec<ListedTrial>,
+    /// The ids of `rows`.
+    ids: Vec<String>,
     /// The number of trials in the list.
-    running: usize,
-    /// The end of the output of the selected trial. Empty if its output is not shown.
-    output: String,
+    total: usize,
+    /// The rows whose curves and samples are loaded.
+    detailed: Range<usize>,
+    /// The text about a trial that is shown. Empty if none is.
+    text: String,
+    /// The source of the text.
+    pane: Pane,
     /// `true` if the state may still change.
     may_change: bool,
 }
 
 impl Drawing {
-    async fn load(client: &Client, controls: &Controls) -> Result<Self, Error> {
+    /// Loads the state for a screen of `rows` rows. `before` is the last state.
+    async fn load(
+        client: &Client,
+        controls: &Controls,
+        rows: usize,
+        before: Option<&Self>,
+    ) -> Result<Self, Error> {
         let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
         let id = experiment.get("id").and_then(Value::as_str).unwrap_or_default();
         let id = ExperimentId::new(id).map_err(Error::Named)?;
-        let path = format!("/api/v1/trials?{}&limit={ROWS}", controls.query());
-        let found = client.ask("GET", &path, None).await?;
-        let total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
-        let trials = found.get("trials").and_then(Value::as_array).cloned().unwrap_or_default();
+        // One more screen, so that a page key needs no wait.
+        let detailed = controls.first..controls.first.saturating_add(rows);
+        let (trials, total) = trials(client, controls, detailed.end.saturating_add(rows)).await?;
         let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
         // An experiment without a manager does not change.
         let left = matches!(client, Client::Near(_))
             && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
         let may_change = !ended && !left;
         let now_ms = may_change.then(|| SystemClock.now_ms());
-        let rows = stream::iter(trials).map(|trial| load_trial(client, trial, now_ms));
-        let rows: Vec<Result<_, Error>> = rows.buffered(AT_ONCE).collect().await;
+        let rows = trials.into_iter().enumerate().map(|(at, trial)| {
+            let is_detailed = detailed.contains(&at);
+            async move {
+                if is_detailed {
+                    load_trial(client, trial, now_ms).await
+                } else {
+                    Ok(ListedTrial::new(trial, &Value::Null, &Value::Null, now_ms))
+                }
+            }
+        });
+        let rows: Vec<Result<_, Error>> = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        let rows = rows.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             id,
             experiment,
-            rows: rows.into_iter().collect::<Result<_, _>>()?,
-            running: usize::try_from(total).unwrap_or(usize::MAX),
-            output: output(client, &controls.pane).await?,
+            ids: rows.iter().map(ListedTrial::id).collect(),
+            rows,
+            total,
+            detailed,
+            text: text(client, controls, before).await?,
+            pane: controls.pane.clone(),
             may_change,
         })
     }
 
-    /// Returns the ids of the trials, in the order of the list.
-    fn ids(&self) -> Vec<String> {
-        self.rows.iter().map(ListedTrial::id).collect()
+    /// Returns the trials of the list.
+    fn list(&self) -> List<'_> {
+        List { ids: &self.ids, total: self.total }
+    }
+
+    /// Returns whether a visible row is not loaded in detail.
+    fn lacks_rows(&self, controls: &Controls) -> bool {
+        let end = controls.first.saturating_add(controls.visible).min(self.total);
+        controls.first < self.detailed.start || end > self.detailed.end
     }
 
     /// Returns the whole content, without a limit on the number of lines.
     fn text(&self, style: TextStyle) -> String {
         let head = head::head(&self.experiment, style).join("\n");
-        let table = self.table(style).map(|table| format!("\n{table}")).unwrap_or_default();
+        let table = list::render(&self.rows[..self.rows.len().min(self.detailed.end)], style);
+        let left = self.total.saturating_sub(self.detailed.end);
+        let rest = if left > 0 { format!(" … and {left} more\n") } else { String::new() };
+        let table = if self.rows.is_empty() { String::new() } else { format!("\n{table}{rest}") };
         format!("{head}\n{table}")
     }
 
-    /// Returns the table of trials, or `None` if there are no trials.
-    fn table(&self, style: TextStyle) -> Option<String> {
-        (!self.rows.is_empty()).then(|| list::render(&self.rows, style))
-    }
-
     /// Returns the lines of the screen. If it has too few rows, the least important lines of both parts are left out.
-    /// `lost` is the error of the last update, if it failed.
-    fn frame(&self, controls: &Controls, lost: Option<&str>, size: Size) -> Vec<String> {
+    fn frame(&self, controls: &mut Controls, message: Option<&Message>, size: Size) -> Vec<String> {
         let style = TextStyle { width: Some(size.columns), ..text_style() };
         let room = size.rows.saturating_sub(1);
-        let mut lines = match &controls.pane {
-            Pane::Trials => self.list(controls, style, room),
-            Pane::Output { trial, stream } => self.tail(trial, stream, style, room),
+        let mut lines = match controls.pane.clone() {
+            Pane::Trials => self.list_lines(controls, style, room),
+            Pane::Text { trial, content } => {
+                self.text_lines(controls, (&trial, content), style, room)
+            }
             Pane::Help => HELP.into_iter().take(room).map(str::to_owned).collect(),
         };
-        let hint = controls.hint();
-        lines.push(match lost {
-            Some(why) => format!("{hint}; trying again: {}", printable(why)),
-            None => shorten(&printable(&hint), size.columns),
+        let hint = printable(&controls.hint(size.columns));
+        lines.push(match message {
+            Some(Message::Lost(why)) => {
+                format!("q quits, ? helps; trying again: {}", printable(why))
+            }
+            Some(Message::Note(note)) => printable(note),
+            None => shorten(&hint, size.columns),
         });
         lines.iter().map(|line| cut(line, size.columns)).collect()
     }
 
     /// Returns the lines for the search's numbers and the list of trials.
-    fn list(&self, controls: &Controls, style: TextStyle, room: usize) -> Vec<String> {
-        let table = self.table(style).unwrap_or_default();
-        let mut table: Vec<String> = table.lines().map(str::to_owned).collect();
+    fn list_lines(&self, controls: &mut Controls, style: TextStyle, room: usize) -> Vec<String> {
+        let head = head::head(&self.experiment, style);
+        // An empty line, two lines of heading, and a line for each trial.
+        let wanted = if self.total == 0 { 2 } else { self.total.saturating_add(3) };
+        // At least four lines: an empty line, two lines of heading, and a trial.
+        let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head.len()))).min(room);
+        let mut lines: Vec<String> = head.into_iter().take(room - below).collect();
+        if below < 2 {
+            return lines;
+        }
+        lines.push(String::new());
+        if self.total == 0 {
+            lines.push(format!("no trials {}; v shows others", controls.list_words()));
+            return lines;
+        }
+        let trials = below.saturating_sub(3);
+        let has_rest = self.total > trials && below > 4;
+        let visible = trials - usize::from(has_rest).min(trials);
+        let first = controls.scroll(visible, self.total);
+        let end = first.saturating_add(visible);
+        let shown = self.rows.get(first..end.min(self.rows.len())).unwrap_or_default();
+        let table = list::render(shown, style);
+        let mut table: Vec<String> = table.lines().take(below - 1).map(str::to_owned).collect();
         if let Some(heading) = table.first_mut().filter(|_| style.colours) {
             *heading = format!("\u{1b}[1m{heading}\u{1b}[0m");
         }
-        if let Some(row) = controls.row.and_then(|row| table.get_mut(row.saturating_add(2))) {
+        let selected = controls.row.and_then(|row| row.checked_sub(first));
+        if let Some(row) = selected.and_then(|at| table.get_mut(at.saturating_add(2))) {
             let rest: String = row.chars().skip(1).collect();
             *row = if style.colours {
                 format!("\u{1b}[7m▸{rest}\u{1b}[0m")
@@ -226,53 +340,76 @@ impl Drawing {
                 format!("▸{rest}")
             };
         }
-        let wanted = if table.is_empty() { 0 } else { table.len() + 1 };
-        let head = head::head(&self.experiment, style);
-        // At least four lines: an empty line, two lines of heading, and a trial.
-        let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head.len()))).min(room);
-        let mut lines: Vec<String> = head.into_iter().take(room - below).collect();
-        if below > 1 {
-            let trials = (below - 1).saturating_sub(2);
-            let has_rest = self.running > trials && below > 4;
-            let room = trials - usize::from(has_rest).min(trials);
-            // The list scrolls, so that the selected trial is visible.
-            let first = controls.row.map_or(0, |row| row.saturating_sub(room.saturating_sub(1)));
-            lines.push(String::new());
-            lines.extend(table.iter().take((below - 1).min(2)).cloned());
-            lines.extend(table.iter().skip(2 + first).take(room).cloned());
-            let left = self.running.saturating_sub(first + room);
-            if left > 0 && has_rest {
-                lines.push(format!(" … and {left} more"));
-            }
+        lines.extend(table);
+        if has_rest {
+            lines.push(rest_line(first, self.total.saturating_sub(end)));
         }
         lines
     }
 
-    /// Returns the last lines of a trial's output.
-    fn tail(&self, trial: &str, stream: &str, style: TextStyle, room: usize) -> Vec<String> {
-        let width = style.width.unwrap_or(USUAL_WIDTH).max(1);
-        let wrapped = self.output.lines().flat_map(|line| pieces(&printable(line), width));
-        let wrapped: Vec<String> = wrapped.collect();
-        let from = wrapped.len().saturating_sub(room.saturating_sub(1));
-        let title =
-            format!("{stream} of trial {trial}; Escape goes back, e shows the other stream");
-        [title].into_iter().chain(wrapped.into_iter().skip(from)).take(room).collect()
+    /// Returns the lines for a text about a trial.
+    fn text_lines(
+        &self,
+        controls: &mut Controls,
+        (trial, content): (&str, Content),
+        style: TextStyle,
+        room: usize,
+    ) -> Vec<String> {
+        let text = if self.pane == controls.pane { self.text.as_str() } else { "" };
+        let (shown, below) = controls.text.lines(text, room.saturating_sub(1), style);
+        let rest = format!(", {} below", counted(below, "line"));
+        let rest = if below > 0 { rest } else { String::new() };
+        let title = format!("{} of trial {trial}{rest}", content.name());
+        let title = if style.colours { format!("\u{1b}[1m{title}\u{1b}[0m") } else { title };
+        [title].into_iter().chain(shown).take(room).collect()
     }
 }
 
-/// Splits a line into pieces of at most `width` characters.
-fn pieces(line: &str, width: usize) -> Vec<String> {
-    let letters: Vec<char> = line.chars().map(|c| if c == '\t' { ' ' } else { c }).collect();
-    if letters.is_empty() {
-        return vec![String::new()];
+/// Returns the line with the numbers of trials above and below the visible ones.
+fn rest_line(above: usize, below: usize) -> String {
+    match (above, below) {
+        (0, below) => format!(" … and {below} more"),
+        (above, 0) => format!(" … {above} above"),
+        (above, below) => format!(" … {above} above, {below} below"),
     }
-    letters.chunks(width).map(|piece| piece.iter().collect()).collect()
 }
 
-/// Loads the end of the output of the selected trial, if its output is shown.
-async fn output(client: &Client, pane: &Pane) -> Result<String, Error> {
-    let Pane::Output { trial, stream } = pane else { return Ok(String::new()) };
-    let path = format!("/api/v1/trials/{trial}/log?stream={stream}&tail={OUTPUT}");
+/// Loads at least the first `wanted` trials of the list, and the number of all its trials.
+async fn trials(
+    client: &Client,
+    controls: &Controls,
+    wanted: usize,
+) -> Result<(Vec<Value>, usize), Error> {
+    let (mut trials, mut total, mut cursor) = (Vec::new(), 0, String::new());
+    while trials.len() < wanted {
+        let limit = PAGE.min(wanted - trials.len());
+        let path = format!("/api/v1/trials?{}&limit={limit}&cursor={cursor}", controls.query());
+        let found = client.ask("GET", &path, None).await?;
+        total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
+        trials.extend(found.get("trials").and_then(Value::as_array).into_iter().flatten().cloned());
+        let Some(next) = found.get("next").and_then(Value::as_str) else { break };
+        next.clone_into(&mut cursor);
+    }
+    Ok((trials, usize::try_from(total).unwrap_or(usize::MAX)))
+}
+
+/// Loads the text about a trial, if one is shown. Output that the user scrolls back stays as it is.
+async fn text(
+    client: &Client,
+    controls: &Controls,
+    before: Option<&Drawing>,
+) -> Result<String, Error> {
+    let Pane::Text { trial, content } = &controls.pane else { return Ok(String::new()) };
+    let same = before.filter(|before| before.pane == controls.pane);
+    if let Some(same) = same.filter(|_| !controls.text.is_at_end()) {
+        return Ok(same.text.clone());
+    }
+    let base = format!("/api/v1/trials/{trial}");
+    if *content == Content::Why {
+        let found = client.ask("GET", &base, None).await?;
+        return Ok(table::why(&found, TextStyle { colours: false, ..text_style() }));
+    }
+    let path = format!("{base}/log?stream={}&tail={OUTPUT}", content.name());
     let part = client.ask("GET", &path, None).await?;
     Ok(part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
@@ -319,62 +456,70 @@ mod tests {
     use super::list::tests::plain;
     use super::*;
 
+    fn drawing(experiment: Value, total: usize) -> Drawing {
+        let ids: Vec<_> = (0..total).map(|at| format!("t{at}")).collect();
+        Drawing {
+            id: ExperimentId::new("e").unwrap(),
+            experiment,
+            rows: ids.iter().enumerate().map(|(at, id)| plain(at, id)).collect(),
+            ids,
+            total,
+            detailed: 0..total,
+            text: String::new(),
+            pane: Pane::Trials,
+            may_change: true,
+        }
+    }
+
+    fn with_head(head: usize, total: usize) -> Drawing {
+        let trouble = vec!["x"; head.saturating_sub(2)].join("\n");
+        drawing(json!({"id": "e", "state": "RUNNING", "trouble": trouble}), total)
+    }
+
     #[test]
     fn a_screen_shows_as_much_as_fits() {
-        let drawing = |head: usize, running: usize| Drawing {
-            id: ExperimentId::new("e").unwrap(),
-            experiment: json!({
-                "id": "e", "state": "RUNNING", "trouble": vec!["x"; head.saturating_sub(2)].join("\n"),
-            }),
-            rows: (0..running.min(ROWS)).map(|at| plain(at, &at.to_string())).collect(),
-            running,
-            output: "one\n".repeat(99) + "last\t\u{1b}",
-            may_change: true,
-        };
         let shown = |drawing: &Drawing, columns, rows| {
-            drawing.frame(&Controls::default(), None, Size { columns, rows })
+            drawing.frame(&mut Controls::default(), None, Size { columns, rows })
         };
         for (head, running) in [(3, 0), (14, 2), (40, 200)] {
             for rows in 0..60 {
                 for columns in [1, 20, 500] {
-                    let lines = shown(&drawing(head, running), columns, rows);
+                    let lines = shown(&with_head(head, running), columns, rows);
                     assert!(lines.len() <= rows.max(1), "{head}, {running}, {rows}: {lines:#?}");
                     assert!(lines.iter().all(|line| line.chars().count() <= columns), "{lines:#?}");
                 }
             }
         }
-        let all = shown(&drawing(3, 2), 80, 24);
+        let all = shown(&with_head(3, 2), 20, 24);
         assert_eq!(all.len(), 3 + 1 + 4 + 1, "{all:#?}");
         assert_eq!((all[0].as_str(), all[8].as_str()), ("e  running", "q quits, ? helps"));
-        let few = shown(&drawing(14, 30), 80, 17);
+        let few = shown(&with_head(14, 30), 80, 17);
         assert_eq!(few.len(), 17, "{few:#?}");
         assert_eq!(few[7], "x");
         // An empty line, two lines of heading, four trials, and the number of the other trials.
         assert_eq!(few[15], " … and 26 more", "{few:#?}");
-        let lost = drawing(3, 2).frame(
-            &Controls::default(),
-            Some("gone\u{1b}"),
+        // A high terminal shows more trials.
+        let high = shown(&with_head(3, 200), 80, 100);
+        assert_eq!(high.len(), 100, "{high:#?}");
+        assert_eq!(high[98], " … and 108 more", "{high:#?}");
+        let none = shown(&with_head(3, 0), 80, 24);
+        assert_eq!(none[4], "no trials that run; v shows others", "{none:#?}");
+        let lost = with_head(3, 2).frame(
+            &mut Controls::default(),
+            Some(&Message::Lost("gone\u{1b}".to_owned())),
             Size { columns: 80, rows: 24 },
         );
         assert_eq!(lost[8], "q quits, ? helps; trying again: gone\u{fffd}");
     }
 
     #[test]
-    fn the_selected_trial_is_visible_and_its_output_ends_with_the_last_line() {
-        let row = |at: usize| plain(at, &format!("t{at}"));
-        let drawing = Drawing {
-            id: ExperimentId::new("e").unwrap(),
-            experiment: json!({"id": "e", "state": "RUNNING"}),
-            rows: (0..ROWS).map(row).collect(),
-            running: 30,
-            output: "one\n".repeat(99) + "last\t\u{1b}",
-            may_change: true,
-        };
+    fn the_selected_trial_is_visible() {
+        let drawing = drawing(json!({"id": "e", "state": "RUNNING"}), 90);
         let mut controls = Controls::default();
-        for at in [0, 7, ROWS - 1] {
+        for at in [0, 7, 89, 40] {
             controls.row = Some(at);
             for rows in [8, 12, 60] {
-                let lines = drawing.frame(&controls, None, Size { columns: 60, rows });
+                let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows });
                 let pointed: Vec<_> = lines.iter().filter(|line| line.contains('▸')).collect();
                 let is_it =
                     |line: &String| line.split_whitespace().any(|word| word == format!("t{at}"));
@@ -382,8 +527,40 @@ mod tests {
                 assert!(lines.len() <= rows, "{lines:#?}");
             }
         }
-        controls.pane = Pane::Output { trial: "t3".to_owned(), stream: "stdout" };
-        let lines = drawing.frame(&controls, None, Size { columns: 3, rows: 6 });
+        controls.row = Some(50);
+        let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows: 20 });
+        assert_eq!(lines[18], " … 38 above, 39 below", "{lines:#?}");
+    }
+
+    #[test]
+    fn rows_are_loaded_when_they_become_visible() {
+        let at = |first, visible| {
+            let mut controls = Controls::default();
+            (controls.first, controls.visible) = (first, visible);
+            controls
+        };
+        let whole = drawing(json!({"id": "e", "state": "RUNNING"}), 90);
+        let drawing = Drawing { detailed: 10..30, ..whole };
+        for (first, visible, expected) in
+            [(10, 20, false), (9, 20, true), (11, 20, true), (0, 5, true), (85, 20, true)]
+        {
+            assert_eq!(drawing.lacks_rows(&at(first, visible)), expected, "{first}, {visible}");
+        }
+        let few = Drawing { total: 12, ..drawing };
+        assert!(!few.lacks_rows(&at(10, 40)));
+    }
+
+    #[test]
+    fn the_output_ends_with_the_last_line() {
+        let mut controls = Controls::default();
+        let pane = Pane::Text { trial: "t3".to_owned(), content: Content::Stdout };
+        controls.pane = pane.clone();
+        let text = "one\n".repeat(99) + "last\t\u{1b}";
+        let drawing = Drawing { text, pane, ..drawing(json!({"id": "e"}), 9) };
+        let lines = drawing.frame(&mut controls, None, Size { columns: 3, rows: 6 });
         assert_eq!(lines[1..5], ["one", "one", "las", "t \u{fffd}"], "{lines:#?}");
+        controls.text.press(crate::cli::screen::Key::Up);
+        let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows: 6 });
+        assert_eq!(lines[0], "stdout of trial t3, 1 line below");
     }
 }

@@ -32,7 +32,8 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         let shown = until(&terminal, "the trial's latest", |lines| {
             lines.iter().any(|line| line.contains("0.75") && line.contains('█'))
         });
-        assert_eq!(shown.last().map(String::as_str), Some("q quits, ? helps"), "{shown:#?}");
+        let keys = "q quits, ? helps   Enter output   w why   v view   / filter   s sort   K stop   R rerun   o open";
+        assert_eq!(shown.last().map(String::as_str), Some(keys), "{shown:#?}");
         // Colours are codes that begin with `CSI` and end with `m`.
         let drawn = terminal.output();
         let mut codes = drawn.split("\u{1b}[").skip(1);
@@ -124,6 +125,91 @@ fn top_shortens_names_and_no_numbers() {
         terminal.press("q");
         assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
     }
+    gate.open(2);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
+fn top_reaches_all_trials_and_scrolls_their_output() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "seq 200 | sed 's/^/line /'; echo score=0.5; echo >>../waits; read _ <../gate";
+    let search = Search::new(command, 30).with("trialConcurrency", 30);
+    let running = search.start(&bed);
+    wait_for("all trials to wait", BOUND, || {
+        (bed.read("waits").lines().count() == 30).then_some(())
+    });
+    let has = |wanted: &'static str| {
+        move |lines: &[String]| lines.iter().any(|line| line.trim_start().starts_with(wanted))
+    };
+    let mut terminal = top(&bed, 100, 45);
+    // A high terminal shows all running trials at once.
+    until(&terminal, "the newest and the oldest trial", |lines| {
+        has("29 ")(lines) && has("0 ")(lines)
+    });
+    terminal.resize(60, 20);
+    until(&terminal, "fewer trials", |lines| {
+        lines.len() == 20 && has("… and ")(lines) && !has("0 ")(lines)
+    });
+    // The keys End and PgUp.
+    terminal.press("\u{1b}[F");
+    until(&terminal, "the oldest trial", |lines| has("▸    0 ")(lines) && has("… 1")(lines));
+    terminal.press("\u{1b}[5~");
+    until(&terminal, "a page above", |lines| {
+        lines.iter().any(|line| line.starts_with('▸')) && !has("▸    0 ")(lines)
+    });
+    terminal.press("G");
+    until(&terminal, "the oldest trial", has("▸    0 "));
+    terminal.press("l");
+    until(&terminal, "its output", |lines| lines.contains(&"score=0.5".to_owned()));
+    terminal.press("\u{1b}[5~");
+    until(&terminal, "the output above", |lines| {
+        !lines.contains(&"score=0.5".to_owned()) && has("line 180")(lines)
+    });
+    terminal.press("/LINE 42\r");
+    until(&terminal, "a match", |lines| lines[lines.len() - 2] == "line 42");
+    terminal.press("g");
+    until(&terminal, "the beginning", |lines| lines[1] == "line 1");
+    terminal.press("w");
+    until(&terminal, "the state", |lines| lines[1] == "state  RUNNING");
+    terminal.press("o");
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
+    let page = format!("{}/trials/", url.trim());
+    until(&terminal, "the address", |lines| lines[lines.len() - 1].starts_with(&page));
+    terminal.press("Ky");
+    until(&terminal, "the stop", |lines| lines[lines.len() - 1].contains("is being stopped"));
+    terminal.press("q");
+    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+    gate.open(30);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
+fn top_reruns_an_ended_trial() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command =
+        "echo >>../starts; [ $NNI_TRIAL_SEQ_ID = 0 ] && exit 3; read _ <../gate; echo score=1";
+    let search = Search::new(command, 2).with("trialConcurrency", 2);
+    let running = search.start(&bed);
+    let starts = |count: usize| {
+        wait_for("trials to start", BOUND, || {
+            (bed.read("starts").lines().count() == count).then_some(())
+        });
+    };
+    starts(2);
+    let mut terminal = top(&bed, 80, 20);
+    until(&terminal, "a trial", |lines| lines.iter().any(|line| line.contains("trials")));
+    terminal.press("vv");
+    until(&terminal, "the failed trial", |lines| {
+        lines.iter().any(|line| line.contains("failed") && line.contains("exit"))
+    });
+    terminal.press("Ry");
+    until(&terminal, "the effect", |lines| lines[lines.len() - 1].contains("runs again"));
+    starts(3);
+    terminal.press("q");
+    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
     gate.open(2);
     assert_eq!(running.finish(BOUND).code, Some(0));
 }

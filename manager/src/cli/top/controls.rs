@@ -1,10 +1,8 @@
-//! PURE: the controls of `top`: the list of trials, the selected trial, and its output.
+//! PURE: the controls of `top`: the list of trials, the selected trial, and the text that is shown of it.
 
+use super::text::TextView;
 use crate::api::percent;
 use crate::cli::screen::Key;
-
-/// The number of rows that a page key moves.
-const PAGE: usize = 10;
 
 /// The lists of trials, each as words and as states of the API.
 const LISTS: [(&str, &str); 4] = [
@@ -22,20 +20,50 @@ const ORDERS: [(&str, &str); 4] = [
 ];
 
 /// The lines of the help.
-pub(super) const HELP: [&str; 12] = [
+pub(super) const HELP: [&str; 17] = [
     "keys",
     "",
-    "↑ ↓ j k      select a trial",
-    "PgUp PgDn    move by ten trials",
-    "Enter l      show or hide the trial's output",
-    "e            switch between stdout and stderr",
-    "s            sort: newest, largest, smallest, longest",
-    "v            view running, waiting, failed or all trials",
-    "/            filter, such as lr < 0.01; empty shows all",
-    "K            stop the trial, after a confirmation",
-    "?            show this help",
-    "q Ctrl-C     quit; the search continues",
+    "↑ ↓ j k       select a trial, or scroll a text",
+    "PgUp PgDn     move by a page",
+    "Home End g G  move to the beginning or the end",
+    "Enter l       show or hide the trial's output",
+    "e             switch between stdout and stderr",
+    "w             explain the trial's state",
+    "s             sort: newest, largest, smallest, longest",
+    "v             view running, waiting, failed or all trials",
+    "/             filter, such as lr < 0.01; in a text, search",
+    "n N           move to the next match above or below",
+    "K             stop the trial, after a confirmation",
+    "R             rerun an ended trial, after a confirmation",
+    "o             open the trial's page, and show its address",
+    "? h           show this help",
+    "q Ctrl-C      quit; the search continues",
 ];
+/// The keys that the last line names beside a list, as far as there is room.
+const LIST_KEYS: [&str; 8] =
+    ["Enter output", "w why", "v view", "/ filter", "s sort", "K stop", "R rerun", "o open"];
+/// The keys that the last line names below a text.
+const TEXT_KEYS: [&str; 5] = ["PgUp PgDn scroll", "/ search", "e other stream", "w why", "o open"];
+
+/// A text about a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    Stdout,
+    Stderr,
+    /// The explanation of the trial's state.
+    Why,
+}
+
+impl Content {
+    /// Returns the name of the text.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Why => "state",
+        }
+    }
+}
 
 /// The part of the screen below the search's numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,15 +71,21 @@ pub(super) enum Pane {
     /// The list of trials.
     #[default]
     Trials,
-    /// A trial's output.
-    Output {
+    /// A text about a trial.
+    Text {
         /// The id of the trial.
         trial: String,
-        /// `stdout` or `stderr`.
-        stream: &'static str,
+        content: Content,
     },
     /// The help, which lists the keys.
     Help,
+}
+
+/// A change that the user has to confirm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Stop,
+    Retry,
 }
 
 /// The effect of a key.
@@ -61,10 +95,28 @@ pub(super) enum KeyEffect {
     Draw,
     /// Load the state again, because the key changed the query.
     Reload,
-    /// Stop the trial with this id.
-    Stop(String),
+    /// Change the trial with this id.
+    Change(Change, String),
+    /// Open the page of the trial with this id.
+    Open(String),
     /// Quit the program.
     Quit,
+}
+
+/// A text that the user types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Filter,
+    Search,
+}
+
+/// The trials of the list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List<'a> {
+    /// The ids of the first trials, in the order of the list.
+    pub(super) ids: &'a [String],
+    /// The number of all trials.
+    pub(super) total: usize,
 }
 
 /// The state of the controls.
@@ -73,13 +125,20 @@ pub(super) struct Controls {
     list: usize,
     order: usize,
     filter: String,
-    /// The filter while the user types it. `None` if keys are commands.
-    typed: Option<String>,
-    /// The id of the trial whose stop the user has to confirm.
-    question: Option<String>,
+    /// The text while the user types it. `None` if keys are commands.
+    typed: Option<(Input, String)>,
+    /// The change that the user has to confirm, and the id of its trial.
+    question: Option<(Change, String)>,
     /// The selected row. `None` if the user has not selected any.
     pub(super) row: Option<usize>,
+    /// The id of the selected trial, which stays selected when the list changes.
+    selected: Option<String>,
+    /// The first visible row.
+    pub(super) first: usize,
+    /// The number of visible rows.
+    pub(super) visible: usize,
     pub(super) pane: Pane,
+    pub(super) text: TextView,
 }
 
 impl Controls {
@@ -89,55 +148,98 @@ impl Controls {
         format!("state={}&{}&filter={filter}", LISTS[self.list].1, ORDERS[self.order].1)
     }
 
-    /// Processes a key. `ids` are the trials in the order of the list.
-    pub(super) fn press(&mut self, key: Key, ids: &[String]) -> KeyEffect {
+    /// Returns the description of the listed trials.
+    pub(super) fn list_words(&self) -> &'static str {
+        LISTS[self.list].0
+    }
+
+    /// Processes a key.
+    pub(super) fn press(&mut self, key: Key, list: List<'_>) -> KeyEffect {
         if key == Key::Interrupt {
             return KeyEffect::Quit;
         }
-        if let Some(typed) = self.typed.take() {
-            return self.type_filter(typed, key);
+        if let Some((input, typed)) = self.typed.take() {
+            return self.type_text(input, typed, key);
         }
-        if let Some(trial) = self.question.take() {
-            return if key == Key::Char('y') { KeyEffect::Stop(trial) } else { KeyEffect::Draw };
+        if let Some((change, trial)) = self.question.take() {
+            let is_confirmed = key == Key::Char('y');
+            return if is_confirmed { KeyEffect::Change(change, trial) } else { KeyEffect::Draw };
         }
         match key {
-            Key::Char('q' | 'Q') => KeyEffect::Quit,
-            Key::Char('?' | 'h') => self.toggle_pane(Pane::Help),
-            Key::Escape => self.toggle_pane(Pane::Trials),
-            Key::Char('/') => {
-                self.typed = Some(self.filter.clone());
-                KeyEffect::Draw
-            }
+            Key::Char('q' | 'Q') => return KeyEffect::Quit,
+            Key::Char('?' | 'h') => return self.toggle_pane(Pane::Help),
+            Key::Escape => return self.toggle_pane(Pane::Trials),
+            _ => {}
+        }
+        if matches!(self.pane, Pane::Text { .. }) && self.text.press(key) {
+            return KeyEffect::Draw;
+        }
+        let page = self.visible.max(1);
+        match key {
+            Key::Char('/') => self.begin_to_type(),
             Key::Char('s') => {
                 self.order = (self.order + 1) % ORDERS.len();
-                KeyEffect::Reload
+                self.select_none()
             }
             Key::Char('v') => {
                 self.list = (self.list + 1) % LISTS.len();
-                self.row = None;
-                KeyEffect::Reload
+                self.select_none()
             }
             Key::Char('e') => self.switch_stream(),
-            Key::Enter | Key::Char('l') => self.toggle_output(ids),
-            Key::Char('K') => {
-                self.question = self.selected(ids);
-                KeyEffect::Draw
-            }
-            Key::Down | Key::Char('j') => self.select(ids, |at| at + 1),
-            Key::Up | Key::Char('k') => self.select(ids, |at| at.saturating_sub(1)),
-            Key::PageDown => self.select(ids, |at| at + PAGE),
-            Key::PageUp => self.select(ids, |at| at.saturating_sub(PAGE)),
-            Key::Backspace | Key::Char(_) | Key::Interrupt => KeyEffect::Draw,
+            Key::Char('w') => self.show(Content::Why, list),
+            Key::Enter | Key::Char('l') => self.toggle_output(list),
+            Key::Char('K') => self.ask(Change::Stop, list),
+            Key::Char('R') => self.ask(Change::Retry, list),
+            Key::Char('o') => self.subject(list).map_or(KeyEffect::Draw, KeyEffect::Open),
+            Key::Down | Key::Char('j') => self.select(list, |at| at + 1),
+            Key::Up | Key::Char('k') => self.select(list, |at| at.saturating_sub(1)),
+            Key::PageDown => self.select(list, |at| at.saturating_add(page)),
+            Key::PageUp => self.select(list, |at| at.saturating_sub(page)),
+            Key::Home | Key::Char('g') => self.select(list, |_| 0),
+            Key::End | Key::Char('G') => self.select(list, |_| usize::MAX),
+            Key::Backspace | Key::Char(_) | Key::Interrupt | Key::Escape => KeyEffect::Draw,
         }
     }
 
-    /// Returns the last line of the screen.
-    pub(super) fn hint(&self) -> String {
-        if let Some(typed) = &self.typed {
-            return format!("filter: {typed}▏");
+    /// Returns the first visible row, if `visible` of `total` rows fit. The selected row is visible.
+    pub(super) fn scroll(&mut self, visible: usize, total: usize) -> usize {
+        self.visible = visible;
+        if let Some(row) = self.row {
+            let row = row.min(total.saturating_sub(1));
+            self.first = self.first.clamp((row + 1).saturating_sub(visible), row);
+            self.row = Some(row);
         }
-        if let Some(trial) = &self.question {
-            return format!("stop trial {trial}? y stops it, any other key does not");
+        self.first = self.first.min(total.saturating_sub(visible));
+        self.first
+    }
+
+    /// Keeps the selected trial selected after the list has changed.
+    pub(super) fn follow(&mut self, list: List<'_>) {
+        let found = self.selected.as_ref().and_then(|id| list.ids.iter().position(|one| one == id));
+        if let (Some(row), Some(at)) = (self.row, found) {
+            // The trial stays on the same line of the screen.
+            self.first = (self.first + at).saturating_sub(row);
+            self.row = Some(at);
+        } else {
+            self.selected = self.row.and_then(|row| list.ids.get(row)).cloned();
+        }
+    }
+
+    /// Returns the last line of the screen, which has room for `width` columns.
+    pub(super) fn hint(&self, width: usize) -> String {
+        match (&self.typed, &self.question) {
+            (Some((Input::Filter, typed)), _) => return format!("filter: {typed}▏"),
+            (Some((Input::Search, typed)), _) => return format!("search: {typed}▏"),
+            (_, Some((Change::Stop, trial))) => {
+                return format!("stop trial {trial}? y stops it, any other key does not");
+            }
+            (_, Some((Change::Retry, trial))) => {
+                return format!("rerun trial {trial}? y reruns it, any other key does not");
+            }
+            (None, None) => {}
+        }
+        if let Pane::Text { .. } = self.pane {
+            return filled("Escape goes back".to_owned(), &TEXT_KEYS, width);
         }
         let mut words = vec!["q quits, ? helps".to_owned()];
         if self.list > 0 {
@@ -149,18 +251,41 @@ impl Controls {
         if !self.filter.is_empty() {
             words.push(format!("only {}", self.filter));
         }
-        words.join("   ")
+        filled(words.join("   "), &LIST_KEYS, width)
     }
 
-    fn selected(&self, ids: &[String]) -> Option<String> {
-        ids.get(self.row.unwrap_or(0).min(ids.len().saturating_sub(1))).cloned()
+    /// Returns the trial to which a key applies: the one whose text is shown, or else the selected one.
+    fn subject(&self, list: List<'_>) -> Option<String> {
+        match &self.pane {
+            Pane::Text { trial, .. } => Some(trial.clone()),
+            Pane::Trials | Pane::Help => {
+                let last = list.ids.len().saturating_sub(1);
+                list.ids.get(self.row.unwrap_or(self.first).min(last)).cloned()
+            }
+        }
     }
 
-    fn select(&mut self, ids: &[String], to: impl Fn(usize) -> usize) -> KeyEffect {
-        let last = ids.len().saturating_sub(1);
-        // The first key selects the first row.
-        self.row = Some(self.row.map_or(0, |at| to(at).min(last)));
+    fn ask(&mut self, change: Change, list: List<'_>) -> KeyEffect {
+        self.question = self.subject(list).map(|trial| (change, trial));
         KeyEffect::Draw
+    }
+
+    fn select(&mut self, list: List<'_>, to: impl Fn(usize) -> usize) -> KeyEffect {
+        let last = list.total.saturating_sub(1);
+        let row = match self.row {
+            Some(row) => to(row).min(last),
+            // The first key selects the first visible row, unless it moves to an end.
+            None if to(0) == usize::MAX => last,
+            None => self.first.min(last),
+        };
+        self.row = Some(row);
+        self.selected = list.ids.get(row).cloned();
+        KeyEffect::Draw
+    }
+
+    fn select_none(&mut self) -> KeyEffect {
+        (self.row, self.selected, self.first) = (None, None, 0);
+        KeyEffect::Reload
     }
 
     fn toggle_pane(&mut self, pane: Pane) -> KeyEffect {
@@ -168,35 +293,65 @@ impl Controls {
         KeyEffect::Draw
     }
 
-    fn toggle_output(&mut self, ids: &[String]) -> KeyEffect {
-        self.pane = match (&self.pane, self.selected(ids)) {
-            (Pane::Trials | Pane::Help, Some(trial)) => Pane::Output { trial, stream: "stdout" },
-            (Pane::Output { .. }, _) | (_, None) => Pane::Trials,
-        };
+    fn toggle_output(&mut self, list: List<'_>) -> KeyEffect {
+        match &self.pane {
+            Pane::Text { content: Content::Stdout | Content::Stderr, .. } => {
+                self.toggle_pane(Pane::Trials)
+            }
+            Pane::Text { .. } | Pane::Trials | Pane::Help => self.show(Content::Stdout, list),
+        }
+    }
+
+    fn show(&mut self, content: Content, list: List<'_>) -> KeyEffect {
+        let Some(trial) = self.subject(list) else { return KeyEffect::Draw };
+        // The newest output is the most interesting; an explanation is read from its beginning.
+        self.text = TextView::at(content != Content::Why);
+        self.pane = Pane::Text { trial, content };
         KeyEffect::Reload
     }
 
     fn switch_stream(&mut self) -> KeyEffect {
-        let Pane::Output { stream, .. } = &mut self.pane else { return KeyEffect::Draw };
-        *stream = if *stream == "stdout" { "stderr" } else { "stdout" };
+        let Pane::Text { content, .. } = &mut self.pane else { return KeyEffect::Draw };
+        let is_stdout = *content == Content::Stdout;
+        *content = if is_stdout { Content::Stderr } else { Content::Stdout };
+        self.text = TextView::at(true);
         KeyEffect::Reload
     }
 
-    fn type_filter(&mut self, mut typed: String, key: Key) -> KeyEffect {
+    fn begin_to_type(&mut self) -> KeyEffect {
+        self.typed = Some(match self.pane {
+            Pane::Text { .. } => (Input::Search, String::new()),
+            Pane::Trials | Pane::Help => (Input::Filter, self.filter.clone()),
+        });
+        KeyEffect::Draw
+    }
+
+    fn type_text(&mut self, input: Input, mut typed: String, key: Key) -> KeyEffect {
         match key {
+            Key::Enter if input == Input::Search => {
+                self.text.search_for(&typed);
+                return KeyEffect::Draw;
+            }
             Key::Enter => {
                 typed.trim().clone_into(&mut self.filter);
-                self.row = None;
-                return KeyEffect::Reload;
+                return self.select_none();
             }
             Key::Escape => return KeyEffect::Draw,
             Key::Backspace => drop(typed.pop()),
             Key::Char(letter) => typed.push(letter),
-            Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Interrupt => {}
+            _ => {}
         }
-        self.typed = Some(typed);
+        self.typed = Some((input, typed));
         KeyEffect::Draw
     }
+}
+
+/// Returns a line with as many keys as fit after `line`.
+fn filled(line: String, keys: &[&str], width: usize) -> String {
+    keys.iter().fold(line, |line, key| {
+        let longer = format!("{line}   {key}");
+        if longer.chars().count() <= width { longer } else { line }
+    })
 }
 
 #[cfg(test)]
@@ -211,11 +366,12 @@ mod tests {
             '\u{8}' => Key::Backspace,
             letter => Key::Char(letter),
         };
-        keys.chars().map(|letter| controls.press(key(letter), &ids)).collect()
+        let list = List { ids: &ids, total: 3 };
+        keys.chars().map(|letter| controls.press(key(letter), list)).collect()
     }
 
     #[test]
-    fn keys_select_a_trial_and_stop_it_after_a_confirmation() {
+    fn keys_select_a_trial_and_change_it_after_a_confirmation() {
         let mut controls = Controls::default();
         assert_eq!(
             press(&mut controls, "Kn").last(),
@@ -223,14 +379,23 @@ mod tests {
             "another key than y does not stop the trial"
         );
         press(&mut controls, "jjK");
-        assert!(controls.hint().starts_with("stop trial b?"), "{}", controls.hint());
-        assert_eq!(press(&mut controls, "y"), [KeyEffect::Stop("b".to_owned())]);
-        press(&mut controls, "jjjjjjj");
+        assert!(controls.hint(80).starts_with("stop trial b?"), "{}", controls.hint(80));
+        let change = |change, trial: &str| KeyEffect::Change(change, trial.to_owned());
+        assert_eq!(press(&mut controls, "y"), [change(Change::Stop, "b")]);
+        assert_eq!(press(&mut controls, "o"), [KeyEffect::Open("b".to_owned())]);
+        press(&mut controls, "jjjjjjjR");
         assert_eq!(controls.row, Some(2), "no further than the last");
+        assert!(controls.hint(80).starts_with("rerun trial c?"), "{}", controls.hint(80));
+        assert_eq!(press(&mut controls, "y"), [change(Change::Retry, "c")]);
+        press(&mut controls, "g");
+        assert_eq!(controls.row, Some(0));
+        press(&mut controls, "G");
+        assert_eq!(controls.row, Some(2));
         assert_eq!(press(&mut controls, "xyz q").last(), Some(&KeyEffect::Quit));
-        let mut none = Controls::default();
-        assert_eq!(none.press(Key::Char('K'), &[]), KeyEffect::Draw);
-        assert_eq!(none.press(Key::Char('y'), &[]), KeyEffect::Draw, "there is no trial to stop");
+        let (mut none, list) = (Controls::default(), List { ids: &[], total: 0 });
+        for key in ['K', 'y', 'R', 'y', 'o', 'l', 'w', 'j', 'G'] {
+            assert_eq!(none.press(Key::Char(key), list), KeyEffect::Draw, "there is no trial");
+        }
     }
 
     #[test]
@@ -242,16 +407,59 @@ mod tests {
         press(&mut controls, "ssvv");
         let wanted = "state=FAILED&sort=latest&order=asc&filter=lr%20%3C%201";
         assert_eq!(controls.query(), wanted);
-        assert!(controls.hint().ends_with("only lr < 1"), "{}", controls.hint());
+        assert!(controls.hint(60).ends_with("only lr < 1"), "{}", controls.hint(60));
         press(&mut controls, "/q?\u{1b}");
         assert_eq!(controls.query(), wanted, "a cancelled filter has no effect");
         press(&mut controls, "jl");
-        let output = |stream| Pane::Output { trial: "a".to_owned(), stream };
-        assert_eq!(controls.pane, output("stdout"));
+        let text = |content| Pane::Text { trial: "a".to_owned(), content };
+        assert_eq!(controls.pane, text(Content::Stdout));
         press(&mut controls, "e");
-        assert_eq!(controls.pane, output("stderr"));
+        assert_eq!(controls.pane, text(Content::Stderr));
+        press(&mut controls, "/oom\n");
+        assert_eq!(controls.query(), wanted, "a search in a text filters nothing");
+        press(&mut controls, "w");
+        assert_eq!(controls.pane, text(Content::Why));
         press(&mut controls, "\u{1b}?");
         assert_eq!(controls.pane, Pane::Help);
-        assert_eq!(controls.press(Key::Interrupt, &[]), KeyEffect::Quit);
+        let list = List { ids: &[], total: 0 };
+        assert_eq!(controls.press(Key::Interrupt, list), KeyEffect::Quit);
+    }
+
+    #[test]
+    fn the_selected_trial_stays_visible_and_selected() {
+        let ids: Vec<_> = (0..100).map(|at| format!("t{at}")).collect();
+        let list = List { ids: &ids, total: 100 };
+        let mut controls = Controls::default();
+        assert_eq!(controls.scroll(10, 100), 0);
+        #[rustfmt::skip]
+        let table = [
+            (Key::Down, 0, 0), (Key::PageDown, 10, 1), (Key::PageDown, 20, 11), (Key::Up, 19, 11), (Key::PageUp, 9, 9),
+            (Key::End, 99, 90), (Key::PageDown, 99, 90), (Key::Home, 0, 0), (Key::PageDown, 10, 1),
+        ];
+        for (key, row, first) in table {
+            controls.press(key, list);
+            assert_eq!(controls.scroll(10, 100), first, "{key:?}");
+            assert_eq!(controls.row, Some(row), "{key:?}");
+        }
+        // Two new trials are first in the list.
+        let newer: Vec<_> = ["n1".to_owned(), "n2".to_owned()].into_iter().chain(ids).collect();
+        controls.follow(List { ids: &newer, total: 102 });
+        assert_eq!((controls.row, controls.scroll(10, 102)), (Some(12), 3));
+        // The trial has left the list.
+        controls.follow(List { ids: &newer[..5], total: 5 });
+        assert_eq!((controls.scroll(10, 5), controls.row), (0, Some(4)));
+    }
+
+    #[test]
+    fn the_help_and_the_last_line_fit_a_narrow_terminal() {
+        assert!(HELP.iter().all(|line| line.chars().count() <= 60));
+        let mut controls = Controls::default();
+        assert_eq!(controls.hint(20), "q quits, ? helps");
+        assert_eq!(
+            controls.hint(60),
+            "q quits, ? helps   Enter output   w why   v view   / filter"
+        );
+        press(&mut controls, "l");
+        assert_eq!(controls.hint(60), "Escape goes back   PgUp PgDn scroll   / search   w why");
     }
 }
