@@ -7,6 +7,7 @@ mod doctor;
 mod open;
 mod progress;
 mod relative_paths;
+mod report;
 mod snapshots;
 mod top;
 mod tutorial;

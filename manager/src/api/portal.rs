@@ -7,6 +7,7 @@ mod api_page;
 mod assets;
 pub(super) mod base;
 mod columns;
+mod figures;
 mod overview;
 mod page;
 mod pareto;

@@ -94,7 +94,7 @@ pub struct TrialSummary {
     pub(super) key: i64,
     /// The highest stored fact of the current attempt.
     #[serde(skip)]
-    pub(super) facts_through: Option<u64>,
+    pub facts_through: Option<u64>,
     /// Increases with every change of the trial, for streams.
     #[serde(skip)]
     pub revision: u64,

@@ -25,7 +25,7 @@ const UNITS: f64 = 1000.0;
 const MARKS: f64 = 5.0;
 
 /// Returns marks between two numbers: multiples of 1, 2 or 5 times a power of ten.
-fn marks(low: f64, high: f64) -> Vec<f64> {
+pub(super) fn marks(low: f64, high: f64) -> Vec<f64> {
     let span = high - low;
     if !(span.is_finite() && span > 0.0) {
         return vec![low];
@@ -41,7 +41,7 @@ fn marks(low: f64, high: f64) -> Vec<f64> {
 /// The largest number that a plot draws. A larger number is drawn at this value.
 const MAX_NUMBER: f64 = f64::MAX / 8.0;
 
-fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+pub(super) fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     // Beyond this value, the difference of two numbers may not be finite.
     let finite = numbers
         .filter(|number| number.is_finite())

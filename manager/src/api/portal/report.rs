@@ -1,23 +1,67 @@
-//! The report: the whole search as one page that needs no manager. The page contains its style, and its plot as a
-//! picture.
+//! The report: the whole search as one page that needs no manager. The page contains its style, and its plots as
+//! pictures.
 
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse as _, Response};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use trial_protocol::TrialJobId;
 
-use super::super::user::{improvements_of, shown};
+use super::super::user::{
+    ValuesQuery, axes, improvements_of, metric_page, parameter_importance, shown,
+};
 use super::super::{Error, Shared};
+use super::figures::{Axis, Curve, Figure, Marks, Shape};
+use super::overview::result_name;
 use super::page::{PageRefusal, Viewer};
-use super::plot::{Steps, plot};
 use super::words;
+use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
+use crate::view::curve::points_of;
+use crate::view::importance::{Importance, METHOD};
+use crate::view::pareto::value_of;
+use crate::view::space::ParameterAxis;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
 /// The maximum number of the best trials in the report.
 const LISTED: usize = 25;
+/// The maximum number of trials on the Pareto front in the report.
+const MAX_FRONT: usize = 100;
+/// The maximum number of marks of one kind in the history, and in a smaller plot.
+const HISTORY_MARKS: usize = 1500;
+const PANEL_MARKS: usize = 400;
+/// The maximum number of parameters with a plot.
+const MAX_PANELS: usize = 12;
+/// The number of the best trials whose intermediate results are drawn, and the number of points of each.
+const CURVES: usize = 8;
+const CURVE_POINTS: u32 = 100;
+/// The maximum number of a trial's reports that are read for its curve.
+const MAX_REPORTS: u64 = 100_000;
+/// The counted states of trials, and their names. A state without trials is left out.
+const COUNTED: [(&[&str], &str); 6] = [
+    (&["SUCCEEDED"], "Succeeded"),
+    (&["EARLY_STOPPED"], "Stopped early"),
+    (&["FAILED"], "Failed"),
+    (&["USER_CANCELED", "SYS_CANCELED", "LOST"], "Cancelled or lost"),
+    (&["RUNNING"], "Running"),
+    (&["WAITING"], "Waiting"),
+];
 /// Allows only the style within the page.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The content of the report.
+struct Report<'a> {
+    view: &'a ExperimentView,
+    snapshot: &'a Snapshot,
+    /// The trials that compete for the best, the best first.
+    ranked: Vec<&'a TrialSummary>,
+    /// The curves of the best trials.
+    curves: Vec<Curve>,
+    axes: &'a [ParameterAxis],
+    configuration: &'a str,
+    /// The time at which the report was created.
+    made: String,
+}
 
 /// `GET /report.html`: sends the report.
 pub(super) async fn report(
@@ -29,8 +73,18 @@ pub(super) async fn report(
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let configuration = view::without_secrets(&row.canonical);
     let configuration = serde_json::to_string_pretty(&configuration).unwrap_or_default();
-    let made = words::moment(shared.state.clock.now_ms());
-    let page = document(&view, &snapshot, &configuration, &made);
+    let maximize = view.optimize_mode == OptimizeMode::Maximize.as_str();
+    let ranked = ranked(&snapshot, maximize);
+    let report = Report {
+        view: &view,
+        snapshot: &snapshot,
+        curves: curves(&shared, &ranked).await?,
+        ranked,
+        axes: &axes(&shared).await?,
+        configuration: &configuration,
+        made: words::moment(shared.state.clock.now_ms()),
+    };
+    let page = report.document();
     let mut response = Html(page.into_string()).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
@@ -45,56 +99,255 @@ fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
     ranked.into_iter().map(|(trial, _)| trial).collect()
 }
 
-fn document(view: &ExperimentView, snapshot: &Snapshot, configuration: &str, made: &str) -> Markup {
-    let title = words::sanitize(view.name.as_deref().unwrap_or(&view.id));
-    let maximize = view.optimize_mode == OptimizeMode::Maximize.as_str();
-    let ranked = ranked(snapshot, maximize);
-    let number = |value: u64| value.to_string().parse().unwrap_or(f64::NAN);
-    let steps = improvements_of(snapshot, maximize);
-    let points = steps.iter().map(|step| (number(step.sequence), step.value)).collect();
-    let last = snapshot.trials.last().map_or(0, |trial| trial.sequence);
-    let curve = Steps { name: title.clone(), points, until: number(last) };
-    let mut causes: Vec<_> = view.causes.iter().collect();
-    causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) " · report" }
-                style { (PreEscaped(include_str!("../../../portal/report.css"))) }
-            }
-            body {
-                h1 { (title) }
-                p.hint { "Experiment " code { (view.id) } ", " (words::experiment_state(&view.state)) ". Created " (made) " UTC." }
-                (facts(view))
-                h2 { "Best so far" }
-                (plot("Best so far", "trial", &[curve], words::number))
-                h2 { "Best trials" }
-                (best(&ranked))
-                h2 { "Failures by cause" }
-                @if causes.is_empty() { p { "No trial has failed." } } @else {
-                    table { tbody { @for (cause, count) in causes { tr { th scope="row" { (words::cause(cause)) } td.number { (count) } } } } }
+/// Reads the intermediate results of the best trials.
+async fn curves(shared: &Shared, ranked: &[&TrialSummary]) -> Result<Vec<Curve>, Error> {
+    let mut curves = Vec::new();
+    for trial in ranked.iter().take(CURVES) {
+        let is_short = trial.facts_through.is_some_and(|reports| reports <= MAX_REPORTS);
+        let Ok(id) = TrialJobId::new(&trial.id) else { continue };
+        if !is_short {
+            continue;
+        }
+        let page = metric_page(shared, &id, &ValuesQuery::intermediate(CURVE_POINTS)).await?;
+        let values = page.metrics.iter().flat_map(|metric| {
+            let step: f64 = metric.step.to_string().parse().unwrap_or(f64::NAN);
+            let points = points_of(&metric.name, &metric.value).into_iter();
+            points.map(move |(name, value)| (name, (step, value)))
+        });
+        let counts = |name: &String| trial.metric.as_ref().is_none_or(|metric| metric == name);
+        let points: Vec<_> =
+            values.filter(|(name, _)| counts(name)).map(|(_, point)| point).collect();
+        if points.len() > 1 {
+            curves.push(Curve { name: format!("trial {}", trial.sequence), points });
+        }
+    }
+    Ok(curves)
+}
+
+/// Returns a trial's result as a finite number: the final one, or else the latest.
+fn number(trial: &TrialSummary) -> Option<f64> {
+    let latest = || trial_protocol::MetricValue::from(trial.latest.clone()?).number();
+    trial.number().or_else(latest).filter(|number| number.is_finite())
+}
+
+/// Returns the position of a trial as the coordinate of a plot.
+fn position(trial: &TrialSummary) -> f64 {
+    trial.sequence.to_string().parse().unwrap_or(f64::NAN)
+}
+
+/// Returns at most `most` of the points, evenly distributed.
+fn thinned<T>(points: Vec<T>, most: usize) -> Vec<T> {
+    let each = points.len().div_ceil(most).max(1);
+    points.into_iter().step_by(each).collect()
+}
+
+impl Report<'_> {
+    fn document(&self) -> Markup {
+        let view = self.view;
+        let title = words::sanitize(view.name.as_deref().unwrap_or(&view.id));
+        let mode = view.optimize_mode;
+        let importance = parameter_importance(self.snapshot, self.axes, mode);
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    title { (title) " · report" }
+                    style { (PreEscaped(include_str!("../../../portal/report.css"))) }
                 }
-                h2 { "Configuration" }
-                pre { (words::sanitize(configuration)) }
+                body {
+                    h1 { (title) }
+                    p.hint { "Experiment " code { (view.id) } ", " (words::experiment_state(&view.state)) ". Created " (self.made) " UTC." }
+                    (facts(view))
+                    @if view.objectives.is_empty() {
+                        h2 { "History" }
+                        (self.history())
+                        h2 { "Best trials" }
+                        (best(&self.ranked, &result_name(view)))
+                    } @else {
+                        h2 { "Pareto front" }
+                        (self.front())
+                    }
+                    h2 { "Parameter importance" }
+                    (bars(&importance))
+                    h2 { "Results by parameter" }
+                    div.panels { @for panel in self.panels(&importance) { (panel.render()) } }
+                    @if !self.curves.is_empty() {
+                        h2 { "Intermediate results of the best trials" }
+                        (self.curve_figure().render())
+                    }
+                    h2 { "Failures by cause" }
+                    (causes(view))
+                    @if !view.code.is_empty() {
+                        h2 { "Code" }
+                        (code(view))
+                    }
+                    h2 { "Configuration" }
+                    pre { (words::sanitize(self.configuration)) }
+                }
             }
+        }
+    }
+
+    /// Returns the marks of all trials, at the positions that `across` returns.
+    fn marks(&self, most: usize, across: impl Fn(&TrialSummary) -> Option<f64>) -> Vec<Marks> {
+        let kind = |name: &str, shape, is_kind: &dyn Fn(&TrialSummary) -> bool| {
+            let trials = self.snapshot.trials.iter().filter(|trial| is_kind(trial));
+            let points: Vec<_> = trials
+                .filter_map(|trial| Some((across(trial)?, number(trial))))
+                .filter(|(_, y)| shape == Shape::Failed || y.is_some())
+                .collect();
+            let count = points.len();
+            Marks { name: name.to_owned(), shape, points: thinned(points, most), count }
+        };
+        let all = [
+            kind("succeeded", Shape::Succeeded, &|trial| trial.state == JobState::Succeeded),
+            kind("stopped early", Shape::Stopped, &|trial| trial.state == JobState::EarlyStopped),
+            kind("failed", Shape::Failed, &|trial| trial.state == JobState::Failed),
+        ];
+        all.into_iter().filter(|marks| marks.count > 0).collect()
+    }
+
+    fn history(&self) -> Markup {
+        let maximize = self.view.optimize_mode == OptimizeMode::Maximize.as_str();
+        let marks = self.marks(HISTORY_MARKS, |trial| Some(position(trial)));
+        let left_out = marks.iter().any(|marks| marks.points.len() < marks.count);
+        let last = self.snapshot.trials.last().map(|trial| position(trial));
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for step in improvements_of(self.snapshot, maximize) {
+            let at = step.sequence.to_string().parse().unwrap_or(f64::NAN);
+            points.extend(points.last().map(|(_, before)| (at, *before)));
+            points.push((at, step.value));
+        }
+        points.extend(last.zip(points.last().map(|(_, value)| *value)));
+        let name = "best so far".to_owned();
+        let curves = if points.is_empty() { Vec::new() } else { vec![Curve { name, points }] };
+        let figure = Figure {
+            title: "Optimisation history".to_owned(),
+            across: Axis::of_numbers("trial"),
+            up: Axis::of_numbers(&result_name(self.view)),
+            marks,
+            curves,
+        };
+        html! {
+            (figure.render())
+            p.hint {
+                "Vertical: " (figure.up.name) ". A trial without a result is at the bottom."
+                @if left_out { " Not all trials are drawn." }
+            }
+        }
+    }
+
+    /// Returns a plot of the results for each parameter, the most important first.
+    fn panels(&self, importance: &[Importance]) -> Vec<Figure> {
+        let rank = |axis: &&ParameterAxis| {
+            let found = importance.iter().position(|one| one.name == axis.name);
+            found.unwrap_or(usize::MAX)
+        };
+        let mut shown: Vec<_> = self.axes.iter().collect();
+        shown.sort_by_key(rank);
+        let panel = |parameter: &ParameterAxis| {
+            let across = Axis::of_parameter(parameter);
+            let place = |trial: &TrialSummary| {
+                number(trial)?;
+                let flat = view::flat(&trial.parameters);
+                let value = flat.into_iter().find(|(name, _)| *name == parameter.name)?.1;
+                across.place(value)
+            };
+            let marks = self.marks(PANEL_MARKS, place);
+            let up = Axis::of_numbers(&result_name(self.view));
+            let title = format!("{} by {}", up.name, across.name);
+            Figure { title, across, up, marks, curves: Vec::new() }
+        };
+        shown.into_iter().take(MAX_PANELS).map(panel).collect()
+    }
+
+    fn curve_figure(&self) -> Figure {
+        Figure {
+            title: "Intermediate results".to_owned(),
+            across: Axis::of_numbers("step"),
+            up: Axis::of_numbers(&result_name(self.view)),
+            marks: Vec::new(),
+            curves: self.curves.clone(),
+        }
+    }
+
+    /// Renders the trials that no other trial dominates, and the first objective against each other one.
+    fn front(&self) -> Markup {
+        let view = self.view;
+        let value = |trial: &TrialSummary, metric: &str| {
+            let value = value_of(trial.last.as_ref(), metric)?;
+            let number = trial_protocol::MetricValue::from(value).number();
+            number.filter(|number| number.is_finite())
+        };
+        let is_on_front =
+            |trial: &TrialSummary| view.pareto.iter().any(|one| one.sequence == trial.sequence);
+        let figures = view.objectives.iter().skip(1).filter_map(|other| {
+            let first = view.objectives.first()?;
+            let marks = |name: &str, shape, wanted: bool| {
+                let trials = self.snapshot.trials.iter().filter(|trial| {
+                    trial.state == JobState::Succeeded && is_on_front(trial) == wanted
+                });
+                let points: Vec<_> = trials
+                    .filter_map(|trial| {
+                        Some((value(trial, &first.metric)?, Some(value(trial, &other.metric)?)))
+                    })
+                    .collect();
+                let count = points.len();
+                Marks {
+                    name: name.to_owned(),
+                    shape,
+                    points: thinned(points, HISTORY_MARKS),
+                    count,
+                }
+            };
+            let (across, up) = (Axis::of_numbers(&first.metric), Axis::of_numbers(&other.metric));
+            let title = format!("{} against {}", up.name, across.name);
+            let marks = [
+                marks("dominated", Shape::Stopped, false),
+                marks("on the front", Shape::Succeeded, true),
+            ];
+            let marks = marks.into_iter().filter(|marks| marks.count > 0).collect();
+            Some(Figure { title, across, up, marks, curves: Vec::new() })
+        });
+        let trials: Vec<_> = view.pareto.iter().take(MAX_FRONT).collect();
+        let columns: Vec<_> = view
+            .objectives
+            .iter()
+            .map(|one| (one.metric.clone(), format!("{} ({})", one.metric, one.direction)))
+            .collect();
+        let cells = |trial: &TrialSummary| -> Vec<String> {
+            let last = trial.last.as_ref();
+            let value = |(metric, _): &(String, String)| value_of(last, metric);
+            columns
+                .iter()
+                .map(|one| value(one).as_ref().map(words::value).unwrap_or_default())
+                .collect()
+        };
+        let names: Vec<_> = columns.iter().map(|(_, name)| name.clone()).collect();
+        html! {
+            @for figure in figures { (figure.render()) p.hint { "Vertical: " (figure.up.name) "." } }
+            (table(&trials, &names, cells))
+            @if view.pareto.len() > MAX_FRONT { p.hint { "Showing the first " (MAX_FRONT) " of " (view.pareto.len()) "." } }
         }
     }
 }
 
 fn facts(view: &ExperimentView) -> Markup {
-    let count = |state: &str| view.counts.get(state).copied().unwrap_or_default();
+    let count = |states: &[&str]| -> usize {
+        states.iter().filter_map(|state| view.counts.get(state).copied()).sum()
+    };
+    let counted = COUNTED.map(|(states, name)| (name, count(states)));
     html! {
         dl {
             @if let Some(best) = &view.best {
-                div { dt { "Best (" @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } ")" } dd { (words::competing(best)) } }
+                div { dt { "Best " (result_name(view)) " (" @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } ")" } dd { (words::competing(best)) } }
             }
+            @if !view.objectives.is_empty() { div { dt { "On the Pareto front" } dd { (view.pareto.len()) } } }
             div { dt { "Trials" } dd { (view.trials) } }
-            div { dt { "Succeeded" } dd { (count("SUCCEEDED")) } }
-            div { dt { "Failed" } dd { (count("FAILED")) } }
+            @for (name, count) in counted { @if count > 0 { div { dt { (name) } dd { (count) } } } }
             div { dt { "Run time" } dd { (words::span(view.elapsed_ms)) } }
             div { dt { "Started" } dd { (words::moment(view.created_at_ms)) " UTC" } }
         }
@@ -102,31 +355,95 @@ fn facts(view: &ExperimentView) -> Markup {
     }
 }
 
-fn best(ranked: &[&TrialSummary]) -> Markup {
+fn causes(view: &ExperimentView) -> Markup {
+    let mut causes: Vec<_> = view.causes.iter().collect();
+    causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    html! {
+        @if causes.is_empty() { p { "No trial has failed." } } @else {
+            table { tbody { @for (cause, count) in causes { tr { th scope="row" { (words::cause(cause)) } td.number { (count) } } } } }
+        }
+    }
+}
+
+/// Renders the versions of the code, and the trials that ran each.
+fn code(view: &ExperimentView) -> Markup {
+    html! {
+        @if let Some(difference) = &view.code_difference { p { (words::sentence(&words::sanitize(difference))) } }
+        table {
+            tbody {
+                @for one in &view.code {
+                    tr {
+                        td { code { (words::sanitize(&view::code::brief(&one.version))) } }
+                        td { @if let Some(trials) = &one.trials { "trials " (trials) } @else { "all trials" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Renders the importance of the parameters as bars.
+fn bars(importance: &[Importance]) -> Markup {
+    html! {
+        @if importance.is_empty() {
+            p.hint { "Known as soon as eight trials have different results." }
+        } @else {
+            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
+            table.bars {
+                tbody {
+                    @for one in importance {
+                        tr {
+                            th scope="row" { (words::sanitize(&one.name)) }
+                            td.bar { svg width="100%" height="14" aria-hidden="true" { rect width=(format!("{:.1}%", one.share * 100.0)) height="14" {} } }
+                            td.number { (format!("{:.0} %", one.share * 100.0)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn best(ranked: &[&TrialSummary], name: &str) -> Markup {
     let shown = &ranked[..ranked.len().min(LISTED)];
+    html! {
+        (table(shown, &[name.to_owned()], |trial| vec![words::competing(trial)]))
+        @if ranked.len() > LISTED { p.hint { "Showing the best " (LISTED) " of " (ranked.len()) "." } }
+    }
+}
+
+/// Renders a table of trials with their results, which have these names, and their parameters.
+fn table(
+    trials: &[&TrialSummary],
+    results: &[String],
+    cells: impl Fn(&TrialSummary) -> Vec<String>,
+) -> Markup {
     let mut names: Vec<String> = Vec::new();
-    for trial in shown {
+    for trial in trials {
         let new = view::flat(&trial.parameters).into_iter().map(|(name, _)| name);
         names.extend(new.filter(|name| !names.contains(name)).collect::<Vec<_>>());
     }
     html! {
-        @if shown.is_empty() { p { "No trial has succeeded with a numeric result." } } @else {
+        @if trials.is_empty() { p { "No trial has succeeded with a numeric result." } } @else {
             div.scroll {
                 table {
-                    thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } @for name in &names { th scope="col" { (words::sanitize(name)) } } } }
+                    thead { tr {
+                        th.number scope="col" { "Trial" }
+                        @for name in results { th.number scope="col" { (words::sanitize(name)) } }
+                        @for name in &names { th scope="col" { (words::sanitize(name)) } }
+                    } }
                     tbody {
-                        @for trial in shown {
+                        @for trial in trials {
                             @let values = view::flat(&trial.parameters);
                             tr {
                                 th.number scope="row" { (trial.sequence) }
-                                td.number { (words::competing(trial)) }
+                                @for cell in cells(trial) { td.number { (cell) } }
                                 @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| words::brief(value)).unwrap_or_default()) } }
                             }
                         }
                     }
                 }
             }
-            @if ranked.len() > LISTED { p.hint { "Showing the best " (LISTED) " of " (ranked.len()) "." } }
         }
     }
 }

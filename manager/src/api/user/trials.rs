@@ -170,7 +170,7 @@ impl ValuesQuery {
     }
 
     /// Requests the curves of intermediate results, with about `points` points.
-    pub(super) fn intermediate(points: u32) -> Self {
+    pub(in crate::api) fn intermediate(points: u32) -> Self {
         Self { r#type: Some("intermediate".to_owned()), ..Self::thinned(points) }
     }
 }

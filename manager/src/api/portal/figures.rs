@@ -1,0 +1,288 @@
+//! PURE: the plots of the report as inline SVG without scripts. Horizontal positions are percentages, so a plot is as
+//! wide as its place, and its text as large as the page's.
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::plot::{marks, range};
+use super::words;
+use crate::view::space::ParameterAxis;
+
+/// The top and the bottom of the plotted area, in pixels.
+const TOP: f64 = 16.0;
+const BOTTOM: f64 = 200.0;
+/// The height of a plot, in pixels.
+const HEIGHT: f64 = 236.0;
+/// The size of the curves' own picture, which is stretched, in its own units.
+const UNITS: f64 = 1000.0;
+/// The share of the area that stays free at each end of an axis.
+const PAD: f64 = 0.05;
+/// The maximum number of options that have a label on an axis.
+const MAX_LABELS: usize = 6;
+
+/// An axis.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Axis {
+    /// The name of the values.
+    pub(super) name: String,
+    /// `true` for a logarithmic scale.
+    is_log: bool,
+    /// The names of the options, if the values are positions of options.
+    options: Vec<String>,
+}
+
+impl Axis {
+    /// Returns the axis of numbers on a linear scale.
+    pub(super) fn of_numbers(name: &str) -> Self {
+        Self { name: words::sanitize(name), ..Self::default() }
+    }
+
+    /// Returns the axis of a parameter, on the scale of the search space.
+    pub(super) fn of_parameter(axis: &ParameterAxis) -> Self {
+        let options = axis.options.iter().flatten().map(words::brief);
+        Self { is_log: axis.log, options: options.collect(), ..Self::of_numbers(&axis.name) }
+    }
+
+    /// Returns the position of a parameter's value. `None` if the axis does not contain it.
+    pub(super) fn place(&self, value: &Value) -> Option<f64> {
+        if self.options.is_empty() {
+            return value.as_f64().filter(|number| !self.is_log || *number > 0.0);
+        }
+        let at = self.options.iter().position(|option| *option == words::brief(value))?;
+        Some(f64::from(u32::try_from(at).ok()?))
+    }
+
+    /// Returns the value on a linear scale.
+    fn scaled(&self, value: f64) -> f64 {
+        if self.is_log { value.log10() } else { value }
+    }
+
+    /// Returns the labels between two scaled values, each with its scaled position.
+    fn labels(&self, low: f64, high: f64) -> Vec<(f64, String)> {
+        if !self.options.is_empty() {
+            let shown = self.options.iter().zip(0_u32..).take(MAX_LABELS);
+            return shown.map(|(name, at)| (f64::from(at), name.clone())).collect();
+        }
+        if !self.is_log {
+            return marks(low, high).into_iter().map(|at| (at, words::number(at))).collect();
+        }
+        let powers = marks(low, high).into_iter().filter(|at| at.fract() == 0.0);
+        let powers: Vec<_> = powers.map(|at| (at, words::number(10_f64.powf(at)))).collect();
+        let ends = || [low, high].map(|at| (at, words::number(10_f64.powf(at)))).into();
+        if powers.len() > 1 { powers } else { ends() }
+    }
+}
+
+/// A kind of mark. Kinds differ in shape and in colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A filled circle.
+    Succeeded,
+    /// A hollow circle.
+    Stopped,
+    /// A cross.
+    Failed,
+}
+
+/// The marks of one kind.
+#[derive(Debug, Clone)]
+pub(super) struct Marks {
+    /// The name in the legend.
+    pub(super) name: String,
+    pub(super) shape: Shape,
+    /// The positions. The vertical position of a trial without a result is `None`: the bottom of the plot.
+    pub(super) points: Vec<(f64, Option<f64>)>,
+    /// The number of trials of this kind, of which `points` may be only a part.
+    pub(super) count: usize,
+}
+
+/// A curve.
+#[derive(Debug, Clone)]
+pub(super) struct Curve {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// The content of a plot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Figure {
+    pub(super) title: String,
+    pub(super) across: Axis,
+    pub(super) up: Axis,
+    pub(super) marks: Vec<Marks>,
+    pub(super) curves: Vec<Curve>,
+}
+
+/// A scale from values to shares of the plotted area.
+struct Scale {
+    low: f64,
+    high: f64,
+}
+
+impl Scale {
+    /// Returns the scale of these scaled values. `None` without a finite value.
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let (low, high) = range(values)?;
+        let pad = if high > low { (high - low) * PAD } else { low.abs().max(1.0) * 0.1 };
+        Some(Self { low: low - pad, high: high + pad })
+    }
+
+    fn share(&self, value: f64) -> f64 {
+        ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+}
+
+impl Figure {
+    /// Renders the plot. Returns a sentence if it has no values.
+    pub(super) fn render(&self) -> Markup {
+        let marked = || self.marks.iter().flat_map(|marks| marks.points.iter());
+        let drawn = || self.curves.iter().flat_map(|curve| curve.points.iter());
+        let xs = marked().map(|(x, _)| *x).chain(drawn().map(|(x, _)| *x));
+        let ys = marked().filter_map(|(_, y)| *y).chain(drawn().map(|(_, y)| *y));
+        let scales = Scale::of(xs.map(|x| self.across.scaled(x)))
+            .zip(Scale::of(ys.map(|y| self.up.scaled(y))));
+        let Some((across, up)) = scales else {
+            return html! { p.hint { (self.title) ": no numeric result." } };
+        };
+        html! {
+            figure.plot {
+                svg role="img" aria-label=(self.description()) width="100%" height=(HEIGHT) {
+                    (self.frame(&across, &up))
+                    svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
+                        @for (at, curve) in self.curves.iter().enumerate() {
+                            polyline class={ "curve c" (at % 8) } points=(self.corners(curve, &across, &up)) vector-effect="non-scaling-stroke" {}
+                        }
+                    }
+                    @for marks in &self.marks {
+                        @for point in &marks.points { (self.mark(marks.shape, *point, &across, &up)) }
+                    }
+                }
+                (self.legend())
+            }
+        }
+    }
+
+    /// Returns the description for screen readers.
+    fn description(&self) -> String {
+        let counts = self.marks.iter().map(|marks| format!("{} {}", marks.count, marks.name));
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        if counts.is_empty() { self.title.clone() } else { format!("{}: {counts}", self.title) }
+    }
+
+    /// Renders the lines, labels and names of the axes.
+    fn frame(&self, across: &Scale, up: &Scale) -> Markup {
+        html! {
+            @for (value, label) in self.up.labels(up.low, up.high) {
+                @let y = BOTTOM - up.share(value) * (BOTTOM - TOP);
+                line.rule x1="0" x2="100%" y1=(format!("{y:.1}")) y2=(format!("{y:.1}")) {}
+                text x="2" y=(format!("{:.1}", y - 4.0)) { (label) }
+            }
+            @for (value, label) in self.across.labels(across.low, across.high) {
+                @let share = across.share(value);
+                @let side = if share < 0.08 { "start" } else if share > 0.92 { "end" } else { "middle" };
+                text x=(format!("{:.2}%", share * 100.0)) y=(BOTTOM + 16.0) text-anchor=(side) { (label) }
+            }
+            text x="50%" y=(HEIGHT - 4.0) text-anchor="middle" { (self.across.name) }
+        }
+    }
+
+    fn corners(&self, curve: &Curve, across: &Scale, up: &Scale) -> String {
+        let finite = curve.points.iter().filter(|(_, y)| y.is_finite());
+        let corners = finite.map(|(x, y)| {
+            let x = across.share(self.across.scaled(*x)) * UNITS;
+            let y = (1.0 - up.share(self.up.scaled(*y))) * UNITS;
+            format!("{x:.1},{y:.1}")
+        });
+        corners.collect::<Vec<_>>().join(" ")
+    }
+
+    fn mark(&self, shape: Shape, (x, y): (f64, Option<f64>), across: &Scale, up: &Scale) -> Markup {
+        let x = format!("{:.2}%", across.share(self.across.scaled(x)) * 100.0);
+        let share = y.map_or(0.0, |y| up.share(self.up.scaled(y)));
+        let y = format!("{:.1}", BOTTOM - share * (BOTTOM - TOP));
+        html! {
+            @match shape {
+                Shape::Succeeded => circle.succeeded cx=(x) cy=(y) r="3" {},
+                Shape::Stopped => circle.stopped cx=(x) cy=(y) r="3" {},
+                // A path has no percentages, so a cross is a character.
+                Shape::Failed => text.failed x=(x) y=(y) text-anchor="middle" dominant-baseline="central" { "×" },
+            }
+        }
+    }
+
+    fn legend(&self) -> Markup {
+        let class = |shape: Shape| match shape {
+            Shape::Succeeded => "succeeded",
+            Shape::Stopped => "stopped",
+            Shape::Failed => "failed",
+        };
+        html! {
+            @if self.marks.len() + self.curves.len() > 1 {
+                figcaption {
+                    @for marks in &self.marks {
+                        span.key { span class={ "shape " (class(marks.shape)) } aria-hidden="true" { @if marks.shape == Shape::Failed { "×" } } (marks.count) " " (marks.name) }
+                    }
+                    @for (at, curve) in self.curves.iter().enumerate() {
+                        span.key { span class={ "stroke c" (at % 8) } aria-hidden="true" {} (curve.name) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parameter(log: bool, options: Option<Vec<Value>>) -> ParameterAxis {
+        let name = "<x>".to_owned();
+        ParameterAxis { name, r#type: "uniform", log, options, low: None, high: None, step: None }
+    }
+
+    #[test]
+    fn a_figure_has_its_marks_its_curves_and_a_legend() {
+        let marks = |name: &str, shape, points: Vec<_>| {
+            let count = points.len();
+            Marks { name: name.to_owned(), shape, points, count }
+        };
+        let figure = Figure {
+            title: "History".to_owned(),
+            across: Axis::of_numbers("trial"),
+            up: Axis::of_numbers("loss"),
+            marks: vec![
+                marks("succeeded", Shape::Succeeded, vec![(0.0, Some(1.0)), (2.0, Some(f64::MAX))]),
+                marks("failed", Shape::Failed, vec![(1.0, None)]),
+            ],
+            curves: vec![Curve { name: "best".to_owned(), points: vec![(0.0, 1.0), (2.0, 0.5)] }],
+        };
+        let shown = figure.render().into_string();
+        assert!(shown.contains("aria-label=\"History: 2 succeeded, 1 failed\""), "{shown}");
+        assert_eq!(shown.matches("<circle").count(), 2, "{shown}");
+        assert_eq!(shown.matches("text class=\"failed\"").count(), 1, "{shown}");
+        assert_eq!(shown.matches("<polyline").count(), 1, "{shown}");
+        assert!(!shown.contains("NaN") && !shown.contains("style="), "{shown}");
+        let none = Figure { marks: Vec::new(), curves: Vec::new(), ..figure }.render();
+        assert!(none.into_string().contains("no numeric result"));
+    }
+
+    #[test]
+    fn a_parameter_has_the_scale_of_its_search_space() {
+        let log = Axis::of_parameter(&parameter(true, None));
+        assert_eq!(log.name, "<x>", "maud escapes the name");
+        assert_eq!((log.place(&json!(0.01)), log.place(&json!(0))), (Some(0.01), None));
+        let labels = |low: f64, high: f64| {
+            let labels = log.labels(low, high).into_iter();
+            labels.map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(-4.2, -0.9), ["0.0001", "0.001", "0.01", "0.1"]);
+        assert_eq!(labels(-1.0, -0.9), ["0.1", "0.12589"]);
+        let choice = Axis::of_parameter(&parameter(false, Some(vec![json!("relu"), json!(true)])));
+        let places = [json!("relu"), json!(true), json!(3)].map(|value| choice.place(&value));
+        assert_eq!(places, [Some(0.0), Some(1.0), None]);
+        let labels = choice.labels(-0.1, 1.1);
+        assert_eq!(labels, [(0.0, "relu".to_owned()), (1.0, "true".to_owned())]);
+    }
+}
