@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::ask::pages::{all_metrics, find_trials, origins};
-use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
+use super::ask::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::export::ExportForm;
-use super::out::{print, write_stdout};
+use super::out::{print, text_style, write_stdout};
 use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, integer, print_error, upkeep};
 use crate::api::client;
@@ -189,7 +189,13 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
 }
 
 async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
-    let shown = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+    let mut shown = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+    if matches!(options.output, Format::Table)
+        && text_style().links
+        && let Ok((_, url)) = options.place.portal().await
+    {
+        shown[table::PAGE] = url.into();
+    }
     print(options.output, &shown, table::experiment)
 }
 

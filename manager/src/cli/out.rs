@@ -8,6 +8,7 @@ use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use super::ask::{Error, Format};
+use super::progress::printable;
 use super::table::columns::TextStyle;
 use crate::view;
 
@@ -40,6 +41,12 @@ pub(super) fn text_style() -> TextStyle {
         colours: !is_set("NO_COLOR") && !is_dumb,
         links: supports_hyperlinks::on(supports_hyperlinks::Stream::Stdout),
     }
+}
+
+/// Returns an address for standard error, as a hyperlink if the terminal supports them.
+pub(super) fn stderr_link(url: &str) -> String {
+    let links = supports_hyperlinks::on(supports_hyperlinks::Stream::Stderr);
+    TextStyle { links, ..TextStyle::default() }.link(url, &printable(url))
 }
 
 /// Returns the width of the terminal at standard error, or 80 if the terminal does not report its size.

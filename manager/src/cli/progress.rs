@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
-use super::out::stderr_width;
+use super::out::{stderr_link, stderr_width};
 use super::table;
 use crate::app::Running;
 use crate::config::ExperimentSpec;
@@ -78,7 +78,7 @@ impl Progress {
             improvements: Vec::new(),
             waits: HashSet::new(),
         };
-        progress.line(&format!("experiment {} on {}", running.id, running.url));
+        progress.write(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
         if let Some(warning) = running.spec.ignored_warning() {
             progress.line(&format!("  {warning}"));
@@ -265,10 +265,14 @@ impl Progress {
     }
 
     fn line(&self, text: &str) {
-        let clean = printable(text);
+        self.write(&printable(text));
+    }
+
+    /// Prints a line that may contain a hyperlink.
+    fn write(&self, line: &str) {
         self.bar.suspend(|| {
             // Ignored: standard error may be closed.
-            drop(writeln!(std::io::stderr().lock(), "{clean}"));
+            drop(writeln!(std::io::stderr().lock(), "{line}"));
         });
     }
 }

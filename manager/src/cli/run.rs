@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ask::Format;
+use super::out::stderr_link;
 use super::progress::Progress;
 use super::report::{self, Summary};
 use super::signals::{EndSignal, Signals};
@@ -56,7 +57,8 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
         Ok(running) => {
             if let Some(url) = app::home_of(&HomeDir::new(&home)).await {
                 // Ignored: standard error may be closed.
-                let line = format!("in the list of all experiments: {url}/e/{}/", running.id);
+                let page = stderr_link(&format!("{url}/e/{}/", running.id));
+                let line = format!("in the list of all experiments: {page}");
                 drop(writeln!(std::io::stderr().lock(), "{line}"));
             }
             attend(running, &mut signals, output, on_term, keep_serving).await
@@ -143,7 +145,7 @@ async fn report_done(running: &Running, progress: &Progress, output: Format) -> 
 
 fn report_serving(url: &str) {
     // Ignored: standard error may be closed.
-    let line = format!("still serving on {url}, until interrupted or stopped");
+    let line = format!("still serving on {}, until interrupted or stopped", stderr_link(url));
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }
 

@@ -183,6 +183,18 @@ fn state(of: &Value, style: TextStyle) -> String {
     style.paint(&state, &state)
 }
 
+/// Returns the id as a hyperlink to the page, if known.
+fn linked_id(of: &Value, style: TextStyle) -> String {
+    style.link(&text(of, PAGE), &text(of, "id"))
+}
+
+/// Returns the id of a trial as a hyperlink to its page, if the page of its experiment is known.
+fn linked_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
+    let (page, id) = (text(one, PAGE), text(trial, "id"));
+    let page = if page.is_empty() { page } else { format!("{page}/trials/{id}") };
+    style.link(&page, &id)
+}
+
 /// Returns the description of an experiment.
 pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     // The width of the longest label and the gap after it.
@@ -197,11 +209,12 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     let best_text = best.map_or_else(String::new, |best| {
         let mean = estimate(best).map(|mean| format!("{mean},"));
         let result = mean.unwrap_or_else(|| text(best, "final"));
-        format!("{result} by trial {} ({})", text(best, "sequence"), text(best, "id"))
+        let id = linked_trial(one, best, style);
+        format!("{result} by trial {} ({id})", text(best, "sequence"))
     });
     let parameters = best.map(parameters).unwrap_or_default();
     let own = [
-        ("id", text(one, "id")),
+        ("id", linked_id(one, style)),
         ("name", text(one, "name")),
         ("state", state(one, style)),
         ("trouble", wrapped(one, "trouble", style, INDENT)),
@@ -226,7 +239,10 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
         ("objectives", objectives(one)),
         (
             "Pareto front",
-            items(one, "pareto").map(|trial| on_front(one, trial)).collect::<Vec<_>>().join("\n"),
+            items(one, "pareto")
+                .map(|trial| on_front(one, trial, style))
+                .collect::<Vec<_>>()
+                .join("\n"),
         ),
         (
             "services",
@@ -257,14 +273,15 @@ fn objectives(one: &Value) -> String {
 }
 
 /// Returns a short description of a trial of the Pareto front.
-fn on_front(one: &Value, trial: &Value) -> String {
+fn on_front(one: &Value, trial: &Value, style: TextStyle) -> String {
     let values = items(one, "objectives").map(|objective| {
         let metric = text(objective, "metric");
         let value = trial.get("final").and_then(|last| last.get(&metric)).map(cell);
         format!("{} {}", printable(&metric), value.unwrap_or_default())
     });
     let values = values.collect::<Vec<_>>().join(", ");
-    format!("{values} by trial {} ({})", text(trial, "sequence"), text(trial, "id"))
+    let id = linked_trial(one, trial, style);
+    format!("{values} by trial {} ({id})", text(trial, "sequence"))
 }
 
 /// Returns the metric that counts, its direction, and any warning about them.
@@ -369,7 +386,7 @@ pub(super) fn more(parameters: usize, whole: &str) -> String {
     }
 }
 
-/// The member of a listed trial with the address of its page, if known.
+/// The member of a trial or an experiment with the address of its page, if known.
 pub(super) const PAGE: &str = "page";
 
 /// Returns a list of trials.
@@ -419,7 +436,7 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
     let command = view::command_line(&command.collect::<Vec<_>>());
     let own = [
         ("trial", text(one, "sequence")),
-        ("id", text(one, "id")),
+        ("id", linked_id(one, style)),
         ("state", state(one, style)),
         ("why", wrapped(one, "message", style, INDENT)),
         ("metric", text(one, "metric")),

@@ -264,7 +264,10 @@ async fn show_trial(
 ) -> Result<(), Error> {
     let client = options.place.client().await?;
     let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
-    let answer = client.ask("GET", &path, None).await?;
+    let mut answer = client.ask("GET", &path, None).await?;
+    if matches!(options.output, Format::Table) && text_style().links {
+        link_pages(std::slice::from_mut(&mut answer), &options.place).await;
+    }
     print(options.output, &answer, table)
 }
 

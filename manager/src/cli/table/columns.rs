@@ -42,7 +42,7 @@ impl TextStyle {
     /// Returns text with a hyperlink (OSC 8,
     /// <https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda>). Terminals accept only printable ASCII
     /// characters in an address.
-    fn link(self, page: &str, text: &str) -> String {
+    pub(in crate::cli) fn link(self, page: &str, text: &str) -> String {
         let is_sound = !page.is_empty() && page.bytes().all(|byte| byte.is_ascii_graphic());
         if self.links && is_sound {
             format!("\u{1b}]8;;{page}\u{1b}\\{text}\u{1b}]8;;\u{1b}\\")

@@ -35,6 +35,24 @@ fn a_list_of_trials_has_a_line_for_each_trial() {
 }
 
 #[test]
+fn descriptions_link_to_the_pages() {
+    let style = TextStyle { links: true, ..PIPE };
+    let page = "http://127.0.0.1:8080";
+    let link =
+        |path: &str, id: &str| format!("\u{1b}]8;;{page}{path}\u{1b}\\{id}\u{1b}]8;;\u{1b}\\");
+    let mut one = a_trial();
+    one[PAGE] = format!("{page}/trials/t1").into();
+    let shown = trial(&one, style);
+    assert!(shown.contains(&format!("id             {}\n", link("/trials/t1", "t1"))), "{shown}");
+    let best = json!({"id": "b", "sequence": 4, "final": 0.5});
+    let shown = experiment(&json!({"id": "e", "best": best, PAGE: page}), style);
+    assert!(shown.contains(&format!("id    {}\n", link("", "e"))), "{shown}");
+    assert!(shown.contains(&format!("by trial 4 ({})\n", link("/trials/b", "b"))), "{shown}");
+    let plain = experiment(&json!({"id": "e", "best": best}), style);
+    assert!(!plain.contains('\u{1b}'), "{plain}");
+}
+
+#[test]
 fn a_list_of_trials_shows_places_if_they_differ() {
     let trials_at = |places: &[Value]| {
         let all = places.iter().map(|place| {
