@@ -7,7 +7,9 @@ use super::ask::{Error, Format};
 use super::out::{text_style, write_stdout};
 use super::progress::{counted, printable};
 use super::table::columns::{Columns, Fit, TextStyle};
-use super::table::{brief, cell, columns, duration, heading, more, parameter};
+use super::table::{
+    brief, cell, columns, counting, duration, heading, more, parameter, result_name,
+};
 use crate::config::ExperimentSpec;
 use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
@@ -294,14 +296,17 @@ fn table(
 ) -> (String, usize) {
     let best = &ranked[..ranked.len().min(BEST)];
     let (names, left) = columns(best.iter().map(|(row, ..)| &row.parameters), COLUMNS);
-    let counts = if repeats > 1 { "mean" } else { "final" };
-    let fixed =
-        [("trial", Fit::Number), ("id", Fit::Text), (counts, Fit::Number), ("time", Fit::Number)];
+    let metrics = best.iter().filter_map(|(_, result, _)| result.name.clone());
+    let counts = if repeats > 1 { "mean".to_owned() } else { result_name(metrics) };
+    let fixed = [("trial", Fit::Number), ("id", Fit::Text)];
     let fixed = fixed.into_iter().map(|(name, fit)| (name.to_owned(), fit));
+    let fixed = fixed.chain([(counts, Fit::Number), ("time".to_owned(), Fit::Number)]);
     let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
     let mut table = Columns::new(fixed.chain(parameters));
     for (row, result, number) in best {
-        let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
+        let metric = result.name.as_deref().unwrap_or_default();
+        let last = result.last.as_ref().map(|value| counting(value.as_json(), metric));
+        let last = last.unwrap_or_default();
         let last = if repeats > 1 { brief(&json!(number)) } else { last };
         let time = duration(row.started_at_ms, row.ended_at_ms);
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, time];

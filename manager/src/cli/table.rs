@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use trial_protocol::OBJECTIVE;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::progress::{counted, printable};
@@ -18,6 +19,10 @@ const WIDTH: usize = 60;
 const BRIEF: usize = 20;
 /// The maximum number of parameters with a column.
 const COLUMNS: usize = 6;
+/// The maximum number of other numbers of a result with a column.
+const OTHER_RESULTS: usize = 4;
+/// The maximum width of the name of a metric at the head of a column.
+const NAME: usize = 24;
 
 /// Returns a member as text, empty if it is absent.
 pub(super) fn text(of: &Value, name: &str) -> String {
@@ -397,21 +402,30 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
     let heads = [("trial", Fit::Number), ("id", Fit::Link), ("state", Fit::State)];
     let why = has_reasons.then_some(("why", Fit::Sentence));
-    let numbers =
-        [("final", Fit::Number), ("latest", Fit::OptionalNumber), ("time", Fit::OptionalNumber)];
+    let result = result_name(all.iter().map(|trial| text(trial, "metric")));
+    let others = other_results(all);
+    let numbers = [("latest", Fit::OptionalNumber), ("time", Fit::OptionalNumber)];
     let places: BTreeSet<String> =
         all.iter().map(place).filter(|place| !place.is_empty()).collect();
     let has_places = places.len() > 1;
-    let heads = heads.into_iter().chain(why).chain(numbers);
-    let heads = heads.chain(has_places.then_some(("where", Fit::Optional)));
-    let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
+    let owned = |(name, fit): (&str, Fit)| (name.to_owned(), fit);
+    let heads = heads.into_iter().chain(why).map(owned).chain([(result, Fit::Number)]);
+    let heads = heads.chain(others.iter().map(|name| (short(name), Fit::OptionalNumber)));
+    let heads = heads.chain(numbers.into_iter().map(owned));
+    let heads = heads.chain(has_places.then_some(("where", Fit::Optional)).map(owned));
     let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for trial in all {
         let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null));
         let own = ["sequence", "id", "state"].into_iter().map(|name| text(trial, name));
         let why = has_reasons.then(|| text(trial, "message"));
-        let results = ["final", "latest"].into_iter().map(|name| brief_text(trial, name));
+        let metric = text(trial, "metric");
+        let member = |name: &String| {
+            trial.get("final").and_then(|last| last.get(name)).map(brief).unwrap_or_default()
+        };
+        let results = [result_text(trial, "final", &metric)].into_iter();
+        let results = results.chain(others.iter().map(member));
+        let results = results.chain([result_text(trial, "latest", &metric)]);
         let values = names.iter().map(|name| parameter(&flat, name));
         let row = own.chain(why).chain(results).chain([trial_duration(trial)]);
         let row = row.chain(has_places.then(|| place(trial))).chain(values);
@@ -419,6 +433,45 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     }
     let (text, left_out) = columns.render(style);
     text + &more(left + left_out, "`trial show` and `-o json` show all")
+}
+
+/// Returns the heading of the results: the name of their metric, or `final` if trials report none by name.
+pub(super) fn result_name(mut metrics: impl Iterator<Item = String>) -> String {
+    let name = metrics.find(|name| !name.is_empty() && name != OBJECTIVE);
+    name.map_or_else(|| "final".to_owned(), |name| short(&name))
+}
+
+/// Returns a name for the head of a column.
+fn short(name: &str) -> String {
+    shorten(&heading(name), NAME)
+}
+
+/// Returns the names of the other numbers of results that are objects, such as further objectives.
+fn other_results(trials: &[Value]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for trial in trials {
+        let metric = text(trial, "metric");
+        let members = trial.get("final").and_then(Value::as_object).into_iter().flatten();
+        for (name, value) in members {
+            let is_new = name != OBJECTIVE && *name != metric && !names.contains(name);
+            if is_new && value.is_number() && names.len() < OTHER_RESULTS {
+                names.push(name.clone());
+            }
+        }
+    }
+    names
+}
+
+/// Returns a trial's result for a column. Of an object, it is the member `metric`, or else the one that counts.
+pub(super) fn result_text(trial: &Value, name: &str, metric: &str) -> String {
+    let Some(value) = trial.get(name) else { return String::new() };
+    counting(value, metric)
+}
+
+/// Returns a result for a column. Of an object, it is the member `metric`, or else the one that counts.
+pub(super) fn counting(result: &Value, metric: &str) -> String {
+    let member = result.get(metric).or_else(|| result.get(OBJECTIVE));
+    brief(member.unwrap_or(result))
 }
 
 /// Returns the place of a trial: its machine, after the index of its training service if there are several services.

@@ -26,12 +26,29 @@ fn a_trial() -> Value {
 #[test]
 fn a_list_of_trials_has_a_line_for_each_trial() {
     let expected = [
-        " trial   id   state    why                final   latest    time   lr    act",
+        " trial   id   state    why                score   latest    time   lr    act",
         "───────────────────────────────────────────────────────────────────────────────",
         "     3   t1   FAILED   it exited with 3             0.25   2.5 s   0.1   re\u{fffd}lu",
     ];
     let shown = trials(&json!([a_trial()]), PIPE);
     assert_eq!(shown.lines().collect::<Vec<_>>(), expected, "\n{shown}");
+}
+
+#[test]
+fn a_list_of_trials_names_its_results() {
+    let trial = |metric: Option<&str>, last: Value| json!({"id": "t", "sequence": 0, "state": "SUCCEEDED", "metric": metric, "final": last});
+    let several = json!({"default": "Infinity", "loss": 0.123_456, "speed": 3, "note": "x"});
+    #[rustfmt::skip]
+    let table = [
+        (trial(None, json!(0.5)),                      [" trial   id   state       final", "     0   t    SUCCEEDED     0.5"]),
+        (trial(Some("default"), json!({"default": 7})), [" trial   id   state       final", "     0   t    SUCCEEDED       7"]),
+        (trial(Some("loss"), several),                 [" trial   id   state         loss   speed", "     0   t    SUCCEEDED   0.1235       3"]),
+    ];
+    for (trial, expected) in table {
+        let shown = trials(&json!([trial]), PIPE);
+        let lines: Vec<_> = shown.lines().filter(|line| !line.starts_with('─')).collect();
+        assert_eq!(lines, expected, "\n{shown}");
+    }
 }
 
 #[test]

@@ -83,8 +83,10 @@ impl ListedTrial {
 
     /// Returns the final result, or else the latest one.
     fn result(&self) -> String {
-        let last = table::brief_text(&self.trial, "final");
-        if last.is_empty() { table::brief_text(&self.trial, "latest") } else { last }
+        let metric = table::text(&self.trial, "metric");
+        let result = |name: &str| table::result_text(&self.trial, name, &metric);
+        let last = result("final");
+        if last.is_empty() { result("latest") } else { last }
     }
 
     fn curve(&self, detail: Detail) -> String {
