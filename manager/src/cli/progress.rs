@@ -19,7 +19,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
-use crate::view::{self, Snapshot, turns_writing};
+use crate::view::{self, Snapshot, pareto, turns_writing};
 
 mod line;
 
@@ -37,6 +37,8 @@ pub(super) struct Progress {
     /// `true` after the direction has been compared with the metric's name.
     direction_checked: bool,
     best: Option<(u64, f64)>,
+    /// The results that no other result dominates, if there are several objectives.
+    front: Vec<MetricValue>,
     /// The ids of the running trials.
     running: HashSet<String>,
     /// The states of the trials that have ended, by id.
@@ -68,6 +70,7 @@ impl Progress {
             spec: running.spec.clone(),
             direction_checked: false,
             best: None,
+            front: Vec::new(),
             running: HashSet::new(),
             ended: HashMap::new(),
             ended_here: 0,
@@ -116,10 +119,10 @@ impl Progress {
             }
         }
         let steps = view::improvements(snapshot, self.spec.optimize_mode);
-        if !self.spec.goals.has_several_objectives() {
-            self.best = steps.last().map(|step| (step.sequence, step.value));
-            self.improvements = steps.iter().map(|step| step.value).collect();
-        }
+        self.best = steps.last().map(|step| (step.sequence, step.value));
+        self.improvements = steps.iter().map(|step| step.value).collect();
+        let front = pareto::front(snapshot, &self.spec.goals).into_iter();
+        self.front = front.filter_map(|trial| trial.last).map(MetricValue::from).collect();
         self.draw();
     }
 
@@ -160,12 +163,8 @@ impl Progress {
                     self.warn_of_direction(metric);
                 }
                 if end.state == JobState::Succeeded {
-                    let best = self.best.map(|(_, best)| best);
-                    let is_best = is_better(self.spec.optimize_mode, competes, best);
-                    if is_best && !self.spec.goals.has_several_objectives() {
-                        self.best = competes.map(|number| (sequence, number));
-                        self.improvements.extend(competes);
-                    }
+                    self.compare(sequence, competes);
+                    self.extend_front(result.last.as_ref());
                     if let Some(problem) = drawback(result.last.as_ref()) {
                         self.line(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
@@ -195,6 +194,23 @@ impl Progress {
         self.draw();
     }
 
+    /// Compares a result with the best one.
+    fn compare(&mut self, sequence: u64, competes: Option<f64>) {
+        if is_better(self.spec.optimize_mode, competes, self.best.map(|(_, best)| best)) {
+            self.best = competes.map(|number| (sequence, number));
+            self.improvements.extend(competes);
+        }
+    }
+
+    /// Adds a result to the Pareto front, if no other result dominates it.
+    fn extend_front(&mut self, result: Option<&MetricValue>) {
+        if self.spec.goals.has_several_objectives() {
+            self.front.extend(result.cloned());
+            let front = pareto::front_of(self.front.iter(), &self.spec.goals);
+            self.front = front.into_iter().map(|at| self.front[at].clone()).collect();
+        }
+    }
+
     /// Returns whether the display shows the elapsed time, so that it has to be redrawn.
     pub(super) fn is_live(&self) -> bool {
         self.terminal && !self.is_done
@@ -211,7 +227,10 @@ impl Progress {
 
     fn numbers(&self) -> SearchProgress {
         let failed = self.ended.values().filter(|state| **state == JobState::Failed).count();
+        let several = Some(&self.spec.goals).filter(|goals| goals.has_several_objectives());
         SearchProgress {
+            objective: several.map(|goals| printable(&goals.objectives[0].metric)),
+            front: several.map(|_| self.front.len()),
             elapsed: self.began.elapsed(),
             ended: u64::try_from(self.ended.len()).unwrap_or(u64::MAX),
             ended_here: self.ended_here,

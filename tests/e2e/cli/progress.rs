@@ -75,3 +75,15 @@ fn progress_in_a_log_has_the_best_result_of_earlier_managers() {
     let line = line.unwrap_or_else(|| panic!("no status line: {}", resumed.stderr));
     assert!(line.contains("best 0.2488 (trial 0), ") && line.ends_with(" left"), "{line}");
 }
+
+#[test]
+fn progress_with_several_objectives_has_the_first_one_and_the_front() {
+    let bed = TestBed::new();
+    let objective = |metric: &str, direction: &str| serde_json::json!({"metric": metric, "direction": direction});
+    let search = Search::new("echo loss=0.25; echo speed=3", 2)
+        .with("tuner", serde_json::json!({"name": "Random", "classArgs": {"seed": 7}}))
+        .with("objectives", vec![objective("loss", "minimize"), objective("speed", "maximize")]);
+    let found = search.run(&bed);
+    let line = "1 of 2 trials ended, 0 running, best loss 0.25 (trial 0), Pareto front of 1, ";
+    assert!(found.stderr.contains(line), "{}", found.stderr);
+}

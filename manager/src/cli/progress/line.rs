@@ -6,8 +6,11 @@ use std::time::Duration;
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::cli::spark::{CURVE, bar, spark};
-use crate::cli::table::cut;
+use crate::cli::table::{cut, shorten};
 use crate::view;
+
+/// The maximum width of the name of an objective.
+const NAME: usize = 16;
 
 /// The numbers of a search.
 #[derive(Debug, Clone, Default)]
@@ -22,8 +25,12 @@ pub(super) struct SearchProgress {
     pub(super) trials: Option<u64>,
     pub(super) running: usize,
     pub(super) failed: usize,
-    /// The best result and its trial.
+    /// The best result and its trial. Of several objectives, the first counts.
     pub(super) best: Option<(String, u64)>,
+    /// The name of the first of several objectives.
+    pub(super) objective: Option<String>,
+    /// The number of trials on the Pareto front, if there are several objectives.
+    pub(super) front: Option<usize>,
     /// The results that were better than all earlier results.
     pub(super) improvements: Vec<f64>,
 }
@@ -72,7 +79,8 @@ impl SearchProgress {
         let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
         let plural = if counted == 1 { "" } else { "s" };
         let ended = format!("{}{all} trial{plural} ended", self.ended);
-        format!("{ended}{}{}{}", self.counts(), self.best(has_trial), self.pace(has_rate))
+        let (counts, best) = (self.counts(), self.best(has_trial));
+        format!("{ended}{counts}{best}{}{}", self.front(), self.pace(has_rate))
     }
 
     fn with_detail(&self, detail: Detail) -> String {
@@ -89,7 +97,8 @@ impl SearchProgress {
         let curve = &self.improvements[self.improvements.len().saturating_sub(detail.curve)..];
         let curve = if curve.len() > 1 { format!(" {}", spark(curve)) } else { String::new() };
         let (counts, best) = (self.counts(), self.best(detail.has_trial));
-        format!("{clock}{bar}{ended}{counts}{best}{curve}{}", self.pace(detail.has_rate))
+        let (front, pace) = (self.front(), self.pace(detail.has_rate));
+        format!("{clock}{bar}{ended}{counts}{best}{curve}{front}{pace}")
     }
 
     fn counts(&self) -> String {
@@ -100,7 +109,14 @@ impl SearchProgress {
     fn best(&self, has_trial: bool) -> String {
         let Some((best, trial)) = &self.best else { return String::new() };
         let trial = if has_trial { format!(" (trial {trial})") } else { String::new() };
-        format!(", best {best}{trial}")
+        let objective = self.objective.as_ref().map(|name| format!("{} ", shorten(name, NAME)));
+        format!(", best {}{best}{trial}", objective.unwrap_or_default())
+    }
+
+    /// Returns the size of the Pareto front.
+    fn front(&self) -> String {
+        let front = self.front.filter(|count| *count > 0);
+        front.map(|count| format!(", Pareto front of {count}")).unwrap_or_default()
     }
 
     /// Returns the number of trials that end in an hour, if `has_rate` is set, and the remaining time. Empty until a
@@ -142,6 +158,8 @@ mod tests {
             running: 2,
             failed: 1,
             best: Some(("0.9583".to_owned(), 4)),
+            objective: None,
+            front: None,
             improvements: vec![0.5, 0.75, 1.0],
         }
     }
@@ -160,6 +178,20 @@ mod tests {
         for (width, expected) in table {
             assert_eq!(some().line(width), expected, "{width}");
         }
+        let several = SearchProgress {
+            objective: Some("loss".to_owned()),
+            front: Some(3),
+            improvements: Vec::new(),
+            ..some()
+        };
+        let expected =
+            "15/20 trials, 2 running, 1 failed, best loss 0.9583, Pareto front of 3, 25 min left";
+        assert_eq!(several.line(85), expected);
+        let sentence = several.sentence();
+        assert!(
+            sentence.contains(", best loss 0.9583 (trial 4), Pareto front of 3, "),
+            "{sentence}"
+        );
         let open = SearchProgress { trials: None, best: None, improvements: vec![1.0], ..some() };
         assert_eq!(open.line(80), "01:00:00 15 trials, 2 running, 1 failed, 12/h");
     }

@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use crate::cli::progress::printable;
 use crate::cli::spark::{bar, spark};
 use crate::cli::table::columns::TextStyle;
-use crate::cli::table::{brief_text, estimate, heading, parameter_cells, shorten, text};
+use crate::cli::table::{estimate, heading, parameter_cells, result_text, shorten, text};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};
@@ -174,19 +174,28 @@ fn counts(one: &Value, style: TextStyle) -> Vec<String> {
 
 /// Returns the best result so far, the curve of improvements, and the parameters.
 fn best(one: &Value, style: TextStyle) -> Vec<String> {
-    let Some(best) = one.get("best").filter(|best| !best.is_null()) else { return Vec::new() };
+    // Several objectives have no best trial. The front begins with the best trial of the first objective.
+    let front = one.get("pareto").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let best = one.get("best").filter(|best| !best.is_null()).or_else(|| front.first());
+    let Some(best) = best else { return Vec::new() };
+    let objective = one.pointer("/objectives/0/metric").and_then(Value::as_str);
     let improvements = one.get("improvements").and_then(Value::as_array).into_iter().flatten();
     let values = improvements.filter_map(|step| step.get("value").and_then(Value::as_f64));
     let curve = spark(&values.collect::<Vec<_>>());
-    let metric = Some(text(best, "metric")).filter(|name| name != OBJECTIVE);
-    let metric = metric.map(|name| heading(&name)).unwrap_or_default();
+    let name = objective.map_or_else(|| text(best, "metric"), str::to_owned);
+    let metric = Some(&name).filter(|name| *name != OBJECTIVE);
+    let metric = metric.map(|name| heading(name)).unwrap_or_default();
     let result =
-        estimate(best).map_or_else(|| brief_text(best, "final"), |mean| format!("{mean},"));
+        estimate(best).map_or_else(|| result_text(best, "final", &name), |mean| format!("{mean},"));
     let by = format!("{result} by trial {}", text(best, "sequence"));
+    let of = match front.len() {
+        0 => String::new(),
+        count => format!(", Pareto front of {count}"),
+    };
     let line = |width: usize, id: String, curve: &str| {
         let metric = shorten(&metric, width);
         let metric = if metric.is_empty() { metric } else { format!("{metric} ") };
-        format!("best {metric}{by}{id}   {curve}").trim_end().to_owned()
+        format!("best {metric}{by}{id}{of}   {curve}").trim_end().to_owned()
     };
     let id = || format!(" ({})", text(best, "id"));
     let lines = [
@@ -255,6 +264,22 @@ mod tests {
         assert!(coloured[2].ends_with("\u{1b}[31m1 failed\u{1b}[0m"), "{coloured:?}");
         let bare = head(&json!({"id": "abc", "state": "DONE", "trials": 0}), TextStyle::default());
         assert_eq!(bare, ["abc  done", "0 trials have ended"]);
+    }
+
+    #[test]
+    fn several_objectives_have_a_front_instead_of_a_best_trial() {
+        let trial = json!({"id": "t", "sequence": 7, "metric": "loss", "parameters": {"lr": 0.1},
+            "final": {"default": "Infinity", "loss": 0.123_456, "speed": 3}});
+        let one = json!({
+            "id": "abc", "state": "RUNNING", "trials": 9, "best": null, "pareto": [trial, trial],
+            "objectives": [{"metric": "loss"}, {"metric": "speed"}],
+            "improvements": [{"sequence": 0, "value": 0.5}, {"sequence": 7, "value": 0.125}],
+        });
+        let lines = head(&one, TextStyle::default());
+        assert_eq!(
+            lines[2..],
+            ["best loss 0.1235 by trial 7 (t), Pareto front of 2   █▁", "lr 0.1"]
+        );
     }
 
     #[test]
