@@ -228,6 +228,43 @@ def test_output_is_read_from_the_jobs_folder(plugin):
     assert plugin.ask("output", {"key": plugin.key("t-9")})["code"] == -32005
 
 
+class Remote(TrainingService):
+    """A service whose output is not in the jobs' folders. It overrides one method."""
+
+    def start(self, job):
+        return job.name
+
+    def output(self, job, stream, offset, size):
+        return b"hello\nworld\n"[offset : offset + min(size, 4)]
+
+
+class Sized(Remote):
+    def output_size(self, job, stream):
+        return 7
+
+
+@pytest.mark.parametrize(
+    "service, asked, expected",
+    [
+        (Remote, 0, (0, b"hell")),
+        (Remote, 4, (4, b"o\nwo")),
+        (Remote, 12, (12, b"")),
+        # Only new output, as the manager requests it.
+        (Remote, 2**64 - 1, (12, b"")),
+        (Sized, 2**64 - 1, (7, b"orld")),
+        (Sized, 4, (4, b"o\nwo")),
+    ],
+)
+def test_output_needs_one_method(tmp_path, service, asked, expected):
+    service = service()
+    params = {"protocol": {"min": 1, "max": 1}, "experiment": {"id": "e"}, "state_dir": str(tmp_path)}
+    service._result("initialize", params)
+    key = {"experiment": "e", "trial": "t", "attempt": "t-1"}
+    service._result("submit", {"key": key, "name": "j", "folder": str(tmp_path / "t"), "args": []})
+    answer = service._result("output", {"key": key, "offset": asked, "max_bytes": 5})
+    assert (answer["offset"], base64.b64decode(answer["data"])) == expected
+
+
 def test_what_an_ended_job_leaves_is_removed_after_its_end_is_recorded(plugin):
     plugin.submit()
     (plugin.folder / "ended").write_text("h-t-1")

@@ -55,6 +55,9 @@ _IN_FLIGHT = 8
 _REPLAY_SECONDS = 60
 _OUTPUT_WAIT_SECONDS = 1.0
 _OUTPUT_PAUSE_SECONDS = 0.1
+_OUTPUT_PIECE = 1 << 20
+# The manager asks for new output only with the greatest offset. No file or platform has one of this size.
+_FROM_THE_END = 1 << 62
 
 
 class ServiceError(Exception):
@@ -308,7 +311,10 @@ class TrainingService:
         """Removes the leftovers of an ended job from the platform. Called after its end has been recorded."""
 
     def output(self, job: Job, stream: str, offset: int, size: int) -> bytes:
-        """Reads output from a byte offset. ``stream``: stdout or stderr. The default reads the job's folder."""
+        """Returns at most ``size`` bytes of output from a byte offset, or nothing at its end.
+
+        ``stream``: stdout or stderr. The default reads the job's folder.
+        """
         try:
             with open(Path(job.folder) / stream, "rb") as file:
                 file.seek(offset)
@@ -317,7 +323,15 @@ class TrainingService:
             return b""
 
     def output_size(self, job: Job, stream: str) -> int:
-        """Returns the size of the output so far, in bytes."""
+        """Returns the size of the output so far, in bytes.
+
+        Override it with ``output`` if the platform knows the size. Otherwise, the default reads all output.
+        """
+        if type(self).output is not TrainingService.output:
+            size = 0
+            while piece := self.output(job, stream, size, _OUTPUT_PIECE):
+                size += len(piece)
+            return size
         try:
             return (Path(job.folder) / stream).stat().st_size
         except FileNotFoundError:
@@ -606,8 +620,7 @@ class TrainingService:
         if stream not in ("stdout", "stderr"):
             raise _BadRequest(f"there is no stream {stream!r}")
         job, size = record.job(), int(params.get("max_bytes", 65536))
-        # An offset beyond the end means the current end, which skips earlier output.
-        offset = min(int(params.get("offset", 0)), self.output_size(job, stream))
+        offset = self._output_offset(job, stream, int(params.get("offset", 0)))
         # A waiting request occupies a thread.
         until = time.monotonic() + min(int(params.get("wait_ms", 0)) / 1000, _OUTPUT_WAIT_SECONDS)
         while True:
@@ -617,6 +630,14 @@ class TrainingService:
                 text = base64.b64encode(data).decode("ascii")
                 return {"offset": offset, "data": text, "end": has_ended and not data}
             time.sleep(_OUTPUT_PAUSE_SECONDS)
+
+    def _output_offset(self, job: Job, stream: str, offset: int) -> int:
+        """Returns the offset to read from. An offset beyond the end means the current end, which skips earlier output."""
+        own = type(self)
+        knows_size = own.output is TrainingService.output or own.output_size is not TrainingService.output_size
+        if knows_size or offset >= _FROM_THE_END:
+            return min(offset, self.output_size(job, stream))
+        return offset
 
     def _clean_up(self) -> dict[str, Any]:
         left = []
