@@ -20,6 +20,7 @@ from nni.experiment import (
     KubeflowConfig,
     KubeflowRoleConfig,
     LocalConfig,
+    PluginConfig,
     RemoteConfig,
     RemoteMachineConfig,
 )
@@ -128,7 +129,10 @@ def test_what_is_not_set_is_named():
         ExperimentConfig("local").json()
     config = local()
     config.training_service = RemoteConfig(machine_list=[RemoteMachineConfig(host="h")])
-    assert config.json()["trainingService"]["machineList"] == [{"host": "h", "port": 22}]
+    assert config.json()["trainingService"]["machineList"] == [{"host": "h"}]
+    config.training_service = PluginConfig(command="python3 service.py")
+    with pytest.raises(ValueError, match=r"PluginConfig: command is 'python3 service.py'; write a list of words"):
+        config.json()
     config.training_service = RemoteConfig(machine_list=[RemoteMachineConfig(user="me")])
     with pytest.raises(ValueError, match="RemoteMachineConfig: host is not set"):
         config.json()

@@ -116,7 +116,8 @@ class RemoteMachineConfig(ConfigBase):
     """A machine that the manager reaches over SSH."""
 
     host: str = required()
-    port: int = 22
+    # None: the port of the SSH configuration. NNI's default is 22, which would override it.
+    port: Optional[int] = None
     user: Optional[str] = None
     password: Optional[str] = None
     password_file: Optional[str] = path()
@@ -150,9 +151,16 @@ class PluginConfig(TrainingServiceConfig):
     """Trials that a custom program runs. TrialKeeper's addition."""
 
     platform: str = "plugin"
-    command: Union[str, list[str]] = required()
+    command: list[str] = required()
     settings: Any = None
     reuse_mode: Optional[bool] = None
+
+    def validate(self) -> None:
+        if isinstance(self.command, str):
+            raise ValueError(
+                f"PluginConfig: command is {self.command!r}; write a list of words, such as ['python3', 'mine.py']"
+            )
+        super().validate()
 
 
 @dataclass(init=False, eq=False, repr=False)
