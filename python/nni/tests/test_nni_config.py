@@ -144,6 +144,13 @@ def test_what_is_not_set_is_named():
         ExperimentConfig("slurm")
 
 
+def test_a_part_of_several_services_has_its_own_limit():
+    config = local()
+    config.training_service = [LocalConfig(trial_concurrency=2), PluginConfig(command=["s"], trial_concurrency=3)]
+    parts = config.json()["trainingService"]
+    assert [(part["platform"], part["trialConcurrency"]) for part in parts] == [("local", 2), ("plugin", 3)]
+
+
 def test_the_manager_accepts_what_kubeflow_shares_with_other_clusters(tmp_path):
     config = local()
     config.training_service = KubeflowConfig(

@@ -98,6 +98,8 @@ class TrainingServiceConfig(ConfigBase):
     trial_gpu_number: Optional[int] = None
     nni_manager_ip: Optional[str] = None
     debug: Optional[bool] = None
+    trial_concurrency: Optional[int] = None
+    """The most trials at a time at this service, if the experiment uses several. TrialKeeper's addition."""
 
 
 @dataclass(init=False, eq=False, repr=False)
