@@ -132,6 +132,41 @@ def test_a_job_is_submitted_as_the_settings_say(tmp_path, monkeypatch):
     assert "SLURM_RESTART_COUNT" in script
 
 
+@pytest.mark.parametrize(
+    ("queue", "accounting", "files", "found"),
+    [
+        ("echo 12", "echo 13", {}, "12"),
+        ("true", "echo 13", {}, "13"),
+        ("true", "echo 'Slurm accounting storage is disabled' >&2; exit 1", {}, None),
+        ("true", None, {}, None),
+        # Slurm has forgotten a job that ended long ago, or does not answer.
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", None, {"slurm.job": "14 t-1\n"}, "14"),
+        ("true", None, {"slurm.job": "14 t-0\n"}, None),
+        ("true", None, {"spool/lock": "4711 t-1\n"}, "tk-e-t-1"),
+        ("true", None, {"slurm.job": "", "spool/lock": "4711 t-0\n"}, None),
+    ],
+)
+def test_a_job_is_found_that_slurm_has_forgotten(tmp_path, monkeypatch, queue, accounting, files, found):
+    programs = {"squeue": queue, **({"sacct": accounting} if accounting else {})}
+    service = fake(tmp_path, monkeypatch, **programs)
+    if accounting is None:
+        monkeypatch.setattr("shutil.which", lambda _: None)
+    folder = tmp_path / "t"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    assert service.find(job(str(folder))) == found
+
+
+@pytest.mark.parametrize(("kill_wait", "grace"), [(None, None), (30, None), (28, None), (27, 19), (10, 2), (5, 1)])
+def test_the_trial_ends_before_slurm_kills_the_agent(tmp_path, monkeypatch, kill_wait, grace):
+    says = f"echo 'KillWait = {kill_wait} sec'" if kill_wait else "exit 1"
+    service = fake(tmp_path, monkeypatch, scontrol=says, sbatch=f"cat >{tmp_path}/script; echo 7")
+    service.start(job(str(tmp_path)))
+    words = f"--grace {grace}s --shell" if grace else "run --shell"
+    assert words in (tmp_path / "script").read_text()
+
+
 def test_wrong_settings_are_named(tmp_path, monkeypatch):
     service = fake(tmp_path, monkeypatch, sinfo="exit 0", scontrol="echo 'KillWait = 10 sec'")
     service.settings = {"partiton": "gpu", "cpus": "4"}

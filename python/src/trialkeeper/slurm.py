@@ -14,6 +14,7 @@ import difflib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,17 +27,25 @@ from trialkeeper.service import (
     Problem,
     Refused,
     Running,
+    ServiceError,
     State,
     TrainingService,
     Unavailable,
     Waiting,
 )
 
-__all__ = ["Slurm", "free_jobs", "job_state", "read_jobs"]
+__all__ = ["Slurm", "agent_grace", "free_jobs", "job_state", "read_jobs"]
 
 _COMMAND_SECONDS = 60.0
 _AGENT_SECONDS = 27
 """The time that the agent needs to exit: 20 s for the trial, 2 s for its output, 5 s for delivery."""
+_GRACE_SECONDS = 20
+"""The agent's own time limit for the trial."""
+_AFTER_TRIAL_SECONDS = 8
+"""The time that the agent needs after the trial, with a margin."""
+_JOB_FILE = "slurm.job"
+"""The file in which a job writes its id and its attempt. Slurm forgets ended jobs."""
+_SACCT_SINCE = "now-60days"
 
 _COLUMNS = "JobID:.20,State:.20,exit_code:.12,Reason:.200"
 _NODE_COLUMNS = (
@@ -167,6 +176,7 @@ class Slurm(TrainingService):
     def __init__(self) -> None:
         super().__init__()
         self._missing: dict[str, int] = {}
+        self._kill_wait: Optional[int] = None
 
     def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command of Slurm's."""
@@ -202,13 +212,29 @@ class Slurm(TrainingService):
             problems.append(
                 Problem(f"there is no partition {partition}", path="settings.partition", advice=advice)
             )
-        found = re.search(r"^KillWait\s*=\s*(\d+)", self.run("scontrol", "show", "config").stdout, re.MULTILINE)
-        if found and int(found[1]) < _AGENT_SECONDS:
+        kill_wait = self.kill_wait()
+        if kill_wait is not None and kill_wait < _AGENT_SECONDS:
             message = (
-                f"KillWait is {found[1]} s: after a time limit or a preemption the agent may lack time to deliver"
+                f"KillWait is {kill_wait} s: after a time limit or a preemption, a trial has only "
+                f"{agent_grace(kill_wait) or _GRACE_SECONDS} s to end"
             )
             problems.append(Problem(message, level="warning", advice=f"ask for KillWait={_AGENT_SECONDS + 3}"))
         return problems
+
+    def _grace(self) -> Optional[int]:
+        try:
+            return agent_grace(self.kill_wait())
+        except ServiceError:
+            # `sbatch` shows whether Slurm answers.
+            return None
+
+    def kill_wait(self) -> Optional[int]:
+        """Returns the seconds between SIGTERM and SIGKILL in this cluster. None: unknown."""
+        if self._kill_wait is None:
+            config = self.run("scontrol", "show", "config").stdout
+            found = re.search(r"^KillWait\s*=\s*(\d+)", config, re.MULTILINE)
+            self._kill_wait = int(found[1]) if found else None
+        return self._kill_wait
 
     def open(self) -> None:
         self.poll_seconds = max(2.0, float(self.settings.get("pollSeconds", self.poll_seconds)))
@@ -225,10 +251,18 @@ class Slurm(TrainingService):
         return words + [str(word) for word in self.settings.get("sbatch", [])]
 
     def start(self, job: Job) -> str:
-        wrapped = [*(str(word) for word in self.settings.get("wrap", [])), *job.argv]
+        agent = list(job.argv)
+        grace = self._grace()
+        if grace is not None and "--shell" in agent and "--grace" not in agent:
+            # The agent then writes the verdict before Slurm kills it.
+            at = agent.index("--shell")
+            agent[at:at] = ["--grace", f"{grace}s"]
+        wrapped = [*(str(word) for word in self.settings.get("wrap", [])), *agent]
         # A job that Slurm requeues by itself would run the same attempt twice.
         head = 'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then echo "requeued: not run twice" >&2; exit 125; fi'
-        script = f"#!/bin/sh\n{head}\nexec {shlex.join(wrapped)}\n"
+        # `find` reads the id. A disk without space must not prevent the trial.
+        note = f'echo "$SLURM_JOB_ID {job.attempt}" >{shlex.quote(os.path.join(job.folder, _JOB_FILE))} || :'
+        script = f"#!/bin/sh\n{head}\n{note}\nexec {shlex.join(wrapped)}\n"
         done = self.run("sbatch", *self.arguments(job), stdin=script)
         if done.returncode != 0:
             message = done.stderr.strip() or f"sbatch ended with {done.returncode}"
@@ -236,10 +270,18 @@ class Slurm(TrainingService):
         return done.stdout.strip().split(";")[0]
 
     def find(self, job: Job) -> Optional[str]:
+        started = _started_job(job)
+        if started is not None:
+            return started
         done = self.run("squeue", "-h", "--me", "-t", "all", "-n", job.name, "-o", "%A")
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
         found = done.stdout.split()
+        if not found and shutil.which("sacct") is not None:
+            # The queue forgets a job some minutes after its end. Without accounting, `sacct` fails.
+            words = ["-X", "-P", "-n", f"--name={job.name}", "-S", _SACCT_SINCE, "-o", "JobIDRaw"]
+            recorded = self.run("sacct", *words)
+            found = recorded.stdout.split() if recorded.returncode == 0 else []
         return found[0] if found else None
 
     def stop(self, handle: str, job: Job, force: bool) -> None:
@@ -284,6 +326,8 @@ class Slurm(TrainingService):
     def _recorded(self, handle: str) -> Gone:
         """Queries the accounting, if available, for a job that has left the queue."""
         unknown = Gone(reason="unknown", message="Slurm no longer knows the job")
+        if shutil.which("sacct") is None:
+            return unknown
         done = self.run("sacct", "-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode")
         parts = done.stdout.strip().split("|")
         if done.returncode != 0 or len(parts) != 2 or ":" not in parts[1]:
@@ -291,6 +335,26 @@ class Slurm(TrainingService):
         code, signal = (int(number) for number in parts[1].split(":"))
         state = job_state(parts[0].split()[0], signal or code << 8, "")
         return state if isinstance(state, Gone) else unknown
+
+
+def agent_grace(kill_wait: Optional[int]) -> Optional[int]:
+    """Returns the time in seconds that the agent gives the trial after SIGTERM, if the usual time is too long."""
+    if kill_wait is None or kill_wait - _AFTER_TRIAL_SECONDS >= _GRACE_SECONDS:
+        return None
+    return max(kill_wait - _AFTER_TRIAL_SECONDS, 1)
+
+
+def _started_job(job: Job) -> Optional[str]:
+    """Returns the handle of an attempt that has started, from the files in its folder."""
+    for file in (_JOB_FILE, os.path.join("spool", "lock")):
+        try:
+            words = (Path(job.folder) / file).read_text(encoding="utf-8").split()
+        except OSError:
+            continue
+        if words[1:2] == [job.attempt]:
+            # The agent's lock contains no id of Slurm. The name serves as the handle of a forgotten job.
+            return words[0] if file == _JOB_FILE else job.name
+    return None
 
 
 def _slurm_output(job: Job) -> str:
