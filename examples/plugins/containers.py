@@ -5,14 +5,14 @@
       command: [python3, containers.py]
       settings: {image: "pytorch/pytorch:2.9.0-cuda12.6-cudnn9-runtime", memory: 8g, cpus: 4, shmSize: 1g}
 
-`trialGpuNumber` assigns free GPUs to a trial. The trial can access its own folder, the code archive and the agent, but
-not the daemon's socket. The agent must be static. Further settings: `program` (docker or podman), `gpus` (the number
-of GPUs), `network`, `volumes` ([/data:/data:ro]) and `options` (arguments of `run`). `network` is `host` by default, so
-that the agent reaches the manager.
+`trialGpuNumber` assigns free GPUs to a trial, which can access its own folder, the code archive and the agent, but not
+the daemon's socket. The agent must be static. Further settings: `program` (docker or podman), `gpus` (their number),
+`network` (default `host`, for the reports), `volumes` ([/data:/data:ro]) and `options` (arguments of `run`).
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -24,6 +24,8 @@ COMMAND_SECONDS = 45  # The manager waits 60 s for the result of a submit.
 PULL_SECONDS = 570  # The manager waits ten minutes for the result of `open`.
 OVER = ("no such", "not running", "can only kill running")  # Errors of Docker and Podman for an ended container.
 LIMITS = {"memory": "--memory", "cpus": "--cpus", "shmSize": "--shm-size"}
+SOCKETS = [f"{top}/{name}" for top in ("/var/run", f"/run/user/{os.getuid()}") for name in ("docker.sock", "podman")]
+MOUNTS = re.compile(r"(?:^| )(?:-v|--volume)[ =]?([^:, ]+)|\b(?:source|src)=([^, ]+)")  # The mounts in `options`.
 KNOWN = {"program", "image", "memory", "cpus", "shmSize", "gpus", "network", "volumes", "options"}
 
 
@@ -44,8 +46,7 @@ class Containers(TrainingService):
             raise Unavailable(done.stderr.strip())
         return done
 
-    def about(self, *words):
-        """Runs a command on containers that may not exist."""
+    def about(self, *words):  # For containers that may not exist.
         done = self.run(*words)
         if done.returncode and not any(part in done.stderr.lower() for part in OVER):
             raise Unavailable(done.stderr.strip() or f"{words[0]} ended with {done.returncode}")
@@ -53,10 +54,9 @@ class Containers(TrainingService):
 
     def open(self):
         # Pulls the image here, where the timeout is long. If it fails, `run` reports the error.
-        image = self.settings["image"]
-        if self.run("image", "inspect", image).returncode:
-            self.log(f"pulling {image}")
-            self.run("pull", image, seconds=PULL_SECONDS)
+        if self.run("image", "inspect", self.settings["image"]).returncode:
+            self.log(f"pulling {self.settings['image']}")
+            self.run("pull", self.settings["image"], seconds=PULL_SECONDS)
 
     def program(self):
         wanted = self.settings.get("program")
@@ -69,10 +69,14 @@ class Containers(TrainingService):
         problems = [Problem("unknown setting", path=f"settings.{name}") for name in set(self.settings) - KNOWN]
         if not isinstance(self.settings.get("image"), str):
             problems.append(Problem("is missing; for example python:3.12", path="settings.image"))
-        for path in self.settings.get("volumes", []):
-            if "docker.sock" in path or "podman.sock" in path:
-                message = "would give trials control of the machine: it contains the daemon's socket"
-                problems.append(Problem(message, path="settings.volumes"))
+        options = MOUNTS.findall(" ".join(map(str, self.settings.get("options", []))))
+        mounts = [mount.split(":")[0] for mount in self.settings.get("volumes", [])] + [a or b for a, b in options]
+        names = [*SOCKETS, os.environ.get("DOCKER_HOST", "")[7:] or SOCKETS[0]]
+        sockets = [Path(path(name)) for name in names for path in (str, os.path.realpath)]
+        for path in mounts:
+            if any(Path(os.path.realpath(path)) in (name, *name.parents) for name in sockets) or ".sock" in path:
+                message = f"{path} would give trials control of the machine: it contains the daemon's socket"
+                problems.append(Problem(message, path="settings.volumes", advice="mount a folder without it"))
         return problems or [Problem(p.stderr.strip()) for p in [self.run("version")] if p.returncode]
 
     def arguments(self, job):
@@ -80,8 +84,7 @@ class Containers(TrainingService):
         podman = "podman" in self.run("--version").stdout.lower()  # `docker` can be an alias of Podman.
         words = ["run", "--detach", "--name", job.name, "--label", "trialkeeper=1", "--init"]
         words += ["--network", self.settings.get("network", "host"), "--user", f"{os.getuid()}:{os.getgid()}"]
-        if podman and os.getuid() != 0:
-            words.append("--userns=keep-id")  # Otherwise the container's user cannot write to the folder.
+        words += ["--userns=keep-id"] if podman and os.getuid() else []  # Else the user cannot write to the folder.
         words += ["--workdir", job.folder, "--env", "HOME=" + job.folder, "--entrypoint", job.argv[0]]
         words += ["--volume", f"{job.folder}:{job.folder}"]
         inside = {job.argv[0], *(word for word in job.argv if Path(word).is_file())}
@@ -133,9 +136,7 @@ class Containers(TrainingService):
             return Gone(reason="unknown", message="the container was removed")
         if state["Status"] not in ("exited", "dead"):
             return Running()
-        if state.get("OOMKilled"):
-            return Gone(code=state["ExitCode"], reason="oom")
-        return Gone(code=state["ExitCode"], message=state.get("Error") or None)
+        return Gone(state["ExitCode"], reason="oom" if state.get("OOMKilled") else "exit", message=state.get("Error"))
 
     def ended(self, handle, job):
         self.about("rm", handle)

@@ -102,6 +102,33 @@ def test_gpus_are_given_once_also_by_the_next_process(docker, tmp_path):
         docker.start(job(tmp_path, gpus=4, name="other"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"volumes": ["/var/run/docker.sock:/var/run/docker.sock"]}, True),
+        ({"volumes": ["/var/run:/var/run"]}, True),
+        ({"volumes": ["/:/host:ro"]}, True),
+        ({"volumes": ["/run/podman:/run/podman"]}, True),
+        ({"volumes": ["{folder}/link:/x"]}, True),
+        ({"volumes": ["{folder}/elsewhere:/x"]}, True),
+        ({"volumes": ["/data:/data:ro", "/data:/var/run"]}, False),
+        ({"options": ["-v", "/var/run/docker.sock:/s"]}, True),
+        ({"options": ["-v/var/run:/s"]}, True),
+        ({"options": ["--volume=/var:/host"]}, True),
+        ({"options": ["--mount", "type=bind,source=/run,target=/x"]}, True),
+        ({"options": ["--mount=type=bind,src=/,target=/x"]}, True),
+        ({"options": ["--workdir=/", "-v", "/data:/run", "--env", "A=/run"]}, False),
+    ],
+)
+def test_no_mount_gives_a_trial_the_socket_of_the_daemon(docker, tmp_path, monkeypatch, settings, refused):
+    (tmp_path / "link").symlink_to("/var/run")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/elsewhere/docker.sock")
+    for name, words in settings.items():
+        docker.settings[name] = [word.replace("{folder}", str(tmp_path)) for word in words]
+    messages = [problem.message for problem in docker.check()]
+    assert [message.endswith("it contains the daemon's socket") for message in messages] == [True] * refused
+
+
 def test_a_command_that_fails_ends_no_job(docker, tmp_path):
     says = tmp_path / "says"
     says.write_text('echo "Error response from daemon: dial timeout" >&2; exit 1')
