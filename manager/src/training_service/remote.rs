@@ -40,6 +40,7 @@ use crate::token::Secret;
 use crate::util::digest::sha256_of_file;
 use crate::util::layout::ExperimentDir;
 
+mod advice;
 mod askpass;
 mod clean;
 mod code_cache;

@@ -12,7 +12,7 @@ use super::code_cache::ARCHIVE;
 use super::machine_assignment::Job;
 use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
 use super::way_back::AUTHORITY;
-use super::{Shared, TrialJobSpec};
+use super::{Shared, TrialJobSpec, advice};
 
 /// The interval between repetitions of a stop to an agent that did not exist yet.
 const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -171,6 +171,7 @@ impl Shared {
         attempt: &AttemptId,
         why: &str,
     ) {
+        let why = &advice::explain(why).unwrap_or_else(|| why.to_owned());
         self.pause_machine(number, why);
         if self.assignments().withdraw(trial, attempt) {
             self.place();

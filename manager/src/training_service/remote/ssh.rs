@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
-use super::{askpass, host_keys, shell};
+use super::{advice, askpass, host_keys, shell};
 use crate::config::MachineSpec;
 use crate::util::files::write_file;
 
@@ -134,7 +134,8 @@ impl Ssh {
                 drop(input);
                 drop(ssh.wait().await);
                 let stderr = stderr.await.unwrap_or_default();
-                Err(last_line(&stderr).unwrap_or("ssh ended without a message").to_owned())
+                Err(advice::explain(&stderr)
+                    .unwrap_or_else(|| "ssh ended without a message".to_owned()))
             }
             Err(_) => Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}")),
         }
@@ -257,32 +258,12 @@ fn finished(
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(last_line(&stderr).map_or_else(|| output.status.to_string(), str::to_owned))
-}
-
-/// Returns the last line that is not empty, where ssh prints its reason. After the reason of a jump host, ssh only adds
-/// that the connection was closed.
-fn last_line(text: &str) -> Option<&str> {
-    const CONSEQUENCES: [&str; 2] = ["Connection closed by ", "kex_exchange_identification: "];
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let is_reason = |line: &&str| !CONSEQUENCES.iter().any(|start| line.starts_with(start));
-    lines.clone().rfind(is_reason).or_else(|| lines.next_back())
+    Err(advice::explain(&stderr).unwrap_or_else(|| output.status.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_reason_is_the_last_line() {
-        let stderr = "Warning: banner\nme@gpu1: Permission denied (publickey).\r\n\n";
-        assert_eq!(last_line(stderr), Some("me@gpu1: Permission denied (publickey)."));
-        assert_eq!(last_line("\n"), None);
-        let closed = "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n";
-        let jump = format!("Host key verification failed.\r\n{closed}");
-        assert_eq!(last_line(&jump), Some("Host key verification failed."));
-        assert_eq!(last_line(closed), Some("Connection closed by UNKNOWN port 65535"));
-    }
 
     #[test]
     fn a_path_in_a_forward_keeps_its_colons() {
