@@ -499,6 +499,36 @@ fn a_machine_whose_disk_permits_no_programs_is_named_and_not_used() {
 
 #[test]
 #[ignore = "needs sshd"]
+fn a_machine_without_a_needed_program_is_named_with_the_remedy() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let machine = machines.add("one");
+    for tool in ["cat", "chmod", "dirname", "ln", "mkdir", "mv", "rm", "tr", "uname"] {
+        let program = format!("#!/bin/sh\nexec /usr/bin/{tool} \"$@\"\n");
+        bed.script(&format!("few/{tool}"), &program);
+    }
+    let shell = bed.script(
+        "shell.sh",
+        &format!(
+            "#!/bin/sh\nPATH={} exec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n",
+            bed.path("few").display()
+        ),
+    );
+    machines.configure("one", &format!("ForceCommand {}", shell.display()));
+    let search = search(&bed, &[machine], 1);
+    let mut doctor = bed.manager();
+    doctor.arg("doctor").arg(search.write(&bed));
+    let found = String::from_utf8(bed.start(&mut doctor).finish(BOUND).stdout).unwrap();
+    assert!(found.contains("FAIL  place  one: it lacks sha256sum, awk, "), "{found}");
+    let running = search.start(&bed);
+    let reason = "not connected: it lacks sha256sum; install coreutils there";
+    wait_for("the reason", BOUND, || running.stderr().contains(reason).then_some(()));
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+}
+
+#[test]
+#[ignore = "needs sshd"]
 fn a_passphrase_file_must_be_private() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);

@@ -9,7 +9,9 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 
 use super::logind::{self, Logind};
-use super::shell::{MARK, SHARED_FILE_SYSTEMS, folders, quoted};
+use super::shell::{
+    FURTHER_TOOLS, MARK, SESSION_TOOLS, SHARED_FILE_SYSTEMS, folders, lacking, look_for, quoted,
+};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
@@ -23,7 +25,10 @@ pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Answers {
     system: String,
-    tools: String,
+    /// The missing programs.
+    lacks: Vec<String>,
+    /// The folder into which the user cannot write.
+    unwritable: Option<String>,
     space_kib: Option<u64>,
     file_system: String,
     time_s: Option<i64>,
@@ -91,13 +96,17 @@ fn questions(root: &str) -> String {
         r#"root={root}; at=$root
 while [ ! -d "$at" ]; do at=$(dirname "$at"); done
 echo "{MARK}system $(uname -sm)"
-for tool in sha256sum mktemp; do command -v $tool >/dev/null || echo "{MARK}lacks $tool"; done
-[ -w "$at" ] || echo "{MARK}lacks the right to write into $at"
+{}
+{}
+[ -w "$at" ] || echo "{MARK}unwritable $at"
 echo "{MARK}space $(df -Pk "$at" | awk 'NR == 2 {{ print $4 }}')"
 echo "{MARK}files $(stat -f -c %T "$at" 2>/dev/null)"
 echo "{MARK}time $(date +%s)"
 echo "{MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
-{}"#,
+{}
+:"#,
+        look_for(&SESSION_TOOLS),
+        look_for(&FURTHER_TOOLS),
         logind::questions()
     )
 }
@@ -110,12 +119,8 @@ fn read(text: &str) -> Answers {
         let value = value.trim();
         match word {
             "system" => value.clone_into(&mut answers.system),
-            "lacks" => {
-                if !answers.tools.is_empty() {
-                    answers.tools.push_str(", ");
-                }
-                answers.tools.push_str(value);
-            }
+            "lacks" => answers.lacks.push(value.to_owned()),
+            "unwritable" => answers.unwritable = Some(value.to_owned()),
             "space" => answers.space_kib = value.parse().ok(),
             "files" => value.clone_into(&mut answers.file_system),
             "time" => answers.time_s = value.parse().ok(),
@@ -135,13 +140,14 @@ fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String,
     } else {
         Err(format!("its system is {:?}, but the agent is for {ours}", answers.system))
     };
-    let tools = if answers.tools.is_empty() {
-        None
-    } else {
-        Some(Err(format!("it lacks {}", answers.tools)))
-    };
     let mut judged = vec![system];
-    judged.extend(tools);
+    let lacks: Vec<&str> = answers.lacks.iter().map(String::as_str).collect();
+    judged.extend(lacking(&lacks).map(Err));
+    judged.extend(answers.unwritable.as_ref().map(|folder| {
+        Err(format!(
+            "you may not write into {folder} there; set `remoteDirectory` to a folder of yours"
+        ))
+    }));
     judged.push(space(answers));
     judged.extend(file_system(&answers.file_system).map(Err));
     judged.push(clock(answers.time_s, now_s));
@@ -215,7 +221,8 @@ mod tests {
     fn a_machine_is_judged_by_its_answers() {
         let fine = Answers {
             system: format!("Linux {}", std::env::consts::ARCH),
-            tools: String::new(),
+            lacks: Vec::new(),
+            unwritable: None,
             space_kib: Some(1 << 30),
             file_system: "ext2/ext3".to_owned(),
             time_s: Some(1_000_000),
@@ -225,7 +232,8 @@ mod tests {
         let of = |change: fn(&mut Answers)| {
             let mut answers = Answers {
                 system: fine.system.clone(),
-                tools: String::new(),
+                lacks: Vec::new(),
+                unwritable: None,
                 file_system: fine.file_system.clone(),
                 logind: Logind::default(),
                 ..fine
@@ -234,11 +242,12 @@ mod tests {
             answers
         };
         #[rustfmt::skip]
-        let table: [(Answers, &[&str]); 10] = [
+        let table: [(Answers, &[&str]); 11] = [
             // the answers                                              the failures
             (of(|_| {}),                                                &[]),
             (of(|answers| answers.system = "Darwin arm64".to_owned()),  &["Darwin arm64"]),
-            (of(|answers| answers.tools = "sha256sum".to_owned()),      &["sha256sum"]),
+            (of(|answers| answers.lacks = vec!["sha256sum".to_owned()]), &["lacks sha256sum; install coreutils"]),
+            (of(|answers| answers.unwritable = Some("/".to_owned())),   &["may not write into /"]),
             (of(|answers| answers.space_kib = Some(1024)),              &["1 MiB"]),
             (of(|answers| answers.space_kib = None),                    &["df"]),
             (of(|answers| answers.file_system = "nfs".to_owned()),      &["remoteDirectory"]),
@@ -263,7 +272,10 @@ mod tests {
             "Welcome!\n{MARK}system Linux x86_64\n{MARK}lacks a\n{MARK}lacks b\n{MARK}gpus many\nbye"
         );
         let answers = read(&text);
-        assert_eq!((answers.system.as_str(), answers.tools.as_str()), ("Linux x86_64", "a, b"));
+        assert_eq!(
+            (answers.system.as_str(), answers.lacks.join(" ")),
+            ("Linux x86_64", "a b".to_owned())
+        );
         assert_eq!((answers.gpus, answers.space_kib), (0, None));
     }
 }

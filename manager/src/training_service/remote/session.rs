@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::records::Fence;
-use super::shell::{MARK, folders, place, quoted};
+use super::shell::{MARK, SESSION_TOOLS, folders, lacking, look_for, place, quoted};
 use super::ssh::{ControlConnection, Ssh};
 use super::way_back::{self, AUTHORITY, DirectAddress};
 use super::{code_cache, examine, logind};
@@ -295,15 +295,22 @@ async fn bootstrap(
     let (cache, all) = folders(machine);
     let (sha256, place) = (session_files.agent_sha256, place(session_files.experiment));
     let code = code_cache::find(session_files.code_sha256);
+    let look = look_for(&SESSION_TOOLS);
     let output = ssh
         .run(&format!(
-            r#"cache={cache}; root={all}; {place}
+            r#"{look}
+cache={cache}; root={all}; {place}
 echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/$at"; echo "{MARK}time $(date +%s)"; echo "{MARK}files $files"
 if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {MARK}agent; fi
 {code}"#
         ))
         .await?;
-    let mut output = output.lines().filter_map(|line| line.strip_prefix(MARK));
+    let output: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(MARK)).collect();
+    let lacks: Vec<_> = output.iter().filter_map(|line| line.strip_prefix("lacks ")).collect();
+    if let Some(fault) = lacking(&lacks) {
+        return Err(fault);
+    }
+    let mut output = output.into_iter();
     let (Some(system), Some(agent), Some(root)) = (output.next(), output.next(), output.next())
     else {
         return Err("the machine's shell did not run the setup script".to_owned());

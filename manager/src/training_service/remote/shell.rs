@@ -5,6 +5,37 @@ use crate::config::MachineSpec;
 /// The mark of the lines that TrialKeeper's scripts print, which a login shell's banner does not have.
 pub(super) const MARK: &str = "tk:";
 
+/// The programs that the scripts of a session use.
+pub(super) const SESSION_TOOLS: [&str; 10] =
+    ["sha256sum", "cat", "chmod", "dirname", "ln", "mkdir", "mv", "rm", "tr", "uname"];
+/// The further programs that `doctor` and `clean` use.
+pub(super) const FURTHER_TOOLS: [&str; 11] =
+    ["awk", "date", "df", "find", "grep", "id", "mktemp", "readlink", "rmdir", "sed", "sleep"];
+
+/// Returns the shell line that prints `lacks` with each missing program.
+pub(super) fn look_for(tools: &[&str]) -> String {
+    let tools = tools.join(" ");
+    format!(
+        r#"for tool in {tools}; do command -v $tool >/dev/null || echo "{MARK}lacks $tool"; done"#
+    )
+}
+
+/// Returns the fault of a machine that lacks programs, and the remedy.
+pub(super) fn lacking(tools: &[&str]) -> Option<String> {
+    let package = |tool: &&str| match *tool {
+        "awk" => "gawk",
+        "find" => "findutils",
+        "grep" => "grep",
+        "sed" => "sed",
+        _ => "coreutils",
+    };
+    let mut packages: Vec<_> = tools.iter().map(package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    let (tools, packages) = (tools.join(", "), packages.join(", "));
+    (!tools.is_empty()).then(|| format!("it lacks {tools}; install {packages} there"))
+}
+
 /// Quotes a text as one word of a Bourne shell.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
@@ -23,7 +54,8 @@ pub(super) fn command(script: &str) -> String {
         encoded = encoded.replace(character, &stand_in.to_string());
     }
     let decode = r#"tr "\001\002\003\004" "\047\012\134\041""#;
-    let run = format!(r#"script=$1; shift; eval "$(printf %s "$script" | {decode})""#);
+    let look = format!("command -v tr >/dev/null || {{ echo; echo {MARK}lacks tr; exit; }}");
+    let run = format!(r#"{look}; script=$1; shift; eval "$(printf %s "$script" | {decode})""#);
     format!("exec /bin/sh -c '{run}' /bin/sh '{encoded}'")
 }
 
@@ -104,6 +136,27 @@ done; exec "$@" echo "last \"word\""
                 .env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
             assert_eq!(output, format!("{expected} {kind}"));
+        }
+    }
+
+    #[test]
+    fn missing_programs_are_named_with_their_packages() {
+        let folder = tempfile::tempdir().unwrap();
+        for tool in SESSION_TOOLS.iter().filter(|tool| **tool != "sha256sum") {
+            std::os::unix::fs::symlink("/bin/true", folder.path().join(tool)).unwrap();
+        }
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", &look_for(&SESSION_TOOLS)]).env("PATH", folder.path());
+        let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+        assert_eq!(output, format!("{MARK}lacks sha256sum\n"));
+        #[rustfmt::skip]
+        let table: [(&[&str], Option<&str>); 3] = [
+            (&[],                               None),
+            (&["sha256sum"],                    Some("it lacks sha256sum; install coreutils there")),
+            (&["grep", "find", "mv", "rm"],     Some("it lacks grep, find, mv, rm; install coreutils, findutils, grep there")),
+        ];
+        for (tools, expected) in table {
+            assert_eq!(lacking(tools).as_deref(), expected);
         }
     }
 
