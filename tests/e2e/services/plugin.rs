@@ -65,6 +65,34 @@ for line in sys.stdin:
         say({"method": "gone", "params": gone})
 "#;
 
+/// A plugin without optional capabilities, whose jobs are processes. `list` names them.
+const PLAIN: &str = r#"
+import json, os, signal, subprocess, sys
+file = "jobs.json"
+def alive(job):
+    try: return open(f"/proc/{job['handle']}/stat").read().split(") ")[1][0] != "Z"
+    except OSError: return False
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message["method"], message["params"]
+    jobs = json.load(open(file)) if os.path.exists(file) else []
+    result = {}
+    if method == "initialize":
+        result = {"protocol": 1}
+        print(json.dumps({"method": "log", "params": {"message": "hello"}}), flush=True)
+    if method == "submit":
+        job = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+        jobs.append({"key": params["key"], "handle": job.pid})
+        json.dump(jobs, open(file, "w"))
+    if method == "cancel":
+        for job in jobs:
+            if job["key"] == params["key"] and alive(job): os.kill(job["handle"], signal.SIGKILL)
+        result = {"known": True}
+    if method == "list":
+        result = {"jobs": [{**job, "phase": "running" if alive(job) else "gone"} for job in jobs]}
+    print(json.dumps({"id": message["id"], "result": result}), flush=True)
+"#;
+
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -183,6 +211,28 @@ fn a_noisy_plugin_runs_its_search() {
     let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
     expect_whole(&bed, &done, 3);
     assert!(done.stderr.contains("must not print"), "{}", done.stderr);
+}
+
+#[test]
+fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
+    let bed = TestBed::new();
+    let program = bed.write("plain.py", PLAIN);
+    let service = json!({"platform": "plugin", "command": ["python3", program]});
+    let manager = search(&bed, &service, 2).start(&bed);
+    let jobs = || {
+        let sleeping = |words: &str| words.starts_with("sleep 600");
+        bed.processes().into_iter().filter(|(_, words)| sleeping(words)).count()
+    };
+    wait_for("both jobs", BOUND, || (jobs() == 2).then_some(()));
+    manager.signal(Signal::SIGKILL);
+    manager.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let mut clean = bed.manager();
+    clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data());
+    let cleaned = bed.start(&mut clean).finish(BOUND);
+    assert_eq!((cleaned.code, jobs()), (Some(0), 0), "{}", cleaned.stderr);
+    assert!(cleaned.stderr.contains("has no capability `clean_up`"), "{}", cleaned.stderr);
+    bed.wait_until_empty();
 }
 
 #[test]

@@ -1,16 +1,19 @@
 //! The first requests to a plugin's process, which establish its identity and its readiness.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::process::Child;
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
 use super::link::{self, AskError, Link, Program, Started};
 use super::wire::Remedy;
-use super::{CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error, ROOM_TIMEOUT};
+use super::{CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error, ROOM_TIMEOUT};
 use crate::config::PluginSpec;
 use crate::util::layout::ExperimentDir;
 
@@ -19,6 +22,10 @@ const PROTOCOL_VERSION: u64 = 1;
 /// The time limits for answers, one for each request.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_mins(1);
 const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit for the end of cancelled jobs, and the interval at which they are listed.
+const END_TIMEOUT: Duration = Duration::from_mins(1);
+const LIST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The optional parts of the protocol that a plugin supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -75,7 +82,7 @@ pub async fn probe(
     let folder = tempfile::tempdir()
         .map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
     let program = program(spec, code_directory, folder.path(), secret_variables);
-    let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
+    let (link, mut child) = start(&program)?;
     let experiment = ExperimentId::new("probe").expect("a valid id");
     let answer = async {
         let (state_dir, about) = (folder.path(), (&experiment, None));
@@ -115,23 +122,75 @@ pub async fn clean_up(
 ) -> Result<Vec<String>, Error> {
     let state_dir = dir.plugin();
     let program = program(spec, code_directory, &state_dir, secret_variables);
-    let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
+    let (link, mut child) = start(&program)?;
     let cleaned = async {
         let about = (experiment, None);
         let hello = initialize(&program, &link, about, &state_dir, spec, None).await?;
         if !hello.capabilities.clean_up {
-            return Ok(Value::Null);
+            return Ok(cancel_all(&program, &link).await);
         }
         let answer = link.ask("clean_up", &json!({}), CLEAN_UP_TIMEOUT).await;
-        answer.map_err(|error| unanswered(&program, &link, &error))
+        let answer = answer.map_err(|error| unanswered(&program, &link, &error))?;
+        let left = answer["left"].as_array().into_iter().flatten();
+        let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
+        Ok(left.map(|one| format!("{}: {}", text(one, "place"), text(one, "why"))).collect())
     };
     let cleaned = cleaned.await;
     drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
     link::end(&link, &mut child).await;
-    let cleaned = cleaned?;
-    let left = cleaned["left"].as_array().into_iter().flatten();
-    let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
-    Ok(left.map(|one| format!("{}: {}", text(one, "place"), text(one, "why"))).collect())
+    cleaned
+}
+
+/// Starts the program for a few requests, without jobs. Its notifications are read and ignored.
+fn start(program: &Program) -> Result<(Arc<Link>, Child), Error> {
+    let Started { link, mut notifications, child } = Link::start(program).map_err(Error::Start)?;
+    tokio::spawn(async move { while notifications.recv().await.is_some() {} });
+    Ok((link, child))
+}
+
+/// Cancels the jobs of a plugin without the capability `clean_up`, and waits for their ends. Returns messages about the
+/// remains.
+async fn cancel_all(program: &Program, link: &Link) -> Vec<String> {
+    let mut left = vec![format!(
+        "what its jobs left on the platform, because `{}` has no capability `clean_up`",
+        program.shown()
+    )];
+    let until = Instant::now() + END_TIMEOUT;
+    let mut cancelled = Vec::new();
+    loop {
+        let listed = match link.ask("list", &json!({}), LIST_TIMEOUT).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                left.push(format!("jobs that may still run; end them on the platform: {error}"));
+                return left;
+            }
+        };
+        let jobs = listed["jobs"].as_array().into_iter().flatten();
+        let living: Vec<&Value> = jobs.filter(|job| job["phase"] != "gone").collect();
+        if living.is_empty() {
+            return left;
+        }
+        for job in &living {
+            let key = &job["key"];
+            if cancelled.contains(key) {
+                continue;
+            }
+            cancelled.push(key.clone());
+            let params = json!({"key": key, "force": true, "grace_ms": 0});
+            if let Err(error) = link.ask("cancel", &params, CANCEL_TIMEOUT).await {
+                left.push(format!("the job {}: {error}", job["handle"]));
+            }
+        }
+        if Instant::now() >= until {
+            let handles: Vec<String> = living.iter().map(|job| job["handle"].to_string()).collect();
+            left.push(format!(
+                "jobs that do not end; end them on the platform: {}",
+                handles.join(", ")
+            ));
+            return left;
+        }
+        sleep(LIST_INTERVAL).await;
+    }
 }
 
 pub(super) fn program(
