@@ -382,14 +382,14 @@ def test_what_is_wrong_is_said(plugin):
     assert plugin.ask("ping", {}) == {}
 
 
-def test_another_version_is_refused(tmp_path):
+@pytest.mark.parametrize("least, most, older", [(7, 9, "update the plugin"), (0, 0, "update trial-manager")])
+def test_another_version_is_refused(tmp_path, least, most, older):
     plugin = Plugin(tmp_path)
-    error = plugin.ask(
-        "initialize", {"protocol": {"min": 7, "max": 9}, "experiment": {"id": "e"}, "state_dir": "."}
-    )
-    assert (error["code"], error["message"].split(";")[0]) == (
-        -32007,
-        "this plugin speaks version 1 of the protocol",
+    versions = {"min": least, "max": most}
+    error = plugin.ask("initialize", {"protocol": versions, "experiment": {"id": "e"}, "state_dir": "."})
+    assert error["code"] == -32007
+    assert error["message"] == (
+        f"this plugin uses version 1 of the protocol, and trial-manager uses versions {least} to {most}; {older}"
     )
     plugin.end()
 

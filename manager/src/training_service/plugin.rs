@@ -306,7 +306,10 @@ impl Shared {
             match link.ask("room", &json!({}), ROOM_TIMEOUT).await {
                 Ok(answer) => answer["free"].as_u64(),
                 Err(AskError::Refused(refusal)) => {
-                    info!("the plugin cannot determine its room: {refusal}");
+                    info!(
+                        "the plugin `{}` cannot determine its room: {refusal}",
+                        self.program.shown()
+                    );
                     None
                 }
                 Err(AskError::Lost) => None,
@@ -326,9 +329,14 @@ impl Shared {
                 self.room_changed.notify_one();
                 return self.room.notify_waiters();
             }
-            Message::Log(text) => return info!("the plugin reports: {text}"),
+            Message::Log(text) => {
+                return info!("the plugin `{}` reports: {text}", self.program.shown());
+            }
             Message::Unknown(method) => {
-                return info!("the plugin sent an unknown notification: {method}");
+                return info!(
+                    "the plugin `{}` sent an unknown notification: {method}; the manager ignores it",
+                    self.program.shown()
+                );
             }
             Message::Answer { .. } => return,
         };
@@ -336,7 +344,10 @@ impl Shared {
         match jobs.get(&key.trial).filter(|known| known.attempt == key.attempt) {
             // The send fails if the job has ended, and the message is then obsolete.
             Some(known) => drop(known.orders.send(order)),
-            None => info!(trial = %key.trial, "the plugin reports an attempt that has ended"),
+            None => {
+                let name = self.program.shown();
+                info!(trial = %key.trial, "the plugin `{name}` reports an attempt that has ended");
+            }
         }
     }
 

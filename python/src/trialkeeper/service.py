@@ -479,7 +479,11 @@ class TrainingService:
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         versions = params["protocol"]
         if not versions["min"] <= PROTOCOL <= versions["max"]:
-            raise _Version(f"this plugin speaks version {PROTOCOL} of the protocol; update one of the two")
+            older = "the plugin" if versions["min"] > PROTOCOL else "trial-manager"
+            raise _Version(
+                f"this plugin uses version {PROTOCOL} of the protocol, and trial-manager uses versions "
+                f"{versions['min']} to {versions['max']}; update {older}"
+            )
         settings = params.get("settings") or {}
         if not isinstance(settings, dict):
             raise _Settings("settings: expected an object")
@@ -632,7 +636,7 @@ class TrainingService:
             time.sleep(_OUTPUT_PAUSE_SECONDS)
 
     def _output_offset(self, job: Job, stream: str, offset: int) -> int:
-        """Returns the offset to read from. An offset beyond the end means the current end, which skips earlier output."""
+        """Returns the offset to read from. An offset beyond the end means the end, which skips earlier output."""
         own = type(self)
         knows_size = own.output is TrainingService.output or own.output_size is not TrainingService.output_size
         if knows_size or offset >= _FROM_THE_END:

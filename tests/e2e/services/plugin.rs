@@ -210,7 +210,15 @@ fn a_noisy_plugin_runs_its_search() {
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
     expect_whole(&bed, &done, 3);
-    assert!(done.stderr.contains("must not print"), "{}", done.stderr);
+    let name = format!("the plugin `python3 {}`", program.display());
+    #[rustfmt::skip]
+    let expected = [
+        format!("a line of {name} is not a JSON object; a plugin must not print to its standard output, so print to standard error instead: \"Welcome to the cluster!\""),
+        format!("{name} answered request 99, which is not pending; a plugin must answer each request once"),
+    ];
+    for message in expected {
+        assert!(done.stderr.contains(&message), "{message}: {}", done.stderr);
+    }
 }
 
 #[test]

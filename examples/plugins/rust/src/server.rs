@@ -141,8 +141,11 @@ fn initialize<S: TrainingService>(
 ) -> Result<Server<S>, Refusal> {
     let bound = |name: &str| params["protocol"][name].as_u64().unwrap_or(PROTOCOL);
     if !(bound("min")..=bound("max")).contains(&PROTOCOL) {
+        let older = if bound("min") > PROTOCOL { "the plugin" } else { "trial-manager" };
         let message = format!(
-            "this plugin supports version {PROTOCOL} of the protocol; update the plugin or the manager"
+            "this plugin uses version {PROTOCOL} of the protocol, and trial-manager uses versions {} to {}; update {older}",
+            bound("min"),
+            bound("max")
         );
         return Err(Refusal::new(-32007, message));
     }

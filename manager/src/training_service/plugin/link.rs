@@ -19,14 +19,14 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::wire::{MESSAGE_BYTES, Message, Refusal, read, request};
 
 /// The number of notifications that are read ahead. Beyond it, the manager reads nothing from the plugin until they are
 /// handled.
 const MAX_NOTIFICATIONS: usize = 10_000;
-/// The number of unreadable lines that the log quotes. Further ones are only counted.
+/// The number of unreadable lines, and of unexpected answers, that the log reports. Further ones are only counted.
 const QUOTED_LINES: u64 = 3;
 /// The longest line that is skipped, in bytes. A plugin that continues without an end of line is given up.
 const MAX_SKIPPED_BYTES: usize = 16 << 20;
@@ -92,6 +92,8 @@ type Reply = oneshot::Sender<Result<Value, Refusal>>;
 /// The connection to a running process.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// The command line, for messages.
+    name: String,
     outgoing: mpsc::UnboundedSender<String>,
     pending: Mutex<PendingRequests>,
     in_flight: Semaphore,
@@ -139,6 +141,7 @@ impl Link {
         let (outgoing, lines) = mpsc::unbounded_channel();
         let (messages, notifications) = mpsc::channel(MAX_NOTIFICATIONS);
         let link = Arc::new(Self {
+            name: program.shown(),
             outgoing,
             pending: Mutex::default(),
             in_flight: Semaphore::new(IN_FLIGHT),
@@ -260,7 +263,8 @@ async fn write_all(
 
 async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<Message>) {
     let mut reader = BufReader::with_capacity(64 << 10, stdout);
-    let (mut bytes, mut unreadable) = (Vec::new(), 0_u64);
+    let (mut bytes, mut unreadable, mut unexpected) = (Vec::new(), 0_u64, 0_u64);
+    let name = &link.name;
     loop {
         let whole = match next_line(&mut reader, &mut bytes).await {
             Ok(Some(whole)) => whole,
@@ -281,7 +285,15 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<M
                 match reply {
                     // The caller may no longer wait.
                     Some(reply) => drop(reply.send(result)),
-                    None => info!("the plugin answered request {id}, which is not pending"),
+                    None => {
+                        unexpected += 1;
+                        if unexpected <= QUOTED_LINES {
+                            warn!(
+                                "the plugin `{name}` answered request {id}, which is not pending; a plugin must answer \
+                                 each request once, with the id of the request"
+                            );
+                        }
+                    }
                 }
             }
             Ok(message) => {
@@ -293,13 +305,16 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<M
                 unreadable += 1;
                 if unreadable <= QUOTED_LINES {
                     let start: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
-                    warn!("a line of the plugin {why}: {start:?}");
+                    warn!("a line of the plugin `{name}` {why}: {start:?}");
                 }
             }
         }
     }
     if unreadable > QUOTED_LINES {
-        warn!("{unreadable} lines of the plugin were not messages");
+        warn!("{unreadable} lines of the plugin `{name}` were not messages");
+    }
+    if unexpected > QUOTED_LINES {
+        warn!("{unexpected} answers of the plugin `{name}` had no request");
     }
     link.lost.cancel();
     // Dropping the senders wakes the waiting callers.
@@ -363,6 +378,26 @@ pub(super) async fn end(link: &Link, child: &mut Child) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_does_not_answer_is_given_up_and_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = Program {
+            command: ["sh", "-c", "cat >/dev/null"].map(str::to_owned).into(),
+            directory: folder.path().to_owned(),
+            log: folder.path().join("log"),
+            secret_variables: Vec::new(),
+        };
+        let Started { link, mut child, .. } = Link::start(&program).unwrap();
+        let asked = link.ask("submit", &Value::Null, Duration::from_mins(1)).await;
+        assert!(matches!(asked, Err(AskError::Lost)), "{asked:?}");
+        assert_eq!(
+            (link.is_lost(), link.why().as_str()),
+            (true, "no answer to submit within 60 s")
+        );
+        tokio::time::resume();
+        assert_eq!(end(&link, &mut child).await, "exit status: 0");
+    }
 
     #[tokio::test]
     async fn long_lines_are_skipped() {

@@ -146,7 +146,9 @@ pub(super) enum Remedy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     /// The line is not a JSON object, and may be output of the plugin.
-    #[error("is not a JSON object; a plugin must not print to its standard output")]
+    #[error(
+        "is not a JSON object; a plugin must not print to its standard output, so print to standard error instead"
+    )]
     NoObject,
     #[error("has neither an id nor a method")]
     NoMessage,
