@@ -328,13 +328,14 @@ impl Converter {
             }
         }
         if platform == service::HYBRID {
-            let parts = self.hybrid(&mut v1)?;
+            service.remove("platform");
+            let parts = self.hybrid(&mut v1, &mut service)?;
             v2.insert("trainingService".to_owned(), Value::Array(parts));
             return Ok(v2);
         }
         self.local_fields(&mut v1, "trainingService", &mut service)?;
         self.remote_fields(&mut v1, "trainingService", &mut service)?;
-        self.pai_fields(&mut v1, &mut service)?;
+        self.pai_fields(&mut v1, "trainingService", &mut service)?;
         for field in ["kubeflowConfig", "frameworkcontrollerConfig"] {
             if let Some(config) = v1.take(field) {
                 self.cluster(field, config, &mut service)?;
@@ -367,7 +368,12 @@ impl Converter {
     }
 
     /// Returns the parts of a hybrid experiment: the platforms that `hybridConfig` names.
-    fn hybrid(&mut self, v1: &mut Section) -> Result<Vec<Value>, Problem> {
+    /// `trial` has the fields of the section `trial` for `OpenPAI`.
+    fn hybrid(
+        &mut self,
+        v1: &mut Section,
+        trial: &mut Map<String, Value>,
+    ) -> Result<Vec<Value>, Problem> {
         const NAMES: &str = "hybridConfig.trainingServicePlatforms";
         let expected =
             || Problem::new(NAMES, "expected a list of platforms, such as [local, remote]");
@@ -388,6 +394,13 @@ impl Converter {
             match name.as_str() {
                 "local" => self.local_fields(v1, &path, &mut part)?,
                 "remote" => self.remote_fields(v1, &path, &mut part)?,
+                "pai" | "openpai" => {
+                    for (old, new) in PAI_TRIAL {
+                        self.name(&format!("{path}.{new}"), &format!("trial.{old}"));
+                        part.extend(trial.remove_entry(*new));
+                    }
+                    self.pai_fields(v1, &path, &mut part)?;
+                }
                 other => {
                     let problem = format!(
                         "`{other}` is not supported in this list; use the list form of `trainingService` of version 2"
@@ -397,14 +410,14 @@ impl Converter {
             }
             parts.push(Value::Object(part));
         }
-        let fields = ["localConfig", "remoteConfig", "machineList"];
-        match fields.iter().find(|field| v1.peek(field).is_some()) {
-            None => Ok(parts),
-            Some(field) => {
-                let problem = format!("belongs to a platform that `{NAMES}` does not name");
-                Err(Problem::new(*field, problem))
-            }
-        }
+        let of_no_part = PAI_TRIAL.iter().filter(|(_, new)| trial.contains_key(*new));
+        self.ignored.extend(of_no_part.map(|(old, _)| format!("trial.{old}")));
+        let fields = ["localConfig", "remoteConfig", "machineList", "paiConfig"];
+        let Some(field) = fields.iter().find(|field| v1.peek(field).is_some()) else {
+            return Ok(parts);
+        };
+        let problem = format!("belongs to a platform that `{NAMES}` does not name");
+        Err(Problem::new(*field, problem))
     }
 
     fn local_fields(
@@ -438,17 +451,18 @@ impl Converter {
     fn pai_fields(
         &mut self,
         v1: &mut Section,
+        path: &str,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
         let Some(mut config) = v1.take("paiConfig") else { return Ok(()) };
         self.ignore("paiConfig", &mut config, &OLD_PAI);
         let known: Vec<&str> = firsts(PAI).into_iter().chain(firsts(PAI_RESOURCES)).collect();
         let mut config = Section::open("paiConfig", config, &known)?;
-        self.rename(&mut config, "trainingService", PAI, service);
-        self.rename(&mut config, "trainingService", PAI_RESOURCES, service);
+        self.rename(&mut config, path, PAI, service);
+        self.rename(&mut config, path, PAI_RESOURCES, service);
         // The error for a missing field names the usual place.
-        self.possible(TRIAL, "trial", "trainingService");
-        self.possible(PAI_TRIAL, "trial", "trainingService");
+        self.possible(TRIAL, "trial", path);
+        self.possible(PAI_TRIAL, "trial", path);
         Ok(())
     }
 
@@ -480,6 +494,7 @@ impl Converter {
                 known.extend(firsts(PAI_TRIAL));
                 self.ignore("trial", &mut trial, &ROLES);
             }
+            Some(service::HYBRID) => known.extend(firsts(PAI_TRIAL)),
             Some("local" | "remote") => {
                 self.ignore("trial", &mut trial, &firsts(PAI_TRIAL));
                 self.ignore("trial", &mut trial, &ROLES);

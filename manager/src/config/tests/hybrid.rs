@@ -99,6 +99,27 @@ fn a_legacy_hybrid_file_is_read() {
     let names: Vec<_> = parts_of(&spec).into_iter().map(|part| part.0).collect();
     assert_eq!(names, ["local", "remote"]);
     let platforms = |list: Value| json!({"hybridConfig": {"trainingServicePlatforms": list}});
+    let pai = |trial: Value| {
+        json!({
+            "hybridConfig": {"trainingServicePlatforms": ["local", "pai"]}, "machineList": null,
+            "paiConfig": {"host": "pai", "userName": "me", "token": "t"}, "trial": trial,
+        })
+    };
+    let mut trial = json!({
+        "command": "true", "codeDir": ".", "cpuNum": 2, "memoryMB": 512, "image": "torch",
+        "nniManagerNFSMountPath": "/data", "containerNFSMountPath": "/mnt/data", "paiStorageConfigName": "disk",
+    });
+    let spec = document(&pai(trial.clone())).unwrap();
+    let names: Vec<_> = parts_of(&spec).into_iter().map(|part| part.0).collect();
+    assert_eq!(names, ["local", "pai"]);
+    let part = &spec.canonical["trainingService"][1];
+    assert_eq!(
+        (&part["host"], &part["trialCpuNumber"], &part["dockerImage"]),
+        (&json!("https://pai"), &json!(2), &json!("torch"))
+    );
+    trial.as_object_mut().unwrap().remove("cpuNum");
+    let error = document(&pai(trial)).unwrap_err();
+    assert!(error.contains("trial.cpuNum: is missing"), "{error}");
     let field = "hybridConfig.trainingServicePlatforms";
     #[rustfmt::skip]
     let table = [
