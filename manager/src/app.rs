@@ -233,8 +233,13 @@ async fn begin(
 
 /// Checks whether trials can run as the experiment specifies, without starting anything.
 pub async fn check_platform(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
-    let context =
-        CheckContext { id: &ids::experiment(), spec, agent: agent.as_deref(), is_new: true };
+    let context = CheckContext {
+        id: &ids::experiment(),
+        spec,
+        agent: agent.as_deref(),
+        is_new: true,
+        tolerates_absence: false,
+    };
     platform(&spec.training_service).check(context).await?;
     Ok(())
 }

@@ -107,7 +107,13 @@ async fn check(
     spec: &ExperimentSpec,
     is_new: bool,
 ) -> Result<Box<dyn CheckedPlatform>, Error> {
-    let context = CheckContext { id, spec, agent: settings.agent.as_deref(), is_new };
+    let context = CheckContext {
+        id,
+        spec,
+        agent: settings.agent.as_deref(),
+        is_new,
+        tolerates_absence: is_new,
+    };
     Ok(platform(&spec.training_service).check(context).await?)
 }
 

@@ -28,7 +28,15 @@ pub struct CheckContext<'a> {
     /// True for a new experiment. A started experiment continues even if no new trial could start now, because the
     /// agents of its trials wait for a manager that accepts their results.
     pub is_new: bool,
+    /// True if an experiment with several services may start although some of them are out of reach.
+    pub tolerates_absence: bool,
 }
+
+/// The error of a platform that does not answer or cannot be used now, although its section may be right. Other services
+/// of the same experiment can run the trials.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct OutOfReach(pub BoxError);
 
 /// The input of a service's start.
 #[derive(Debug, Clone)]

@@ -116,10 +116,13 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The program cannot be started, ends, or does not answer.
+    /// The program cannot be started.
     #[error("trainingService.command: {0}")]
     Start(String),
-    /// The plugin refuses the settings, or uses another version of the protocol.
+    /// The program ends, does not answer, or uses another version of the protocol.
+    #[error("trainingService.command: {0}")]
+    Unusable(String),
+    /// The plugin refuses the settings.
     #[error("trainingService: the plugin `{program}` reports: {message}")]
     Refused {
         /// The command.
@@ -127,6 +130,24 @@ pub enum Error {
         /// The plugin's message.
         message: String,
     },
+    /// The plugin reports a problem of its own or of its platform.
+    #[error("trainingService: the plugin `{program}` reports: {message}")]
+    Trouble {
+        /// The command.
+        program: String,
+        /// The plugin's message.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Returns whether the plugin may become usable without a change of the experiment file.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Unusable(_) | Self::Trouble { .. } => true,
+            Self::Write { .. } | Self::Start(_) | Self::Refused { .. } => false,
+        }
+    }
 }
 
 /// Runs trials at the user's own training service.

@@ -354,3 +354,65 @@ fn doctor_names_the_failing_service() {
     assert!(output.contains("trainingService[0]: this machine can run trials"), "{output}");
     assert!(output.contains("trainingService[1]: the plugin answers"), "{output}");
 }
+
+/// Returns a plugin that gives one answer to every request.
+fn answers(answer: &Value) -> Value {
+    let program =
+        format!("import sys\nfor line in sys.stdin: print({:?}, flush=True)", answer.to_string());
+    json!({"platform": "plugin", "command": ["python3", "-c", program]})
+}
+
+#[test]
+fn a_search_begins_without_a_service_that_cannot_be_used() {
+    let other_version = answers(&json!({"id": 1, "result": {"protocol": 7}}));
+    let away =
+        answers(&json!({"id": 1, "error": {"code": -32004, "message": "the cluster is down"}}));
+    let old =
+        answers(&json!({"id": 1, "error": {"code": -32007, "message": "update trial-manager"}}));
+    #[rustfmt::skip]
+    let table = [
+        (other_version, "uses version 7 of the protocol, and this trial-manager uses version 1; update trial-manager"),
+        (away,          "reports: the cluster is down"),
+        (old,           "reports: update trial-manager"),
+    ];
+    for (part, problem) in table {
+        let bed = TestBed::new();
+        let gate = Gate::new(&bed.path("gate"));
+        let search = search(&bed, json!([local(2), part.clone()]), 2, 2);
+        let mut doctor = bed.manager();
+        doctor.arg("doctor").arg(search.write(&bed));
+        let found = bed.start(&mut doctor).finish(BOUND);
+        let stdout = String::from_utf8(found.stdout).unwrap();
+        assert_eq!(found.code, Some(1), "{stdout}");
+        assert!(stdout.contains("FAIL") && stdout.contains(problem), "{stdout}");
+        let manager = search.start(&bed);
+        let shown = parts(&manager, "the trouble", |parts| {
+            parts[1]["trouble"]
+                .as_str()
+                .is_some_and(|trouble| !trouble.contains("is being started"))
+        });
+        assert!(shown[1]["trouble"].to_string().contains(problem), "{shown:?}");
+        gate.open(2);
+        let done = Outcome::of(manager.finish(BOUND));
+        expect_whole(&bed, &done, 2);
+        let warning = "; the search begins without this training service";
+        assert!(
+            done.stderr.contains("trainingService[1]") && done.stderr.contains(warning),
+            "{}",
+            done.stderr
+        );
+        let alone = self::search(&bed, json!([part]), 1, 1).start(&bed).finish(BOUND);
+        assert_eq!(alone.code, Some(2), "no service is left: {}", alone.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_setting_of_one_service_is_refused() {
+    let wrong = json!({"id": 1, "error": {"code": -32008, "message": "settings.queue: unknown"}});
+    for part in [answers(&wrong), json!({"platform": "plugin", "command": ["./nothing"]})] {
+        let bed = TestBed::new();
+        let refused = search(&bed, json!([local(2), part]), 1, 1).start(&bed).finish(BOUND);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains("trainingService[1]"), "{}", refused.stderr);
+    }
+}

@@ -277,7 +277,8 @@ fn an_unusable_plugin_is_refused_before_the_search() {
         (json!(["./nothing"]),   "trainingService.command: `", "cannot be started: No such file or directory"),
         (json!(["false"]),       "trainingService.command: `false`", "it ended before it answered"),
         (json!(["sh", "-c", "echo no licence >&2"]), "trainingService.command: `", "no licence"),
-        (answers(r#"{"id": 1, "result": {"protocol": 7}}"#), "trainingService.command: `", "uses version 7 of the protocol, and this trial-manager uses version 1"),
+        (answers(r#"{"id": 1, "result": {"protocol": 7}}"#), "trainingService.command: `", "uses version 7 of the protocol, and this trial-manager uses version 1; update trial-manager"),
+        (answers(r#"{"id": 1, "result": {"protocol": 0}}"#), "trainingService.command: `", "uses version 0 of the protocol, and this trial-manager uses version 1; update the plugin"),
         (answers(r#"{"id": 1, "result": {}}"#), "trainingService.command: the answer of `", "to initialize cannot be read"),
         (answers(r#"{"id": 1, "error": {"code": -32008, "message": "settings.partition: there is none"}}"#), "trainingService: the plugin `", "reports: settings.partition: there is none"),
     ];

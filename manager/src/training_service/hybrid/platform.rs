@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
+use tracing::warn;
 
+use super::absent::AbsentPart;
 use super::{Hybrid, PartService, Settings};
 use crate::config::{ExperimentSpec, HybridPart, HybridSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
-    platform,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, OutOfReach, Platform,
+    StartContext, platform,
 };
 use crate::util::errors::chain;
 
@@ -39,20 +41,47 @@ fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
     }
 }
 
+/// Returns a part that is out of reach at the start. A service that can start without its platform reconnects by itself.
+/// Another one stays away.
+async fn checked_without(
+    part: &HybridPart,
+    context: CheckContext<'_>,
+    problem: &str,
+) -> Box<dyn CheckedPlatform> {
+    let context = CheckContext { is_new: false, ..context };
+    let checked = platform(&part.spec).check(context).await;
+    checked.unwrap_or_else(|_| Box::new(AbsentPart(problem.to_owned())))
+}
+
 #[async_trait]
 impl Platform for HybridSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
-        let (mut parts, mut problems) = (Vec::new(), Vec::new());
+        let (mut parts, mut problems, mut away) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in self.parts.iter().enumerate() {
             let spec = spec_of(context.spec, part);
             let context = CheckContext { spec: &spec, ..context };
-            match platform(&part.spec).check(context).await {
-                Ok(checked) => parts.push((part.clone(), checked)),
-                Err(error) => problems.push(PartError::new(number, &error).0),
+            let error = match platform(&part.spec).check(context).await {
+                Ok(checked) => {
+                    parts.push((part.clone(), checked));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let problem = PartError::new(number, &error).0;
+            if context.tolerates_absence && error.is::<OutOfReach>() {
+                parts.push((part.clone(), checked_without(part, context, &problem).await));
+                away.push(problem);
+            } else {
+                problems.push(problem);
             }
         }
-        if !problems.is_empty() {
+        let has_parts = away.len() < self.parts.len();
+        if !problems.is_empty() || !has_parts {
+            problems.extend(away);
             return Err(PartError(problems.join("; ")).into());
+        }
+        for problem in away {
+            warn!("{problem}; the search begins without this training service");
         }
         Ok(Box::new(CheckedHybrid { parts }))
     }

@@ -18,7 +18,7 @@ use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, OutOfReach, Platform, StartContext,
 };
 use crate::util::digest::sha256_of_file;
 
@@ -36,6 +36,34 @@ enum Error {
 #[async_trait]
 impl Platform for KubernetesSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
+        self.checked(context)
+            .await
+            .map_err(|error| if may_pass(&error) { OutOfReach(error).into() } else { error })
+    }
+
+    fn describe(&self) -> String {
+        self.workload.success_message().to_owned()
+    }
+
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
+        Ok(clean_cluster(&access(self), context.id).await?)
+    }
+}
+
+/// Returns whether the cluster may be usable later without a change of the experiment file.
+fn may_pass(error: &BoxError) -> bool {
+    let cause = match error.downcast_ref::<Refusal>() {
+        Some(Refusal::Cluster(cause)) => Some(cause),
+        Some(_) | None => error.downcast_ref::<client::Error>(),
+    };
+    cause.is_some_and(client::Error::may_pass)
+}
+
+impl KubernetesSpec {
+    async fn checked(
+        &self,
+        context: CheckContext<'_>,
+    ) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let cluster = Cluster::connect(&access(self)).await?;
         let kind = workload(self.workload);
         preflight::check(&cluster, kind, self.queue.is_some()).await?;
@@ -57,14 +85,6 @@ impl Platform for KubernetesSpec {
             AgentSource::Image | AgentSource::Copy(_) | AgentSource::Volume(_) => None,
         };
         Ok(Box::new(CheckedCluster { cluster, agent, section: self.clone() }))
-    }
-
-    fn describe(&self) -> String {
-        self.workload.success_message().to_owned()
-    }
-
-    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
-        Ok(clean_cluster(&access(self), context.id).await?)
     }
 }
 

@@ -236,12 +236,14 @@ pub(super) async fn initialize(
     let answer = link.ask("initialize", &params, INITIALIZE_TIMEOUT).await;
     let answer = answer.map_err(|error| unanswered(program, link, &error))?;
     let hello: Hello = serde_json::from_value(answer).map_err(|error| {
-        Error::Start(format!("the answer of `{shown}` to initialize cannot be read: {error}"))
+        Error::Unusable(format!("the answer of `{shown}` to initialize cannot be read: {error}"))
     })?;
     if hello.protocol != PROTOCOL_VERSION {
         let other = hello.protocol;
-        return Err(Error::Start(format!(
-            "`{shown}` uses version {other} of the protocol, and this trial-manager uses version {PROTOCOL_VERSION}"
+        let older = if other > PROTOCOL_VERSION { "trial-manager" } else { "the plugin" };
+        return Err(Error::Unusable(format!(
+            "`{shown}` uses version {other} of the protocol, and this trial-manager uses version {PROTOCOL_VERSION}; \
+             update {older}"
         )));
     }
     Ok(hello)
@@ -256,22 +258,21 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
     let shown = program.shown();
     match error {
         AskError::Refused(refusal) => {
-            let message = match refusal.remedy {
-                Remedy::OtherSettings => refusal.message.clone(),
-                Remedy::None
-                | Remedy::NextAttempt
-                | Remedy::Room(_)
-                | Remedy::Later(_)
-                | Remedy::Cancelled => {
-                    format!("{} (in answer to a start request)", refusal.message)
+            let message = refusal.message.clone();
+            let at_start = format!("{message} (in answer to a start request)");
+            match refusal.remedy {
+                Remedy::OtherSettings => Error::Refused { program: shown, message },
+                Remedy::OtherVersion => Error::Trouble { program: shown, message },
+                Remedy::None => Error::Refused { program: shown, message: at_start },
+                Remedy::NextAttempt | Remedy::Room(_) | Remedy::Later(_) | Remedy::Cancelled => {
+                    Error::Trouble { program: shown, message: at_start }
                 }
-            };
-            Error::Refused { program: shown, message }
+            }
         }
         AskError::Lost => {
             let why = link.why();
             let why = if why.is_empty() { "it ended before it answered".to_owned() } else { why };
-            Error::Start(format!("`{shown}`: {why}{}", program.last_errors()))
+            Error::Unusable(format!("`{shown}`: {why}{}", program.last_errors()))
         }
     }
 }
@@ -280,7 +281,7 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
 async fn check(program: &Program, link: &Link) -> Result<(), Error> {
     let answer = link.ask("check", &json!({}), CHECK_TIMEOUT).await;
     let answer = answer.map_err(|error| unanswered(program, link, &error))?;
-    let mut errors = Vec::new();
+    let (mut errors, mut names_setting) = (Vec::new(), false);
     for problem in answer["problems"].as_array().into_iter().flatten() {
         let text = |name: &str| problem[name].as_str().unwrap_or_default();
         let path =
@@ -292,11 +293,18 @@ async fn check(program: &Program, link: &Link) -> Result<(), Error> {
         if text("level") == "warning" {
             warn!("the plugin `{}` reports: {error_line}", program.shown());
         } else {
+            names_setting |= !path.is_empty();
             errors.push(error_line);
         }
     }
     if errors.is_empty() {
         return Ok(());
     }
-    Err(Error::Refused { program: program.shown(), message: errors.join("; ") })
+    let (program, message) = (program.shown(), errors.join("; "));
+    // A problem without a setting concerns the platform.
+    Err(if names_setting {
+        Error::Refused { program, message }
+    } else {
+        Error::Trouble { program, message }
+    })
 }

@@ -175,7 +175,10 @@ impl Job {
             Err(AskError::Refused(refusal)) => {
                 // After other errors, the plugin may have created the job.
                 let refused = spec.is_some()
-                    && matches!(refusal.remedy, Remedy::None | Remedy::OtherSettings);
+                    && matches!(
+                        refusal.remedy,
+                        Remedy::None | Remedy::OtherSettings | Remedy::OtherVersion
+                    );
                 let mut begun = self.handle_start_refusal(refusal);
                 if let StartResult::Ended(event) = &mut begun {
                     event.refused = refused;
@@ -189,7 +192,9 @@ impl Job {
 
     fn handle_start_refusal(&mut self, Refusal { message, remedy }: Refusal) -> StartResult {
         match remedy {
-            Remedy::None | Remedy::OtherSettings => self.refused(message, Some(Class::Permanent)),
+            Remedy::None | Remedy::OtherSettings | Remedy::OtherVersion => {
+                self.refused(message, Some(Class::Permanent))
+            }
             Remedy::NextAttempt => self.refused(message, Some(Class::Transient)),
             Remedy::Cancelled => StartResult::Ended(self.unexplained()),
             Remedy::Room(pause) => {

@@ -11,7 +11,8 @@ use crate::config::{ExperimentSpec, PluginSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, OutOfReach, Platform,
+    StartContext,
 };
 use crate::util::errors::chain;
 
@@ -22,7 +23,13 @@ impl Platform for PluginSpec {
         if context.is_new {
             let secrets = context.spec.secret_variables();
             let (gpus, code) = (context.spec.trial_gpu_number, &context.spec.trial_code_directory);
-            let plugin = probe(self, gpus, code, secrets).await?;
+            let plugin = probe(self, gpus, code, secrets).await.map_err(|error| {
+                if error.may_pass() {
+                    OutOfReach(error.into()).into()
+                } else {
+                    BoxError::from(error)
+                }
+            })?;
             info!("trials run at the plugin {}", plugin.name);
         }
         Ok(Box::new(CheckedPlugin { agent, section: self.clone() }))

@@ -138,8 +138,10 @@ pub(super) enum Remedy {
     Later(Duration),
     /// No remedy is needed: the attempt was cancelled before it was submitted.
     Cancelled,
-    /// Other settings in the experiment file, or another plugin.
+    /// Other settings in the experiment file.
     OtherSettings,
+    /// Another version of the plugin or of the manager.
+    OtherVersion,
 }
 
 /// A line that is not a message.
@@ -206,7 +208,8 @@ fn refusal(error: &Value) -> Refusal {
         (Some(-32003), _) => Remedy::Room(pause(ROOM_PAUSE)),
         (Some(-32004 | -32010), _) => Remedy::Later(pause(LATER_PAUSE)),
         (Some(-32006), _) => Remedy::Cancelled,
-        (Some(-32007 | -32008), _) => Remedy::OtherSettings,
+        (Some(-32007), _) => Remedy::OtherVersion,
+        (Some(-32008), _) => Remedy::OtherSettings,
         (Some(-32002 | -32005), _) => Remedy::NextAttempt,
         (_, Some("permanent")) => Remedy::None,
         (_, Some("room")) => Remedy::Room(pause(ROOM_PAUSE)),
@@ -288,6 +291,7 @@ mod tests {
             (json!({"code": -32004}),                                  Remedy::Later(seconds(15))),
             (json!({"code": -32010, "data": {"after_ms": u64::MAX}}),  Remedy::Later(seconds(3600))),
             (json!({"code": -32006}),                                  Remedy::Cancelled),
+            (json!({"code": -32007}),                                  Remedy::OtherVersion),
             (json!({"code": -32008}),                                  Remedy::OtherSettings),
             (json!({"code": 7, "data": {"class": "permanent"}}),       Remedy::None),
             (json!({"code": 7, "data": {"class": "later"}}),           Remedy::Later(seconds(15))),

@@ -269,7 +269,7 @@ impl Harness {
         let link = Arc::clone(&started.link);
         self.process = Some(started);
         match link.ask("initialize", &later_version(&self.state_dir()), ADOPT_TIMEOUT).await {
-            Err(AskError::Refused(refusal)) if refusal.remedy == Remedy::OtherSettings => Ok(()),
+            Err(AskError::Refused(refusal)) if refusal.remedy == Remedy::OtherVersion => Ok(()),
             Err(AskError::Refused(refusal)) => {
                 Err(format!("it refuses, but not with -32007: {refusal}"))
             }
