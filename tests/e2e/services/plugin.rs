@@ -65,6 +65,9 @@ for line in sys.stdin:
         say({"method": "gone", "params": gone})
 "#;
 
+/// The number of cases of the conformance test.
+const CASES: usize = 20;
+
 /// A plugin without optional capabilities, whose jobs are processes. `list` names them.
 const PLAIN: &str = r#"
 import json, os, signal, subprocess, sys
@@ -91,6 +94,24 @@ for line in sys.stdin:
     if method == "list":
         result = {"jobs": [{**job, "phase": "running" if alive(job) else "gone"} for job in jobs]}
     print(json.dumps({"id": message["id"], "result": result}), flush=True)
+"#;
+
+/// A plugin whose first process for the jobs stops answering after the start. The next one answers all requests.
+const SILENT: &str = r#"
+import json, sys
+with open("processes", "a+") as processes:
+    processes.write("one\n")
+    processes.seek(0)
+    # `run` has checked the plugin with a process of its own.
+    first = len(processes.readlines()) == 2
+for line in sys.stdin:
+    message = json.loads(line)
+    result = {"protocol": 1, "capabilities": {"room": True}} if message["method"] == "initialize" else {}
+    if message["method"] == "room" and first and message["id"] > 3: continue
+    print(json.dumps({"id": message["id"], "result": result}), flush=True)
+    if message["method"] == "submit" and not first:
+        gone = {"key": message["params"]["key"], "exit": {"code": 3}, "reason": "exit", "class": "permanent"}
+        print(json.dumps({"method": "gone", "params": gone}), flush=True)
 "#;
 
 fn repository() -> PathBuf {
@@ -244,6 +265,18 @@ fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
 }
 
 #[test]
+fn a_plugin_that_does_not_answer_is_replaced() {
+    let bed = TestBed::new();
+    let program = bed.write("silent.py", SILENT);
+    let service = json!({"platform": "plugin", "command": ["python3", program]});
+    let done = search(&bed, &service, 1).run(&bed);
+    done.expect_done(0, 1);
+    let name = format!("the plugin `python3 {}`: no answer to room within 30 s", program.display());
+    assert!(done.stderr.contains(&name), "{}", done.stderr);
+    bed.wait_until_empty();
+}
+
+#[test]
 fn a_trial_that_the_platform_killed_for_memory_has_that_cause() {
     let bed = TestBed::new();
     let program = bed.write("starved.py", STARVED);
@@ -312,10 +345,8 @@ fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String
 fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
     let (code, stdout) = conformance(&bed, "", "");
-    assert!(
-        stdout.lines().count() > 15 && stdout.lines().all(|line| line.starts_with("ok ")),
-        "{stdout}"
-    );
+    assert_eq!(stdout.lines().count(), CASES, "{stdout}");
+    assert!(stdout.lines().all(|line| line.starts_with("ok ")), "{stdout}");
     assert_eq!(code, Some(0));
     bed.wait_until_empty();
 }
@@ -333,6 +364,14 @@ fn a_careless_plugin_fails_the_conformance_scenario() {
          "stopped before", "FAIL  never starts an attempt that was stopped before its submit: the answer to cancel is {}, without `known`"),
         ("Processes.room = lambda self: 0\nProcesses._result = lambda self, method, params, own=Processes._result: {'free': 'two'} if method == 'room' else own(self, method, params)",
          "its room", "FAIL  reports its room as a number of jobs: the answer to `room` is \"two\", which is not a number of jobs"),
+        ("Processes.poll = lambda self, jobs, own=Processes.poll: ([self._tell_gone(record) for record in self._all()], own(self, jobs))[1]",
+         "that succeeds", "FAIL  reports the end of a job that succeeds: reports of its end: "),
+        ("Processes.stop = lambda self, handle, job, force: os.kill(int(handle), signal.SIGKILL) if agent_lives(job.folder) else None",
+         "ignores SIGTERM", "FAIL  kills a stopped job that ignores SIGTERM: SIGTERM received by the trial: false instead of true"),
+        ("Processes.look = lambda self, handle, job: Running() if agent_lives(job.folder) or not Path(job.folder, 'spool', 'lock').exists() else Gone(code=0)",
+         "is killed", "FAIL  reports the end of a job whose agent is killed: success in the report of its end"),
+        ("Processes._clean_up = lambda self, own=Processes._clean_up: ([self.stop(record.handle, record.job(), True) for record in self._all()], {'left': []})[1]",
+         "nothing behind", "FAIL  leaves nothing behind after clean_up: jobs in the list: "),
         ("Processes.start = lambda self, job: (_ for _ in ()).throw(Refused('no'))",
          "three times", "FAIL  starts a job only once if it is submitted three times: submit: no"),
     ];

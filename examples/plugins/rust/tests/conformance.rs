@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Search, TestBed};
 
+/// The number of cases of the conformance test.
+const CASES: usize = 20;
+
 /// The path of the example, which cargo builds together with this test.
 fn processes() -> PathBuf {
     let test = std::env::current_exe().expect("the test is a program");
@@ -18,11 +21,8 @@ fn the_example_passes_the_conformance_scenario() {
     command.args(["conformance", "--"]).arg(processes());
     let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
     let stdout = String::from_utf8(finished.stdout).unwrap();
-    assert!(
-        stdout.lines().count() > 15 && stdout.lines().all(|line| line.starts_with("ok ")),
-        "{stdout}{}",
-        finished.stderr
-    );
+    assert_eq!(stdout.lines().count(), CASES, "{stdout}{}", finished.stderr);
+    assert!(stdout.lines().all(|line| line.starts_with("ok ")), "{stdout}{}", finished.stderr);
     assert_eq!(finished.code, Some(0));
     bed.wait_until_empty();
 }

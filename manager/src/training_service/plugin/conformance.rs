@@ -52,6 +52,8 @@ pub enum Case {
     CancelDeaf,
     /// The plugin answers repeated and late stops.
     CancelAgain,
+    /// The plugin reports the end of a job whose agent was killed.
+    AgentKilled,
     /// An attempt that is stopped before its submit never starts.
     CancelFirst,
     /// Jobs outlive the plugin, and the next process knows them.
@@ -74,7 +76,7 @@ pub enum Case {
 
 impl Case {
     /// All cases, in the order in which they run.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::ByHand,
         Self::OtherVersion,
         Self::Garbage,
@@ -85,6 +87,7 @@ impl Case {
         Self::CancelRunning,
         Self::CancelDeaf,
         Self::CancelAgain,
+        Self::AgentKilled,
         Self::CancelFirst,
         Self::DeathOfPlugin,
         Self::EndedMeanwhile,
@@ -109,6 +112,7 @@ impl Case {
             Self::CancelRunning => "lets a job end gracefully when it is stopped",
             Self::CancelDeaf => "kills a stopped job that ignores SIGTERM",
             Self::CancelAgain => "answers repeated and late stops",
+            Self::AgentKilled => "reports the end of a job whose agent is killed",
             Self::CancelFirst => "never starts an attempt that was stopped before its submit",
             Self::DeathOfPlugin => "finds its jobs again after a restart",
             Self::EndedMeanwhile => "reports the end of a job that ended while no process ran",
@@ -156,12 +160,7 @@ async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static st
         Case::ByHand => harness.by_hand().await?,
         Case::OtherVersion => harness.other_version().await?,
         Case::Garbage => harness.garbage().await?,
-        Case::Succeeds => {
-            harness.open().await?;
-            let job = harness.run("true").await?;
-            expect(harness.gone(&job).await?.exit.shell_code(), Some(0), "its exit code")?;
-            expect(job.starts(), 1, "its starts")?;
-        }
+        Case::Succeeds => succeeds(harness).await?,
         Case::Fails => {
             harness.open().await?;
             let job = harness.run("exit 3").await?;
@@ -173,6 +172,7 @@ async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static st
         Case::CancelRunning => cancel_running(harness).await?,
         Case::CancelDeaf => cancel_deaf(harness).await?,
         Case::CancelAgain => cancel_again(harness).await?,
+        Case::AgentKilled => return agent_killed(harness).await,
         Case::CancelFirst => cancel_first(harness).await?,
         Case::DeathOfPlugin => death_of_plugin(harness).await?,
         Case::EndedMeanwhile => ended_meanwhile(harness).await?,
@@ -184,6 +184,17 @@ async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static st
         Case::CleanUp => return clean_up(harness).await,
     }
     Ok(None)
+}
+
+async fn succeeds(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run("true").await?;
+    expect(harness.gone(&job).await?.exit.shell_code(), Some(0), "its exit code")?;
+    expect(job.starts(), 1, "its starts")?;
+    // While the next job runs, a plugin that repeats itself reports the first end again.
+    let next = harness.run("true").await?;
+    harness.gone(&next).await?;
+    expect(harness.count_gone(&job), 1, "reports of its end")
 }
 
 async fn submit_twice(harness: &mut Harness) -> Result<(), String> {
@@ -230,10 +241,27 @@ async fn cancel_running(harness: &mut Harness) -> Result<(), String> {
 
 async fn cancel_deaf(harness: &mut Harness) -> Result<(), String> {
     harness.open().await?;
-    let job = harness.run_trapping("").await?;
+    // The trial outlives SIGTERM. The second line shows that it had time to react.
+    let job = harness.run_trapping("echo heard; sleep 1; echo stayed").await?;
     expect(harness.cancel(&job, false).await?, true, "`known` in the answer to cancel")?;
     harness.gone(&job).await?;
-    job.wait_for_end().await
+    job.wait_for_end().await?;
+    let output = job.output();
+    expect(output.contains("heard"), true, "SIGTERM received by the trial")?;
+    expect(output.contains("stayed"), true, "a grace period after SIGTERM")
+}
+
+/// Returns the reason why the case could not run.
+async fn agent_killed(harness: &mut Harness) -> Result<Option<&'static str>, String> {
+    harness.open().await?;
+    let job = harness.run_at_gate().await?;
+    if !job.kill_agent() {
+        return Ok(Some("its agents are not processes of this machine"));
+    }
+    let code = harness.gone(&job).await?.exit.shell_code();
+    expect(code == Some(0), false, "success in the report of its end")?;
+    expect(job.starts(), 1, "its starts")?;
+    Ok(None)
 }
 
 async fn cancel_again(harness: &mut Harness) -> Result<(), String> {
@@ -276,7 +304,12 @@ async fn ended_meanwhile(harness: &mut Harness) -> Result<(), String> {
     job.open_gate()?;
     job.wait_for_end().await?;
     harness.open().await?;
-    harness.gone_after_adopt(&job).await.map(drop)
+    let gone = harness.gone_after_adopt(&job).await?;
+    // A process that did not run then may not know the exit code.
+    let is_known_end = matches!(gone.exit.shell_code(), None | Some(0));
+    let is_own_end = matches!(gone.reason, Reason::Exit | Reason::Unknown);
+    expect((is_known_end, is_own_end), (true, true), "its exit code and its reason")?;
+    expect(job.starts(), 1, "its starts")
 }
 
 async fn gone_again(harness: &mut Harness) -> Result<(), String> {
@@ -316,6 +349,10 @@ async fn clean_up(harness: &mut Harness) -> Result<Option<&'static str>, String>
     for job in &jobs {
         job.wait_for_end().await?;
     }
+    expect(harness.listed().await?, 0, "jobs in the list")?;
+    harness.kill().await;
+    harness.open().await?;
+    expect(harness.listed().await?, 0, "jobs in the list after a restart")?;
     Ok(None)
 }
 

@@ -218,6 +218,18 @@ impl Harness {
         }
     }
 
+    /// Returns how often the plugin has reported that a job is gone.
+    pub(super) fn count_gone(&self, job: &Job) -> usize {
+        self.gone.iter().filter(|gone| gone.key == job.key).count()
+    }
+
+    /// Returns the number of jobs that the plugin lists.
+    pub(super) async fn listed(&self) -> Result<usize, String> {
+        let answer = self.ask("list", &json!({})).await?;
+        let jobs = answer["jobs"].as_array().map(Vec::len);
+        jobs.ok_or_else(|| format!("the answer to list is {answer}, without `jobs`"))
+    }
+
     /// Adopts a job that has ended or is about to, and waits for the report of its end.
     pub(super) async fn gone_after_adopt(&mut self, job: &Job) -> Result<Gone, String> {
         let phase = self.adopt(job).await?;

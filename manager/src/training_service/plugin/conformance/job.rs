@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -72,6 +74,19 @@ impl Job {
 
     pub(super) async fn wait_for_start(&self) -> Result<(), String> {
         wait_until(|| self.starts() > 0, "a job was not started").await
+    }
+
+    /// Kills the job's agent. Returns false if the agent is no process of this machine.
+    pub(super) fn kill_agent(&self) -> bool {
+        let lock = std::fs::read_to_string(self.folder.join("spool/lock")).unwrap_or_default();
+        let pid = lock.split_whitespace().next().and_then(|pid| pid.parse::<i32>().ok());
+        // On another machine, or in a container, the number means another process.
+        let is_agent = |pid: &i32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let folder = self.folder.to_string_lossy();
+            String::from_utf8_lossy(&words).contains(&*folder)
+        };
+        pid.filter(is_agent).is_some_and(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok())
     }
 
     /// Returns whether the job's agent has ended.
