@@ -116,6 +116,72 @@ fn a_cut_connection_is_restored_without_loss() {
     assert!(bed.read("one.pids").lines().count() > 1, "the manager did not connect again");
 }
 
+/// A trial that prints numbers, and records each line that it has printed.
+const STREAM: &str = r#"#!/bin/sh
+echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
+number=0
+while [ "$number" -lt 600 ]; do
+  number=$((number + 1))
+  echo "score=$number"
+  echo "score=$number" >>"$BED/printed"
+  sleep 0.01
+done
+"#;
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_connection_that_is_cut_within_a_stream_of_output_loses_no_line() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let search = search(&bed, &[machines.add("one")], 1);
+    bed.script("code/train.sh", STREAM);
+    let running = search.start(&bed);
+    let printed = |lines: usize| {
+        wait_for("the trial to print", BOUND, || {
+            let text = bed.read("printed");
+            (text.lines().count() >= lines).then_some(text)
+        })
+    };
+    printed(100);
+    machines.disconnect("one");
+    printed(400);
+    machines.reconnect("one");
+    let done = Outcome::of(running.finish(BOUND));
+    done.expect_done(1, 0);
+    assert_eq!(started(&bed, 1).len(), 1, "the trial ran twice");
+    let numbers: Vec<Value> = (1..=600).map(|number| json!(number)).collect();
+    assert_eq!(done.trial(0).intermediate, numbers);
+    let mut logs = bed.manager();
+    logs.args(["trial", "logs", "0", "--data-dir"]).arg(bed.data());
+    let stored = bed.start(&mut logs).finish(BOUND).stdout;
+    assert_eq!(String::from_utf8(stored).unwrap(), printed(600));
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_trial_sees_only_its_own_gpus() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let smi = "#!/bin/sh\ncase $1 in *index*) printf '%s, GPU-%s\\n' 0 a 1 b 2 c 3 d ;; esac\n";
+    bed.script("bin/nvidia-smi", smi);
+    let mut machine = machines.add("one");
+    machine["pythonPath"] = json!(bed.path("bin"));
+    machine["gpuIndices"] = json!([1, 3]);
+    let search = search(&bed, &[machine], 2).with("trialGpuNumber", 1);
+    bed.script(
+        "code/train.sh",
+        &format!("{TRAIN}echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\n"),
+    );
+    let running = search.start(&bed);
+    started(&bed, 2);
+    gate.open(2);
+    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+    let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
+    gpus.sort();
+    assert_eq!(gpus, ["1", "3"]);
+}
+
 #[test]
 #[ignore = "needs sshd"]
 fn the_output_of_an_agent_that_cannot_report_is_shown() {
