@@ -129,6 +129,8 @@ pub struct CodeArchive(Arc<Inner>);
 struct Inner {
     directory: PathBuf,
     file: PathBuf,
+    /// A file with secrets, which is not part of the code.
+    private: Option<PathBuf>,
     made: OnceCell<Archive>,
 }
 
@@ -146,14 +148,22 @@ pub struct Archive {
 impl CodeArchive {
     /// Returns the archive of `directory` in `file`, without creating it.
     pub fn new(directory: PathBuf, file: PathBuf) -> Self {
-        Self(Arc::new(Inner { directory, file, made: OnceCell::new() }))
+        Self::without(directory, file, None)
+    }
+
+    /// Returns the archive of `directory` without the file `private`, whose path must be canonical. Diffs are not stored,
+    /// because they could contain text of that file.
+    pub fn without(directory: PathBuf, file: PathBuf, private: Option<PathBuf>) -> Self {
+        Self(Arc::new(Inner { directory, file, private, made: OnceCell::new() }))
     }
 
     /// Returns the archive. Creates it unless an earlier run of the experiment has created it.
     pub async fn get(&self) -> Result<Archive, Error> {
         let make = async || {
-            let (directory, file) = (self.0.directory.clone(), self.0.file.clone());
-            let task = tokio::task::spawn_blocking(move || find_or_make(&directory, &file));
+            let inner = Arc::clone(&self.0);
+            let task = tokio::task::spawn_blocking(move || {
+                find_or_make(&inner.directory, &inner.file, inner.private.as_deref())
+            });
             task.await.unwrap_or_else(|lost| {
                 Err(Error::Write { path: self.0.file.clone(), source: io::Error::other(lost) })
             })
@@ -173,8 +183,10 @@ impl CodeArchive {
             let text = tokio::fs::read(note).await.ok();
             return Ok(text.and_then(|text| serde_json::from_slice(&text).ok()));
         }
-        let tracker = CodeTracker::new(self.0.directory.clone())
-            .keeping_diffs(self.0.file.with_file_name(DIFFS_FOLDER));
+        let mut tracker = CodeTracker::new(self.0.directory.clone());
+        if self.0.private.is_none() {
+            tracker = tracker.keeping_diffs(self.0.file.with_file_name(DIFFS_FOLDER));
+        }
         let failed = |source| Error::Read { path: self.0.directory.clone(), source };
         let version = tracker.read_version_with_git().await.1.map_err(failed)?;
         let text =
@@ -191,7 +203,7 @@ impl CodeArchive {
 
 /// Returns a summary of the archive that `directory` would have, as text for users. Creates nothing.
 pub fn survey(directory: &Path) -> Result<String, Error> {
-    let entries = listing::list(&canonical(directory)?, LIMITS)?;
+    let entries = listing::list(&canonical(directory)?, None, LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
         EntryKind::File(size) => size,
         EntryKind::Directory | EntryKind::Link(_) => 0,
@@ -204,7 +216,7 @@ fn canonical(directory: &Path) -> Result<PathBuf, Error> {
     directory.canonicalize().map_err(|source| Error::Read { path: directory.to_owned(), source })
 }
 
-fn find_or_make(directory: &Path, file: &Path) -> Result<Archive, Error> {
+fn find_or_make(directory: &Path, file: &Path, private: Option<&Path>) -> Result<Archive, Error> {
     let failed = |source| Error::Write { path: file.to_owned(), source };
     match File::open(file) {
         Ok(mut made) => {
@@ -212,14 +224,21 @@ fn find_or_make(directory: &Path, file: &Path) -> Result<Archive, Error> {
             io::copy(&mut made, &mut sink).map_err(failed)?;
             Ok(sink.seal(file))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(directory, file, LIMITS),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make(directory, file, private, LIMITS)
+        }
         Err(error) => Err(failed(error)),
     }
 }
 
-fn make(directory: &Path, file: &Path, limits: CodeLimits) -> Result<Archive, Error> {
+fn make(
+    directory: &Path,
+    file: &Path,
+    private: Option<&Path>,
+    limits: CodeLimits,
+) -> Result<Archive, Error> {
     let root = canonical(directory)?;
-    let entries = listing::list(&root, limits)?;
+    let entries = listing::list(&root, private, limits)?;
     let failed = |source| Error::Write { path: file.to_owned(), source };
     // Written under a temporary name and then moved, so that no reader finds a partial file.
     let folder = file.parent().unwrap_or(Path::new("."));

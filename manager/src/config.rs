@@ -26,6 +26,7 @@ mod openpai;
 mod plugin;
 mod registered;
 mod remote;
+mod secret_file;
 mod section;
 mod service;
 pub mod units;
@@ -35,6 +36,7 @@ mod v1;
 mod tests;
 
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,6 +53,7 @@ use self::location::Places;
 pub use self::notifications::{EventKind, NotificationsSpec, SecretSource, WebhookSpec};
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
+pub use self::secret_file::SecretFile;
 use self::section::Problem;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
@@ -126,6 +129,8 @@ pub struct ExperimentSpec {
     pub notifications: Option<NotificationsSpec>,
     /// The paths of the fields of a file in NNI's first form that have no effect, as in NNI 3.0.
     pub ignored: Vec<String>,
+    /// The experiment file if it contains secrets, which must not go to the trials with the code.
+    pub private_file: Option<PathBuf>,
     /// The whole file in the canonical form that is stored: camelCase, absolute paths, the search space inlined.
     pub canonical: Value,
 }
@@ -193,6 +198,17 @@ impl ExperimentSpec {
             let class_args = &mut self.canonical["tuner"]["classArgs"];
             class_args[CHECKPOINT_FOLDER] = tuner.class_args[CHECKPOINT_FOLDER].clone();
         }
+    }
+
+    /// Returns whether the file contains secrets.
+    pub fn has_secrets(&self) -> bool {
+        !self.clone().take_secrets(Path::new("")).is_empty()
+    }
+
+    /// Replaces the secrets of the file by files in `folder`, which the caller must write.
+    pub fn take_secrets(&mut self, folder: &Path) -> Vec<SecretFile> {
+        let canonical = &mut self.canonical["trainingService"];
+        self.training_service.section_mut().take_secrets(folder, canonical)
     }
 
     /// Returns the variables of the manager's environment that hold secrets. No trial and no algorithm receives them.
@@ -284,7 +300,14 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     if let Some(problem) = foreign::recognise(&document) {
         return Err(fault(problem));
     }
-    check_any_form(document, Base::requiring_files(&base)).map_err(|problems| {
+    let is_exposed = file.metadata().is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+    let requiring = Base::requiring_files(&base);
+    let base = if is_exposed { requiring.exposed_in(file) } else { requiring };
+    let checked = check_any_form(document, base).map(|spec| {
+        let private_file = std::fs::canonicalize(file).ok().filter(|_| spec.has_secrets());
+        ExperimentSpec { private_file, ..spec }
+    });
+    checked.map_err(|problems| {
         let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::each).collect();
         locate(&mut problems, &bytes);
         Problem::all_in_file(problems, file)

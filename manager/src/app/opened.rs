@@ -1,18 +1,18 @@
 //! The record of a new or resumed experiment, and the checks that precede its first change.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
 use super::{Error, Finished, Settings, reach, restored};
-use crate::config::{self, ExperimentSpec};
+use crate::config::{self, ExperimentSpec, SecretFile};
 use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
 use crate::training_service::platform::{CheckContext, CheckedPlatform, platform};
 use crate::util::clock::Clock;
-use crate::util::files::private_folder;
+use crate::util::files::{private_folder, write_file};
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
@@ -50,15 +50,18 @@ impl Opened {
         settings: &Settings,
         id: &ExperimentId,
         dir: &ExperimentDir,
-        spec: ExperimentSpec,
+        mut spec: ExperimentSpec,
         clock: &dyn Clock,
     ) -> Result<Self, Error> {
+        // From here on, the specification names files instead of secrets, so that no secret is stored.
+        let secrets = spec.take_secrets(&absolute(dir.passwords()));
         let checked = check(settings, id, &spec, true).await?;
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
         private_folder(dir.path()).map_err(|source| {
             // Names the data directory, because the user can choose another one.
             Error::DataDir { path: settings.data_dir.clone(), source }
         })?;
+        write_secrets(&secrets)?;
         let store = Store::open(&dir.database())?;
         let (spec, seed) = record(&store, id, dir, spec, clock).await?;
         Ok(Self { checked, listener, store, spec, seed })
@@ -98,6 +101,21 @@ impl Opened {
         restored::announce(&store, dir).await?;
         Ok(Self { checked, listener, store, spec, seed })
     }
+}
+
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// Writes secrets of the experiment file into files that only their owner can read.
+fn write_secrets(secrets: &[SecretFile]) -> Result<(), Error> {
+    for SecretFile { path, text } in secrets {
+        let folder = path.parent().unwrap_or(path);
+        let written = private_folder(folder)
+            .and_then(|()| write_file(path, 0o600, &format!("{}\n", text.reveal())));
+        written.map_err(|source| Error::DataDir { path: path.clone(), source })?;
+    }
+    Ok(())
 }
 
 /// Checks that the experiment's trials can run.

@@ -125,8 +125,8 @@ impl Parts<'_> {
             let listener = bind(settings, checked, port).await?;
             server.serve(listener, None, api::legacy::router(&intake));
         }
-        let archive =
-            CodeArchive::new(self.spec.trial_code_directory.clone(), self.dir.code_archive());
+        let (directory, file) = (self.spec.trial_code_directory.clone(), self.dir.code_archive());
+        let archive = CodeArchive::without(directory, file, self.spec.private_file.clone());
         let code = code_source(self.spec, &archive, self.dir.code_diffs()).await?;
         record_packages(self.spec, self.dir).await;
         let advertise =

@@ -28,6 +28,7 @@ use crate::app::{self, NniFiles, Running, Settings, What};
 use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
+use crate::view::without_secrets;
 
 /// The maximum time until the client gets the answer to its experiment; the client gives up after 20 s. If the start
 /// fails later, the client sees that in the status.
@@ -185,7 +186,13 @@ impl NniSession {
                 if !spec.training_service.section().is_elsewhere() {
                     settings.port = 0;
                 }
-                (Some(What::NewAs(id.clone(), Box::new(spec))), Some(configuration))
+                // NNI's files contain what its client sent.
+                let posted = if spec.has_secrets() {
+                    without_secrets(&configuration)
+                } else {
+                    configuration
+                };
+                (Some(What::NewAs(id.clone(), Box::new(spec))), Some(posted))
             }
         };
         Ok((what, settings, NniFiles::new(&home(), data_dir, id, posted)))

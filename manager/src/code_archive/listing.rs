@@ -56,8 +56,12 @@ pub(super) fn walk(root: &Path) -> ignore::Walk {
         .build()
 }
 
-/// Lists the directory `root`, which must be canonical.
-pub(super) fn list(root: &Path, limits: CodeLimits) -> Result<Vec<Entry>, Error> {
+/// Lists the directory `root` without the file `private`. Both paths must be canonical.
+pub(super) fn list(
+    root: &Path,
+    private: Option<&Path>,
+    limits: CodeLimits,
+) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     for found in walk(root) {
         let found = found.map_err(|source| Error::List { root: root.to_owned(), source })?;
@@ -66,7 +70,7 @@ pub(super) fn list(root: &Path, limits: CodeLimits) -> Result<Vec<Entry>, Error>
         }
         let path = found.path();
         let name = path.strip_prefix(root).unwrap_or(path).to_owned();
-        if name.as_os_str().is_empty() {
+        if name.as_os_str().is_empty() || private == Some(path) {
             continue;
         }
         let metadata =

@@ -8,17 +8,29 @@ use std::path::Path;
 pub(super) struct Base<'a> {
     pub(super) folder: &'a Path,
     requires_files: bool,
+    /// The experiment file, if other users can read it.
+    exposed_file: Option<&'a Path>,
 }
 
 impl<'a> Base<'a> {
     /// Returns the base of an experiment whose files must exist.
     pub(super) fn requiring_files(folder: &'a Path) -> Self {
-        Self { folder, requires_files: true }
+        Self { folder, requires_files: true, exposed_file: None }
     }
 
     /// Returns the base of a stored experiment, whose paths are absolute and whose files need not exist any more.
     pub(super) fn stored() -> Self {
-        Self { folder: Path::new("/"), requires_files: false }
+        Self { folder: Path::new("/"), requires_files: false, exposed_file: None }
+    }
+
+    /// Returns the base of an experiment in a file that other users can read.
+    pub(super) fn exposed_in(self, file: &'a Path) -> Self {
+        Self { exposed_file: Some(file), ..self }
+    }
+
+    /// Returns the experiment file, if other users can read it.
+    pub(super) fn exposed_file(self) -> Option<&'a Path> {
+        self.exposed_file
     }
 
     /// Returns whether a directory that must exist is missing.

@@ -88,6 +88,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     let tags = labels::tags(&mut top)?;
     check_commands(service.commands, &chosen.tuner, &search_space)?;
     Ok(ExperimentSpec {
+        private_file: None,
         name,
         search_space,
         trial_command: service.command,

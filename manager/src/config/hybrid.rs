@@ -3,12 +3,14 @@
 //! Each part is a complete section, and may limit its concurrent trials. Trials are the same on every part. The parts
 //! share the command and the code, and if one of them runs copies of the code, all do.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::TrainingServiceSpec;
 use super::inherited::{ALWAYS_COPIED, Service, ServiceSection};
+use super::secret_file::SecretFile;
 use super::section::Problem;
 use crate::util::nearest::folded;
 
@@ -78,6 +80,15 @@ impl ServiceSection for HybridSpec {
             return Err(ALWAYS_COPIED);
         }
         self.set_local_snapshot(wanted)
+    }
+
+    fn take_secrets(&mut self, folder: &Path, canonical: &mut Value) -> Vec<SecretFile> {
+        let mut taken = Vec::new();
+        for (number, part) in self.parts.iter_mut().enumerate() {
+            let (folder, canonical) = (folder.join(number.to_string()), &mut canonical[number]);
+            taken.extend(part.spec.section_mut().take_secrets(&folder, canonical));
+        }
+        taken
     }
 
     fn limit_start_up(&mut self, limit: Duration) {

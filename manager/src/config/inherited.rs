@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::TrainingServiceSpec;
 use super::base::Base;
+use super::secret_file::SecretFile;
 use super::section::{Problem, Section, Shared};
 
 /// The common interface of the sections of all services. The defaults are those of a service whose trials run on other
@@ -44,6 +45,12 @@ pub trait ServiceSection {
     /// The service does not support the value. The text is the reason, and follows the field's name in the message.
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         if wanted == self.needs_code() { Ok(()) } else { Err(ALWAYS_COPIED) }
+    }
+
+    /// Replaces the secrets of the section, whose canonical form is `canonical`, by files in `folder`. Returns the files,
+    /// which the caller must write.
+    fn take_secrets(&mut self, _folder: &Path, _canonical: &mut Value) -> Vec<SecretFile> {
+        Vec::new()
     }
 
     /// Reduces the time limit for a trial's start to `limit`.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::TrainingServiceSpec;
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
+use super::secret_file::{PrivateText, SecretFile};
 use super::section::{Problem, Section, Shared};
 
 /// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
@@ -62,6 +63,15 @@ pub struct RemoteSpec {
 }
 
 impl ServiceSection for RemoteSpec {
+    fn take_secrets(&mut self, folder: &Path, canonical: &mut Value) -> Vec<SecretFile> {
+        let taken = MachineSpec::take_secrets(&mut self.machines, folder);
+        let record = |(number, field, file): (usize, &'static str, SecretFile)| {
+            canonical["machineList"][number][field] = file.path.to_string_lossy().into();
+            file
+        };
+        taken.into_iter().map(record).collect()
+    }
+
     fn advertise(&self) -> Option<&str> {
         self.advertise.as_deref()
     }
@@ -80,6 +90,12 @@ pub struct MachineSpec {
     pub user: Option<String>,
     /// The key file. `None`: the keys and the agent of the SSH configuration.
     pub key_file: Option<PathBuf>,
+    /// `password`, until it is in a file.
+    #[serde(skip)]
+    pub password: Option<PrivateText>,
+    /// `sshPassphrase`, until it is in a file.
+    #[serde(skip)]
+    pub passphrase: Option<PrivateText>,
     /// `passwordFile`: the file with the password, which only its owner can read.
     pub password_file: Option<PathBuf>,
     /// `sshPassphraseFile`: the file with the key's passphrase, which only its owner can read.
@@ -113,6 +129,8 @@ impl MachineSpec {
             port: None,
             user: None,
             key_file: None,
+            password: None,
+            passphrase: None,
             password_file: None,
             passphrase_file: None,
             strict: false,
@@ -125,6 +143,30 @@ impl MachineSpec {
             max_trial_number: None,
             python_path: None,
         }
+    }
+
+    /// Replaces the secrets of machines by files in `folder`, which the caller must write. Returns the files, each with
+    /// the position of its machine and the field that names it.
+    pub fn take_secrets(
+        machines: &mut [Self],
+        folder: &Path,
+    ) -> Vec<(usize, &'static str, SecretFile)> {
+        let mut taken = Vec::new();
+        for (number, machine) in machines.iter_mut().enumerate() {
+            let Self { password, password_file, passphrase, passphrase_file, .. } = machine;
+            let secrets = [
+                ("passwordFile", password, password_file),
+                ("sshPassphraseFile", passphrase, passphrase_file),
+            ];
+            for (field, text, file) in secrets {
+                if let Some(text) = text.take() {
+                    let path = folder.join(format!("{number}-{field}"));
+                    *file = Some(path.clone());
+                    taken.push((number, field, SecretFile { path, text }));
+                }
+            }
+        }
+        taken
     }
 }
 
@@ -197,7 +239,8 @@ fn machine(
     base: Base<'_>,
 ) -> Result<(MachineSpec, Map<String, Value>), Problem> {
     let mut section = Section::open(path, value, &MACHINE)?;
-    refuse_secrets(&mut section)?;
+    let password = secret(&mut section, "password", base)?;
+    let passphrase = secret(&mut section, "sshPassphrase", base)?;
     let host = word(&mut section, "host")?;
     let host =
         host.ok_or_else(|| section.fault("host", "is missing; for example gpu1.example.org"))?;
@@ -234,6 +277,8 @@ fn machine(
         port,
         user,
         key_file: key,
+        password,
+        passphrase,
         password_file,
         passphrase_file,
         strict,
@@ -249,18 +294,27 @@ fn machine(
     Ok((machine, section.into_canonical()))
 }
 
-/// Refuses secrets in the experiment file, because other users may read it and the manager stores it.
-fn refuse_secrets(section: &mut Section) -> Result<(), Problem> {
-    for secret in ["password", "sshPassphrase"] {
-        if section.unrecorded_string(secret)?.is_some() {
+/// Reads a secret. The experiment file may only contain one if other users cannot read the file.
+fn secret(
+    section: &mut Section,
+    name: &str,
+    base: Base<'_>,
+) -> Result<Option<PrivateText>, Problem> {
+    let Some(text) = section.unrecorded_string(name)? else { return Ok(None) };
+    let file = format!("{name}File");
+    if section.peek(&file).is_some() {
+        return Err(section.fault(&file, format!("is given besides `{name}`; keep one of them")));
+    }
+    match base.exposed_file() {
+        None => Ok(Some(PrivateText::new(text))),
+        Some(exposed) => {
             let problem = format!(
-                "a secret does not belong into this file; write it into a file of its own, `chmod 600` that, and name it in \
-                 `{secret}File`, or use a key and ssh-agent"
+                "other users can read this secret; run `chmod 600 {}`, or name a file of its own in `{file}`",
+                exposed.display()
             );
-            return Err(section.fault(secret, problem));
+            Err(section.fault(name, problem))
         }
     }
-    Ok(())
 }
 
 /// Reads the path of a file with a secret, which only its owner may be able to read.

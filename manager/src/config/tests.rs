@@ -225,7 +225,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trainingService": {"platform": "local", "n_jobs": 2}}), "trainingService.n_jobs: unknown field; allowed: "),
         (json!({"objective": ""}),                    "objective: must not be empty"),
         (json!({"objective": ["loss"]}),              "objective: expected a string, found a list; several objectives belong in `objectives`"),
-        (machine(json!({"password": "p"})),           "trainingService.machineList[0].password: a secret does not belong into this file; "),
+        (machine(json!({"password": "p"})),           "trainingService.machineList[0].password: other users can read this secret; run `chmod 600 "),
         (machine(json!({"maxTrialNumber": 0})),       "trainingService.machineList[0].maxTrialNumber: expected an integer of at least 1"),
         (json!({"trainingService": {"platform": "remote", "machineList": [{"host": "h"}], "machinePatience": "soon"}}), "trainingService.machinePatience: expected a duration such as "),
     ];

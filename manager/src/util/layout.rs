@@ -112,6 +112,11 @@ impl ExperimentDir {
         self.0.join("view.url")
     }
 
+    /// Returns the path of the folder of the passwords and passphrases that the experiment file contained.
+    pub fn passwords(&self) -> PathBuf {
+        self.0.join("passwords")
+    }
+
     /// Returns the path of the secret from which the tokens of the experiment's trials are derived. Only its owner can
     /// read the file.
     pub fn secret(&self) -> PathBuf {

@@ -614,6 +614,83 @@ fn a_passphrase_file_must_be_private() {
     expect_whole(&bed, &search.run(&bed), 1);
 }
 
+/// Returns the files below a folder that contain a text.
+fn files_with(folder: &std::path::Path, text: &str) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if kind.is_file() {
+            let bytes = fs::read(&path).unwrap();
+            let has_text = bytes.windows(text.len()).any(|piece| piece == text.as_bytes());
+            found.extend(has_text.then_some(path));
+        }
+    }
+    found
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_secret_of_a_private_experiment_file_is_only_in_a_file_of_its_own() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let secret = "correct horse battery";
+    let mut keygen = std::process::Command::new("ssh-keygen");
+    keygen.args(["-q", "-p", "-N", secret, "-f"]).arg(bed.path("id"));
+    assert!(keygen.status().unwrap().success());
+    let mut machine = machines.add("one");
+    machine["sshPassphrase"] = json!(secret);
+    let search = search(&bed, &[machine], 1).with("trialCodeDirectory", ".");
+    // The code directory contains the file, as in NNI's examples.
+    let file = bed.path("code/experiment.json");
+    fs::copy(search.write(&bed), &file).unwrap();
+    let run = |word: &str, mode: u32| {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = bed.manager();
+        command.arg(word).arg(&file).arg("--data-dir").arg(bed.data()).args(["--port", "0"]);
+        bed.start(&mut command)
+    };
+    let refused = run("run", 0o644).finish(BOUND);
+    let advice = format!("run `chmod 600 {}`", file.display());
+    assert!(
+        refused.stderr.contains(&advice) && !refused.stderr.contains(secret),
+        "{}",
+        refused.stderr
+    );
+    let doctor = run("doctor", 0o600).finish(BOUND);
+    assert_eq!(doctor.code, Some(0), "{}", String::from_utf8_lossy(&doctor.stdout));
+    let running = run("run", 0o600);
+    started(&bed, 1);
+    for (_, words) in bed.processes() {
+        assert!(!words.contains(secret), "{words}");
+    }
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    gate.open(1);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let done = Outcome::of_resume(&bed, id.to_str().unwrap());
+    expect_whole(&bed, &done, 1);
+    let own = bed.data().join(&id).join("passwords/0-sshPassphraseFile");
+    assert_eq!(files_with(&bed.data(), secret), std::slice::from_ref(&own));
+    assert_eq!(files_with(&bed.path("one"), secret), [""; 0].map(std::path::PathBuf::from));
+    assert_eq!(fs::metadata(own).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!done.stderr.contains(secret), "{}", done.stderr);
+    let mut show = bed.manager();
+    show.args(["experiment", "show", "--output", "json"])
+        .arg(&id)
+        .arg("--data-dir")
+        .arg(bed.data());
+    let shown = bed.start(&mut show).finish(BOUND);
+    assert!(!String::from_utf8(shown.stdout).unwrap().contains(secret));
+    // The agent unpacks the code for each trial.
+    let trials = fs::read_dir(bed.path("one").join(&id).join("trials")).unwrap().flatten();
+    for trial in trials {
+        assert!(!trial.path().join("code/experiment.json").exists(), "the code contains the file");
+    }
+}
+
 #[test]
 #[ignore = "needs sshd"]
 fn doctor_checks_each_machine_and_leaves_no_files() {

@@ -3,6 +3,61 @@
 use super::*;
 
 #[test]
+fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("experiment.yml");
+    let write = |service: &Value, mode: u32| {
+        std::fs::write(&file, with(&json!({"trainingService": service})).to_string()).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        load(&file).map_err(|error| error.to_string())
+    };
+    let machine = json!({"host": "h", "password": "pw", "sshPassphrase": "pp"});
+    let remote =
+        |machine: &Value| json!({"platform": "remote", "machineList": [{"host": "g"}, machine]});
+    let mut spec = write(&remote(&machine), 0o600).unwrap();
+    assert_eq!(spec.private_file, Some(file.canonicalize().unwrap()));
+    let taken = spec.take_secrets(Path::new("/e/passwords"));
+    let taken: Vec<_> =
+        taken.iter().map(|file| (file.path.to_str().unwrap(), file.text.reveal())).collect();
+    let files = ["/e/passwords/1-passwordFile", "/e/passwords/1-sshPassphraseFile"];
+    assert_eq!(taken, [(files[0], "pw"), (files[1], "pp")]);
+    let recorded = &spec.canonical["trainingService"]["machineList"][1];
+    assert_eq!(
+        *recorded,
+        json!({
+            "host": "h", "passwordFile": files[0], "sshPassphraseFile": files[1], "knownHosts": recorded["knownHosts"],
+            "useActiveGpu": false, "maxTrialNumberPerGpu": 1, "name": "h",
+        })
+    );
+    assert!(!format!("{spec:?}").contains("pw"), "no message shows the secret");
+    let parts = json!([{"platform": "local"}, remote(&machine)]);
+    let mut spec = write(&parts, 0o600).unwrap();
+    assert_eq!(spec.take_secrets(Path::new("/e"))[0].path, Path::new("/e/1/1-passwordFile"));
+    assert_eq!(write(&remote(&json!({"host": "h"})), 0o644).unwrap().private_file, None);
+
+    let field = "trainingService.machineList[1]";
+    let chmod = format!(
+        "{field}.password: other users can read this secret; run `chmod 600 {}`",
+        file.display()
+    );
+    for mode in [0o640, 0o604, 0o644] {
+        let refused = write(&remote(&machine), mode).unwrap_err();
+        assert!(refused.contains(&chmod), "{refused}");
+    }
+    let both = remote(&json!({"host": "h", "password": "pw", "passwordFile": "x"}));
+    let refused = write(&both, 0o600).unwrap_err();
+    assert!(
+        refused.contains(&format!("{field}.passwordFile: is given besides `password`")),
+        "{refused}"
+    );
+    let posted = from_client(with(&json!({
+        "trainingService": remote(&json!({"host": "h", "password": "pw"})), "trialCodeDirectory": "/",
+    })));
+    assert_eq!(posted.unwrap().take_secrets(Path::new("/e")).len(), 1);
+}
+
+#[test]
 fn a_missing_file_is_reported_with_its_field() {
     let own = |section: &str| json!({section: {"className": "m.C", "codeDirectory": "none"}});
     let remote =

@@ -15,6 +15,7 @@ use super::shell::{
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
+use crate::util::files::write_file;
 
 /// The least free space of a machine, which must suffice for an agent, the code, and the trials' files.
 const LEAST_SPACE_MIB: u64 = 200;
@@ -49,6 +50,13 @@ pub(super) async fn examine(
             return vec![finding("/tmp", Err(format!("cannot create a folder: {error}")))];
         }
     };
+    let mut machines = machines.to_vec();
+    for (_, _, secret) in MachineSpec::take_secrets(&mut machines, sockets.path()) {
+        if let Err(error) = write_file(&secret.path, 0o600, &format!("{}\n", secret.text.reveal()))
+        {
+            return vec![finding("/tmp", Err(format!("cannot write a secret: {error}")))];
+        }
+    }
     let found = machines.iter().enumerate().map(|(number, machine)| {
         let ssh = Ssh::new(machine, sockets.path(), number);
         let sockets = &sockets;

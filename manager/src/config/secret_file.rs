@@ -1,0 +1,35 @@
+//! PURE: secrets of the experiment file, each with the file of its own that it belongs into.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A password or a passphrase. It is never stored or shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PrivateText(String);
+
+impl PrivateText {
+    /// Creates an instance.
+    pub(super) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Returns the text, for the file that `ssh` gets it from.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PrivateText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateText")
+    }
+}
+
+/// A secret of the experiment file, and the file of its own that it belongs into.
+#[derive(Debug)]
+pub struct SecretFile {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: PrivateText,
+}
