@@ -110,12 +110,11 @@ impl Progress {
     /// Adds the trials of earlier managers.
     pub(super) fn restore(&mut self, snapshot: &Snapshot) {
         for trial in &snapshot.trials {
-            match trial.state {
-                JobState::Running | JobState::Lost => drop(self.running.insert(trial.id.clone())),
-                // A trial that its platform interrupted runs again.
-                JobState::SysCanceled => {}
-                state if state.is_final() => drop(self.ended.insert(trial.id.clone(), state)),
-                _ => {}
+            // A trial that its platform interrupted runs again.
+            if trial.state.is_final() && trial.state != JobState::SysCanceled {
+                self.ended.insert(trial.id.clone(), trial.state);
+            } else if matches!(trial.state, JobState::Running | JobState::Lost) {
+                self.running.insert(trial.id.clone());
             }
         }
         let steps = view::improvements(snapshot, self.spec.optimize_mode);

@@ -218,7 +218,17 @@ fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), Unknown>
         Column::Named(name) if !has_parameter(name) && !has_metric(name) => {
             Err(Unknown::Column(name.clone()))
         }
-        _ => Ok(()),
+        Column::Sequence
+        | Column::Id
+        | Column::State
+        | Column::Final
+        | Column::Latest
+        | Column::Started
+        | Column::Ended
+        | Column::Duration
+        | Column::Parameter(_)
+        | Column::Metric(_)
+        | Column::Named(_) => Ok(()),
     }
 }
 

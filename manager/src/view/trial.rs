@@ -194,9 +194,9 @@ fn metrics_of(finals: &[Metric], latest: &[Metric]) -> BTreeMap<String, Value> {
         }
     };
     for metric in finals.iter().chain(latest) {
-        match metric.value.as_json() {
-            Value::Object(members) => members.iter().for_each(|(name, value)| add(name, value)),
-            value => add(&metric.name, value),
+        match metric.value.as_json().as_object() {
+            Some(members) => members.iter().for_each(|(name, value)| add(name, value)),
+            None => add(&metric.name, metric.value.as_json()),
         }
     }
     values

@@ -165,17 +165,14 @@ impl Controls {
             let is_confirmed = key == Key::Char('y');
             return if is_confirmed { KeyEffect::Change(change, trial) } else { KeyEffect::Draw };
         }
-        match key {
-            Key::Char('q' | 'Q') => return KeyEffect::Quit,
-            Key::Char('?' | 'h') => return self.toggle_pane(Pane::Help),
-            Key::Escape => return self.toggle_pane(Pane::Trials),
-            _ => {}
-        }
         if matches!(self.pane, Pane::Text { .. }) && self.text.press(key) {
             return KeyEffect::Draw;
         }
         let page = self.visible.max(1);
         match key {
+            Key::Char('q' | 'Q') => KeyEffect::Quit,
+            Key::Char('?' | 'h') => self.toggle_pane(Pane::Help),
+            Key::Escape => self.toggle_pane(Pane::Trials),
             Key::Char('/') => self.begin_to_type(),
             Key::Char('s') => {
                 self.order = (self.order + 1) % ORDERS.len();
@@ -197,7 +194,7 @@ impl Controls {
             Key::PageUp => self.select(list, |at| at.saturating_sub(page)),
             Key::Home | Key::Char('g') => self.select(list, |_| 0),
             Key::End | Key::Char('G') => self.select(list, |_| usize::MAX),
-            Key::Backspace | Key::Char(_) | Key::Interrupt | Key::Escape => KeyEffect::Draw,
+            Key::Backspace | Key::Char(_) | Key::Interrupt => KeyEffect::Draw,
         }
     }
 
@@ -259,8 +256,8 @@ impl Controls {
         match &self.pane {
             Pane::Text { trial, .. } => Some(trial.clone()),
             Pane::Trials | Pane::Help => {
-                let last = list.ids.len().saturating_sub(1);
-                list.ids.get(self.row.unwrap_or(self.first).min(last)).cloned()
+                let lowest = list.ids.len().saturating_sub(1);
+                list.ids.get(self.row.unwrap_or(self.first).min(lowest)).cloned()
             }
         }
     }
@@ -271,12 +268,12 @@ impl Controls {
     }
 
     fn select(&mut self, list: List<'_>, to: impl Fn(usize) -> usize) -> KeyEffect {
-        let last = list.total.saturating_sub(1);
+        let lowest = list.total.saturating_sub(1);
         let row = match self.row {
-            Some(row) => to(row).min(last),
+            Some(row) => to(row).min(lowest),
             // The first key selects the first visible row, unless it moves to an end.
-            None if to(0) == usize::MAX => last,
-            None => self.first.min(last),
+            None if to(0) == usize::MAX => lowest,
+            None => self.first.min(lowest),
         };
         self.row = Some(row);
         self.selected = list.ids.get(row).cloned();
@@ -339,7 +336,8 @@ impl Controls {
             Key::Escape => return KeyEffect::Draw,
             Key::Backspace => drop(typed.pop()),
             Key::Char(letter) => typed.push(letter),
-            _ => {}
+            Key::Up | Key::Down | Key::PageUp | Key::PageDown => {}
+            Key::Home | Key::End | Key::Interrupt => {}
         }
         self.typed = Some((input, typed));
         KeyEffect::Draw

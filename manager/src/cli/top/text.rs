@@ -60,7 +60,9 @@ impl TextView {
                     Direction::Down => self.below.saturating_sub(1),
                 }
             }
-            _ => return false,
+            Key::Interrupt | Key::Enter | Key::Escape | Key::Backspace | Key::Char(_) => {
+                return false;
+            }
         };
         true
     }
