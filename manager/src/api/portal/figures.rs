@@ -64,7 +64,8 @@ impl Axis {
             return shown.map(|(name, at)| (f64::from(at), name.clone())).collect();
         }
         if !self.is_log {
-            return marks(low, high).into_iter().map(|at| (at, words::number(at))).collect();
+            // A sum with 0 is never the negative zero.
+            return marks(low, high).into_iter().map(|at| (at, words::number(at + 0.0))).collect();
         }
         let powers = marks(low, high).into_iter().filter(|at| at.fract() == 0.0);
         let powers: Vec<_> = powers.map(|at| (at, words::number(10_f64.powf(at)))).collect();
@@ -90,7 +91,7 @@ pub(super) struct Marks {
     /// The name in the legend.
     pub(super) name: String,
     pub(super) shape: Shape,
-    /// The positions. The vertical position of a trial without a result is `None`: the bottom of the plot.
+    /// The positions. The vertical position `None` is the bottom of the plot.
     pub(super) points: Vec<(f64, Option<f64>)>,
     /// The number of trials of this kind, of which `points` may be only a part.
     pub(super) count: usize,
@@ -198,8 +199,8 @@ impl Figure {
 
     fn mark(&self, shape: Shape, (x, y): (f64, Option<f64>), across: &Scale, up: &Scale) -> Markup {
         let x = format!("{:.2}%", across.share(self.across.scaled(x)) * 100.0);
-        let share = y.map_or(0.0, |y| up.share(self.up.scaled(y)));
-        let y = format!("{:.1}", BOTTOM - share * (BOTTOM - TOP));
+        let height = y.map_or(0.0, |y| up.share(self.up.scaled(y)));
+        let y = format!("{:.1}", BOTTOM - height * (BOTTOM - TOP));
         html! {
             @match shape {
                 Shape::Succeeded => circle.succeeded cx=(x) cy=(y) r="3" {},
@@ -266,6 +267,15 @@ mod tests {
         assert!(!shown.contains("NaN") && !shown.contains("style="), "{shown}");
         let none = Figure { marks: Vec::new(), curves: Vec::new(), ..figure }.render();
         assert!(none.into_string().contains("no numeric result"));
+    }
+
+    #[test]
+    fn the_mark_of_zero_has_no_sign() {
+        let labels = Axis::of_numbers("x").labels(-0.4, 2.1).into_iter();
+        assert_eq!(
+            labels.map(|(_, label)| label).collect::<Vec<_>>(),
+            ["0", "0.5", "1", "1.5", "2"]
+        );
     }
 
     #[test]

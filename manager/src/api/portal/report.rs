@@ -196,7 +196,10 @@ impl Report<'_> {
         let kind = |name: &str, shape, is_kind: &dyn Fn(&TrialSummary) -> bool| {
             let trials = self.snapshot.trials.iter().filter(|trial| is_kind(trial));
             let points: Vec<_> = trials
-                .filter_map(|trial| Some((across(trial)?, number(trial))))
+                // The last step of a failed trial says little about its parameters.
+                .filter_map(|trial| {
+                    Some((across(trial)?, number(trial).filter(|_| shape != Shape::Failed)))
+                })
                 .filter(|(_, y)| shape == Shape::Failed || y.is_some())
                 .collect();
             let count = points.len();
@@ -234,7 +237,7 @@ impl Report<'_> {
         html! {
             (figure.render())
             p.hint {
-                "Vertical: " (figure.up.name) ". A trial without a result is at the bottom."
+                "Vertical: " (figure.up.name) ". Failed trials are at the bottom."
                 @if left_out { " Not all trials are drawn." }
             }
         }
@@ -251,7 +254,6 @@ impl Report<'_> {
         let panel = |parameter: &ParameterAxis| {
             let across = Axis::of_parameter(parameter);
             let place = |trial: &TrialSummary| {
-                number(trial)?;
                 let flat = view::flat(&trial.parameters);
                 let value = flat.into_iter().find(|(name, _)| *name == parameter.name)?.1;
                 across.place(value)
