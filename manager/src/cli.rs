@@ -29,6 +29,7 @@ mod man;
 mod nni_node;
 mod open;
 mod out;
+mod plain_text;
 mod progress;
 mod report;
 mod run;
@@ -402,7 +403,7 @@ fn start_log() {
         .with(Targets::new().with_default(libraries).with_target("trial_manager", level))
         .init();
     if known.is_none() && !wanted.is_empty() {
-        let wanted = progress::printable(&wanted);
+        let wanted = plain_text::printable(&wanted);
         tracing::warn!(
             "TRIAL_MANAGER_LOG is `{wanted}`; allowed: error, warn, info, debug, trace. The level is warn"
         );
@@ -535,7 +536,7 @@ fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
 fn print_error(error: &dyn std::error::Error) {
     // The message may quote a file or a remote manager, and so contain control characters.
     let lines: Vec<_> =
-        crate::util::errors::chain(error).lines().map(progress::printable).collect();
+        crate::util::errors::chain(error).lines().map(plain_text::printable).collect();
     eprintln!("trial-manager: {}", lines.join("\n"));
 }
 

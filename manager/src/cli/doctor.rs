@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::ask::{Error, Format};
 use super::out::print;
-use super::progress::printable;
+use super::plain_text::printable;
 use super::run::settings;
 use super::signals::Signals;
 use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, print_error};

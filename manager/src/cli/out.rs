@@ -8,7 +8,7 @@ use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use super::ask::{Error, Format};
-use super::progress::printable;
+use super::plain_text::printable;
 use super::table::columns::TextStyle;
 use crate::view;
 

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
 use super::out::{stderr_link, stderr_width};
+use super::plain_text::printable;
 use super::table;
 use crate::app::Running;
 use crate::config::ExperimentSpec;
@@ -19,7 +20,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
-use crate::view::{self, Snapshot, pareto, turns_writing};
+use crate::view::{self, Snapshot, pareto};
 
 mod line;
 
@@ -295,11 +296,6 @@ impl Progress {
     }
 }
 
-/// Returns a number of things in words, such as `3 trials`.
-pub(super) fn counted(number: usize, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
 /// Returns the drawback of a succeeded trial's final result, if it has one.
 pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
@@ -344,12 +340,6 @@ pub(super) fn tail(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(LAST_LINES);
     lines.into_iter().skip(from)
-}
-
-/// Replaces control characters and direction marks, because a trial's output must not control the terminal.
-pub(super) fn printable(text: &str) -> String {
-    let is_control = |c: char| c.is_control() && c != '\t' || turns_writing(c);
-    text.chars().map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

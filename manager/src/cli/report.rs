@@ -5,7 +5,7 @@ use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
 
 use super::ask::{Error, Format};
 use super::out::{text_style, write_stdout};
-use super::progress::{counted, printable};
+use super::plain_text::{counted, printable};
 use super::table::columns::{Columns, Fit, TextStyle};
 use super::table::{
     brief, cell, columns, counting, duration, heading, more, parameter, result_name,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::progress::{counted, printable};
+use super::plain_text::{counted, printable};
 use crate::view;
 use columns::{Columns, Fit, TextStyle};
 

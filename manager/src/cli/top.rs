@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthChar as _;
 use super::ask::{Error, ExperimentArgs};
 use super::open::start_browser_at;
 use super::out::{text_style, write_stdout};
-use super::progress::{counted, printable};
+use super::plain_text::{counted, printable};
 use super::screen::{Screen, ScreenAction, Size};
 use super::signals::Signals;
 use super::spark::CURVE;

@@ -11,7 +11,7 @@ use super::ask::pages::{all_metrics, find_trials, origins};
 use super::ask::{Error, ExperimentArgs, Format, OutputArgs};
 use super::experiment::exit_code;
 use super::out::{print, text_style, write_stdout};
-use super::progress::{counted, printable};
+use super::plain_text::{counted, printable};
 use super::table::columns::TextStyle;
 use super::{follow, integer, print_error, table};
 use crate::api::client::{self, Client};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use trial_protocol::MetricValue;
 
 use crate::app::{self, Running, Settings, What};
-use crate::cli::progress::{brief, counted, drawback, tail};
+use crate::cli::plain_text::counted;
+use crate::cli::progress::{brief, drawback, tail};
 use crate::cli::signals::Signals;
 use crate::config::ExperimentSpec;
 use crate::experiment::ending::End;

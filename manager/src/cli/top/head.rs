@@ -4,7 +4,7 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cli::progress::printable;
+use crate::cli::plain_text::printable;
 use crate::cli::spark::{bar, spark};
 use crate::cli::table::columns::TextStyle;
 use crate::cli::table::{estimate, heading, parameter_cells, result_text, shorten, text};

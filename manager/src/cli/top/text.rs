@@ -1,6 +1,6 @@
 //! PURE: a text that may be longer than the screen, such as a trial's output: scrolling and search.
 
-use crate::cli::progress::printable;
+use crate::cli::plain_text::printable;
 use crate::cli::screen::Key;
 use crate::cli::table::columns::TextStyle;
 
