@@ -369,7 +369,7 @@ fn a_careless_plugin_fails_the_conformance_scenario() {
         ("Processes.stop = lambda self, handle, job, force: os.kill(int(handle), signal.SIGKILL) if agent_lives(job.folder) else None",
          "ignores SIGTERM", "FAIL  kills a stopped job that ignores SIGTERM: SIGTERM received by the trial: false instead of true"),
         ("Processes.look = lambda self, handle, job: Running() if agent_lives(job.folder) or not Path(job.folder, 'spool', 'lock').exists() else Gone(code=0)",
-         "is killed", "FAIL  reports the end of a job whose agent is killed: success in the report of its end"),
+         "was killed", "FAIL  notices that a job's agent was killed: success in the report of its end"),
         ("Processes._clean_up = lambda self, own=Processes._clean_up: ([self.stop(record.handle, record.job(), True) for record in self._all()], {'left': []})[1]",
          "nothing behind", "FAIL  leaves nothing behind after clean_up: jobs in the list: "),
         ("Processes.start = lambda self, job: (_ for _ in ()).throw(Refused('no'))",

@@ -112,7 +112,7 @@ impl Case {
             Self::CancelRunning => "lets a job end gracefully when it is stopped",
             Self::CancelDeaf => "kills a stopped job that ignores SIGTERM",
             Self::CancelAgain => "answers repeated and late stops",
-            Self::AgentKilled => "reports the end of a job whose agent is killed",
+            Self::AgentKilled => "notices that a job's agent was killed",
             Self::CancelFirst => "never starts an attempt that was stopped before its submit",
             Self::DeathOfPlugin => "finds its jobs again after a restart",
             Self::EndedMeanwhile => "reports the end of a job that ended while no process ran",
