@@ -4,4 +4,5 @@ mod conformance;
 mod hybrid;
 mod plugin;
 mod remote;
+mod remote_login;
 mod remote_network;
