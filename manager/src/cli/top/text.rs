@@ -122,7 +122,8 @@ mod tests {
     /// Returns the first and the last shown line, after a key.
     fn pressed(view: &mut TextView, key: Key) -> (String, String) {
         view.press(key);
-        let text = (0..100).map(|at| format!("line {at}\n")).collect::<String>();
+        let text: Vec<_> = (0..100).map(|at| format!("line {at}")).collect();
+        let text = text.join("\n");
         let (lines, below) = view.lines(&text, 10, TextStyle::default());
         assert_eq!(lines.len(), 10);
         assert_eq!(lines[9], format!("line {}", 99 - below));
