@@ -18,27 +18,16 @@ const placed = (series) => {
   });
 };
 
-// Turns points into a step curve, which keeps each value until the next point.
-const stepped = (places) => {
-  const corners = [];
-  for (let at = 0; at < places.length; at += 2) {
-    if (at) corners.push(places[at], places[at - 1]);
-    corners.push(places[at], places[at + 1]);
-  }
-  return corners;
-};
-
-const curve = (surface, { values, colour, width, dash, dots, steps }, x, y, columns) => {
+const curve = (surface, { values, colour, width, dash }, x, y, columns) => {
   const places = [];
   columns.forEach((column, at) => { if (typeof values[at] === "number") places.push(x(column), y(values[at])); });
-  if (!dots) { surface.line(steps ? stepped(places) : places, { stroke: colour, width, dash }); }
-  if (!dots && places.length > 2) return;
-  const [xs, ys] = [0, 1].map((odd) => places.filter((_, at) => at % 2 === odd));
-  surface.marks("dot", xs, ys, 6, colour);
+  surface.line(places, { stroke: colour, width, dash });
+  // A line of one point is invisible.
+  if (places.length === 2) surface.marks("dot", [places[0]], [places[1]], 6, colour);
 };
 
-// Saves a chart: `{ name, title, x, y, time, columns, series, range, written }`. A series has `label`, `values`, `colour`, `width`,
-// `dash`, and `dots` or `steps`. `range` is the visible section, `[from, to, low, high]`.
+// Saves a chart: `{ name, title, x, y, time, columns, series, range, written }`. A series has `label`, `values`, `colour`, `width`
+// and `dash`. `range` is the visible section, `[from, to, low, high]`.
 const saved = (kind, { name, title, x, y, time, columns, series, range: [from, to, low, high], written }) => {
   const colours = theme(), canvas = document.createElement("canvas"), items = placed(series);
   const head = 34 + (Math.max(0, ...items.map(({ row }) => row)) + 1) * ROW;

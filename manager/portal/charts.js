@@ -2,7 +2,7 @@
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 // A colour that is read at each draw, so that it follows the current theme.
-const tint = (name) => Object.assign(() => colour(name), { css: `var(--${name})` });
+const tint = (name) => () => colour(name);
 const STROKES = ["#2f7fd6", "#d9762b", "#3a9b5c", "#b04bb5", "#b8453e", "#5f6fd8", "#8a7a1f", "#2a9aa5"];
 const stroke = (at) => STROKES[at % STROKES.length];
 const dash = (at) => [[], [8, 4], [2, 3]][Math.floor(at / STROKES.length) % 3];
@@ -109,17 +109,6 @@ const switchable = (plot, row, at) => {
   });
 };
 
-// Lets a click open the page of the nearest point. A click that ends a drag opens nothing.
-const opens = (plot, address) => {
-  let from = null;
-  plot.over.classList.add("opens");
-  plot.over.addEventListener("pointerdown", ({ clientX }) => { from = clientX; });
-  plot.over.addEventListener("click", ({ clientX }) => {
-    const at = plot.cursor.idx;
-    if (at !== null && at !== undefined && from !== null && Math.abs(clientX - from) < 4) location.assign(address(at));
-  });
-};
-
 // Creates the buttons that save a chart as shown. The module that draws the file is loaded at the first click.
 const files = (figure, series, settings) => {
   const title = figure.getAttribute("aria-label") ?? document.getElementById(figure.getAttribute("aria-labelledby"))?.textContent ?? "Chart";
@@ -129,7 +118,7 @@ const files = (figure, series, settings) => {
     button.addEventListener("click", async () => {
       const { saved } = await import("./charts-file.js");
       const { plot } = plots.get(figure), { x, y } = plot.scales, [columns, ...values] = plot.data;
-      const all = series.map((one, at) => ({ label: one.label, values: values[at], colour: typeof one.stroke === "function" ? one.stroke() : one.stroke, width: one.width, dash: one.dash, dots: one.points?.show === true, steps: one.steps }));
+      const all = series.map((one, at) => ({ label: one.label, values: values[at], colour: typeof one.stroke === "function" ? one.stroke() : one.stroke, width: one.width, dash: one.dash }));
       const shown = all.filter((_, at) => plot.series[at + 1].show);
       saved(kind.toLowerCase(), { ...settings, name: figure.dataset.chart, title, columns, series: shown, range: [x.min, x.max, y.min, y.max] });
     });
@@ -144,8 +133,8 @@ const files = (figure, series, settings) => {
 };
 
 // Draws curves into a figure, or updates the curves that it shows. `data` has uPlot's form: x values, then a column for each curve.
-// `kind` is the format of the values. `address` returns the page that a click on a point opens.
-const draw = (figure, series, data, { x, y = "", kind = "number", time = false, address = null, empty = "Nothing to show yet." }) => {
+// `kind` is the format of the values.
+const draw = (figure, series, data, { x, y = "", kind = "number", time = false, empty = "Nothing to show yet." }) => {
   if (!figure) return;
   if (!data[0] || data[0].length < (time ? 2 : 1)) {
     if (!plots.has(figure)) figure.replaceChildren(note(empty));
@@ -177,12 +166,11 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
       ...series.map((one) => ({ value: told, ...one, points: { fill: tint("card"), ...one.points } }))],
     cursor: { drag: { x: true, y: false } },
     // The style sheet draws the marks of the legend, once.
-    legend: { markers: { stroke: (_, at) => series[at - 1].stroke.css ?? series[at - 1].stroke } },
+    legend: { markers: { stroke: (_, at) => series[at - 1].stroke } },
   };
   const plot = new uPlot(options, data, figure);
   plots.set(figure, { shape, plot });
   sizes.observe(figure);
-  if (address) opens(plot, address);
   figure.prepend(files(figure, series, { x, y, time, written }));
   if (series.length > 1) plot.root.querySelectorAll(".u-series").forEach((row, at) => { if (at > 0) switchable(plot, row, at); });
 };
@@ -219,4 +207,4 @@ const join = (curves) => {
 // Accesses the browser's storage. If the browser blocks it, a setting lasts as long as the page.
 const kept = (work) => { try { return work(); } catch { return null; } };
 
-export { colour, kept, tint, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };
+export { kept, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };

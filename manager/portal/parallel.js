@@ -3,6 +3,8 @@
 
 import { high, note, scale as enlarged, short, tame } from "./charts.js";
 import { axisOf, parameterNames } from "./points.js";
+import { Lines } from "./parallel-lines.js";
+import { trialAddress, trialTold } from "./plots-kinds.js";
 import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
 import { numbers, parameter, spread } from "./plots-scale.js";
 
@@ -74,6 +76,9 @@ const fromAddress = (axes, ranges, words) => {
   }
 };
 
+// The selectable lines of each figure.
+const marks = new WeakMap();
+
 // Draws the figure. `points` are the trials in columns, and `ranges` the selected range of each axis. `better` is the direction of the
 // objective, `title` its name, and `values` are the results. `pending` are ranges from an address. `again` redraws the figure after a
 // change of `ranges`. Returns the selection, for an address and for the table.
@@ -92,14 +97,16 @@ const parallel = (figure, points, ranges, { better, title, values = points.final
     const part = axis.where(axis.column[at]);
     return part !== null && part >= range[0] - 1e-6 && part <= range[1] + 1e-6;
   });
-  const lines = rows.map((at) => ({ good: good(at), within: chosen(at), parts: axes.map((axis) => axis.where(axis.column[at])) })).sort((a, b) => a.good - b.good);
+  const lines = rows.map((at) => ({ row: at, good: good(at), within: chosen(at), parts: axes.map((axis) => axis.where(axis.column[at])) })).sort((a, b) => a.good - b.good);
   const inside = lines.filter(({ within }) => within).length;
-  const board = figure.querySelector(".board") ?? newBoard(figure);
-  const model = { axes, lines, ranges, better };
+  const board = figure.querySelector(".board") ?? newBoard(figure, heading);
+  const objective = { name: title, values };
+  const model = { axes, lines, ranges, better, tell: (at) => trialTold(points, objective, at), address: (at) => trialAddress(points, at) };
   const place = laid(model, board.parentNode.clientWidth);
   const canvas = board.firstChild;
   canvas.style.width = `${place.width}px`; canvas.style.height = `${place.height}px`;
   painted(new CanvasSurface(canvas, place.width, place.height, devicePixelRatio || 1), model, place, theme());
+  marks.get(board).set(model, place);
   const slide = board.parentNode;
   figure.querySelector(".sideways").hidden = slide.scrollWidth <= slide.clientWidth + 1;
   figure.querySelector(".files").onclick = ({ target }) => { if (target.dataset.kind) download(target.dataset.kind, model, heading); };
@@ -212,14 +219,16 @@ const grips = (strips, places, taken) => {
   }
 };
 
-const newBoard = (figure) => {
+const newBoard = (figure, heading) => {
   const board = document.createElement("div"), slide = document.createElement("div");
   const canvas = document.createElement("canvas");
   canvas.setAttribute("aria-hidden", "true");
   board.className = "board";
   const strips = document.createElement("div");
   strips.className = "grips";
-  board.append(canvas, strips);
+  const selectable = new Lines(heading);
+  marks.set(board, selectable);
+  board.append(canvas, selectable.host, selectable.tip, strips);
   slide.className = "slide";
   slide.append(board);
   const files = document.createElement("div"), sideways = document.createElement("p");

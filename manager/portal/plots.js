@@ -1,42 +1,20 @@
 // The plots page. It fetches the columns once, keeps them up to date, and draws each plot when it comes into view, the first one before
 // all others.
 
-import { check, element, figureOf, lazily, nearing, Plot, select, slide, titleOf } from "./plots-frame.js";
-import { named, painted, redrawn } from "./charts.js";
-import { parallel } from "./parallel.js";
-import { objectives, parameterNames, ready, take } from "./points.js";
-import { durations, history, slice } from "./plots-kinds.js";
+import { check, figureOf, lazily, select, slide } from "./plots-frame.js";
+import { named, painted } from "./charts.js";
+import { parameterNames, take } from "./points.js";
+import { durations, slice } from "./plots-kinds.js";
 import { contour } from "./plots-contour.js";
 import { curves } from "./plots-curves.js";
 import { pareto } from "./plots-pareto.js";
+import { search } from "./plots-search.js";
 import { timeline } from "./plots-timeline.js";
 
-const figure = (name) => document.querySelector(`[data-plot="${name}"]`);
-const title = (name) => document.getElementById(`${name}-title`).textContent;
 // `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
 const show = async ({ json, paced, follow, tick, refresh }) => {
   const several = figureOf("pareto") !== null;
-  // The page names the address, so that the browser loads the data together with the scripts.
-  const { mode, name, points: address } = document.getElementById("summary").dataset;
-  const points = ready(await json(address));
-  const all = () => objectives(points, mode, document.getElementById("summary").dataset.name ?? name);
-  const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { past.plot.zoomed.clear(); for (const update of plots) update(); });
-  const objective = () => all()[Number(whichChoice.value)];
-  const plots = [];
-  const add = (id, controls, model, settings = {}) => {
-    const plot = new Plot(figureOf(id), { name: id, title: titleOf(id), controls, ...settings });
-    const update = () => plot.set(model);
-    plots.push(update);
-    update();
-    return { plot, update };
-  };
-
-  const [by, byChoice] = select("X", [["number", "number"], ["started", "start"], ["ended", "end"]], () => { past.plot.zoomed.clear(); past.update(); });
-  const [pastLog, pastLogBox] = check("log y", () => { past.plot.zoomed.clear(); past.update(); });
-  const past = add("history", [...several ? [which] : [], by, pastLog], () => history(points, objective(), { by: byChoice.value, log: pastLogBox.checked }));
-  await painted();
-
-  brushes(points, objective, plots);
+  const { points, all, objective, add, plots, update } = await search(json);
   if (several) fronts(points, objective, add);
 
   const [sliceLog, sliceLogBox] = check("log y", () => slices.update());
@@ -72,7 +50,7 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
 
   // The machines of trials cost as much as all other columns, so they come after the plots that show no machines.
   painted().then(gantt.load);
-  const again = paced(1000, async () => { for (const update of plots) update(); });
+  const again = paced(1000, async () => update());
   tick();
   follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(() => { if (several) again(); }); }, experiment: refresh });
 };
@@ -98,33 +76,6 @@ const fronts = (points, objective, add) => {
   bChoice.value = metrics[1][0];
   const front = () => document.getElementById("front").dataset.front.split(" ").filter(Boolean).map(Number);
   const plane = add("pareto", [a, b], () => pareto(points, objective(), { a: aChoice.value, b: bChoice.value, front: front() }));
-};
-
-// The parallel coordinates. The address holds the ranges, and a link leads to the table of the trials within them.
-const brushes = (points, objective, plots) => {
-  const place = figureOf("parallel"), ranges = new Map();
-  let pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  const lines = () => {
-    const { mode, name, values } = objective();
-    const chosen = parallel(place, points, ranges, { better: mode, title: name, values, name: "parallel", heading: titleOf("parallel"), pending }, again);
-    pending = {};
-    return chosen;
-  };
-  let seen = false, stale = true;
-  const again = () => {
-    stale = !seen;
-    if (stale) return;
-    const { hash, filter } = lines() ?? {};
-    if (hash !== undefined && location.hash.slice(1) !== hash) window.history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
-    link.hidden = !filter;
-    link.href = `${document.body.dataset.base ?? ""}/trials?filter=${encodeURIComponent(filter ?? "")}`;
-  };
-  const link = element("a", { class: "brushed" }, "Show these trials in the table");
-  place.after(link);
-  redrawn(place, again);
-  addEventListener("hashchange", () => { ranges.clear(); pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1))); again(); });
-  plots.push(again);
-  nearing(place, (near) => { seen = near; if (seen && stale) again(); });
 };
 
 export { show };

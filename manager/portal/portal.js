@@ -2,9 +2,8 @@
 // replace the old ones. Elements with `data-part` arrive empty if the page already has them. Text from trials and users is only set as
 // text, never as HTML.
 
-import { dash, draw, join, kept, moment, named, painted, redrawn, short, stroke, tame, tint, zone } from "./charts.js";
-import { parallel } from "./parallel.js";
-import { finite, ready, take } from "./points.js";
+import { dash, draw, join, kept, moment, named, short, stroke, tame, zone } from "./charts.js";
+import { finite, take } from "./points.js";
 
 // `base` is the path of the pages and the API.
 const { page, base = "" } = document.body.dataset;
@@ -163,30 +162,9 @@ const tick = () => setInterval(() => { if (!document.hidden && byId("connection"
 // ---- the overview -------------------------------------------------------------------------------------
 
 const overview = async () => {
-  const { mode, points: address } = byId("summary").dataset;
-  const points = ready(await json(address));
-  const better = mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
-  const ranges = new Map();
-
-  const best = () => {
-    let top = null;
-    const so_far = (points.means ?? points.final).map((value) => {
-      if (value !== null && (top === null || better(value, top))) top = value;
-      return top;
-    });
-    const { name } = byId("summary").dataset;
-    const series = [
-      { label: named(name), stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
-      { label: points.means ? "best mean so far" : "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), steps: true, points: { show: false }, spanGaps: true },
-    ];
-    const data = points.final.every((value) => value === null) ? [[]] : [points.sequence, points.final, so_far];
-    draw(chart("best"), series, data, { x: "trial", y: named(name), address: (at) => `${base}/trials/${encodeURIComponent(points.id[at])}`, empty: "Nothing to show yet: no trial has succeeded with a numeric result." });
-  };
-
-  const lines = () => parallel(chart("parallel"), points, ranges, { better: mode, title: byId("summary").dataset.name }, lines);
-  redrawn(chart("parallel"), lines);
-  const all = paced(1000, async () => { best(); await painted(); lines(); });
-  all();
+  const { search } = await import("./plots-search.js");
+  const { points, update } = await search(json);
+  const all = paced(1000, async () => update());
   tick();
   followAll(points.change, {
     trial: (trial) => {

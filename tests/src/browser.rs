@@ -162,6 +162,34 @@ impl Browser {
         self.session_request("POST", "/actions", Some(&json!({"actions": [keyboard]})));
     }
 
+    /// Moves the mouse to a place on the screen, in pixels.
+    pub fn point(&self, to: (f64, f64)) {
+        self.mouse(&[mouse_move(to)]);
+    }
+
+    /// Clicks at a place on the screen.
+    pub fn click(&self, at: (f64, f64)) {
+        self.mouse(&[mouse_move(at), mouse_button("pointerDown"), mouse_button("pointerUp")]);
+    }
+
+    /// Clicks twice at a place on the screen.
+    pub fn double_click(&self, at: (f64, f64)) {
+        let (down, up) = (mouse_button("pointerDown"), mouse_button("pointerUp"));
+        self.mouse(&[mouse_move(at), down.clone(), up.clone(), down, up]);
+    }
+
+    /// Presses the mouse button at `from` and releases it at `to`.
+    pub fn drag(&self, from: (f64, f64), to: (f64, f64)) {
+        let (down, up) = (mouse_button("pointerDown"), mouse_button("pointerUp"));
+        let middle = (f64::midpoint(from.0, to.0), f64::midpoint(from.1, to.1));
+        self.mouse(&[mouse_move(from), down, mouse_move(middle), mouse_move(to), up]);
+    }
+
+    fn mouse(&self, actions: &[Value]) {
+        let mouse = json!({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions});
+        self.session_request("POST", "/actions", Some(&json!({"actions": [mouse]})));
+    }
+
     /// Simulates a finger that touches the screen at `from` and moves by `by`, in pixels.
     pub fn swipe(&self, from: (f64, f64), by: (f64, f64)) {
         let touch = |kind: &str, points: Value| {
@@ -205,6 +233,15 @@ impl Browser {
         let body = json!({"cmd": command, "params": parameters});
         self.session_request("POST", "/goog/cdp/execute", Some(&body));
     }
+}
+
+/// Returns a movement of the mouse. `WebDriver` takes whole pixels.
+fn mouse_move((x, y): (f64, f64)) -> Value {
+    json!({"type": "pointerMove", "x": x.round(), "y": y.round(), "duration": 0})
+}
+
+fn mouse_button(what: &str) -> Value {
+    json!({"type": what, "button": 0})
 }
 
 /// Decodes standard base64 (RFC 4648).

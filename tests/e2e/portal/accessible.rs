@@ -33,7 +33,7 @@ fn every_page_is_accessible() {
     let token = std::fs::read_to_string(bed.data().join("small/user.token")).unwrap();
     let mut problems = Vec::new();
     let mut look = |path, ready| problems.extend(violations(&browser, &axe, (&url, path), ready));
-    let drawn = "return document.querySelectorAll('figure canvas').length >= 2";
+    let drawn = "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
     let there = "return document.querySelector('h1') !== null";
     let curves = "return document.querySelector('figure canvas') !== null";
     let plots = "return document.querySelectorAll('[data-plot][data-drawn]').length >= 1";

@@ -18,7 +18,7 @@ fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (Running, String) {
 /// A script that returns `true` if a chart's canvas contains one colour and not the other.
 fn shows(chart: &str, colour: &str, instead_of: &str) -> String {
     format!(
-        "const canvas = document.querySelector('[data-chart={chart}] canvas');
+        "const canvas = document.querySelector('[data-{chart}] canvas');
          if (!canvas || !canvas.width) return false;
          const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
          const holds = (text) => {{
@@ -38,12 +38,11 @@ fn charts_turn_dark_with_the_system() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
-    // The style sheet's --accent, --grid and --text: light, dark.
-    let (accent, grid, text) =
-        (["#0b5cad", "#7ab8ff"], ["#e3e8ee", "#2a3642"], ["#16202c", "#e6edf4"]);
+    // The style sheet's --grid and --text: light, dark.
+    let (grid, text) = (["#e3e8ee", "#2a3642"], ["#16202c", "#e6edf4"]);
     for (path, painted) in [
-        ("/", &[("best", accent), ("best", grid), ("parallel", text)][..]),
-        ("/trials/t00001", &[("metrics", grid)]),
+        ("/", &[("plot=history", text), ("plot=parallel", text)][..]),
+        ("/trials/t00001", &[("chart=metrics", grid)]),
     ] {
         browser.set_viewport(1280, 900, false);
         browser.open(&format!("{url}{path}"));
@@ -55,13 +54,6 @@ fn charts_turn_dark_with_the_system() {
                 let what = format!("{chart} on {path} to show {is} and not {was}");
                 browser.wait(&what, BOUND, &shows(chart, is, was));
             }
-        }
-        if path == "/" {
-            // The legend's markers have the colours of the lines.
-            let named = "return [...document.querySelectorAll('[data-chart=best] .u-marker')].map((one) => getComputedStyle(one).borderTopColor)";
-            browser.set_viewport(1280, 900, true);
-            let colours = browser.script(named);
-            assert_eq!(colours[2], "rgb(122, 184, 255)", "{colours}");
         }
         assert_eq!(browser.script("return window.same"), json!(true), "the page was reloaded");
     }
@@ -96,7 +88,7 @@ fn ranges_are_selected_by_keyboard() {
     let all = count(&|_| true);
     let summary = |inside: usize| format!("{inside} of {all} trials");
 
-    let ends = "document.querySelectorAll('[data-chart=parallel] [role=slider]').length";
+    let ends = "document.querySelectorAll('[data-plot=parallel] [role=slider]').length";
     let ready = format!("return {ends} > 0 && {ends}");
     assert_eq!(browser.wait("the ends of five axes", BOUND, &ready), json!(10));
     let focused = |attribute: &str| {
@@ -104,7 +96,7 @@ fn ranges_are_selected_by_keyboard() {
         browser.script(&script).as_str().unwrap_or_default().to_owned()
     };
     let shown = || {
-        browser.script("return document.querySelector('[data-chart=parallel] .hint').textContent")
+        browser.script("return document.querySelector('[data-plot=parallel] .hint').textContent")
     };
 
     // Tab moves the focus to the next end of an axis and makes it visible.
@@ -221,8 +213,11 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     let (_serving, url) = served(&bed);
     browser.set_viewport(360, 780, false);
     browser.open(&url);
-    let chart = "document.querySelector('[data-chart=parallel]')";
-    let ready = format!("return {chart}.querySelectorAll('[role=slider]').length === 10");
+    let chart = "document.querySelector('[data-plot=parallel]')";
+    // A plot is drawn when it comes near the window.
+    let ready = format!(
+        "{chart}.scrollIntoView(); return {chart}.querySelectorAll('[role=slider]').length === 10"
+    );
     browser.wait("the axes", BOUND, &ready);
     // Centres the chart on the screen. Returns the x position of the second axis, and the y positions of its
     // ends.
@@ -285,7 +280,7 @@ fn curves_are_shown_and_hidden_by_keyboard() {
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     browser.set_viewport(1280, 900, false);
-    browser.open(&url);
+    browser.open(&format!("{url}/trials/t00001"));
     assert_eq!(browser.script(TWO_CURVES), json!(["acc true", "loss false"]));
     let checked = "return window.names.map((name) => name.getAttribute('aria-checked'))";
     browser.press(" ");
@@ -323,7 +318,7 @@ fn the_first_view_of_ten_thousand_trials_is_small() {
     let (_serving, url) = served_of(&bed, 10_000, 1);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let drawn = "return document.querySelector('[data-chart=parallel] canvas') !== null";
+    let drawn = "return document.querySelector('[data-plot=parallel] canvas') !== null";
     browser.wait("the charts", BOUND, drawn);
     let bytes = browser.transferred_bytes();
     assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");

@@ -57,7 +57,7 @@ fn hostile_names_and_values_are_text_on_every_page() {
     let (_serving, url) = bed.serve(&search.id);
     let (one, two) = (&search.trial(0).id, &search.trial(1).id);
     for (path, ready, shows) in [
-        ("/".to_owned(), "[data-chart=parallel] canvas", vec![MARKUP]),
+        ("/".to_owned(), "[data-plot=parallel] canvas", vec![MARKUP]),
         ("/trials?sort=final&order=desc".to_owned(), "tbody tr", vec!["<img src=x"]),
         (
             format!("/trials/{one}"),

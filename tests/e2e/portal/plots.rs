@@ -102,6 +102,102 @@ fn selected_ranges_are_in_the_address_and_filter_the_table() {
     assert_eq!(browser.script(link), json!(format!("momentum <= 0.9 and {expected}")));
 }
 
+/// Returns the place on the screen of a mark of the history: its position in pixels from the left and the top.
+const MARK: &str = "const host = document.querySelector('[data-plot=history] .plot-host'), canvas = host.querySelector('canvas');
+  const { left, top } = host.getBoundingClientRect(), { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const filled = (x, y) => data[4 * (y * canvas.width + x) + 3] > 150 && data[4 * (y * canvas.width + x) + 2] > 150;
+  for (let x = 200; x < canvas.width - 200; x += 1) for (let y = 60; y < canvas.height - 80; y += 1)
+    if ([0, 1, 2, 3].every((by) => filled(x, y + by) && filled(x + by, y))) return [left + x + 1, top + y + 1];
+  return null;";
+
+/// Asks for two numbers.
+fn place(browser: &Browser, script: &str) -> (f64, f64) {
+    let found = browser.script(script);
+    (found[0].as_f64().unwrap(), found[1].as_f64().unwrap())
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_plot_is_explored_with_the_pointer() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 40);
+    browser.set_viewport(1280, 900, false);
+    // The overview and the page of plots share the plot.
+    for path in ["/", "/plots"] {
+        browser.open(&format!("{url}{path}"));
+        drawn(&browser, "history");
+        let mark = place(&browser, MARK);
+        browser.point(mark);
+        let tip = "const tip = document.querySelector('[data-plot=history] .tip'); return tip.hidden ? '' : tip.textContent";
+        let words = browser.script(tip);
+        let words = words.as_str().unwrap();
+        for part in ["Trial ", "result: ", "lr: ", "units: ", "activation: "] {
+            assert!(words.contains(part), "{path}: {part} is not in {words:?}");
+        }
+        // A drag zooms in, and a double click shows all trials again.
+        let zoomed = "return !document.querySelector('[data-plot=history] .files button').hidden";
+        assert_eq!(browser.script(zoomed), json!(false));
+        browser.drag((mark.0 - 60.0, mark.1 - 40.0), (mark.0 + 60.0, mark.1 + 40.0));
+        assert_eq!(browser.script(zoomed), json!(true), "{path}: a drag must zoom");
+        let empty = "const host = document.querySelector('[data-plot=history] .plot-host').getBoundingClientRect(); return [host.left + 8, host.top + 8]";
+        let empty = place(&browser, empty);
+        browser.double_click(empty);
+        assert_eq!(browser.script(zoomed), json!(false), "{path}: a double click must reset");
+        browser.click(mark);
+        let there = "return location.pathname.startsWith('/trials/t000')";
+        browser.wait("the trial's page", BOUND, there);
+    }
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_line_is_a_trial() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 40);
+    browser.set_viewport(1280, 900, false);
+    let tip = "const tip = document.querySelector('[data-plot=parallel] .tip'); return tip.hidden ? '' : tip.textContent";
+    let lines = "document.querySelector('[data-plot=parallel] .lines')";
+    for path in ["/", "/plots"] {
+        browser.open(&format!("{url}{path}"));
+        drawn(&browser, "parallel");
+        // By keyboard: the best line is the first, and Enter opens its trial.
+        browser.script(&format!("{lines}.focus()"));
+        browser.press("\u{e014}");
+        let best = browser.script(tip);
+        let best = best.as_str().unwrap().to_owned();
+        let known = "return fetch('/api/v1/experiment').then((response) => response.json()).then(({ best }) => [best.id, best.sequence])";
+        let known = browser.script(known);
+        assert!(best.starts_with(&format!("Trial {} · succeeded", known[1])), "{best}");
+        browser.press("\u{e012}");
+        assert_eq!(browser.script(tip), json!(best), "there is no better line");
+        browser.press("\u{e014}");
+        assert_ne!(browser.script(tip), json!(best), "the next line is another trial");
+        browser.press("\u{e00c}");
+        assert_eq!(browser.script(tip), json!(""));
+        // With the pointer: a line between the first two axes.
+        let middle = format!(
+            "document.activeElement.blur();
+             const [first, , second] = [...document.querySelectorAll('[data-plot=parallel] [role=slider]')].map((end) => parseFloat(end.style.left));
+             const box = {lines}.getBoundingClientRect(), canvas = {lines}.parentNode.querySelector('canvas'), x = Math.round((first + second) / 2);
+             const {{ data }} = canvas.getContext('2d').getImageData(x, 0, 1, canvas.height);
+             for (let y = 120; y < canvas.height - 40; y += 1) if (data[4 * y + 3] > 0) return [box.left + x, box.top + y];"
+        );
+        let line = place(&browser, &middle);
+        browser.point(line);
+        let words = browser.script(tip);
+        let words = words.as_str().unwrap();
+        for part in ["Trial ", "result: ", "lr: ", "units: ", "activation: "] {
+            assert!(words.contains(part), "{path}: {part} is not in {words:?}");
+        }
+        let number = words.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
+        browser.click(line);
+        let there = format!("return location.pathname === '/trials/t{:05}'", number + 1);
+        browser.wait("the trial's page", BOUND, &there);
+    }
+}
+
 /// A script that draws parallel coordinates of a search space. Returns the texts of the downloaded SVG.
 const AXES: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ parallel }]) => {
@@ -243,7 +339,8 @@ fn a_plot_can_be_read_as_a_table() {
     let (_serving, url) = served(&bed, 40);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
-    for (plot, first) in [("history", "39"), ("contour", ""), ("timeline", "39")] {
+    for (plot, first) in [("history", "39"), ("contour", ""), ("timeline", "39")]
+    {
         drawn(&browser, plot);
         browser
             .script(&format!("document.querySelector('[data-plot={plot}] details').open = true"));

@@ -76,7 +76,7 @@ fn a_running_search_is_shown_live() {
     browser.wait(
         "the chart",
         BOUND,
-        "return document.querySelectorAll('figure canvas').length >= 2",
+        "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelectorAll('[data-plot][data-drawn]').length === 2",
     );
     let shown = browser.script("return document.querySelector('h1').textContent");
     assert!(shown.as_str().unwrap().starts_with("<b>bold</b>"), "{shown}");

@@ -36,15 +36,13 @@ struct Picture {
 
 const WIDTH: u32 = 1280;
 
-const TWO_CHARTS: &str = "return document.querySelectorAll('figure canvas').length >= 2";
-
 const TWO_PLOTS: &str = "return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
 
 #[rustfmt::skip]
 const PICTURES: [Picture; 6] = [
     Picture { file: "home.png", page: "/", height: 600, dark: false, drawn: "return document.querySelectorAll('tbody tr').length === 5" },
-    Picture { file: "portal.png", page: "/e/k3v9qd2m/", height: 1740, dark: false, drawn: TWO_CHARTS },
-    Picture { file: "portal-dark.png", page: "/e/k3v9qd2m/", height: 720, dark: true, drawn: TWO_CHARTS },
+    Picture { file: "portal.png", page: "/e/k3v9qd2m/", height: 1740, dark: false, drawn: TWO_PLOTS },
+    Picture { file: "portal-dark.png", page: "/e/k3v9qd2m/", height: 720, dark: true, drawn: TWO_PLOTS },
     Picture { file: "plots.png", page: "/e/p8x1ws4c/plots", height: 760, dark: false, drawn: "return document.querySelector('[data-plot][data-drawn]') !== null" },
     Picture { file: "compare.png", page: "/compare?experiment=k3v9qd2m&experiment=p8x1ws4c&experiment=z5c8jn3r", height: 1120, dark: false, drawn: TWO_PLOTS },
     Picture { file: "trial.png", page: "/e/k3v9qd2m/trials/t00113", height: 960, dark: false, drawn: "return document.querySelector('figure canvas') !== null" },

@@ -70,7 +70,7 @@ fn main() {
     let browser = Browser::start();
     browser.set_viewport(1280, 900, false);
 
-    let overview = "return document.querySelector('[data-chart=best] canvas') && document.querySelector('[data-chart=parallel] canvas') \
+    let overview = "return document.querySelector('[data-plot=history][data-drawn]') && document.querySelector('[data-plot=parallel][data-drawn]') \
                     && performance.now()";
     let table =
         "return document.querySelectorAll('.trials tbody tr').length > 0 && performance.now()";

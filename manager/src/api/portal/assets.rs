@@ -10,16 +10,18 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use super::super::Error;
 
 /// The name, the media type and the content of each file.
-const ASSETS: [(&str, &str, &str); 22] = [
+const ASSETS: [(&str, &str, &str); 24] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
     ("charts.js", "text/javascript", include_str!("../../../portal/charts.js")),
     ("charts-file.js", "text/javascript", include_str!("../../../portal/charts-file.js")),
     ("log.js", "text/javascript", include_str!("../../../portal/log.js")),
     ("parallel.js", "text/javascript", include_str!("../../../portal/parallel.js")),
+    ("parallel-lines.js", "text/javascript", include_str!("../../../portal/parallel-lines.js")),
     ("theme.js", "text/javascript", include_str!("../../../portal/theme.js")),
     ("points.js", "text/javascript", include_str!("../../../portal/points.js")),
     ("plots.js", "text/javascript", include_str!("../../../portal/plots.js")),
+    ("plots-search.js", "text/javascript", include_str!("../../../portal/plots-search.js")),
     ("plots-surface.js", "text/javascript", include_str!("../../../portal/plots-surface.js")),
     ("plots-scale.js", "text/javascript", include_str!("../../../portal/plots-scale.js")),
     ("plots-frame.js", "text/javascript", include_str!("../../../portal/plots-frame.js")),

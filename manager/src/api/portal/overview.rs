@@ -10,7 +10,9 @@ use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
 use super::page::{PageRefusal, Viewer, exact_time, page, zone};
-use super::plot_place::{points_path, preload};
+use super::plot_place::{
+    PLOT_KEYS, SEARCH_SCRIPTS, history_place, parallel_place, points_path, preload, preload_scripts,
+};
 use super::trials::table;
 use super::words;
 use crate::view::curve::Improvement;
@@ -19,6 +21,9 @@ use crate::view::{self, ExperimentView, TrialSummary};
 
 /// The number of trials in the list of the newest.
 const NEWEST: usize = 10;
+
+/// The columns that the plots of the overview need.
+const COLUMNS: &str = "cause,latest,space";
 
 /// `GET /`: shows the overview.
 pub(super) async fn overview(
@@ -45,24 +50,18 @@ pub(super) async fn overview(
     let steps = viewer.has.part(improvement_table(&improvements));
     let importance = viewer.has.part(importance_table(&importance));
     let failures = viewer.has.part(causes(&shown));
-    let points = points_path("space");
+    let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
+    let points = points_path(&format!("{COLUMNS}{objectives}"));
     let content = html! {
         (preload(&points))
+        (preload_scripts(&SEARCH_SCRIPTS))
         div.overview {
             div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) data-mode=(shown.optimize_mode) data-points=(points) { (top.content) }
-            section.broad {
-                h2 #best-title { "Best so far" }
-                figure.chart data-chart="best" aria-labelledby="best-title" {}
+            (history_place(&html! {
                 details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
-            }
-            section.broad {
-                h2 #parallel-title { "Parameters and results" }
-                figure.chart.parallel data-chart="parallel" role="img" aria-labelledby="parallel-title" {}
-                p.hint #parallel-keys {
-                    "Each line is a trial. Drag along an axis to select a range; click the axis to clear it. By keyboard, each axis "
-                    "has two ends: arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
-                }
-            }
+                p.hint #plot-keys { (PLOT_KEYS) }
+            }))
+            (parallel_place())
             section {
                 h2 { "Parameter importance" }
                 div #importance data-live data-part=(importance.mark) { (importance.content) }

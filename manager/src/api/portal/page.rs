@@ -19,6 +19,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// The maximum length of an address to which the login returns, in bytes.
 const LONGEST_WAY_BACK: usize = 2000;
 
+/// The script's name of the page whose charts uPlot draws.
+const WITH_CURVES: &str = "trial";
+
 /// The paths and names of an experiment's pages.
 const EXPERIMENT_PAGES: &[(&str, &str)] = &[
     ("/", "Overview"),
@@ -113,12 +116,11 @@ pub(in crate::api) fn page(
                     (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
                 }
                 link rel="icon" href=(url("/assets/icon.svg"));
-                link rel="stylesheet" href=(url("/assets/uplot.css"));
+                @if script == Some(WITH_CURVES) { link rel="stylesheet" href=(url("/assets/uplot.css")); }
                 link rel="stylesheet" href=(url("/assets/portal.css"));
                 @if script.is_some() {
                     link rel="modulepreload" href=(url("/assets/charts.js"));
-                    link rel="modulepreload" href=(url("/assets/parallel.js"));
-                    script src=(url("/assets/uplot.js")) defer {}
+                    @if script == Some(WITH_CURVES) { script src=(url("/assets/uplot.js")) defer {} }
                     script type="module" src=(url("/assets/portal.js")) {}
                 }
             }

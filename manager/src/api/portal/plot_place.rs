@@ -9,6 +9,44 @@ pub(in crate::api) const PLOT_KEYS: &str = "Point at a mark to see its trial, cl
     By keyboard: arrow keys go from mark to mark, Up and Down from panel to panel, Enter opens the trial, + and − zoom, \
     Escape resets the view.";
 
+/// The scripts of the plots that the overview and the page of plots share. Browsers load them in advance.
+pub(super) const SEARCH_SCRIPTS: [&str; 8] = [
+    "points",
+    "plots-search",
+    "plots-surface",
+    "plots-scale",
+    "plots-frame",
+    "plots-kinds",
+    "parallel",
+    "parallel-lines",
+];
+
+/// Renders links by which the browser loads scripts in advance.
+pub(super) fn preload_scripts(names: &[&str]) -> Markup {
+    html! { @for name in names { link rel="modulepreload" href=(url(&format!("/assets/{name}.js"))); } }
+}
+
+/// Renders the place of the optimisation history, with the improvements in a table.
+pub(super) fn history_place(improvements: &Markup) -> Markup {
+    plot_place("history", "Optimisation history", "broad", improvements)
+}
+
+/// Renders the place of the parallel coordinates, with the instructions.
+pub(super) fn parallel_place() -> Markup {
+    plot_place(
+        "parallel",
+        "Parameters and results",
+        "broad",
+        &html! {
+            p.hint #parallel-keys {
+                "Each line is a trial. Point at a line to see the trial, click it to open the trial. Drag along an axis to select a range; "
+                "click the axis to clear it. By keyboard, arrow keys go from line to line, and Enter opens the trial. Each axis has two ends: "
+                "arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
+            }
+        },
+    )
+}
+
 /// Renders the place of a plot on the page, with the markup below it.
 pub(in crate::api) fn plot_place(name: &str, title: &str, width: &str, below: &Markup) -> Markup {
     html! {

@@ -7,25 +7,17 @@ use maud::html;
 
 use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
-use super::base::url;
 use super::overview::{causes, importance_table, improvement_table, result_name};
 use super::page::{PageRefusal, Viewer, page};
-use super::plot_place::{PLOT_KEYS, plot_place, points_path, preload};
+use super::plot_place::{
+    PLOT_KEYS, SEARCH_SCRIPTS, history_place, parallel_place, plot_place, points_path, preload,
+    preload_scripts,
+};
 use crate::view::ExperimentView;
 
-/// The scripts that the page needs, which browsers load in advance.
-const SCRIPTS: [&str; 10] = [
-    "points",
-    "plots",
-    "plots-surface",
-    "plots-scale",
-    "plots-frame",
-    "plots-kinds",
-    "plots-contour",
-    "plots-curves",
-    "plots-pareto",
-    "plots-timeline",
-];
+/// The scripts of the plots that only this page has.
+const SCRIPTS: [&str; 5] =
+    ["plots", "plots-contour", "plots-curves", "plots-pareto", "plots-timeline"];
 /// The columns that the plots need.
 const COLUMNS: &str = "started,ended,cause,latest,space";
 
@@ -46,11 +38,12 @@ pub(super) async fn plots(
     let points = points_path(&format!("{COLUMNS}{objectives}"));
     let content = html! {
         (preload(&points))
-        @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
+        (preload_scripts(&SEARCH_SCRIPTS))
+        (preload_scripts(&SCRIPTS))
         h1 { "Plots" }
         p.hint #plot-keys { (PLOT_KEYS) }
         div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) data-points=(points) {
-            (plot_place("history", "Optimisation history", "broad", &html! {
+            (history_place(&html! {
                 details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
             }))
             @if !shown.objectives.is_empty() {
@@ -58,12 +51,7 @@ pub(super) async fn plots(
                     span #front hidden data-live data-front=(front(&shown)) {}
                 }))
             }
-            (plot_place("parallel", "Parameters and results", "broad", &html! {
-                p.hint #parallel-keys {
-                    "Each line is a trial. Drag along an axis to select a range; click the axis to clear it. By keyboard, each axis "
-                    "has two ends: arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
-                }
-            }))
+            (parallel_place())
             section.half {
                 h2 { "Parameter importance" }
                 div #importance data-live data-part=(importance.mark) { (importance.content) }
