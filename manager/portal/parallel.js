@@ -10,6 +10,8 @@ import { numbers, parameter, spread } from "./plots-scale.js";
 
 // The maximum number of axes, the minimum distance between them, and the maximum width of a name, in pixels at the default font size.
 const AXES = 40, ROOM = 96, NAME_ROOM = 240;
+// The distance between the names of two options, in pixels at the default font size, and the maximum number of options that are all named.
+const OPTION_ROOM = 18, NAMED_OPTIONS = 100;
 
 // Creates an axis, which maps values to positions from 0 to 1 and back.
 const axis = (name, column, scale) => {
@@ -20,9 +22,9 @@ const axis = (name, column, scale) => {
   const value = (at) => scale.options ? scale.options[Math.round(at * last)] : scale.value(at);
   const written = (at) => scale.options ? scale.names[Math.round(at * last)] : short(scale.value(at));
   const step = !scale.options ? 0.02 : last < 1 ? 1 : 1 / last;
-  // Both ends, and the ticks that fit between them.
+  // Every option, or both ends and the ticks that fit between them.
   const ticks = (most) => {
-    if (scale.options) return scale.ticks(most).map(([option, words]) => [part(option), words]);
+    if (scale.options) return scale.ticks(Math.max(most, NAMED_OPTIONS)).map(([option, words]) => [part(option), words]);
     const inner = scale.ticks(most).map(([number, words]) => [scale.part(number), words]).filter(([at]) => at > 0.04 && at < 0.96);
     return [[0, short(scale.low)], ...inner, [1, short(scale.high)]];
   };
@@ -146,7 +148,9 @@ const laid = ({ axes }, least) => {
   const room = Math.max(ROOM * one, ...labels, ...widths.map((width, at) => at ? (width + widths[at - 1]) / 2 : 0));
   const first = Math.max(side, widths[0] / 2), end = Math.max(side, widths.at(-1) / 2, labels.at(-1));
   const width = Math.ceil(Math.max(300, first + end + (axes.length - 1) * room, least));
-  const height = Math.max(380 * one, high(width));
+  // The picture grows with the axis of the most options.
+  const options = Math.min(NAMED_OPTIONS, Math.max(0, ...axes.map((axis) => axis.options?.length ?? 0)));
+  const height = Math.max(380 * one, high(width), top + bottom + (options - 1) * OPTION_ROOM * one);
   const x = (at) => first + (width - first - end) * (axes.length < 2 ? 0 : at / (axes.length - 1));
   const y = (part) => height - bottom - part * (height - top - bottom);
   const each = axes.length < 2 ? width : x(1) - x(0);

@@ -163,7 +163,8 @@ class Plot {
     this.boxes = model.panels.map((panel, at) => {
       const zoom = this.zoomed.get(at);
       const [xs, ys] = [zoom ? panel.x.within(zoom[0], zoom[1]) : panel.x, zoom ? panel.y.within(zoom[2], zoom[3]) : panel.y];
-      const ticks = ys.ticks(Math.floor((tall - 70 * one) / (30 * one)));
+      // The names of options can be closer together than numbers.
+      const ticks = ys.ticks(Math.floor((tall - 70 * one) / ((ys.options ? 18 : 30) * one)));
       const side = Math.min(0.35 * each, Math.max(28 * one, ...ticks.map(([, words]) => widthOf(words, size)))) + (panel.labels[1] ? 30 : 12) * one;
       const left = each * (at % columns) + side, above = head + Math.floor(at / columns) * tall + (panel.title ? 22 : 6) * one;
       return { panel, zoom: zoom ?? [0, 1, 0, 1], x: xs, y: ys, ticks, left, side, top: above, width: each - side - 12 * one, height: tall - (panel.title ? 22 : 6) * one - 46 * one };

@@ -203,8 +203,9 @@ const AXES: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ parallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
-  const points = { id: ['t', 'u'], final: [1, 2], parameters: { plain: [0.001, 0.9], kind: ['b', 'a'], lr: [0.01, 0.02] },
-    space: [{ name: 'lr', log: true, low: 0.01, high: 0.1 }, { name: 'plain', log: false, low: 0, high: 1 }, { name: 'kind', log: false, options: ['b', 'c', 'a'] }] };
+  const points = { id: ['t', 'u'], final: [1, 2], parameters: { plain: [0.001, 0.9], kind: ['b', 'a'], lr: [0.01, 0.02], wide: ['option 1', 'option 2'] },
+    space: [{ name: 'lr', log: true, low: 0.01, high: 0.1 }, { name: 'plain', log: false, low: 0, high: 1 }, { name: 'kind', log: false, options: ['b', 'c', 'a'] },
+      { name: 'wide', log: false, options: [...Array(40).keys()].map((at) => `option ${at}`) }] };
   parallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
   let svg = null;
   const made = URL.createObjectURL;
@@ -255,6 +256,8 @@ fn the_search_space_determines_the_axes() {
     assert!(at("lr (log)") < at("plain") && at("plain") < at("kind"), "{texts:?}");
     assert!(at("plain (log)").is_none() && at("lr (log)").is_some(), "{texts:?}");
     assert!(at("b") < at("c") && at("c") < at("a") && at("a").is_some(), "{texts:?}");
+    let named = (0..40).filter(|option| at(&format!("option {option}")).is_some());
+    assert_eq!(named.count(), 40, "every option is named: {texts:?}");
 }
 
 #[test]
