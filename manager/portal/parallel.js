@@ -4,7 +4,8 @@
 import { high, note, scale as enlarged, short, tame } from "./charts.js";
 import { axisOf, parameterNames } from "./points.js";
 import { Lines } from "./parallel-lines.js";
-import { trialAddress, trialTold } from "./plots-kinds.js";
+import { DataTable } from "./plots-frame.js";
+import { trialAddress, trialTable, trialTold } from "./plots-kinds.js";
 import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
 import { numbers, parameter, spread } from "./plots-scale.js";
 
@@ -78,7 +79,7 @@ const fromAddress = (axes, ranges, words) => {
   }
 };
 
-// The selectable lines of each figure.
+// The selectable lines and the table of each figure.
 const marks = new WeakMap();
 
 // Draws the figure. `points` are the trials in columns, and `ranges` the selected range of each axis. `better` is the direction of the
@@ -108,11 +109,15 @@ const parallel = (figure, points, ranges, { better, title, values = points.final
   const canvas = board.firstChild;
   canvas.style.width = `${place.width}px`; canvas.style.height = `${place.height}px`;
   painted(new CanvasSurface(canvas, place.width, place.height, devicePixelRatio || 1), model, place, theme());
-  marks.get(board).set(model, place);
+  const { selectable, table } = marks.get(board);
+  selectable.set(model, place);
+  // The table lists the trials within the ranges, the best first.
+  table.make = () => trialTable(points, objective, lines.filter(({ within }) => within).map(({ row }) => row).reverse());
+  table.fill();
   const slide = board.parentNode;
   figure.querySelector(".sideways").hidden = slide.scrollWidth <= slide.clientWidth + 1;
   figure.querySelector(".files").onclick = ({ target }) => { if (target.dataset.kind) download(target.dataset.kind, model, heading); };
-  figure.lastChild.textContent = `${inside} of ${rows.length} trials are within the ranges.${left ? ` ${left} more parameters are not shown.` : ""}`;
+  figure.querySelector(".slide + .hint").textContent = `${inside} of ${rows.length} trials are within the ranges.${left ? ` ${left} more parameters are not shown.` : ""}`;
   ends(board, axes, ranges, (column, part) => [place.x(column), place.y(part)], `${inside} of ${rows.length} trials`, again);
   const part = (event) => Math.min(1, Math.max(0, (place.height - place.bottom - (event.clientY - canvas.getBoundingClientRect().top)) / (place.height - place.top - place.bottom)));
   grips(board.lastChild, axes.map((_, column) => place.x(column)), (column, event) => {
@@ -230,8 +235,8 @@ const newBoard = (figure, heading) => {
   board.className = "board";
   const strips = document.createElement("div");
   strips.className = "grips";
-  const selectable = new Lines(heading);
-  marks.set(board, selectable);
+  const selectable = new Lines(heading), table = new DataTable(heading, () => null);
+  marks.set(board, { selectable, table });
   board.append(canvas, selectable.host, selectable.tip, strips);
   slide.className = "slide";
   slide.append(board);
@@ -240,7 +245,7 @@ const newBoard = (figure, heading) => {
   files.innerHTML = '<span class="files"><button type="button" class="second small" data-kind="png" aria-label="Parallel coordinates as PNG">PNG</button><button type="button" class="second small" data-kind="svg" aria-label="Parallel coordinates as SVG">SVG</button></span>';
   sideways.className = "sideways";
   sideways.textContent = "More axes to the right: scroll sideways →";
-  figure.replaceChildren(files, sideways, slide, note(""));
+  figure.replaceChildren(files, sideways, slide, note(""), table.details);
   // Screen readers ignore the content of an image, but read the content of a group.
   figure.setAttribute("role", "group");
   return board;

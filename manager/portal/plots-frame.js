@@ -9,8 +9,8 @@ import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./pl
 
 // The pointer selects marks within `REACH` pixels. A drag of less than `DRAG` pixels is a click.
 const REACH = 24, DRAG = 6;
-// The maximum number of rows of the table below a plot.
-const ROWS = 200;
+// The number of rows of the table below a plot, and the factor by which *More rows* increases it.
+const ROWS = 200, MORE = 5;
 // A plot is drawn when it is less than `AHEAD` pixels outside the window.
 const AHEAD = 400;
 
@@ -73,6 +73,32 @@ const nearing = (figure, seen) => {
   }, { rootMargin: `${AHEAD}px` }).observe(figure);
 };
 
+// The data of a plot as a table below it. `make` returns the function that returns at most `most` rows, `{ head, rows }`.
+class DataTable {
+  constructor(title, make) {
+    Object.assign(this, { title, make, most: ROWS });
+    this.details = element("details", { class: "plot-table" }, element("summary", {}, "As a table"));
+    this.details.addEventListener("toggle", () => this.fill());
+    this.more = element("p", { class: "hint" }, "", button("More rows", `${title}: more rows`, () => { this.most *= MORE; this.fill(); }));
+  }
+  // Updates the table if it is open.
+  fill() {
+    const table = this.details.open && this.make();
+    if (!table) return;
+    const { head, rows } = table(this.most);
+    const cell = (name) => (value) => element(name, name === "th" ? { scope: "col" } : typeof value === "number" ? { class: "number" } : {}, String(value ?? ""));
+    const filled = element("table", {}, element("thead", {}, element("tr", {}, ...head.map(cell("th")))), element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell("td"))))));
+    const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${this.title} as a table` }, filled);
+    this.more.firstChild.textContent = `The first ${this.most} rows. `;
+    // The button keeps the focus.
+    const isFull = rows.length >= this.most;
+    if (!isFull) this.more.remove();
+    this.details.querySelector(".scroll")?.remove();
+    this.details.firstChild.after(scroll);
+    if (isFull && !this.more.isConnected) this.details.append(this.more);
+  }
+}
+
 class Plot {
   // `chooser` are the names of the lines, see `keys`. On the page, it replaces the legend, which is only in downloaded files.
   constructor(figure, { name, title, controls = [], chooser = "", high = 0.36 }) {
@@ -86,10 +112,9 @@ class Plot {
     this.tip.hidden = true;
     this.over = element("canvas", { "aria-hidden": "true", class: "over" });
     this.host = element("div", { class: "plot-host", tabindex: "0", role: "application", "aria-label": title, "aria-describedby": "plot-keys" }, this.canvas, this.over);
-    this.table = element("details", { class: "plot-table" }, element("summary", {}, "As a table"));
-    this.table.addEventListener("toggle", () => this.tabulate());
+    this.table = new DataTable(title, () => this.made()?.table);
     this.message = note("");
-    figure.replaceChildren(this.bar, chooser, element("div", { class: "plot-body" }, this.host, this.tip), this.message, this.table);
+    figure.replaceChildren(this.bar, chooser, element("div", { class: "plot-body" }, this.host, this.tip), this.message, this.table.details);
     this.listen();
     nearing(figure, (visible) => { this.visible = visible; if (visible && this.stale) this.draw(); });
     let width = figure.clientWidth;
@@ -104,7 +129,7 @@ class Plot {
   set(make) {
     this.make = make;
     this.late();
-    this.tabulate();
+    this.table.fill();
   }
   late() { this.stale = true; if (this.visible) this.draw(); }
   // Returns the current model.
@@ -121,7 +146,7 @@ class Plot {
     if (!model) return;
     this.stale = false;
     const empty = model.panels.length === 0;
-    this.host.hidden = this.bar.hidden = this.table.hidden = empty;
+    this.host.hidden = this.bar.hidden = this.table.details.hidden = empty;
     this.message.textContent = empty ? model.empty : model.hint ?? "";
     this.message.hidden = !this.message.textContent;
     // A plot that loads keeps its room, so that the page does not move.
@@ -367,15 +392,7 @@ class Plot {
     return inside.sort((a, b) => a[0] - b[0]).map(([, mark]) => mark);
   }
 
-  // ---- the table and the files ----
-  tabulate() {
-    if (!this.table.open || !this.made()?.table) return;
-    const { head, rows } = this.model.table(ROWS);
-    const cell = (name) => (value) => element(name, name === "th" ? { scope: "col" } : typeof value === "number" ? { class: "number" } : {}, String(value ?? ""));
-    const table = element("table", {}, element("thead", {}, element("tr", {}, ...head.map(cell("th")))), element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell("td"))))));
-    const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${this.title} as a table` }, table);
-    this.table.replaceChildren(this.table.firstChild, scroll, ...(rows.length >= ROWS ? [note(`The first ${ROWS} rows. The API returns all rows.`)] : []));
-  }
+  // ---- the files ----
   async download(kind) {
     if (this.stale) this.draw();
     const width = Math.max(720, this.host.clientWidth), colours = theme();
@@ -409,4 +426,4 @@ const lazily = (id, controls, bring, model, paced, chooser = "") => {
   return { plot, update, load: () => { if (old) fetched(); }, news: () => { old = true; if (seen) fetched(); } };
 };
 
-export { check, element, figureOf, keys, lazily, lookOf, nearing, Plot, select, slide, titleOf };
+export { check, DataTable, element, figureOf, keys, lazily, lookOf, nearing, Plot, select, slide, titleOf };

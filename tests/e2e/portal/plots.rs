@@ -342,7 +342,7 @@ fn a_plot_can_be_read_as_a_table() {
     let (_serving, url) = served(&bed, 40);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
-    for (plot, first) in [("history", "39"), ("contour", ""), ("timeline", "39")]
+    for (plot, first) in [("history", "39"), ("parallel", ""), ("contour", ""), ("timeline", "39")]
     {
         drawn(&browser, plot);
         browser
@@ -353,6 +353,26 @@ fn a_plot_can_be_read_as_a_table() {
         let cell = browser.wait("the table", BOUND, &cell);
         assert!(cell.as_str().unwrap().starts_with(first), "{plot}: {cell}");
     }
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_long_table_shows_more_rows() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 300);
+    browser.set_viewport(1280, 900, false);
+    browser.open(&url);
+    drawn(&browser, "history");
+    let table = "document.querySelector('[data-plot=history] details')";
+    browser.script(&format!("{table}.open = true"));
+    let rows =
+        |count: usize| format!("return {table}.querySelectorAll('tbody tr').length === {count}");
+    browser.wait("the first rows", BOUND, &rows(200));
+    browser.script(&format!("{table}.querySelector('button').click()"));
+    browser.wait("all rows", BOUND, &rows(300));
+    let more = format!("return {table}.querySelector('button')");
+    assert_eq!(browser.script(&more), json!(null), "a complete table must have no button");
 }
 
 /// A script that computes the best values so far and a smoothed curve.
