@@ -30,6 +30,8 @@ pub use board::{Board, Snapshot};
 pub use chosen_curves::chosen_curves;
 pub use span::span;
 pub use summary::{BestTrial, ExperimentSummary};
+#[cfg(test)]
+pub(crate) use trial::tests::summary;
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 
 use crate::config::ExperimentSpec;

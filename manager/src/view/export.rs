@@ -4,6 +4,33 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+/// The columns that each trial has.
+const OWN: [&str; 9] = [
+    "sequence",
+    "id",
+    "state",
+    "final",
+    "latest",
+    "latest_step",
+    "started_at_ms",
+    "ended_at_ms",
+    "cause",
+];
+/// The columns that exist only if a trial has a value: the mean of repeated trials, the machine and the code of the run,
+/// and permanently lost reports.
+const RARE: [&str; 10] = [
+    "mean",
+    "mean_half_width",
+    "mean_results",
+    "host",
+    "git_commit",
+    "git_branch",
+    "git_dirty",
+    "git_diff_sha256",
+    "code_sha256",
+    "lost",
+];
+
 /// Returns a member of an object as text. Empty if it is missing.
 pub fn text<'a>(of: &'a Value, name: &str) -> &'a str {
     of.get(name).and_then(Value::as_str).unwrap_or_default()
@@ -29,21 +56,38 @@ pub fn inert(text: String) -> String {
     if is_formula && text.parse::<f64>().is_err() { format!("'{text}") } else { text }
 }
 
+/// Formats a field of a line (RFC 4180).
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Returns a header and a line for each row (RFC 4180), harmless for spreadsheets.
+pub fn lines<const N: usize>(
+    header: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let line = |row: [String; N]| row.map(|text| field(&inert(text))).join(",") + "\r\n";
+    let header = header.join(",") + "\r\n";
+    std::iter::once(header).chain(rows.map(line)).collect()
+}
+
+/// Returns the field of a rare column.
+fn rare_text(trial: &Value, name: &str) -> String {
+    let value = match name {
+        "mean" => trial.pointer("/estimate/mean"),
+        "mean_half_width" => trial.pointer("/estimate/half_width"),
+        "mean_results" => trial.pointer("/estimate/results"),
+        _ => trial.get(name),
+    };
+    inert(value.map(plain).unwrap_or_default())
+}
+
 /// Returns a line for each trial (RFC 4180), with a column for each parameter.
 pub fn csv(trials: &[Value]) -> String {
-    const OWN: [&str; 9] = [
-        "sequence",
-        "id",
-        "state",
-        "final",
-        "latest",
-        "latest_step",
-        "started_at_ms",
-        "ended_at_ms",
-        "cause",
-    ];
-    const RARE: [&str; 7] =
-        ["host", "git_commit", "git_branch", "git_dirty", "git_diff_sha256", "code_sha256", "lost"];
     let mut names: Vec<String> = Vec::new();
     let parameters = |trial: &Value| {
         let none = Value::Null;
@@ -57,19 +101,8 @@ pub fn csv(trials: &[Value]) -> String {
             parameters(trial).into_keys().filter(|name| !names.contains(name)).collect::<Vec<_>>(),
         );
     }
-    let field = |text: &str| {
-        if text.contains([',', '"', '\n', '\r']) {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        } else {
-            text.to_owned()
-        }
-    };
     let header = OWN.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
-    // These columns exist only if a trial has a value: the machine and the code of the run, and permanently lost
-    // reports.
-    let rare_text =
-        |trial: &Value, name: &str| inert(trial.get(name).map(plain).unwrap_or_default());
     let rare: Vec<_> = RARE
         .into_iter()
         .filter(|name| trials.iter().any(|trial| !rare_text(trial, name).is_empty()))
@@ -96,4 +129,28 @@ pub fn entry(trial: &Value, metrics: &[Value]) -> String {
     trial["metrics"] = json!(metrics);
     let text = format!("{trial:#}");
     format!("  {}", text.replace('\n', "\n  "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_trial_has_its_mean() {
+        let trial = |at: u32, estimate: Value| json!({"sequence": at, "id": format!("t{at}"), "state": "SUCCEEDED", "estimate": estimate});
+        let estimate = json!({"results": 3, "wanted": 5, "mean": 0.5, "half_width": 0.1});
+        let plain = csv(&[trial(0, Value::Null)]);
+        assert!(!plain.contains("mean"), "{plain}");
+        let repeated = csv(&[trial(0, Value::Null), trial(1, estimate)]);
+        let lines: Vec<_> = repeated.lines().collect();
+        assert!(lines[0].ends_with(",cause,mean,mean_half_width,mean_results"), "{repeated}");
+        assert!(lines[1].ends_with(",,,") && lines[2].ends_with(",0.5,0.1,3"), "{repeated}");
+    }
+
+    #[test]
+    fn lines_are_harmless_and_quoted() {
+        let rows = [["=1+1".to_owned(), "a,\"b\"\n".to_owned()], ["-1".to_owned(), String::new()]];
+        let text = lines(&["x", "y"], rows.into_iter());
+        assert_eq!(text, "x,y\r\n'=1+1,\"a,\"\"b\"\"\n\"\r\n-1,\r\n");
+    }
 }

@@ -395,7 +395,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns a waiting trial without reports.
-    pub(in crate::view) fn summary(key: i64, sequence: u64) -> TrialSummary {
+    pub(crate) fn summary(key: i64, sequence: u64) -> TrialSummary {
         TrialSummary {
             id: format!("t{sequence}"),
             sequence,

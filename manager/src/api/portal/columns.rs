@@ -1,16 +1,21 @@
 //! PURE: the columns of the table of trials: columns that every trial has, its parameters and the members of its
 //! results.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 use trial_protocol::OBJECTIVE;
 
 use crate::search::goals::Goals;
+use crate::view::space::ParameterAxis;
 use crate::view::{self, TrialSummary};
 
 /// The number of parameters with a column if the request names no columns.
 const USUAL_PARAMETERS: usize = 12;
 /// The maximum number of columns to choose from.
 const MAX_COLUMNS: usize = 200;
+/// The place of the column of means: after the result.
+const MEAN_PLACE: usize = 3;
 /// The key of the column of machines.
 pub(super) const MACHINE: &str = "machine";
 
@@ -21,6 +26,8 @@ pub(super) enum ColumnContent {
     Id,
     State,
     Final,
+    /// The mean of the results with the same parameters.
+    Mean,
     Latest,
     Duration,
     Created,
@@ -88,9 +95,9 @@ fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
     all.into_iter().flatten().filter_map(Value::as_object)
 }
 
-/// Returns all columns that the trials can have, in their order. Of several objectives, the first is the result, and
-/// each other one has its own column.
-pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
+/// Returns all columns that the trials can have, in their order: parameters in the order of the search space. Of several
+/// objectives, the first is the result, and each other one has its own column.
+pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goals) -> Vec<Column> {
     let mut columns = vec![
         Column::new("id", "Id", ColumnContent::Id, false),
         Column::new("state", "State", ColumnContent::State, false),
@@ -104,7 +111,10 @@ pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
         Column::new("attempt", "Attempt", ColumnContent::Attempt, false),
     ];
     columns.extend(metrics(trials, goals));
-    columns.extend(parameters(trials));
+    if trials.iter().any(|trial| trial.estimate.is_some()) {
+        columns.insert(MEAN_PLACE, Column::new("mean", "Mean", ColumnContent::Mean, true));
+    }
+    columns.extend(parameters(trials, space));
     columns.truncate(MAX_COLUMNS);
     columns.push(Column::new("why", "Reason", ColumnContent::Why, false));
     columns
@@ -157,18 +167,96 @@ fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     names.into_iter().map(column).collect()
 }
 
-fn parameters(trials: &[&TrialSummary]) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
+fn parameters(trials: &[&TrialSummary], space: &[ParameterAxis]) -> Vec<Column> {
+    let mut found = Parameters::default();
+    for ParameterAxis { name, options, .. } in space {
+        let mut options = options.iter().flatten();
+        found.add(name, options.all(Value::is_number));
+    }
     for trial in trials {
-        for (name, value) in view::flat(&trial.parameters) {
-            let kind = ColumnContent::Parameter(name.clone());
-            if let Some(column) = columns.iter_mut().find(|column| column.kind == kind) {
-                column.numeric &= value.is_number();
-            } else if columns.len() < MAX_COLUMNS {
-                let key = format!("parameters.{name}");
-                columns.push(Column::new(&key, &name, kind, value.is_number()));
+        let members = trial.parameters.as_object().into_iter().flatten();
+        // Most parameters have no members. Their names need no copy.
+        for (name, value) in members {
+            if value.is_object() {
+                let whole = Value::Object(Map::from_iter([(name.clone(), value.clone())]));
+                for (path, inner) in view::flat(&whole) {
+                    found.add(&path, inner.is_number());
+                }
+            } else {
+                found.add(name, value.is_number());
             }
         }
     }
-    columns
+    found.columns
+}
+
+/// The columns of parameters, and the place of each by its name.
+#[derive(Default)]
+struct Parameters {
+    columns: Vec<Column>,
+    places: HashMap<String, usize>,
+}
+
+impl Parameters {
+    fn add(&mut self, name: &str, numeric: bool) {
+        if let Some(place) = self.places.get(name) {
+            self.columns[*place].numeric &= numeric;
+        } else if self.columns.len() < MAX_COLUMNS {
+            self.places.insert(name.to_owned(), self.columns.len());
+            let kind = ColumnContent::Parameter(name.to_owned());
+            self.columns.push(Column::new(&format!("parameters.{name}"), name, kind, numeric));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::search::repeats::Estimate;
+    use crate::search::search_space::SearchSpace;
+    use crate::view::space;
+    use crate::view::summary;
+
+    #[test]
+    fn columns_are_those_of_the_search_space_and_of_all_trials() {
+        let nested = json!([{"_name": "conv", "size": {"_type": "choice", "_value": [3, 5]}}, {"_name": "dense"}]);
+        let spec = json!({
+            "lr": {"_type": "loguniform", "_value": [0.001, 0.1]}, "layer": {"_type": "choice", "_value": nested},
+            "kind": {"_type": "choice", "_value": ["a", "b"]},
+        });
+        let axes = space::axes(&SearchSpace::parse(&spec).unwrap());
+        let trial = |parameters: Value, last: Value, estimate: Option<Estimate>| {
+            let mut trial = summary(0, 0);
+            (trial.parameters, trial.last, trial.estimate) = (parameters, Some(last), estimate);
+            trial
+        };
+        let one = trial(json!({"kind": "a", "lr": 0.1}), json!({"default": 1, "f1": 2}), None);
+        let nested = json!({"lr": 0.2, "own": {"x": "y"}});
+        let two = trial(nested.clone(), json!(3), None);
+        let estimate = Estimate { results: 2, wanted: 2, mean: 0.5, half_width: Some(0.1) };
+        let repeated = trial(nested, json!(3), Some(estimate));
+        let of = |trials: &[&TrialSummary], axes: &[ParameterAxis]| -> Vec<String> {
+            let columns = of(trials, axes, &Goals::default()).into_iter().skip(2);
+            columns
+                .map(|column| format!("{}{}", column.key, if column.numeric { "#" } else { "" }))
+                .collect()
+        };
+        let fixed = ["latest#", "duration#", "created", "started", "ended", "machine", "attempt"];
+        let expected = |before: &[&str], after: &[&str]| -> Vec<String> {
+            [before, &fixed, after, &["why"]].concat().into_iter().map(str::to_owned).collect()
+        };
+        let spaced = [
+            "parameters.lr#",
+            "parameters.layer._name",
+            "parameters.layer.size#",
+            "parameters.kind",
+        ];
+        assert_eq!(of(&[], &axes), expected(&["final#"], &spaced));
+        let with_own = [&["metrics.f1#"][..], &spaced[..], &["parameters.own.x"]].concat();
+        assert_eq!(of(&[&one, &two], &axes), expected(&["final#"], &with_own));
+        let bare = ["parameters.lr#", "parameters.own.x"];
+        assert_eq!(of(&[&repeated], &[]), expected(&["final#", "mean#"], &bare));
+    }
 }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
-use super::super::user::{CheckedQuery, ListQuery, TrialPage, machines, shown, trial_page};
+use super::super::user::{CheckedQuery, ListQuery, TrialPage, axes, machines, shown, trial_page};
 use super::super::{Error, Shared, percent};
 use super::base::url;
 use super::columns::{self, Column, ColumnContent};
@@ -68,6 +68,8 @@ impl TableRequest {
 /// A list that can be sorted and selected from. The heading of a column links to the same list in another order.
 pub(super) struct Sorting<'a> {
     request: &'a TableRequest,
+    /// The columns of all trials of the experiment.
+    columns: Vec<Column>,
     /// The machines of the trials, by the trial's position, if they are shown.
     hosts: HashMap<u64, String>,
 }
@@ -133,10 +135,16 @@ pub(super) fn table(
     if trials.is_empty() {
         return html! { p.hint { "No trials match." } };
     }
-    let all = columns::of(trials, goals);
+    let own;
+    let all = if let Some(sorting) = sorting {
+        &sorting.columns
+    } else {
+        own = columns::of(trials, &[], goals);
+        &own
+    };
     let chosen = sorting.and_then(|sorting| sorting.request.columns.as_deref());
-    let shown = columns::shown(&all, chosen);
-    let more = if chosen.is_none() { columns::beyond(&all) } else { 0 };
+    let shown = columns::shown(all, chosen);
+    let more = if chosen.is_none() { columns::beyond(all) } else { 0 };
     let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
         Some(sorting) => sorting.heading(&column.key, &column.name, number(column.numeric)),
         None => {
@@ -222,6 +230,11 @@ fn cell(
         ColumnContent::Created => moment(Some(trial.created_at_ms)),
         ColumnContent::Started => moment(trial.started_at_ms),
         ColumnContent::Ended => moment(trial.ended_at_ms),
+        ColumnContent::Mean => html! {
+            td.number data-label=(label) title=[trial.estimate.as_ref().map(words::estimate)] {
+                (trial.estimate.as_ref().map(words::brief_estimate).unwrap_or_default())
+            }
+        },
         ColumnContent::Attempt => html! { td data-label=(label) { code { (trial.attempt) } } },
         ColumnContent::Machine => {
             html! { td data-label=(label) { (words::sanitize(host.unwrap_or_default())) } }
@@ -271,7 +284,7 @@ pub(super) async fn list(
     let request = TableRequest::read(query.as_deref().unwrap_or_default())?;
     let query = &request.query;
     // Read before the rows: a change in between is then sent twice rather than never.
-    let change = shared.state.board.refresh().await?.through;
+    let snapshot = shared.state.board.refresh().await?;
     let (found, fault) = match trial_page(&shared, query).await {
         // A fault in an expression is shown beside the expression.
         Err(Error::BadRequest(detail)) if detail.starts_with("filter: ") => {
@@ -282,16 +295,18 @@ pub(super) async fn list(
     let rows: Vec<_> = found.trials.iter().collect();
     let has_machines = request.columns.iter().flatten().any(|key| key == columns::MACHINE);
     let hosts = if has_machines { machines(&shared).await? } else { HashMap::new() };
-    let sorting = Sorting { request: &request, hosts };
+    let all: Vec<_> = snapshot.trials.iter().map(AsRef::as_ref).collect();
+    let columns = columns::of(&all, &axes(&shared).await?, shared.state.board.goals());
+    let sorting = Sorting { request: &request, columns, hosts };
     let content = html! {
         h1 { "Trials" }
         div.bar {
             (filters(&request))
             (chosen_actions(&viewer, &link(&request, &[])))
         }
-        (chooser(&request, &columns::of(&rows, shared.state.board.goals())))
+        (chooser(&request, &sorting.columns))
         @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::sanitize(fault))) } }
-        div #list data-live data-change=(change) {
+        div #list data-live data-change=(snapshot.through) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
                 @if is_filtered(query) { ", " a href=(link(&request, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear filters" } }

@@ -84,10 +84,14 @@ pub(in crate::api) fn competing(trial: &TrialSummary) -> String {
 
 /// Formats a mean with its confidence.
 pub(in crate::api) fn estimate(estimate: &Estimate) -> String {
-    let within = estimate.half_width.map(|half_width| format!(" ± {}", rate(half_width)));
-    let (mean, within) = (number(estimate.mean), within.unwrap_or_default());
     let Estimate { results, wanted, .. } = estimate;
-    format!("{mean}{within}, the mean of {results} of {wanted} trials")
+    format!("{}, the mean of {results} of {wanted} trials", brief_estimate(estimate))
+}
+
+/// Formats a mean with its confidence for a column.
+pub(in crate::api) fn brief_estimate(estimate: &Estimate) -> String {
+    let within = estimate.half_width.map(|half_width| format!(" ± {}", rate(half_width)));
+    format!("{}{}", number(estimate.mean), within.unwrap_or_default())
 }
 
 /// Formats a value for a column.
