@@ -23,6 +23,9 @@ const tame = (text) => text.replace(/\r\n/g, "\n").replace(/\u001b\[[^\u0040-\u0
 const NAME = 60;
 const named = (text) => { const whole = tame(text).replace(/\s+/g, " "); return whole.length > NAME ? `${whole.slice(0, NAME - 1)}…` : whole; };
 
+// The name of a metric for users. The metric of NNI's SDK has no name of its own.
+const metricNamed = (name) => name === "default" ? "result" : named(name);
+
 // Formats a number as the pages do: `digits` significant digits, and an exponent for very small or large numbers.
 const short = (value, digits = 4) => {
   const size = Math.abs(value);
@@ -207,4 +210,4 @@ const join = (curves) => {
 // Accesses the browser's storage. If the browser blocks it, a setting lasts as long as the page.
 const kept = (work) => { try { return work(); } catch { return null; } };
 
-export { kept, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };
+export { kept, stroke, dash, metricNamed, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };

@@ -1,6 +1,6 @@
 // The plots of the comparison of experiments: their optimisation histories, and the intermediate results of their best trials.
 
-import { named, short, tame } from "./charts.js";
+import { metricNamed, named, short, tame } from "./charts.js";
 import { check, figureOf, keys, lazily, lookOf, Plot, select, slide, titleOf } from "./plots-frame.js";
 import { objectives, ready } from "./points.js";
 import { curvePanel, directionOf, hintOf, NOT_POSITIVE, smoothed } from "./plots-curves.js";
@@ -90,11 +90,11 @@ const bestCurves = (experiments, { most, ...options }) => {
   const panels = names.map((name, panel) => {
     const lines = experiments.flatMap((one) => metricOf(one, name) ? chosen(one, metricOf(one, name)).map(({ at, steps, values }, rank) => ({ index: one.index, rank, steps, raw: values, tell: () => toldOf(one, at), address: () => trialAddress(one.points, at) })) : []);
     const looks = (colours) => ({ index, rank }) => { const look = lookOf(index, rank ? 1.1 : 2); return { ...look, colour: colours[look.colour], alpha: rank ? 0.6 : 1 }; };
-    return curvePanel(name, lines.reverse(), looks, { ...options, better: directions[panel], title: names.length > 1 ? name : "" });
+    return curvePanel(name, lines.reverse(), looks, { ...options, better: directions[panel], title: names.length > 1 ? metricNamed(name) : "" });
   });
   const table = (rows) => ({
     head: ["Metric", "Experiment", "Trial", "Steps", "First", "Last"],
-    rows: names.flatMap((name) => experiments.flatMap((one) => metricOf(one, name) ? chosen(one, metricOf(one, name)).map(({ sequence, steps, values }) => [tame(name), named(one.name), sequence, steps.length, short(values[0] ?? NaN, 5), short(values.at(-1) ?? NaN, 5)]) : [])).slice(0, rows),
+    rows: names.flatMap((name) => experiments.flatMap((one) => metricOf(one, name) ? chosen(one, metricOf(one, name)).map(({ sequence, steps, values }) => [metricNamed(name), named(one.name), sequence, steps.length, short(values[0] ?? NaN, 5), short(values.at(-1) ?? NaN, 5)]) : [])).slice(0, rows),
   });
   return { panels, legend: legendOf(experiments), table, hint: hintOf(panels, directions, options) };
 };

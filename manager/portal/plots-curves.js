@@ -1,6 +1,6 @@
 // Curves over steps: the intermediate results of many trials, with a panel for each metric.
 
-import { short, tame } from "./charts.js";
+import { metricNamed, short, tame } from "./charts.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, roomy, spread } from "./plots-scale.js";
 import { trialAddress, trialTold } from "./plots-kinds.js";
@@ -52,7 +52,7 @@ const curvePanel = (name, lines, looks, { smoothing = 0, best = false, log = fal
     for (const line of all) stroke(surface, box, line, look(line));
   };
   return {
-    title, x, y, labels: [`step${logX ? " (log)" : ""}`, `${tame(name)}${y.log ? " (log)" : ""}`], paint, positive,
+    title, x, y, labels: [`step${logX ? " (log)" : ""}`, `${metricNamed(name)}${y.log ? " (log)" : ""}`], paint, positive,
     xs: Float64Array.from(marks, ({ step }) => x.part(step)), ys: Float64Array.from(marks, ({ line, at }) => y.part(line.values[at])),
     point: (surface, box, colours, mark) => { const { line, step, at } = marks[mark]; stroke(surface, box, line, { colour: colours.text, width: 2.5 }); surface.marks("dot", [box.px(x.part(step))], [box.py(y.part(line.values[at]))], 8, colours.text); },
     tell: (mark) => {
@@ -92,11 +92,11 @@ const curves = (points, objectives, objective, answer, options) => {
       const { colours: steps, step } = ramp(colours, 10);
       return ({ sequence }) => ({ colour: steps[step(rank(sequence))], width: rank(sequence) > 0.9 ? 1.8 : 1.1, alpha });
     };
-    return curvePanel(name, lines, looks, { ...options, better: directions[index], title: answer.metrics.length > 1 ? name : "" });
+    return curvePanel(name, lines, looks, { ...options, better: directions[index], title: answer.metrics.length > 1 ? metricNamed(name) : "" });
   });
   const table = (most) => ({
     head: ["Metric", "Trial", "Steps", "First", "Last"],
-    rows: answer.metrics.flatMap(({ name, curves: all }) => all.map(({ sequence, steps, values }) => [tame(name), sequence, steps.length, short(values[0] ?? NaN, 5), short(values.at(-1) ?? NaN, 5)])).slice(0, most),
+    rows: answer.metrics.flatMap(({ name, curves: all }) => all.map(({ sequence, steps, values }) => [metricNamed(name), sequence, steps.length, short(values[0] ?? NaN, 5), short(values.at(-1) ?? NaN, 5)])).slice(0, most),
   });
   const { shown, of } = answer;
   const hint = [hintOf(panels, directions, options), ...shown < of ? [`Shows the curves of ${shown} of ${of} trials: the best and the newest.`] : []].join(" ").trim();

@@ -1,6 +1,6 @@
 // The plot of the compared trials of an experiment: the curves of one metric at a time.
 
-import { named, short, tame } from "./charts.js";
+import { metricNamed, named, short } from "./charts.js";
 import { check, figureOf, keys, lookOf, Plot, slide, titleOf } from "./plots-frame.js";
 import { curvePanel, hintOf } from "./plots-curves.js";
 
@@ -24,7 +24,7 @@ const comparedTrials = (trials, better, base) => {
     const direction = trials.some((one) => one.metric === metric) ? better : null;
     const looks = (colours) => ({ at }) => { const look = lookOf(at); return { ...look, colour: colours[look.colour] }; };
     const panel = curvePanel(metric, lines, looks, { ...options, better: direction });
-    const table = (most) => ({ head: ["Trial", "Steps", `First ${tame(metric)}`, `Last ${tame(metric)}`], rows: lines.slice(0, most).map(({ sequence, raw }) => [sequence, raw.length, short(raw[0] ?? NaN, 5), short(raw.at(-1) ?? NaN, 5)]) });
+    const table = (most) => ({ head: ["Trial", "Steps", `First ${metricNamed(metric)}`, `Last ${metricNamed(metric)}`], rows: lines.slice(0, most).map(({ sequence, raw }) => [sequence, raw.length, short(raw[0] ?? NaN, 5), short(raw.at(-1) ?? NaN, 5)]) });
     return { panels: [panel], legend: visible.map((at) => ({ label: named(`trial ${trials[at].sequence}`), kind: "line", ...lookOf(at) })), table, hint: hintOf([panel], [direction], options) };
   };
   return (name) => {

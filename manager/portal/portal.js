@@ -2,7 +2,7 @@
 // replace the old ones. Elements with `data-part` arrive empty if the page already has them. Text from trials and users is only set as
 // text, never as HTML.
 
-import { dash, draw, join, kept, moment, named, short, stroke, tame, zone } from "./charts.js";
+import { dash, draw, join, kept, metricNamed, moment, short, stroke, tame, zone } from "./charts.js";
 import { finite, take } from "./points.js";
 
 // `base` is the path of the pages and the API.
@@ -207,7 +207,7 @@ const trial = async () => {
     for (const { name, type, step, value, observed_at_ms: at } of metrics) {
       const row = rows.insertRow();
       const said = typeof value === "number" ? short(value) : typeof value === "string" ? value : JSON.stringify(value);
-      for (const text of [name, type === "final" ? "final" : String(step), said, moment(at / 1000)]) row.insertCell().textContent = tame(text);
+      for (const text of [name === "default" ? "result" : name, type === "final" ? "final" : String(step), said, moment(at / 1000)]) row.insertCell().textContent = tame(text);
       row.cells[1].className = row.cells[2].className = "number";
     }
     while (rows.rows.length > ROWS) rows.deleteRow(0);
@@ -225,7 +225,7 @@ const trial = async () => {
     counted.forEach((name, at) => {
       const figure = chart(`goal-${at}`), curve = curves.get(name);
       figure.hidden = !curve;
-      if (curve) draw(figure, [{ label: named(goals[at]), stroke: stroke(at), width: 2, spanGaps: true }], join([curve]), { x: "step", y: named(goals[at]) });
+      if (curve) draw(figure, [{ label: metricNamed(goals[at]), stroke: stroke(at), width: 2, spanGaps: true }], join([curve]), { x: "step", y: metricNamed(goals[at]) });
     });
     const others = [...curves.keys()].filter((name) => !counted.includes(name));
     chart("metrics").hidden = curves.size > others.length && others.length === 0;
@@ -233,7 +233,7 @@ const trial = async () => {
     const names = others.sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
     const left = others.length - names.length;
     byId("curves-left").textContent = left ? `${left} more metrics are in the table and in the API.` : "";
-    const series = names.map((name, at) => ({ label: named(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
+    const series = names.map((name, at) => ({ label: metricNamed(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
     draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: over() ? "This trial reported no intermediate results." : "No intermediate results yet." });
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
@@ -362,7 +362,7 @@ const compare = async () => {
     if (names.length === pick.options.length) return;
     const counts = names.find((name) => all.some((one) => one.metric === name));
     const chosen = names.includes(pick.value) ? pick.value : counts ?? names[0];
-    pick.replaceChildren(...names.map((name) => new Option(named(name), name, false, name === chosen)));
+    pick.replaceChildren(...names.map((name) => new Option(metricNamed(name), name, false, name === chosen)));
     pick.closest("p").hidden = names.length < 2;
   };
   const { comparedTrials } = await import("./plots-trials.js");

@@ -4,7 +4,9 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{Class, Evidence, GpuSample, OBJECTIVE, TrialExit, TrialJobId, Verdict};
+use trial_protocol::{
+    Cause, Class, Evidence, GpuSample, OBJECTIVE, TrialExit, TrialJobId, Verdict,
+};
 
 use super::super::user::{
     LineTimeView, LogQuery, LogView, TrialPath, ValuesQuery, code_diff, files as trial_files,
@@ -108,7 +110,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
                         tbody {
                             @for metric in &metrics.metrics {
                                 tr {
-                                    td { (words::sanitize(&metric.name)) }
+                                    td { (words::metric(&metric.name)) }
                                     td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
                                     td.number { (words::brief(&metric.value)) }
                                     td { (exact_time(metric.observed_at_ms)) }
@@ -464,14 +466,15 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
             h2 { "Verdict" }
             p { (words::sanitize(&verdict.message)) }
             dl.parameters {
-                div { dt { "Cause" } dd { (words::cause(&word(serde_json::to_value(verdict.cause)))) } }
+                // The state of a success and the message already contain these facts.
+                @if verdict.cause != Cause::Succeeded { div { dt { "Cause" } dd { (words::cause(&word(serde_json::to_value(verdict.cause)))) } } }
                 @if verdict.class != Class::None {
                     div { dt { "A retry" } dd { (words::class(&word(serde_json::to_value(verdict.class)))) } }
                 }
                 div { dt { "Certainty" } dd { (word(serde_json::to_value(verdict.confidence))) } }
-                @if let Some(exit) = verdict.exit {
+                @if let Some(exit) = verdict.exit.filter(|exit| !states(&verdict.message, *exit)) {
                     div { dt { "Ended by" } dd { @match exit { TrialExit::Code(code) => { "exit code " (code) }, TrialExit::Signal(signal) => { "signal " (signal) } } } }
-                } @else if let Some(status) = wait_status {
+                } @else if let (None, Some(status)) = (verdict.exit, wait_status) {
                     div { dt { "Wait status" } dd { (status) } }
                 }
                 @if let Some(stop) = verdict.stop { div { dt { "Requested by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
@@ -495,6 +498,22 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
             }
         }
     }
+}
+
+/// Returns whether a verdict's message states the exit code or the signal.
+fn states(message: &str, exit: TrialExit) -> bool {
+    let (words, number): (&[&str], u8) = match exit {
+        TrialExit::Code(code) => (&["code", "with"], code),
+        TrialExit::Signal(signal) => (&["signal"], signal),
+    };
+    let number = number.to_string();
+    let mut pairs = message.split([' ', ',', '.', ':', ';', '(', ')']);
+    let mut before = "";
+    pairs.any(|word| {
+        let found = word == number && words.contains(&before);
+        before = word;
+        found
+    })
 }
 
 /// Returns the last known reading of a GPU, as text.
@@ -595,6 +614,30 @@ mod tests {
             "<dt>GPU 1 at the end</dt><dd>H200, 2.0 GB of 4.0 GB</dd>",
         ] {
             assert!(page.contains(part), "{part} in {page}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_states_each_fact_once() {
+        let verdict = |cause: &str, message: &str, exit: Value| -> String {
+            let verdict = json!({"cause": cause, "class": "none", "confidence": "certain", "message": message, "exit": exit, "evidence": {}});
+            verdict_section(&serde_json::from_value(verdict).unwrap(), "best").into_string()
+        };
+        let (code, signal) = (json!({"code": 0}), json!({"signal": 9}));
+        #[rustfmt::skip]
+        let table = [
+            ("succeeded", "The trial exited with code 0.",    &code,   [false, false]),
+            ("succeeded", "it exited with 0",                 &code,   [false, false]),
+            ("succeeded", "it ran with 10 workers",           &code,   [false, true]),
+            ("stopped",   "it then exited with code 0",       &code,   [true, false]),
+            ("oom-kernel", "killed by signal 9, out of memory", &signal, [true, false]),
+            ("signal",    "the kernel ended it",              &signal, [true, true]),
+        ];
+        for (cause, message, exit, shown) in table {
+            let page = verdict(cause, message, exit.clone());
+            let found = ["<dt>Cause</dt>", "<dt>Ended by</dt>"].map(|part| page.contains(part));
+            assert_eq!(found, shown, "{cause}, {message}: {page}");
+            assert!(page.contains(message), "{page}");
         }
     }
 }

@@ -45,6 +45,11 @@ pub(in crate::api) fn sentence(fragment: &str) -> String {
     first.chain(letters.by_ref()).chain(end.chars()).collect()
 }
 
+/// Returns the name of a metric for users. The metric of NNI's SDK has no name of its own.
+pub(in crate::api) fn metric(name: &str) -> String {
+    if name == OBJECTIVE { "result".to_owned() } else { sanitize(name) }
+}
+
 /// Formats a value on one line.
 pub(in crate::api) fn value(value: &Value) -> String {
     match value {
