@@ -140,6 +140,7 @@ impl Home {
 pub(super) fn routes() -> OpenApiRouter<Home> {
     OpenApiRouter::new()
         .routes(routes!(list::experiments))
+        .routes(routes!(list::export))
         .routes(routes!(auth::begin_session, auth::end_session))
         .routes(routes!(document::json))
 }

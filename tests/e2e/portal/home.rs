@@ -75,6 +75,21 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let (status, answer) = send_request(&url, &kill, &token, "").unwrap();
     assert_eq!(status, 409, "{answer}");
 
+    // The list can be downloaded, with its filters.
+    let exported = |query: &str| get(&url, &format!("/api/v1/experiments/export?{query}")).unwrap();
+    let (status, csv) = exported("format=csv&sort=created&order=asc");
+    let lines: Vec<_> = csv.split("\r\n").collect();
+    assert!(status == 200 && lines.len() == 4, "{csv}");
+    assert!(lines[0].starts_with("id,name,state,metric,"), "{csv}");
+    let first = format!("{},first try,done,score,maximize,", ended.id);
+    assert!(lines[1].starts_with(&first) && lines[2].starts_with(&id), "{csv}");
+    let (status, list) = exported("format=json&state=done");
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!((status, list.as_array().unwrap().len()), (200, 2), "{list}");
+    assert_eq!(exported("format=xml").0, 400);
+    let (_, page) = get(&url, "/?q=first").unwrap();
+    assert!(page.contains("/api/v1/experiments/export?q=first&amp;format=csv"), "{page}");
+
     let both = format!("/compare?experiment={}&experiment={id}", ended.id);
     let (status, page) = get(&url, &format!("{both}&experiment=removed")).unwrap();
     assert_eq!(status, 200, "{page}");

@@ -4,8 +4,9 @@
 use std::cmp::Ordering;
 
 use axum::Json;
-use axum::extract::State;
-use axum::response::Response;
+use axum::extract::{RawQuery, State};
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -18,6 +19,7 @@ use super::super::{Error, percent};
 use super::Home;
 use super::catalog::Entry;
 use crate::view::ExperimentSummary;
+use crate::view::export::lines;
 
 /// The number of experiments per page.
 const ROWS: usize = 200;
@@ -29,6 +31,28 @@ const STATES: [(&str, &str); 5] = [
     ("done", "done"),
     ("stopped", "stopped"),
     ("failed", "failed or unreadable"),
+];
+
+/// The columns of the exported list.
+const CSV_COLUMNS: [&str; 18] = [
+    "id",
+    "name",
+    "state",
+    "metric",
+    "optimize_mode",
+    "best",
+    "best_trial",
+    "trials",
+    "ended",
+    "failed",
+    "max_trial_number",
+    "owner",
+    "platform",
+    "tags",
+    "created_at_ms",
+    "ended_at_ms",
+    "archived",
+    "notes",
 ];
 
 /// The filters, the order and the page of the list.
@@ -183,6 +207,11 @@ impl ExperimentQuery {
 
     /// Returns the list's address with changed parameters. Without `page`, the link leads to the first page.
     fn link(&self, other: &[(&str, &str)]) -> String {
+        self.address("/", other)
+    }
+
+    /// Returns the address of a route with the parameters of this list, some of them changed.
+    fn address(&self, path: &str, other: &[(&str, &str)]) -> String {
         let archived = self.archived.map(|archived| archived.to_string());
         let own = [
             ("q", self.q.as_deref()),
@@ -199,7 +228,17 @@ impl ExperimentQuery {
         let pairs: Vec<_> =
             pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
         let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
-        url(&format!("/{query}"))
+        url(&format!("{path}{query}"))
+    }
+}
+
+fn listed(entry: Entry) -> ListedExperiment {
+    ListedExperiment {
+        standing: standing(&entry),
+        path: url(&format!("/e/{}/", entry.summary.id)),
+        archived: entry.annotation.archived,
+        notes: entry.annotation.notes.clone(),
+        summary: ExperimentSummary { tags: entry.tags().to_vec(), ..entry.summary },
     }
 }
 
@@ -218,14 +257,74 @@ pub(in crate::api) async fn experiments(
     let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
     let (total, pages) = (chosen.len(), chosen.len().div_ceil(ROWS).max(1));
     let from = query.page.unwrap_or(1).clamp(1, pages) - 1;
-    let listed = chosen.into_iter().skip(from * ROWS).take(ROWS).map(|entry| ListedExperiment {
-        standing: standing(&entry),
-        path: url(&format!("/e/{}/", entry.summary.id)),
-        archived: entry.annotation.archived,
-        notes: entry.annotation.notes.clone(),
-        summary: ExperimentSummary { tags: entry.tags().to_vec(), ..entry.summary },
-    });
+    let listed = chosen.into_iter().skip(from * ROWS).take(ROWS).map(listed);
     Ok(Json(ExperimentPage { experiments: listed.collect(), total, pages }))
+}
+
+/// Returns a data directory's experiments as a file, on all pages of the list
+///
+/// Only a home has this route. `sort`, `order` and the filters work as in the list.
+#[utoipa::path(
+    get, path = "/api/v1/experiments/export", tag = "home",
+    params(ExperimentQuery, ("format" = Option<String>, Query, description = "`csv` (default) or `json`")),
+    responses((status = 200, body = String, content_type = "text/csv"), (status = 400, description = "unknown format")),
+)]
+pub(in crate::api) async fn export(
+    _: User,
+    State(home): State<Home>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Error> {
+    let query = query.unwrap_or_default();
+    let (mut format, mut rest) = ("csv", Vec::new());
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("format", value)) => format = value,
+            _ => rest.push(pair),
+        }
+    }
+    let CheckedQuery(query) = CheckedQuery::<ExperimentQuery>::of_text(&rest.join("&"))?;
+    let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
+    let listed: Vec<_> = chosen.into_iter().map(listed).collect();
+    let (kind, text) = match format {
+        "csv" => ("text/csv; charset=utf-8", lines(&CSV_COLUMNS, listed.iter().map(csv_fields))),
+        "json" => ("application/json", serde_json::to_string_pretty(&listed).unwrap_or_default()),
+        other => {
+            return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
+        }
+    };
+    let disposition = format!("attachment; filename=\"experiments.{format}\"");
+    let headers =
+        [(header::CONTENT_TYPE, kind), (header::CONTENT_DISPOSITION, disposition.as_str())];
+    Ok((headers, text).into_response())
+}
+
+/// Returns the fields of an experiment, in the order of [`CSV_COLUMNS`].
+fn csv_fields(experiment: &ListedExperiment) -> [String; CSV_COLUMNS.len()] {
+    let ListedExperiment { summary, standing, archived, notes, .. } = experiment;
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    let best = summary.best.as_ref();
+    let most = summary.max_trial_number.map(|most| most.to_string());
+    let created_at_ms = Some(summary.created_at_ms).filter(|at_ms| *at_ms > 0);
+    [
+        summary.id.clone(),
+        text(summary.name.as_deref()),
+        (*standing).to_owned(),
+        text(summary.metric.as_deref()),
+        summary.optimize_mode.clone(),
+        best.map(|best| best.value.to_string()).unwrap_or_default(),
+        text(best.map(|best| best.id.as_str())),
+        summary.trials.to_string(),
+        summary.ended.to_string(),
+        summary.failed.to_string(),
+        most.unwrap_or_default(),
+        text(summary.owner.as_deref()),
+        summary.platform.clone(),
+        summary.tags.join(" "),
+        created_at_ms.map(|at_ms| at_ms.to_string()).unwrap_or_default(),
+        summary.ended_at_ms.map(|at_ms| at_ms.to_string()).unwrap_or_default(),
+        archived.to_string(),
+        notes.clone(),
+    ]
 }
 
 /// `GET /`: shows the list of experiments.
@@ -246,6 +345,7 @@ pub(super) async fn page(
     let at = query.page.unwrap_or(1).clamp(1, pages);
     let rows: Vec<_> = chosen.into_iter().skip((at - 1) * ROWS).take(ROWS).collect();
     let in_archive = query.archived == Some(true);
+    let file = |format: &str| query.address("/api/v1/experiments/export", &[("format", format)]);
     let content = html! {
         h1 { @if in_archive { "Archive" } @else { "Experiments" } }
         div.bar {
@@ -265,6 +365,7 @@ pub(super) async fn page(
                 (total) @if total == 1 { " experiment" } @else { " experiments" }
                 @if query.is_filtered() { ", " a href=(url("/")) { "clear filters" } }
                 @if !in_archive && archive > 0 { ", " a href=(url("/?archived=true")) { (archive) " archived" } }
+                @if total > 0 { ". Download: " a href=(file("csv")) download { "CSV" } ", " a href=(file("json")) download { "JSON" } }
             }
             @if known == 0 {
                 p { "No experiments yet. To start one, run " code { "trial-manager run FILE" } "." }
