@@ -18,6 +18,19 @@ const packed = (rows, began, ended) => {
   });
 };
 
+// Returns the number of waiting attempts over time, as `[time, number]` at each change, and the largest number.
+const waiting = (spans) => {
+  const changes = spans.flatMap(([from, until]) => [[from, 1], [until, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const steps = [];
+  let count = 0, most = 0;
+  for (const [time, by] of changes) {
+    count += by;
+    most = Math.max(most, count);
+    if (steps.at(-1)?.[0] === time) steps.at(-1)[1] = count; else steps.push([time, count]);
+  }
+  return { steps, most };
+};
+
 const timeline = (points, answer, { by }) => {
   if (!answer || answer.sequence.length === 0) return { panels: [], empty: "Nothing to show yet: no trial has been submitted." };
   const all = answer.sequence.map((_, at) => at), { now } = answer;
@@ -28,10 +41,14 @@ const timeline = (points, answer, { by }) => {
   const x = times(first, Math.max(last, first + 1000));
   const row = new Float64Array(all.length);
   let y, rows;
+  let queue = null;
   if (by === "host") {
-    const names = [...answer.hosts.map(tame), UNKNOWN], groups = names.map(() => []);
-    for (const at of all) groups[answer.host[at] ?? names.length - 1].push(at);
-    const lanes = [];
+    const names = [...answer.hosts.map(tame), UNKNOWN], groups = names.map(() => []), lanes = [];
+    const waits = all.filter((at) => began(at) > answer.submitted[at]);
+    if (waits.length) queue = waiting(waits.map((at) => [answer.submitted[at], began(at)]));
+    // An attempt that waits has no machine yet. The first row shows the number of such attempts.
+    if (queue) lanes.push(`waiting, at most ${queue.most}`);
+    for (const at of all) if (answer.began[at] !== null || answer.ended[at] !== null) groups[answer.host[at] ?? names.length - 1].push(at);
     groups.forEach((group, index) => {
       if (group.length === 0) return;
       group.sort((a, b) => answer.submitted[a] - answer.submitted[b]);
@@ -55,8 +72,16 @@ const timeline = (points, answer, { by }) => {
   const colourOf = (at) => answer.retried[at] ? { kind: "bar", colour: "retry" } : lookOf(answer.state[at]);
   const thick = (box) => Math.max(1, Math.min(22, (box.py(0) - box.py(1 / rows)) * 0.74));
   const bar = (box, at) => { const left = box.px(x.part(began(at))), right = box.px(x.part(ended(at))); return [left, Math.max(right, left + 1.2)]; };
+  const paintQueue = (surface, box, colours) => {
+    const tall = thick(box), base = box.py(part(rows - 1)) + tall / 2;
+    queue.steps.forEach(([from, count], at) => {
+      const left = box.px(x.part(from)), right = box.px(x.part(queue.steps[at + 1]?.[0] ?? from)), high = tall * count / queue.most;
+      if (count) surface.rect(left, base - high, Math.max(right - left, 0.5), high, { fill: colours.quiet, alpha: 0.6 });
+    });
+  };
   const paint = (surface, box, colours) => {
     const tall = thick(box);
+    if (queue) paintQueue(surface, box, colours);
     for (const at of all) {
       const middle = box.py(ys[at]);
       if (middle < box.top - tall || middle > box.top + box.height + tall) continue;
@@ -74,7 +99,7 @@ const timeline = (points, answer, { by }) => {
   };
   const states = [...new Set(all.filter((at) => !answer.retried[at]).map((at) => answer.state[at]))];
   const legend = legendOf(states).map((item) => ({ ...item, kind: "bar" }));
-  if (by !== "host") legend.unshift({ label: "waiting", kind: "bar", colour: "quiet" });
+  if (by !== "host" || queue) legend.unshift({ label: "waiting", kind: "bar", colour: "quiet" });
   if (answer.retried.some(Boolean)) legend.push({ label: "retried", kind: "bar", colour: "retry" });
   const panel = {
     x, y, xs, ys, labels: [`time (${zone})`, by === "host" ? "" : "trial"], paint, bars: true,
@@ -87,8 +112,8 @@ const timeline = (points, answer, { by }) => {
     tell, address: (at) => { const trial = place.get(answer.sequence[at]); return trial === undefined ? null : trialAddress(points, trial); },
   };
   const table = (most) => ({
-    head: ["Trial", "Attempt", "State", "Machine", "Waited", "Ran"],
-    rows: all.slice(-most).reverse().map((at) => [answer.sequence[at], answer.attempt[at], answer.retried[at] ? "retried" : WORDS[answer.state[at]], answer.host[at] === null ? "" : tame(answer.hosts[answer.host[at]]), span(began(at) - answer.submitted[at]), answer.began[at] === null ? "" : span(ended(at) - began(at))]),
+    head: ["Trial", "Attempt", "State", "Machine", "Waited", "Waited for", "Ran"],
+    rows: all.slice(-most).reverse().map((at) => [answer.sequence[at], answer.attempt[at], answer.retried[at] ? "retried" : WORDS[answer.state[at]], answer.host[at] === null ? "" : tame(answer.hosts[answer.host[at]]), span(began(at) - answer.submitted[at]), tame(answer.waited_for[at] ?? ""), answer.began[at] === null ? "" : span(ended(at) - began(at))]),
   });
   const high = (_, one) => Math.max(240, Math.min(640, 90 + rows * (by === "host" ? 30 : 14))) * one;
   return { panels: [panel], legend, table, high, hint: answer.left_out ? `${answer.left_out} older attempts are not shown.` : "" };
@@ -100,4 +125,4 @@ const reversed = (low, high) => {
   return { ...plain, part: (value) => 1 - plain.part(value), value: (part) => plain.value(1 - part), within: (from, to) => reversed(plain.value(1 - to), plain.value(1 - from)) };
 };
 
-export { packed, timeline };
+export { packed, timeline, waiting };
