@@ -41,6 +41,25 @@ const check = (label, work) => {
   box.addEventListener("change", work);
   return [element("label", {}, box, ` ${label}`), box];
 };
+// A list of names with boxes, of which the first `most` are selected at first. Returns the element, and a function that offers names and
+// returns the selected ones.
+const choices = (label, most, work) => {
+  const picked = new Map(), summary = element("summary", {}, label), list = element("div", { role: "group", "aria-label": label });
+  const details = element("details", { class: "choice" }, summary, list);
+  const isPicked = (name, at) => picked.get(name) ?? at < most;
+  const offered = (name, at) => {
+    const [one, box] = check(named(name), () => { picked.set(name, box.checked); work(); });
+    box.checked = isPicked(name, at);
+    return one;
+  };
+  return [details, (names) => {
+    if (list.children.length !== names.length) list.replaceChildren(...names.map(offered));
+    const chosen = names.filter(isPicked);
+    summary.textContent = `${label}: ${chosen.length} of ${names.length}`;
+    details.hidden = names.length < 2;
+    return chosen;
+  }];
+};
 const slide = (label, most, work) => {
   const range = element("input", { type: "range", min: "0", max: String(most), step: "0.01", value: "0" }), said = element("output", {}, "0");
   range.addEventListener("input", () => { said.textContent = range.value; work(); });
@@ -146,7 +165,9 @@ class Plot {
     if (!model) return;
     this.stale = false;
     const empty = model.panels.length === 0;
-    this.host.hidden = this.bar.hidden = this.table.details.hidden = empty;
+    this.host.hidden = empty;
+    this.bar.hidden = empty && !model.choosing;
+    this.table.details.hidden = empty || !model.table;
     this.message.textContent = empty ? model.empty : model.hint ?? "";
     this.message.hidden = !this.message.textContent;
     // A plot that loads keeps its room, so that the page does not move.
@@ -426,4 +447,4 @@ const lazily = (id, controls, bring, model, paced, chooser = "") => {
   return { plot, update, load: () => { if (old) fetched(); }, news: () => { old = true; if (seen) fetched(); } };
 };
 
-export { check, DataTable, element, figureOf, keys, lazily, lookOf, nearing, Plot, select, slide, titleOf };
+export { check, choices, DataTable, element, figureOf, keys, lazily, lookOf, nearing, Plot, select, slide, titleOf };

@@ -5,8 +5,8 @@ import { axisOf, parameterNames, said, WORDS } from "./points.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, parameter, roomy, span, spans, spread, times } from "./plots-scale.js";
 
-// The maximum number of parameters in the description of a trial, and of panels in the slice plot.
-const TOLD = 12, PANELS = 24;
+// The maximum number of parameters in the description of a trial.
+const TOLD = 12;
 
 // The marks of states, which differ in shape as well as in colour.
 const LOOKS = { SUCCEEDED: { kind: "dot", colour: "accent" }, EARLY_STOPPED: { kind: "diamond", colour: "warn" }, FAILED: { kind: "cross", colour: "bad" }, RUNNING: { kind: "ring", colour: "good" } };
@@ -93,15 +93,16 @@ const history = (points, objective, { by, log }) => {
 };
 
 // ---- a slice for each parameter ----
-const slice = (points, objective, { log }) => {
+// `names` are the parameters with a panel.
+const slice = (points, objective, { names, log }) => {
   const rows = points.id.map((_, at) => at).filter((at) => objective.values[at] !== null || points.state[at] === "EARLY_STOPPED" && (objective.latest?.[at] ?? null) !== null);
-  const names = parameterNames(points);
-  if (rows.length === 0 || names.length === 0) return { panels: [], empty: NOTHING };
+  if (rows.length === 0) return { panels: [], empty: NOTHING };
+  if (names.length === 0) return { panels: [], empty: "Select a parameter.", choosing: true };
   const value = (at) => objective.values[at] ?? objective.latest[at];
   const positive = rows.every((at) => value(at) > 0), [low, high] = spread(rows.map(value));
   const y = roomy(numbers(low, high, { log: log && positive }), 0.06);
   const last = Math.max(1, points.id.length - 1);
-  const panels = names.slice(0, PANELS).map((name) => {
+  const panels = names.map((name) => {
     const column = points.parameters[name], own = rows.filter((at) => column[at] !== null);
     const x = roomy(parameter(own.map((at) => column[at]), axisOf(points, name)));
     // Marks of the same option are spread sideways. The offset depends on the trial's number, so that it never changes.
@@ -115,12 +116,11 @@ const slice = (points, objective, { log }) => {
       own.forEach((at, mark) => (objective.values[at] === null ? early : buckets[step(at / last)]).at.push(mark));
       drawMarks(surface, box, [...buckets, early], sizeFor(own.length, 0.9), 0.85);
     };
-    return { title: names.length > 1 ? "" : "", x, y, xs, ys, labels: [`${tame(name)}${x.log ? " (log)" : ""}`, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, own[mark]), address: (mark) => trialAddress(points, own[mark]) };
+    return { x, y, xs, ys, labels: [`${tame(name)}${x.log ? " (log)" : ""}`, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, own[mark]), address: (mark) => trialAddress(points, own[mark]) };
   });
   const early = rows.some((at) => objective.values[at] === null);
   return {
     panels, ramp: { low: "first", high: "last", label: "trial" }, legend: early ? legendOf(["EARLY_STOPPED"]) : [], table: trialTable(points, objective, rows),
-    hint: names.length > PANELS ? `${names.length - PANELS} more parameters are not shown.` : "",
   };
 };
 

@@ -1,8 +1,8 @@
 // The plots page. It fetches the columns once, keeps them up to date, and draws each plot when it comes into view, the first one before
 // all others.
 
-import { check, figureOf, lazily, select, slide } from "./plots-frame.js";
-import { named, painted } from "./charts.js";
+import { check, choices, figureOf, lazily, select, slide } from "./plots-frame.js";
+import { metricNamed, named, painted } from "./charts.js";
 import { parameterNames, take } from "./points.js";
 import { durations, slice } from "./plots-kinds.js";
 import { contour } from "./plots-contour.js";
@@ -12,13 +12,19 @@ import { search } from "./plots-search.js";
 import { timeline } from "./plots-timeline.js";
 
 // `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
+// The number of parameters in the slice plot at first.
+const PANELS = 24;
+// The maximum number of metrics with curves, as in the manager.
+const METRICS = 12;
+
 const show = async ({ json, paced, follow, tick, refresh }) => {
   const several = figureOf("pareto") !== null;
   const { points, all, objective, add, plots, update } = await search(json);
   if (several) fronts(points, objective, add);
 
   const [sliceLog, sliceLogBox] = check("log y", () => slices.update());
-  const slices = add("slice", [sliceLog], () => slice(points, objective(), { log: sliceLogBox.checked }));
+  const [sliceNames, sliceNamesOf] = choices("Parameters", PANELS, () => { slices.plot.zoomed.clear(); slices.update(); });
+  const slices = add("slice", [sliceNames, sliceLog], () => slice(points, objective(), { names: sliceNamesOf(parameterNames(points)), log: sliceLogBox.checked }));
 
   const names = parameterNames(points);
   const [a, aChoice] = select("X", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
@@ -43,7 +49,18 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   const [curveLogX, curveLogXBox] = check("log x", curveAgain);
   const [curveLog, curveLogBox] = check("log y", curveAgain);
   const drawnCurves = () => curves(points, all(), objective(), bulk.curves, { smoothing: Number(smoothingRange.value), best: curveBestBox.checked, logX: curveLogXBox.checked, log: curveLogBox.checked });
-  const steps = lazily("curves", [smoothing, curveBest, curveLogX, curveLog], async () => { bulk.curves = await json("/api/v1/experiment/curves?points=100"); }, drawnCurves, paced);
+  const [curveCount, curveCountChoice] = select("Trials", [20, 50, 200, 1000].map((count) => [String(count), String(count)]), () => steps.news());
+  curveCountChoice.value = "200";
+  const [curveMetric, curveMetricChoice] = select("Metric", [["", "all"]], () => { steps.plot.zoomed.clear(); steps.news(); });
+  curveMetric.hidden = true;
+  const bringCurves = async () => {
+    const metric = curveMetricChoice.value;
+    bulk.curves = await json(`/api/v1/experiment/curves?${new URLSearchParams({ points: 100, trials: curveCountChoice.value, ...metric ? { metric } : {} })}`);
+    const names = bulk.curves.names;
+    if (curveMetricChoice.options.length !== names.length + 1) curveMetricChoice.replaceChildren(new Option(names.length > METRICS ? `the first ${METRICS}` : "all", ""), ...names.map((name) => new Option(metricNamed(name), name, false, name === metric)));
+    curveMetric.hidden = names.length < 2;
+  };
+  const steps = lazily("curves", [curveCount, curveMetric, smoothing, curveBest, curveLogX, curveLog], bringCurves, drawnCurves, paced);
   plots.push(() => { if (bulk.curves) steps.update(); });
   const [rows, rowsChoice] = select("Rows", [["trial", "trials"], ["host", "machines"]], () => { gantt.plot.zoomed.clear(); gantt.update(); });
   const gantt = lazily("timeline", [rows], async () => { bulk.timeline = await json("/api/v1/experiment/timeline"); enterMachines(points, bulk.timeline); }, () => timeline(points, bulk.timeline, { by: rowsChoice.value }), paced);

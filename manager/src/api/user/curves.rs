@@ -39,6 +39,8 @@ pub(in crate::api) struct CurvesQuery {
     /// newest.
     #[param(minimum = 1, maximum = 1000)]
     trials: Option<u32>,
+    /// Only this metric, one of `names`. All by default.
+    metric: Option<String>,
 }
 
 /// The curves of many trials.
@@ -46,6 +48,8 @@ pub(in crate::api) struct CurvesQuery {
 pub(in crate::api) struct Curves {
     /// The metrics, at most twelve: the metric that counts first, the others by name.
     metrics: Vec<MetricCurves>,
+    /// The names of all metrics with curves, in the same order.
+    names: Vec<String>,
     /// The number of trials whose curves were read.
     shown: usize,
     /// The number of trials of the experiment.
@@ -117,6 +121,8 @@ pub(super) async fn curves(
     });
     let mut metrics: Vec<_> = metrics.collect();
     metrics.sort_by(|a, b| b.counts.cmp(&a.counts).then_with(|| a.name.cmp(&b.name)));
+    let names = metrics.iter().map(|metric| metric.name.clone()).collect();
+    metrics.retain(|metric| query.metric.as_ref().is_none_or(|name| *name == metric.name));
     metrics.truncate(MOST_METRICS);
-    Ok(Json(Curves { metrics, shown: chosen.len(), of: snapshot.trials.len() }))
+    Ok(Json(Curves { metrics, names, shown: chosen.len(), of: snapshot.trials.len() }))
 }
