@@ -16,8 +16,9 @@ const search = async (json) => {
   const all = () => objectives(points, summary.dataset.mode, summary.dataset.name);
   const plots = [];
   const update = () => { for (const one of plots) one(); };
-  const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { past.plot.zoomed.clear(); update(); });
-  const objective = () => all()[Number(whichChoice.value)];
+  const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { document.body.dataset.objective = whichChoice.value; past.plot.zoomed.clear(); update(); });
+  document.body.dataset.objective = "0";
+  const objective = () => ({ ...all()[Number(whichChoice.value)], at: Number(whichChoice.value) });
   const add = (id, controls, model, settings = {}) => {
     const plot = new Plot(figureOf(id), { name: id, title: titleOf(id), controls, ...settings });
     const own = () => plot.set(model);

@@ -5,22 +5,25 @@ import { check, choices, figureOf, lazily, select, slide } from "./plots-frame.j
 import { metricNamed, named, painted } from "./charts.js";
 import { parameterNames, take } from "./points.js";
 import { durations, slice } from "./plots-kinds.js";
+import { bars, rowsOf } from "./plots-bars.js";
 import { contour } from "./plots-contour.js";
 import { curves } from "./plots-curves.js";
 import { pareto } from "./plots-pareto.js";
 import { search } from "./plots-search.js";
 import { timeline } from "./plots-timeline.js";
 
-// `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
 // The number of parameters in the slice plot at first.
 const PANELS = 24;
 // The maximum number of metrics with curves, as in the manager.
 const METRICS = 12;
 
+// `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
 const show = async ({ json, paced, follow, tick, refresh }) => {
   const several = figureOf("pareto") !== null;
   const { points, all, objective, add, plots, update } = await search(json);
   if (several) fronts(points, objective, add);
+
+  tabled(objective, add);
 
   const [sliceLog, sliceLogBox] = check("log y", () => slices.update());
   const [sliceNames, sliceNamesOf] = choices("Parameters", PANELS, () => { slices.plot.zoomed.clear(); slices.update(); });
@@ -69,7 +72,7 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   painted().then(gantt.load);
   const again = paced(1000, async () => update());
   tick();
-  follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(() => { if (several) again(); }); }, experiment: refresh });
+  follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(again); }, experiment: refresh });
 };
 
 // Adds the machine and the number of attempts of each trial, from the timeline of attempts.
@@ -83,6 +86,15 @@ const enterMachines = (points, { sequence, host, hosts }) => {
     points.attempts[at] += 1;
     if (host[row] !== null) points.host[at] = hosts[host[row]];
   });
+};
+
+// The plots of tables that the page contains.
+const tabled = (objective, add) => {
+  const said = (id) => document.querySelector(`#${id} .hint`)?.textContent ?? "";
+  const importance = () => document.querySelectorAll(`#importance :is([data-objective="${objective().at}"], div:not([data-objective])) > table tr`);
+  add("importance-bars", [], () => bars(rowsOf(importance()), { label: "share", written: (value) => `${Math.round(100 * value)} %`, colour: "accent", hint: said("importance"), empty: said("importance") }));
+  const failures = () => document.querySelectorAll("#causes tr");
+  add("failures", [], () => bars(rowsOf(failures()), { label: "failed trials", written: (value) => Number.isInteger(value) ? String(value) : "", colour: "bad", hint: "", empty: said("causes") }));
 };
 
 // The plot of the Pareto front. The page lists the trials on the front.

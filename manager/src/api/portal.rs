@@ -8,6 +8,7 @@ mod assets;
 pub(super) mod base;
 mod columns;
 mod figures;
+mod goal_tables;
 mod overview;
 mod page;
 mod pareto;
@@ -30,7 +31,7 @@ use super::log_in::LogIn;
 use super::{Error, Shared};
 pub(super) use actions::form;
 pub(super) use page::{PageRefusal, Viewer, page, refusal, refused_as_page, time};
-pub(super) use plot_place::{PLOT_KEYS, plot_place};
+pub(super) use plot_place::{plot_keys, plot_place};
 
 /// Returns the portal's routes.
 pub(super) fn routes() -> Router<Shared> {

@@ -22,7 +22,7 @@ use utoipa_axum::routes;
 use super::answers::limit_long_lists;
 use super::{Shared, auth, ticket};
 pub(super) use act::{Change, Changes, add_trial};
-pub(super) use experiment::{improvements_of, parameter_importance, shown};
+pub(super) use experiment::{importance_by, improvements_of, parameter_importance, shown};
 pub(super) use files::{code_diff, files};
 pub(super) use log::{
     LineTimeView, LogQuery, LogView, output_attempt, view as log_view, whole_log,

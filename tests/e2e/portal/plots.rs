@@ -5,8 +5,17 @@ use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
 
 /// The plots of the page that the script draws.
-const PLOTS: [&str; 7] =
-    ["history", "parallel", "slice", "contour", "durations", "curves", "timeline"];
+const PLOTS: [&str; 9] = [
+    "history",
+    "parallel",
+    "importance-bars",
+    "failures",
+    "slice",
+    "contour",
+    "durations",
+    "curves",
+    "timeline",
+];
 
 /// Serves the pages of a search of `trials` trials.
 fn served(bed: &TestBed, trials: i64) -> (Running, String) {
@@ -30,7 +39,9 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 60);
-    for (width, dark) in [(390, false), (390, true), (1400, true), (1400, false), (2560, false)] {
+    for (width, dark) in
+        [390, 1400, 2560].into_iter().flat_map(|width| [(width, false), (width, true)])
+    {
         browser.set_viewport(width, 900, dark);
         browser.open(&format!("{url}/plots"));
         for plot in PLOTS {
@@ -373,6 +384,70 @@ fn a_long_table_shows_more_rows() {
     browser.wait("all rows", BOUND, &rows(300));
     let more = format!("return {table}.querySelector('button')");
     assert_eq!(browser.script(&more), json!(null), "a complete table must have no button");
+}
+
+/// A script that counts the waiting attempts, and lists the rows of machines of a timeline of three attempts.
+const WAITING: &str = "return import('/assets/plots-timeline.js').then(({ timeline, waiting }) => {
+  const answer = { now: 100, sequence: [0, 1, 2], attempt: [1, 1, 1], submitted: [0, 0, 10], began: [5, 20, null], ended: [30, 40, null],
+    retried: [false, false, false], state: ['SUCCEEDED', 'SUCCEEDED', 'WAITING'], host: [0, 0, null], hosts: ['node-1'], waited_for: [null, null, 'a GPU'] };
+  const points = { sequence: [0, 1, 2], id: ['a', 'b', 'c'] };
+  const model = timeline(points, answer, { by: 'host' });
+  return [waiting([[0, 5], [0, 20], [10, 100]]), model.panels[0].y.names, model.table(9).rows[0], model.legend[0].label];
+});";
+
+#[test]
+#[ignore = "needs a browser"]
+fn the_timeline_of_machines_shows_what_waits() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 10);
+    browser.open(&format!("{url}/plots"));
+    let steps = json!([[0, 2], [5, 1], [10, 2], [20, 1], [100, 0]]);
+    let expected = json!([
+        {"steps": steps, "most": 2},
+        ["node-1 2", "node-1 1", "waiting, at most 2"],
+        [2, 1, "waiting", "", "90 ms", "a GPU", ""],
+        "waiting",
+    ]);
+    assert_eq!(browser.script(WAITING), expected);
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn parameters_metrics_and_trials_are_chosen() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 60);
+    browser.set_viewport(1280, 900, false);
+    browser.open(&format!("{url}/plots"));
+    let panels = drawn(&browser, "slice");
+    let chosen = "const choice = document.querySelector('[data-plot=slice] .choice'), boxes = [...choice.querySelectorAll('input')];
+         const all = [choice.querySelector('summary').textContent, boxes.length];
+         boxes[0].click();
+         return [...all, choice.querySelector('summary').textContent];";
+    let expected = json!(["Parameters: 4 of 4", 4, "Parameters: 3 of 4"]);
+    assert_eq!(browser.script(chosen), expected);
+    assert_eq!(drawn(&browser, "slice") * 4, panels * 3, "one panel less");
+    // Without a parameter, the choice stays.
+    let none = "const choice = document.querySelector('[data-plot=slice] .choice');
+         for (const box of choice.querySelectorAll('input:checked')) box.click();
+         return choice.closest('.plot-bar').hidden";
+    assert_eq!(browser.script(none), json!(false));
+    let all = drawn(&browser, "curves");
+    browser.script("const count = document.querySelector('[data-plot=curves] select'); count.value = '20'; count.dispatchEvent(new Event('change'))");
+    let fewer = format!(
+        "return Number(document.querySelector('[data-plot=curves]').dataset.drawn) * 3 === {all}"
+    );
+    browser.wait("a third of the curves", BOUND, &fewer);
+    // The metric of NNI's SDK has the name of the result.
+    let table = "const table = document.querySelector('[data-plot=curves] .plot-table'); table.open = true; return table.querySelector('tbody td')?.textContent ?? false";
+    assert_eq!(browser.wait("the table", BOUND, table), json!("result"));
+    // A bar of the failures opens the list of the failed trials.
+    drawn(&browser, "failures");
+    browser.script("document.querySelector('[data-plot=failures] .plot-host').focus()");
+    browser.press("\u{e014}\u{e007}");
+    let there = "return location.pathname === '/trials' && location.search.startsWith('?state=FAILED&cause=')";
+    browser.wait("the failed trials", BOUND, there);
 }
 
 /// A script that computes the best values so far and a smoothed curve.

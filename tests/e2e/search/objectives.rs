@@ -70,6 +70,10 @@ fn the_pareto_front_contains_only_trials_within_the_constraints() {
     let most = "return document.querySelector('[aria-label=\"latency, at most\"]')?.getAttribute('aria-valuetext')";
     let most = browser.wait("the axis of the other objective", BOUND, most);
     assert!(most.as_str().unwrap().starts_with("9;"), "{most}");
+    let tables = "return [...document.querySelectorAll('#improvements [data-objective]')].filter((one) => getComputedStyle(one).display !== 'none').map((one) => one.querySelector('h3').textContent)";
+    assert_eq!(browser.script(tables), json!(["latency"]), "the improvements of the objective");
+    let best = "return document.querySelectorAll('#front-table tbody tr').length";
+    assert_eq!(browser.script(best), json!(2), "the front as a table");
 
     // A trial's page names each objective and draws a curve for each.
     let trials =

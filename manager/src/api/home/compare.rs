@@ -191,7 +191,7 @@ fn comparison(columns: &[ComparedExperiment]) -> Markup {
     html! {
         @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
         span #comparison hidden data-live data-experiments=(data(columns).to_string()) {}
-        p.hint #plot-keys { (portal::PLOT_KEYS) }
+        (portal::plot_keys())
         div.plots {
             section.wide {
                 h2 #histories-title { "Optimisation history" }

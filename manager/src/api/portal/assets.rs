@@ -10,7 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use super::super::Error;
 
 /// The name, the media type and the content of each file.
-const ASSETS: [(&str, &str, &str); 24] = [
+const ASSETS: [(&str, &str, &str); 25] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
     ("charts.js", "text/javascript", include_str!("../../../portal/charts.js")),
@@ -21,6 +21,7 @@ const ASSETS: [(&str, &str, &str); 24] = [
     ("theme.js", "text/javascript", include_str!("../../../portal/theme.js")),
     ("points.js", "text/javascript", include_str!("../../../portal/points.js")),
     ("plots.js", "text/javascript", include_str!("../../../portal/plots.js")),
+    ("plots-bars.js", "text/javascript", include_str!("../../../portal/plots-bars.js")),
     ("plots-search.js", "text/javascript", include_str!("../../../portal/plots-search.js")),
     ("plots-surface.js", "text/javascript", include_str!("../../../portal/plots-surface.js")),
     ("plots-scale.js", "text/javascript", include_str!("../../../portal/plots-scale.js")),

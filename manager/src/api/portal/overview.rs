@@ -7,16 +7,15 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
 use super::super::Shared;
-use super::super::user::{axes, improvements_of, parameter_importance, shown};
+use super::super::user::{axes, shown};
 use super::base::url;
+use super::goal_tables::{goal_tables, has_no_improvement, importance_tables, improvement_tables};
 use super::page::{PageRefusal, Viewer, exact_time, page, zone};
 use super::plot_place::{
-    PLOT_KEYS, SEARCH_SCRIPTS, history_place, parallel_place, points_path, preload, preload_scripts,
+    SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, points_path, preload, preload_scripts,
 };
-use super::trials::table;
+use super::trials::{downloads, table};
 use super::words;
-use crate::view::curve::Improvement;
-use crate::view::importance::{Importance, METHOD};
 use crate::view::{self, ExperimentView, TrialSummary};
 
 /// The number of trials in the list of the newest.
@@ -33,8 +32,7 @@ pub(super) async fn overview(
     let snapshot = shared.state.board.refresh().await?;
     let shown = shown(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;
-    let importance = parameter_importance(&snapshot, &axes, shown.optimize_mode);
-    let improvements = improvements_of(&snapshot, shown.optimize_mode == "maximize");
+    let tables = goal_tables(&snapshot, &shown, &axes);
     let newest: Vec<_> = snapshot.trials.iter().rev().take(NEWEST).map(AsRef::as_ref).collect();
     let now_ms = shared.state.clock.now_ms();
     let title = shown.name.clone().unwrap_or_else(|| shown.id.clone());
@@ -47,8 +45,8 @@ pub(super) async fn overview(
         }
     };
     let top = viewer.has.part(top);
-    let steps = viewer.has.part(improvement_table(&improvements));
-    let importance = viewer.has.part(importance_table(&importance));
+    let steps = viewer.has.part(improvement_tables(&tables));
+    let importance = viewer.has.part(importance_tables(&tables));
     let failures = viewer.has.part(causes(&shown));
     let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
     let points = points_path(&format!("{COLUMNS}{objectives}"));
@@ -58,8 +56,8 @@ pub(super) async fn overview(
         div.overview {
             div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) data-mode=(shown.optimize_mode) data-points=(points) { (top.content) }
             (history_place(&html! {
-                details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
-                p.hint #plot-keys { (PLOT_KEYS) }
+                details #improvements data-live data-part=(steps.mark) hidden[has_no_improvement(&tables)] { (steps.content) }
+                (plot_keys())
             }))
             (parallel_place())
             section {
@@ -74,7 +72,7 @@ pub(super) async fn overview(
             section.wide {
                 h2 { "Newest trials" }
                 div #newest data-live { (table(&viewer.has, (&newest, shared.state.board.goals()), now_ms, None)) }
-                p { a href=(url("/trials")) { "All trials" } }
+                p { a href=(url("/trials")) { "All trials" } ". " (downloads(&[])) }
             }
             (steering(&viewer, &shown))
         }
@@ -185,41 +183,6 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
                         " leads with " strong { (trial.latest.as_ref().map(words::result).unwrap_or_default()) }
                         @if let Some(step) = trial.latest_step { " at step " (step) }
                         "."
-                    }
-                }
-            }
-        }
-    }
-}
-
-pub(super) fn improvement_table(improvements: &[Improvement]) -> Markup {
-    html! {
-        summary { (improvements.len()) @if improvements.len() == 1 { " improvement" } @else { " improvements" } " as a table" }
-        table {
-            thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } } }
-            tbody {
-                @for step in improvements.iter().rev() {
-                    tr { td.number { (step.sequence) } td.number { (words::number(step.value)) } }
-                }
-            }
-        }
-    }
-}
-
-pub(super) fn importance_table(importance: &[Importance]) -> Markup {
-    html! {
-        @if importance.is_empty() {
-            p.hint { "Shown as soon as eight trials have different results." }
-        } @else {
-            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
-            table {
-                tbody {
-                    @for one in importance {
-                        tr {
-                            th scope="row" { (words::sanitize(&one.name)) }
-                            td { meter value=(one.share) aria-label=(words::sanitize(&one.name)) {} }
-                            td.number { (format!("{:.0} %", one.share * 100.0)) }
-                        }
                     }
                 }
             }

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::base::url;
 
 /// The instructions for the pointer and the keyboard.
-pub(in crate::api) const PLOT_KEYS: &str = "Point at a mark to see its trial, click it to open the trial, drag to zoom. \
+const PLOT_KEYS: &str = "Point at a mark to see its trial, click it to open the trial, drag to zoom. \
     By keyboard: arrow keys go from mark to mark, Up and Down from panel to panel, Enter opens the trial, + and − zoom, \
     Escape resets the view.";
 
@@ -31,20 +31,31 @@ pub(super) fn history_place(improvements: &Markup) -> Markup {
     plot_place("history", "Optimisation history", "broad", improvements)
 }
 
+/// The instructions for parallel coordinates.
+const PARALLEL_KEYS: &str = "Each line is a trial. Point at a line to see the trial, click it to open the trial. Drag along an axis to select a \
+    range; click the axis to clear it. By keyboard, arrow keys go from line to line, and Enter opens the trial. Each axis has two ends: \
+    arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range.";
+
 /// Renders the place of the parallel coordinates, with the instructions.
 pub(super) fn parallel_place() -> Markup {
-    plot_place(
-        "parallel",
-        "Parameters and results",
-        "broad",
-        &html! {
-            p.hint #parallel-keys {
-                "Each line is a trial. Point at a line to see the trial, click it to open the trial. Drag along an axis to select a range; "
-                "click the axis to clear it. By keyboard, arrow keys go from line to line, and Enter opens the trial. Each axis has two ends: "
-                "arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range."
-            }
-        },
-    )
+    let keys = help("parallel-keys", PARALLEL_KEYS);
+    plot_place("parallel", "Parameters and results", "broad", &keys)
+}
+
+/// Renders instructions, which plots name as their description. They are closed, because they fill half of a phone's
+/// screen.
+fn help(id: &str, text: &str) -> Markup {
+    html! {
+        details.help {
+            summary { "Pointer and keyboard" }
+            p.hint id=(id) { (text) }
+        }
+    }
+}
+
+/// Renders the instructions for plots.
+pub(in crate::api) fn plot_keys() -> Markup {
+    help("plot-keys", PLOT_KEYS)
 }
 
 /// Renders the place of a plot on the page, with the markup below it.

@@ -1,23 +1,29 @@
 //! The page of plots. A script (`manager/portal/plots*.js`) draws them. This module renders the content that needs no
 //! script: the improvements, the importance of the parameters, and the failures by cause.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::response::Response;
-use maud::html;
+use maud::{Markup, html};
 
 use super::super::Shared;
-use super::super::user::{axes, improvements_of, parameter_importance, shown};
-use super::overview::{causes, importance_table, improvement_table, result_name};
+use super::super::user::{axes, shown};
+use super::base::url;
+use super::goal_tables::{goal_tables, has_no_improvement, importance_tables, improvement_tables};
+use super::overview::{causes, result_name};
 use super::page::{PageRefusal, Viewer, page};
 use super::plot_place::{
-    PLOT_KEYS, SEARCH_SCRIPTS, history_place, parallel_place, plot_place, points_path, preload,
+    SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, plot_place, points_path, preload,
     preload_scripts,
 };
-use crate::view::ExperimentView;
+use super::trials::downloads;
+use super::words;
+use crate::view::{ExperimentView, Snapshot};
 
 /// The scripts of the plots that only this page has.
-const SCRIPTS: [&str; 5] =
-    ["plots", "plots-contour", "plots-curves", "plots-pareto", "plots-timeline"];
+const SCRIPTS: [&str; 6] =
+    ["plots", "plots-bars", "plots-contour", "plots-curves", "plots-pareto", "plots-timeline"];
 /// The columns that the plots need.
 const COLUMNS: &str = "started,ended,cause,latest,space";
 
@@ -29,11 +35,13 @@ pub(super) async fn plots(
     let snapshot = shared.state.board.refresh().await?;
     let shown = shown(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;
-    let importance = parameter_importance(&snapshot, &axes, shown.optimize_mode);
-    let improvements = improvements_of(&snapshot, shown.optimize_mode == "maximize");
-    let steps = viewer.has.part(improvement_table(&improvements));
-    let importance = viewer.has.part(importance_table(&importance));
-    let failures = viewer.has.part(causes(&shown));
+    let tables = goal_tables(&snapshot, &shown, &axes);
+    let steps = viewer.has.part(improvement_tables(&tables));
+    let importance =
+        viewer.has.part(html! { summary { "As a table" } (importance_tables(&tables)) });
+    let failures = viewer.has.part(html! { summary { "As a table" } (causes(&shown)) });
+    let best = html! { summary { "Best trials as a table" } (super::pareto::front(&shown)) };
+    let best = viewer.has.part(best);
     let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
     let points = points_path(&format!("{COLUMNS}{objectives}"));
     let content = html! {
@@ -41,33 +49,71 @@ pub(super) async fn plots(
         (preload_scripts(&SEARCH_SCRIPTS))
         (preload_scripts(&SCRIPTS))
         h1 { "Plots" }
-        p.hint #plot-keys { (PLOT_KEYS) }
+        p.hint { (downloads(&[])) }
+        (plot_keys())
+        noscript {
+            p {
+                "Without JavaScript, this page has tables of the improvements, the importance of parameters, the failures and the durations"
+                @if !shown.objectives.is_empty() { ", and of the Pareto front" }
+                ". The results, the parameters, the times and the machine of each trial are in the " a href=(url("/trials")) { "table of trials" }
+                "; the intermediate results and the attempts are on the page of each trial."
+            }
+        }
         div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) data-points=(points) {
             (history_place(&html! {
-                details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
+                details #improvements data-live data-part=(steps.mark) hidden[has_no_improvement(&tables)] { (steps.content) }
             }))
             @if !shown.objectives.is_empty() {
                 (plot_place("pareto", "Pareto front", "broad", &html! {
                     span #front hidden data-live data-front=(front(&shown)) {}
+                    details #front-table data-live data-part=(best.mark) { (best.content) }
                 }))
             }
             (parallel_place())
-            section.half {
-                h2 { "Parameter importance" }
-                div #importance data-live data-part=(importance.mark) { (importance.content) }
-            }
-            section.half {
-                h2 { "Failures by cause" }
-                div #causes data-live data-part=(failures.mark) { (failures.content) }
-            }
+            (plot_place("importance-bars", "Parameter importance", "half", &html! {
+                details #importance data-live data-part=(importance.mark) { (importance.content) }
+            }))
+            (plot_place("failures", "Failures by cause", "half", &html! {
+                details #causes data-live data-part=(failures.mark) { (failures.content) }
+            }))
             (plot_place("slice", "Result by each parameter", "wide", &html! {}))
             (plot_place("contour", "Result by two parameters", "half", &html! {}))
-            (plot_place("durations", "Duration of trials", "half", &html! {}))
+            (plot_place("durations", "Duration of trials", "half", &html! { noscript { (durations(&snapshot)) } }))
             (plot_place("curves", "Intermediate results", "wide", &html! {}))
             (plot_place("timeline", "Timeline", "wide", &html! {}))
         }
     };
     Ok(page(&viewer, "Plots", Some("plots"), &content))
+}
+
+/// Renders the durations of ended trials by state.
+fn durations(snapshot: &Snapshot) -> Markup {
+    let mut groups: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for trial in &snapshot.trials {
+        let duration_ms = trial.ended_at_ms.and_then(|ended_at_ms| trial.duration_ms(ended_at_ms));
+        groups.entry(words::state(trial.state)).or_default().extend(duration_ms);
+    }
+    for lengths in groups.values_mut() {
+        lengths.sort_unstable();
+    }
+    groups.retain(|_, lengths| !lengths.is_empty());
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "State" }
+                @for name in ["Trials", "Shortest", "Median", "Longest"] { th.number scope="col" { (name) } }
+            } }
+            tbody {
+                @for (state, lengths) in &groups {
+                    tr {
+                        th scope="row" { (state) }
+                        td.number { (lengths.len()) }
+                        @for at in [0, lengths.len() / 2, lengths.len() - 1] { td.number { (words::span_if_any(lengths.get(at).copied())) } }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Returns the positions of the trials on the Pareto front, in the form that the script reads.

@@ -14,7 +14,7 @@ use super::base::url;
 use super::columns::{self, Column, ColumnContent};
 use super::page::{PageRefusal, Viewer, page, time};
 use super::parts::Has;
-use super::plot_place::{PLOT_KEYS, plot_place};
+use super::plot_place::{plot_keys, plot_place};
 use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
@@ -110,6 +110,18 @@ fn file_link(query: &ListQuery, format: &str) -> String {
     let own = choice(query).filter(|(_, value)| !value.is_empty());
     let pairs = std::iter::once(("format", format)).chain(own);
     url(&format!("/api/v1/experiment/export?{}", encoded(pairs)))
+}
+
+/// Renders links to files with these trials, or with all if there are none, and to the report of all.
+pub(super) fn downloads(trials: &[&TrialSummary]) -> Markup {
+    let chosen: Vec<_> = trials.iter().map(|trial| format!("&trial={}", trial.id)).collect();
+    let chosen = chosen.concat();
+    let file = |format: &str| url(&format!("/api/v1/experiment/export?format={format}{chosen}"));
+    html! {
+        "Download: " a href=(file("csv")) download { "CSV" }
+        ", " a href=(file("json")) download { "JSON" }
+        @if trials.is_empty() { ", " a href=(url("/report.html")) { "report" } }
+    }
 }
 
 /// Returns the parameters of a query that filter and sort trials.
@@ -218,6 +230,11 @@ fn cell(
             let own = |last: &Value| words::brief_result(last.get(&column.name).unwrap_or(last));
             html! { td.number data-label=(label) { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
+        ColumnContent::Mean => html! {
+            td.number data-label=(label) title=[trial.estimate.as_ref().map(words::estimate)] {
+                (trial.estimate.as_ref().map(words::brief_estimate).unwrap_or_default())
+            }
+        },
         ColumnContent::Latest => html! {
             td.number data-label=(label) {
                 (trial.latest.as_ref().map(words::brief_result).unwrap_or_default())
@@ -230,11 +247,6 @@ fn cell(
         ColumnContent::Created => moment(Some(trial.created_at_ms)),
         ColumnContent::Started => moment(trial.started_at_ms),
         ColumnContent::Ended => moment(trial.ended_at_ms),
-        ColumnContent::Mean => html! {
-            td.number data-label=(label) title=[trial.estimate.as_ref().map(words::estimate)] {
-                (trial.estimate.as_ref().map(words::brief_estimate).unwrap_or_default())
-            }
-        },
         ColumnContent::Attempt => html! { td data-label=(label) { code { (trial.attempt) } } },
         ColumnContent::Machine => {
             html! { td data-label=(label) { (words::sanitize(host.unwrap_or_default())) } }
@@ -442,7 +454,8 @@ pub(super) async fn compare(
             @if chosen > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (chosen) " selected trials." } }
             p hidden { label { "Metric " select #metric {} } }
             (plot_place("compare", "Intermediate results", "wide", &html! {}))
-            p.hint #plot-keys { (PLOT_KEYS) }
+            (plot_keys())
+            p.hint { (downloads(&rows)) }
             div #compared data-change=(snapshot.through) data-mode=(mode) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }

@@ -39,8 +39,16 @@ impl Bed {
     }
 }
 
-const PAGES: [&str; 7] =
-    ["/", "/trials", "/trials/t", "/compare?trial=t&trial=u", "/configuration", "/login", "/api"];
+const PAGES: [&str; 8] = [
+    "/",
+    "/trials",
+    "/plots",
+    "/trials/t",
+    "/compare?trial=t&trial=u",
+    "/configuration",
+    "/login",
+    "/api",
+];
 
 #[tokio::test]
 async fn pages_are_complete_and_contact_no_other_host() {
@@ -55,6 +63,40 @@ async fn pages_are_complete_and_contact_no_other_host() {
         let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
     }
+}
+
+#[tokio::test]
+async fn the_report_contacts_no_other_host() {
+    let bed = Bed::searched().await;
+    let (response, page) = bed.page("/report.html", "localhost:8080", None).await;
+    let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+    assert!(policy.starts_with("default-src 'none'; style-src 'unsafe-inline';"), "{policy}");
+    for elsewhere in ["http://", "https://", "src=", "href=", "@import", "url(", "<script"] {
+        assert!(!page.contains(elsewhere), "the report contains {elsewhere:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_page_with_trials_has_downloads() {
+    let bed = Bed::searched().await;
+    for path in ["/", "/trials", "/plots", "/trials/t", "/compare?trial=t&trial=u"] {
+        let (_, page) = bed.page(path, "localhost:8080", None).await;
+        for format in ["csv", "json"] {
+            let link = format!("href=\"/api/v1/experiment/export?format={format}");
+            assert!(page.contains(&link), "{path} has no {format}: {page}");
+        }
+    }
+    let (_, page) = bed.page("/compare?trial=t&trial=u", "localhost:8080", None).await;
+    assert!(page.contains("export?format=csv&amp;trial=t&amp;trial=u\""), "{page}");
+}
+
+#[tokio::test]
+async fn the_plots_can_be_read_without_scripts() {
+    let bed = Bed::searched().await;
+    let (_, page) = bed.page("/plots", "localhost:8080", None).await;
+    let (_, rest) = page.split_once("<noscript>").unwrap();
+    assert!(rest.starts_with("<p>Without JavaScript, this page has tables"), "{page}");
+    assert!(page.contains("<noscript><table><thead><tr><th scope=\"col\">State</th>"), "{page}");
 }
 
 #[tokio::test]

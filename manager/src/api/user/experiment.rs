@@ -137,6 +137,16 @@ pub(in crate::api) fn parameter_importance(
         | JobState::Lost
         | JobState::Unknown => result(trial),
     };
+    importance_by(snapshot, axes, mode, number)
+}
+
+/// Returns the importance of each parameter for the numbers of the trials.
+pub(in crate::api) fn importance_by(
+    snapshot: &Snapshot,
+    axes: &[ParameterAxis],
+    mode: &str,
+    number: impl Fn(&TrialSummary) -> Option<f64>,
+) -> Vec<Importance> {
     let trials = snapshot.trials.iter();
     let results: Vec<_> =
         trials.filter_map(|trial| Some((view::flat(&trial.parameters), number(trial)?))).collect();
