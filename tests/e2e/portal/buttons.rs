@@ -146,3 +146,79 @@ fn a_search_is_steered_from_its_pages() {
     assert_eq!(states, ["SUCCEEDED", "USER_CANCELED", "SYS_CANCELED", "SYS_CANCELED"]);
     drop(gate);
 }
+
+#[test]
+#[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
+fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = format!("read _ <'{}'; echo score={{{{x}}}}", gate.path().display());
+    let search = Search::new(&command, 4).with("trialConcurrency", 3);
+    let running = search.start(&bed);
+    let folder = wait_for("the folder", BOUND, || {
+        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        folder.join("manager.url").is_file().then_some(folder)
+    });
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
+    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let states = |expected: &[&str]| {
+        wait_for(&format!("the states {expected:?}"), BOUND, || {
+            let (_, list) = get(&url, "/api/v1/trials?sort=sequence")?;
+            let list: Value = serde_json::from_str(&list).ok()?;
+            let states = list["trials"].as_array()?.iter().map(|trial| trial["state"].as_str());
+            (states.collect::<Option<Vec<_>>>()? == expected).then_some(())
+        });
+    };
+    states(&["RUNNING", "RUNNING", "RUNNING"]);
+    browser.set_viewport(1280, 900, false);
+    browser.open(&format!("{url}/login?next=%2Ftrials%3Fsort%3Dsequence"));
+    browser.script(&format!(
+        "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
+        json!(token.trim())
+    ));
+    browser.wait("the list", BOUND, "return location.pathname === '/trials'");
+
+    // The form of a trial's page runs another point.
+    let (_, list) = get(&url, "/api/v1/trials?sort=sequence").unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let id = list["trials"][0]["id"].as_str().unwrap().to_owned();
+    browser.open(&format!("{url}/trials/{id}"));
+    let added = "const form = document.querySelector('form.point');
+         form.closest('details').open = true;
+         form.querySelector('[name=x]').value = '0.625';
+         form.querySelector('button').click();";
+    browser.script(added);
+    let there = format!(
+        "return location.pathname.startsWith('/trials/') && !location.pathname.endsWith('{id}') && document.querySelector('.parameters dd')?.textContent === '0.625'"
+    );
+    browser.wait("the page of the new trial", BOUND, &there);
+    states(&["RUNNING", "RUNNING", "RUNNING", "WAITING"]);
+
+    // Selected trials are stopped, and one of them runs again.
+    browser.open(&format!("{url}/trials?sort=sequence"));
+    let act = |rows: usize, words: &str| {
+        let script = format!(
+            "window.confirm = () => true;
+             const boxes = [...document.querySelectorAll('#list [name=trial]')];
+             const button = [...document.querySelectorAll('#compare button')].find((one) => one.textContent === '{words}');
+             if (boxes.length < 4 || !button) return false;
+             for (const box of boxes.slice(0, {rows})) box.click();
+             window.old = true;
+             button.click();
+             return true;"
+        );
+        browser.wait(words, BOUND, &script);
+    };
+    act(2, "Stop");
+    states(&["USER_CANCELED", "USER_CANCELED", "RUNNING", "RUNNING"]);
+    browser.wait("the list", BOUND, "return !window.old && location.search === '?sort=sequence'");
+    act(1, "Run again");
+    states(&["RUNNING", "USER_CANCELED", "RUNNING", "RUNNING"]);
+
+    gate.open(3);
+    let outcome = Outcome::of(running.finish(BOUND));
+    let results: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
+    assert_eq!(results, ["SUCCEEDED", "USER_CANCELED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
+}

@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    BOUND, Gate, Outcome, Running, Search, TestBed, get, send_request, wait_for,
+    BOUND, Browser, Gate, Outcome, Running, Search, TestBed, get, seed, send_request, wait_for,
 };
 
 /// Starts the home page of the bed's data directory. Returns the process, the URL and the token.
@@ -28,6 +28,7 @@ fn listed(url: &str) -> Vec<Value> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let bed = TestBed::new();
     let ended = Search::new("echo score={{x}}", 2)
@@ -91,6 +92,12 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     assert!(page.contains("/api/v1/experiments/export?q=first&amp;format=csv"), "{page}");
 
     let both = format!("/compare?experiment={}&experiment={id}", ended.id);
+    for path in ["/", &both, &format!("/about/{id}"), "/login", "/api"] {
+        let (_, page) = get(&url, path).unwrap();
+        for elsewhere in ["http://", "https://", "src=\"//", " style=", "onclick", "<script>"] {
+            assert!(!page.contains(elsewhere), "{path} contains {elsewhere:?}");
+        }
+    }
     let (status, page) = get(&url, &format!("{both}&experiment=removed")).unwrap();
     assert_eq!(status, 200, "{page}");
     assert!(page.contains("removed: "), "the missing experiment is not reported: {page}");
@@ -133,6 +140,89 @@ fn notes_are_kept_and_a_second_home_names_the_first() {
     assert_eq!((now.len(), now.modified().unwrap()), (store.len(), store.modified().unwrap()));
     serving.signal(Signal::SIGTERM);
     serving.finish(BOUND);
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn experiments_are_selected_compared_and_archived() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    for (id, seed) in [("first", 10), ("second", 11), ("third", 12)] {
+        seed::make(&bed.data(), id, 20, 10, seed).unwrap();
+    }
+    let (_serving, url, token) = home(&bed);
+    browser.set_viewport(1280, 900, false);
+    browser.open(&format!("{url}/login"));
+    browser.script(&format!(
+        "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
+        json!(token)
+    ));
+    let listed = |ids: &[&str]| {
+        let boxes = "[...document.querySelectorAll('#list [name=experiment]')].map((one) => one.value).sort().join()";
+        let script = format!("return location.pathname === '/' && {boxes} === '{}'", ids.join(","));
+        browser.wait(&format!("the list {ids:?}"), BOUND, &script);
+    };
+    let select = |id: &str| {
+        browser.script(&format!("document.querySelector('[name=experiment][value={id}]').click()"))
+    };
+    let press = |words: &str| {
+        browser.script(&format!("[...document.querySelectorAll('#compare button')].find((one) => one.textContent === '{words}').click()"))
+    };
+    listed(&["first", "second", "third"]);
+    let disabled = "return document.querySelector('#compare button').disabled";
+    assert_eq!(browser.script(disabled), json!(true), "nothing is selected");
+    select("first");
+    select("third");
+    press("Compare");
+    let compared = "return location.search === '?experiment=first&experiment=third' && document.querySelectorAll('[data-plot][data-drawn]').length > 0";
+    browser.wait("the comparison", BOUND, compared);
+    // The selection is still there, until an action uses it.
+    browser.open(&url);
+    let selected = "return document.querySelector('.away').firstChild?.textContent.trim()";
+    assert_eq!(browser.script(selected), json!("2 selected"));
+    press("Archive");
+    listed(&["second"]);
+    browser.open(&format!("{url}/?archived=true"));
+    listed(&["first", "third"]);
+    select("third");
+    press("Remove from archive");
+    let rest = "return location.search === '?archived=true' && document.querySelectorAll('#list [name=experiment]').length === 1";
+    browser.wait("the rest of the archive", BOUND, rest);
+    browser.open(&url);
+    listed(&["second", "third"]);
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn no_page_of_the_home_is_wider_than_the_screen() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    for (id, seed) in [("first", 10), ("second", 11)] {
+        seed::make(&bed.data(), id, 20, 10, seed).unwrap();
+    }
+    let (_serving, url, _) = home(&bed);
+    for (width, dark) in
+        [390, 1400, 2560].into_iter().flat_map(|width| [(width, false), (width, true)])
+    {
+        browser.set_viewport(width, 900, dark);
+        for (path, ready) in [
+            ("/", "document.querySelectorAll('tbody tr').length === 2"),
+            (
+                "/compare?experiment=first&experiment=second",
+                "document.querySelector('[data-plot=histories][data-drawn]') !== null",
+            ),
+            ("/about/first", "document.querySelector('textarea, article, h1') !== null"),
+        ] {
+            browser.open(&format!("{url}{path}"));
+            browser.wait(path, BOUND, &format!("return {ready}"));
+            let wider = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(browser.script(wider), json!(false), "{path} is wider than {width}");
+            let back = browser.script("return getComputedStyle(document.body).backgroundColor");
+            assert_eq!(back == "rgb(16, 22, 29)", dark, "{path} at {width}: {back}");
+        }
+    }
+    let problems = browser.console_messages();
+    assert!(problems.is_empty(), "{problems:?}");
 }
 
 #[test]

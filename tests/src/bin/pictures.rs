@@ -27,25 +27,27 @@ const SEARCHES: [(&str, &str, &str, i64, &str); 5] = [
 struct Picture {
     file: &'static str,
     page: &'static str,
-    /// In pixels. The width is always 1280.
-    height: u32,
+    /// In pixels.
+    size: (u32, u32),
     dark: bool,
     /// The script that returns `true` once the page is drawn.
     drawn: &'static str,
 }
 
+/// The usual width, in pixels.
 const WIDTH: u32 = 1280;
 
 const TWO_PLOTS: &str = "return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
 
 #[rustfmt::skip]
-const PICTURES: [Picture; 6] = [
-    Picture { file: "home.png", page: "/", height: 600, dark: false, drawn: "return document.querySelectorAll('tbody tr').length === 5" },
-    Picture { file: "portal.png", page: "/e/k3v9qd2m/", height: 1740, dark: false, drawn: TWO_PLOTS },
-    Picture { file: "portal-dark.png", page: "/e/k3v9qd2m/", height: 720, dark: true, drawn: TWO_PLOTS },
-    Picture { file: "plots.png", page: "/e/p8x1ws4c/plots", height: 760, dark: false, drawn: "return document.querySelector('[data-plot][data-drawn]') !== null" },
-    Picture { file: "compare.png", page: "/compare?experiment=k3v9qd2m&experiment=p8x1ws4c&experiment=z5c8jn3r", height: 1120, dark: false, drawn: TWO_PLOTS },
-    Picture { file: "trial.png", page: "/e/k3v9qd2m/trials/t00113", height: 960, dark: false, drawn: "return document.querySelector('figure canvas') !== null" },
+const PICTURES: [Picture; 7] = [
+    Picture { file: "home.png", page: "/", size: (WIDTH, 600), dark: false, drawn: "return document.querySelectorAll('tbody tr').length === 5" },
+    Picture { file: "portal.png", page: "/e/k3v9qd2m/", size: (WIDTH, 1740), dark: false, drawn: TWO_PLOTS },
+    Picture { file: "portal-dark.png", page: "/e/k3v9qd2m/", size: (WIDTH, 720), dark: true, drawn: TWO_PLOTS },
+    Picture { file: "portal-phone.png", page: "/e/k3v9qd2m/", size: (390, 844), dark: false, drawn: "return document.querySelector('[data-plot][data-drawn]') !== null" },
+    Picture { file: "plots.png", page: "/e/p8x1ws4c/plots", size: (WIDTH, 760), dark: false, drawn: "return document.querySelector('[data-plot][data-drawn]') !== null" },
+    Picture { file: "compare.png", page: "/compare?experiment=k3v9qd2m&experiment=p8x1ws4c&experiment=z5c8jn3r", size: (WIDTH, 1120), dark: false, drawn: TWO_PLOTS },
+    Picture { file: "trial.png", page: "/e/k3v9qd2m/trials/t00113", size: (WIDTH, 960), dark: false, drawn: "return document.querySelector('figure canvas') !== null" },
 ];
 
 fn main() {
@@ -64,8 +66,8 @@ fn main() {
     });
     let browser = Browser::start();
     browser.set_time_zone("UTC");
-    for Picture { file, page, height, dark, drawn } in PICTURES {
-        browser.set_viewport(WIDTH, height, dark);
+    for Picture { file, page, size: (width, height), dark, drawn } in PICTURES {
+        browser.set_viewport(width, height, dark);
         browser.open(&format!("{url}{page}"));
         browser.wait(file, BOUND, drawn);
         let path = folder.join(file);
