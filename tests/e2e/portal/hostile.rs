@@ -75,7 +75,11 @@ fn hostile_names_and_values_are_text_on_every_page() {
             browser.set_viewport(width, 900, false);
             browser.open(&format!("{url}{path}"));
             let what = format!("{path} to be loaded");
-            browser.wait(&what, BOUND, &format!("return document.querySelector('{ready}')"));
+            // A plot is drawn once it is in view.
+            let drawn = format!(
+                "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelector('{ready}')"
+            );
+            browser.wait(&what, BOUND, &drawn);
             // Opens all details and shows all curves.
             browser.script("document.querySelectorAll('details').forEach((one) => { one.open = true; }); document.querySelectorAll('[role=switch][aria-checked=false]').forEach((one) => one.click());");
             let seen = browser.script(LOOK);
@@ -127,7 +131,15 @@ fn numbers_of_any_size_have_an_axis_and_a_curve() {
     trialkeeper_tests::seed::make(&bed.data(), "small", 3, 3, 10).unwrap();
     let (_serving, url) = bed.serve("small");
     browser.set_viewport(1280, 900, false);
-    browser.open(&url);
+    // The page of a trial loads the library of the curves.
+    browser.open(&format!("{url}/trials"));
+    browser.wait(
+        "the trials",
+        BOUND,
+        "return document.querySelector('tbody a[href*=\"/trials/\"]')",
+    );
+    browser.script("document.querySelector('tbody a[href*=\"/trials/\"]').click()");
+    browser.wait("the curves", BOUND, "return typeof uPlot !== 'undefined'");
     let few = json!([0, 1, 2]);
     for (places, values, mark) in [
         (&few, json!([0.1, 0.2, 0.3]), "0.2"),
