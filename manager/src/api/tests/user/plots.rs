@@ -43,7 +43,7 @@ async fn one_response_has_the_curves_of_many_trials() {
     let (status, curves) = bed.get_json("/api/v1/experiment/curves").await;
     assert_eq!(status, StatusCode::OK, "{curves}");
     let own = json!({"sequence": 0, "steps": [0, 1], "values": [0.1, 0.2]});
-    let expected = json!({"metrics": [{"name": "default", "counts": true, "curves": [own]}], "shown": 1, "of": 2});
+    let expected = json!({"metrics": [{"name": "default", "counts": true, "curves": [own]}], "names": ["default"], "shown": 1, "of": 2});
     assert_eq!(curves, expected);
     // One point is accepted, and a curve keeps at least four.
     let (status, few) = bed.get_json("/api/v1/experiment/curves?points=1").await;
