@@ -156,7 +156,8 @@ def exhausted_memory_is_named(programs):
 def a_misused_gpu_is_the_trial_s_error(programs):
     verdict, output = programs.run("misuse", 0)
     assert verdict["class"] == "user-error", (verdict, output)
-    return verdict["cause"], verdict["message"]
+    assert "CUDA error" in verdict["message"], (verdict, output)
+    return verdict["message"]
 
 
 IDLE = ("--gpu-idle-after", "5s", "--stop-on-gpu-idle")
