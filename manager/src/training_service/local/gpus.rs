@@ -71,7 +71,7 @@ impl Gpus {
                     .to_owned()
             } else {
                 format!(
-                    "of {} GPUs that nvidia-smi shows ({busy} in use) {} may be used; see gpuIndices and useActiveGpu of `trainingService` (`localConfig` in version 1)",
+                    "of the GPUs that nvidia-smi shows ({}, {busy} in use) only {} may be used; see gpuIndices and useActiveGpu of `trainingService` (`localConfig` in version 1)",
                     machine.len(),
                     users.len(),
                 )

@@ -261,7 +261,10 @@ fn gpus_of_other_users_are_avoided_during_the_search() {
     };
     let given = |bed: &Bed, name: &str| bed.assignments.jobs[&id(name)].gpus.clone();
     let none_free = bed.connect(0, &facts(8, &[true, true])).unwrap();
-    assert!(none_free.contains("of 2 GPUs that nvidia-smi shows (2 in use) 0"), "{none_free}");
+    assert!(
+        none_free.contains("of the GPUs that nvidia-smi shows (2, 2 in use) only 0"),
+        "{none_free}"
+    );
     assert_eq!(bed.put("a"), None);
     assert!(
         bed.assignments.unreported_waits(bed.now).0.contains(&none_free),
