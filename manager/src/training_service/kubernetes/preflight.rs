@@ -301,35 +301,34 @@ async fn controller(
     let probe = workload.probe(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
     let shared = workload.shared_by_probe(experiment, cluster.namespace());
-    let noticed = match create_probe(cluster, workload, &shared, &probe).await {
+    let created = create_probe(cluster, workload, &shared, &probe).await;
+    let noticed = match &created {
         Ok(()) => tokio::time::timeout(NOTICE_TIMEOUT, noticed(cluster, workload, name)).await,
-        Err(error) => Ok(Err(error)),
+        Err(_) => Ok(Ok(())),
     };
     // The probe must not remain, whatever the result.
     let mut deleted = with_retries(|| cluster.delete(workload.resource(), name)).await;
     for (resource, _) in &shared {
         deleted = deleted.and(with_retries(|| cluster.delete(*resource, name)).await);
     }
-    match noticed {
-        Err(_) => Err(Refusal::NoController {
-            controller: workload.controller(),
-            kind: workload.resource().kind,
-            namespace: cluster.namespace().to_owned(),
-        }),
+    match created {
         // A policy or a quota refuses the probe. This does not apply to trials, whose object has passed the dry run.
-        Ok(Err(error @ (Error::NotAllowed { .. } | Error::Refused { .. }))) => {
+        Err(error @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
             let controller = workload.controller();
             warn!(
                 "cannot check whether {controller} is at work, because the object for this check was refused: {error}"
             );
-            Ok(())
         }
-        Ok(seen) => {
-            seen?;
-            deleted?;
-            Ok(())
-        }
+        created => created?,
     }
+    let seen = noticed.map_err(|_| Refusal::NoController {
+        controller: workload.controller(),
+        kind: workload.resource().kind,
+        namespace: cluster.namespace().to_owned(),
+    })?;
+    seen?;
+    deleted?;
+    Ok(())
 }
 
 /// Creates the probe, after the objects that it needs.
