@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,14 +63,20 @@ class Programs:
     def start(self, way, seconds, *flags, folder, sample_interval="1s"):
         """Starts a trial under the agent, without a manager."""
         command = [self.agent, "run", "--output-dir", str(folder), "--sample-interval", sample_interval, *flags, "--"]
-        output = open(folder / "output", "wb")
-        return subprocess.Popen([*command, *TRIAL, way, str(seconds)], stdout=output, stderr=output)
+        with open(folder / "output", "wb") as output:
+            return subprocess.Popen([*command, *TRIAL, way, str(seconds)], stdout=output, stderr=output)
 
     def run(self, way, seconds, *flags, **options):
         """Runs a trial and returns its verdict and its output."""
         folder = self.folder()
         agent = self.start(way, seconds, *flags, folder=folder, **options)
-        agent.wait(120)
+        try:
+            agent.wait(120)
+        except subprocess.TimeoutExpired:
+            # The trial would disturb the next check.
+            agent.terminate()
+            agent.wait(60)
+            raise
         return json.loads((folder / "verdict.json").read_text()), (folder / "output").read_text()
 
     def search(self, way, seconds, training_service, **fields):
@@ -122,11 +129,13 @@ def doctor_finds_the_gpu(programs):
 
 def samples_show_the_trial_s_work(programs):
     folder = programs.folder()
-    agent = programs.start("multiply", 8, "--listen", "127.0.0.1:39464", folder=folder)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "{}:{}".format(*free.getsockname())
+    agent = programs.start("multiply", 8, "--listen", address, folder=folder)
 
     def page():
         with contextlib.suppress(OSError):
-            return urllib.request.urlopen("http://127.0.0.1:39464/metrics", timeout=2).read().decode()
+            return urllib.request.urlopen(f"http://{address}/metrics", timeout=2).read().decode()
 
     def value(name):
         found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", page() or "", re.M)
