@@ -123,8 +123,9 @@ pub fn read(workload: &Value) -> Option<QueueState> {
     }
     if let Some(evicted) = holds("Evicted") {
         let (reason, message) = (text(evicted, "reason"), text(evicted, "message"));
-        let is_active = workload.pointer("/spec/active") != Some(&Value::Bool(false));
-        if let Some(why) = reason.strip_prefix("Deactivated").filter(|_| !is_active) {
+        if workload.pointer("/spec/active") == Some(&Value::Bool(false)) {
+            // A Workload that was evicted before its deactivation keeps the reason for the eviction.
+            let why = reason.strip_prefix("Deactivated").unwrap_or_default();
             return Some(QueueState::Ended(deactivated(why, &message)));
         }
         // The eviction stays true until the trial runs again. Meanwhile the queue reports the reason for the wait.
@@ -355,6 +356,8 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             (evicted(false, "Deactivated"), "its Workload was deactivated: M", Some("Deactivated: M")),
+            (evicted(false, "Preempted"), "its Workload was deactivated: M", Some("Deactivated: M")),
+            (evicted(false, "InactiveWorkload"), "its Workload was deactivated: M", Some("Deactivated: M")),
             (evicted(false, "DeactivatedDueToMaximumExecutionTimeExceeded"), "the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded: M")),
             (evicted(false, "DeactivatedDueToRequeuingLimitExceeded"), "its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded: M")),
             (evicted(false, "DeactivatedDueToAdmissionCheck"), "an admission check of its queue rejected it: M", None),
