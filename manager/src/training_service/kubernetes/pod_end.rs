@@ -53,17 +53,25 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
         let message = format!("the pod was evicted: {}", shortened(of_pod("message")));
         return end(message, Some(Class::Permanent));
     }
+    if of_pod("reason") == "DeadlineExceeded" {
+        let message = "the pod ran longer than its `activeDeadlineSeconds`";
+        return end(message.to_owned(), Some(Class::Permanent));
+    }
     let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+    let other = other_name(decisive, trial);
     match (code, text("reason")) {
-        (Some(_), "OOMKilled") => {
+        (Some(_), "OOMKilled") if other.is_none() => {
             let message = "out of memory: the pod was killed for using more than `memorySize`";
             let cause = Some(Cause::OomKernel);
             let end = end(message.to_owned(), Some(Class::Permanent));
             end.map(|end| PodEnd { cause, ..end })
         }
         (Some(_), "StartError") => {
-            let message =
-                format!("the command could not be started: {}", shortened(text("message")));
+            let command = match other {
+                Some(name) => format!("the command of the container {name}"),
+                None => "the command".to_owned(),
+            };
+            let message = format!("{command} could not be started: {}", shortened(text("message")));
             end(message, Some(Class::Permanent))
         }
         (Some(_), _) if never_ran && deleted => end(
@@ -79,7 +87,10 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
             end("the trial's pod was deleted".to_owned(), Some(Class::Transient))
         }
         (Some(code), reason) => {
-            let what = phrase(decisive, trial);
+            let what = match other {
+                Some(name) => format!("the container {name}"),
+                None => "the container".to_owned(),
+            };
             end(of_container(&what, code, reason, text("message")), None)
         }
         (None, _) if of_pod("phase") == "Failed" => {
@@ -90,11 +101,10 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     }
 }
 
-/// Returns the phrase for a container, with its name if it is not the trial's.
-fn phrase(container: Option<&Value>, trial: &[String]) -> String {
+/// Returns the name of a container that is not the trial's.
+fn other_name<'a>(container: Option<&'a Value>, trial: &[String]) -> Option<&'a str> {
     let name = container.and_then(|container| container["name"].as_str());
-    let is_other = |name: &&str| !trial.is_empty() && trial.iter().all(|own| own != name);
-    name.filter(is_other).map_or("the container".to_owned(), |name| format!("the container {name}"))
+    name.filter(|name| !trial.is_empty() && trial.iter().all(|own| own != name))
 }
 
 /// Returns the reason for the failure of a pod of which no container failed.

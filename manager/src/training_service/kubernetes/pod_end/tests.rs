@@ -15,13 +15,15 @@ fn terminated(code: i64, reason: &str, message: &str) -> Value {
 fn the_end_of_a_pod_is_read_from_its_status() {
     let mut deleted = terminated(143, "Error", "");
     deleted["metadata"] = json!({"deletionTimestamp": "2026-11-23T16:34:10Z"});
+    let mut expired = terminated(143, "Error", "");
+    expired["status"]["reason"] = json!("DeadlineExceeded");
     let mut never = terminated(137, "ContainerStatusUnknown", "");
     let state = never.pointer_mut("/status/containerStatuses/0/state/terminated").unwrap();
     state.as_object_mut().unwrap().remove("startedAt");
     let lost = never.clone();
     never["metadata"] = json!({"deletionTimestamp": "2026-11-23T16:34:10Z"});
-    let with_init = |mut pod: Value, code: u64| {
-        let state = json!({"terminated": {"exitCode": code, "reason": "Error"}});
+    let with_init = |mut pod: Value, code: u64, reason: &str| {
+        let state = json!({"terminated": {"exitCode": code, "reason": reason}});
         pod["status"]["initContainerStatuses"] = json!([{"name": "aside", "state": state}]);
         pod
     };
@@ -44,17 +46,21 @@ fn the_end_of_a_pod_is_read_from_its_status() {
         (never,                                   Some((None,      "the pod was deleted before its container started", Some(Class::Transient)))),
         (lost,                                    Some((None,      "the pod's node lost the container: was the node restarted?", Some(Class::Transient)))),
         (terminated(255, "Unknown", ""),          Some((Some(255), "the pod's node lost the container: was the node restarted?", Some(Class::Transient)))),
-        (with_init(waits(), 5),                   Some((Some(5),   "the container aside ended with exit code 5", None))),
+        (with_init(waits(), 5, "Error"),          Some((Some(5),   "the container aside ended with exit code 5", None))),
+        // `memorySize` is the limit of the trial's container only.
+        (with_init(waits(), 137, "OOMKilled"),    Some((Some(137), "the container aside ended with exit code 137 (OOMKilled)", None))),
+        (with_init(waits(), 128, "StartError"),   Some((Some(128), "the command of the container aside could not be started: ", Some(Class::Permanent)))),
         // The kubelet stops a sidecar after the trial. Other containers may have failed earlier.
-        (with_init(terminated(1, "Error", ""), 143), Some((Some(1), "the container ended with exit code 1", None))),
-        (with_init(terminated(0, "Completed", ""), 143), Some((Some(0), "the container ended with exit code 0", None))),
+        (with_init(terminated(1, "Error", ""), 143, "Error"), Some((Some(1), "the container ended with exit code 1", None))),
+        (with_init(terminated(0, "Completed", ""), 143, "Error"), Some((Some(0), "the container ended with exit code 0", None))),
         (with_other(terminated(1, "Error", ""), 2), Some((Some(1), "the container ended with exit code 1", None))),
-        (with_init(runs(), 0),                    None),
+        (with_init(runs(), 0, "Completed"),                    None),
         (with_other(runs(), 2),                   None),
         (json!({"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}}),
                                                   Some((None,      "the pod failed although none of its containers failed: UnexpectedAdmissionError: no", Some(Class::Transient)))),
+        (expired,                                 Some((Some(143), "the pod ran longer than its `activeDeadlineSeconds`", Some(Class::Permanent)))),
         (json!({"status": {"phase": "Failed", "reason": "DeadlineExceeded"}}),
-                                                  Some((None,      "the pod failed although none of its containers failed: DeadlineExceeded", None))),
+                                                  Some((None,      "the pod ran longer than its `activeDeadlineSeconds`", Some(Class::Permanent)))),
         (json!({"status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}}), None),
         (json!({}),                               None),
     ];
