@@ -169,12 +169,12 @@ pub(in crate::training_service::kubernetes) fn complete(
     append(pod, "volumes", spec.mounts.iter().map(|mount| volume_of(mount, common)));
     let policy = spec.image_pull_policy.as_deref();
     match &spec.agent {
-        AgentSource::Copy(image) => append(pod, "initContainers", [installer(image, policy)]),
+        AgentSource::Copy(image) => append(pod, "initContainers", [installer(image, policy, role)]),
         AgentSource::Volume(image) => append(pod, "volumes", [agent_volume(image, policy)]),
         AgentSource::Auto | AgentSource::Image => {}
     }
     if let Some(image) = &spec.barrier_image {
-        append(pod, "initContainers", [barrier(image)]);
+        append(pod, "initContainers", [barrier(image, role)]);
         append(pod, "volumes", [json!({"name": "frameworkbarrier-volume", "emptyDir": {}})]);
     }
     if !pod["containers"].is_array() {
@@ -510,16 +510,24 @@ fn agent_volume(image: &str, pull_policy: Option<&str>) -> Value {
     volume
 }
 
-fn installer(image: &str, pull_policy: Option<&str>) -> Value {
+/// Returns the resources of a container that runs before the trial: the trial's own, which cost nothing, since the
+/// containers do not run at the same time. Smaller ones could be below the minimum of a `LimitRange`. A quota of the
+/// namespace may require requests and limits of every container.
+fn resources_before(role: &RoleSpec) -> Value {
+    let mut container = json!({});
+    let (cpu, memory_mib) = (role.cpu.clone(), role.memory_mib);
+    let (cpu, memory_mib) = (cpu.or_else(|| Some("100m".to_owned())), memory_mib.or(Some(64)));
+    resources(&mut container, &RoleSpec { cpu, memory_mib, gpus: None, ..role.clone() });
+    container["resources"].take()
+}
+
+fn installer(image: &str, pull_policy: Option<&str>, role: &RoleSpec) -> Value {
     let mut container = json!({
         "name": "trialkeeper",
         "image": image,
         "command": ["trialkeeper", "install", format!("{POD_FOLDER}/bin")],
         "volumeMounts": [{"name": "trialkeeper", "mountPath": POD_FOLDER}],
-        "resources": {
-            "requests": {"cpu": "100m", "memory": "64Mi"},
-            "limits": {"cpu": "100m", "memory": "64Mi"},
-        },
+        "resources": resources_before(role),
         "securityContext": container_security(),
     });
     if let Some(policy) = pull_policy {
@@ -528,16 +536,12 @@ fn installer(image: &str, pull_policy: Option<&str>) -> Value {
     container
 }
 
-fn barrier(image: &str) -> Value {
+fn barrier(image: &str, role: &RoleSpec) -> Value {
     json!({
         "name": "frameworkbarrier",
         "image": image,
         "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER_FOLDER}],
-        // A quota of the namespace may require requests and limits of every container.
-        "resources": {
-            "requests": {"cpu": "100m", "memory": "64Mi"},
-            "limits": {"cpu": "100m", "memory": "64Mi"},
-        },
+        "resources": resources_before(role),
         // The barrier writes next to its own program, in a folder that belongs to root.
         "securityContext": {
             "runAsUser": 0,
