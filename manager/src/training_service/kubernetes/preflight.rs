@@ -111,7 +111,7 @@ pub enum Refusal {
     },
     /// No controller notices new objects of the kind.
     #[error(
-        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {NOTICE_TIMEOUT:?}: does its pod run, and does it watch that namespace?"
+        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {NOTICE_TIMEOUT:?}: {hint}"
     )]
     NoController {
         /// The controller.
@@ -120,6 +120,8 @@ pub enum Refusal {
         kind: &'static str,
         /// The namespace.
         namespace: String,
+        /// A question about the probable reasons.
+        hint: &'static str,
     },
 }
 
@@ -325,6 +327,7 @@ async fn controller(
         controller: workload.controller(),
         kind: workload.resource().kind,
         namespace: cluster.namespace().to_owned(),
+        hint: workload.unnoticed_hint(),
     })?;
     seen?;
     deleted?;

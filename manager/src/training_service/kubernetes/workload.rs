@@ -128,6 +128,11 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Returns whether the controller has noticed the probe.
     fn is_noticed(&self, probe: &Value) -> bool;
+
+    /// Returns a question about the probable reasons why the controller does not notice the probe.
+    fn unnoticed_hint(&self) -> &'static str {
+        "does its pod run, and does it watch that namespace?"
+    }
 }
 
 /// Defines the table of kinds: the list of all kinds, and the implementation of each.

@@ -212,6 +212,11 @@ impl Workload for TrainJob {
         let jobs = probe.pointer("/status/jobsStatus").and_then(Value::as_array);
         jobs.is_some_and(|jobs| !jobs.is_empty())
     }
+
+    fn unnoticed_hint(&self) -> &'static str {
+        // Trainer 2.0 never fills in `jobsStatus` (kubeflow/trainer, pull request 2802).
+        "do its pod and that of the JobSet controller run, does it watch that namespace, and is its version 2.1 or newer?"
+    }
 }
 
 fn probe_name(experiment: &ExperimentId) -> String {
