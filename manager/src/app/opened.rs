@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
@@ -56,6 +57,7 @@ impl Opened {
         // From here on, the specification names files instead of secrets, so that no secret is stored.
         let secrets = spec.take_secrets(&absolute(dir.passwords()));
         let checked = check(settings, id, &spec, true).await?;
+        record_fields(&mut spec.canonical["trainingService"], checked.resolved_fields());
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
         private_folder(dir.path()).map_err(|source| {
             // Names the data directory, because the user can choose another one.
@@ -116,6 +118,17 @@ fn write_secrets(secrets: &[SecretFile]) -> Result<(), Error> {
         written.map_err(|source| Error::DataDir { path: path.clone(), source })?;
     }
     Ok(())
+}
+
+/// Adds fields to the section of a training service, or those of each list entry to its section.
+fn record_fields(section: &mut Value, fields: Value) {
+    match (section, fields) {
+        (Value::Object(section), Value::Object(fields)) => section.extend(fields),
+        (Value::Array(sections), Value::Array(lists)) => {
+            sections.iter_mut().zip(lists).for_each(|(section, list)| record_fields(section, list));
+        }
+        (_, _) => {}
+    }
 }
 
 /// Checks that the experiment's trials can run.

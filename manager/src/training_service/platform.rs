@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::Value;
 use trial_protocol::ExperimentId;
 
 use super::{JobEvents, TrainingService};
@@ -117,6 +118,13 @@ pub trait CheckedPlatform: Send + Sync {
     /// Returns the agent program that trials on other machines fetch from the manager. The default is `None`.
     fn agent_for_pods(&self) -> Option<&Path> {
         None
+    }
+
+    /// Returns the fields of the section whose values depend on the user's environment, with their present values. The
+    /// record of the experiment contains them, so that a later manager uses the same cluster in any environment. For
+    /// several services, returns a list with the fields of each. By default, returns none.
+    fn resolved_fields(&self) -> Value {
+        Value::Null
     }
 
     /// Starts the service. No job is submitted.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tracing::warn;
 
@@ -130,6 +131,10 @@ impl CheckedPlatform for CheckedHybrid {
 
     fn agent_for_pods(&self) -> Option<&Path> {
         self.parts.iter().find_map(|(_, checked)| checked.agent_for_pods())
+    }
+
+    fn resolved_fields(&self) -> Value {
+        self.parts.iter().map(|(_, checked)| checked.resolved_fields()).collect()
     }
 
     async fn start(

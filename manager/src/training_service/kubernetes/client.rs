@@ -94,6 +94,7 @@ impl Resource {
 pub struct Cluster {
     client: Client,
     server: String,
+    context: Option<String>,
     namespace: String,
 }
 
@@ -101,14 +102,20 @@ impl Cluster {
     /// Finds the cluster and loads the credentials, without sending a request.
     pub async fn connect(access: &Access) -> Result<Self, Error> {
         let transport = Transport::open(access).await?;
-        let (server, theirs) = (transport.server.clone(), transport.namespace.clone());
-        let namespace = access.namespace.clone().unwrap_or(theirs);
-        Ok(Self { client: Client::new(transport, namespace.clone()), server, namespace })
+        let (server, context) = (transport.server.clone(), transport.context());
+        let namespace = access.namespace.clone().unwrap_or_else(|| transport.namespace.clone());
+        let client = Client::new(transport, namespace.clone());
+        Ok(Self { client, server, context, namespace })
     }
 
     /// Returns the namespace of all objects.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// Returns the context of the kubeconfig. `None`: the manager uses its pod's service account.
+    pub fn context(&self) -> Option<&str> {
+        self.context.as_deref()
     }
 
     /// Returns the API server's URL.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::{Value, json};
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
@@ -134,6 +135,12 @@ impl CheckedPlatform for CheckedCluster {
         self.agent.as_deref()
     }
 
+    fn resolved_fields(&self) -> Value {
+        // Without the record, a manager that resumes after `kubectl config use-context` would not find the trials, and
+        // would start them again elsewhere.
+        json!({"context": self.cluster.context(), "namespace": self.cluster.namespace()})
+    }
+
     async fn start(
         self: Box<Self>,
         context: StartContext<'_>,
@@ -186,7 +193,7 @@ async fn shared_secrets(
     common: &manifest::Common,
     url: &str,
     ca_pem: Option<&str>,
-) -> Result<Vec<serde_json::Value>, Error> {
+) -> Result<Vec<Value>, Error> {
     let mut secrets = vec![manifest::experiment_secret(common, url, ca_pem)];
     if let StorageSpec::Azure { account, .. } = &common.spec.storage
         && let Some(key) = storage_key(&common.spec.storage).await?

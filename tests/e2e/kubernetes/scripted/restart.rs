@@ -226,6 +226,24 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
 }
 
 #[test]
+fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed() {
+    let Scenario { bed, kube, gate, manager, id } = start_two();
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    // As after `kubectl config use-context`.
+    let other = "contexts: [{name: other, context: {cluster: test, user: test, namespace: other}}, ";
+    let changed = bed.read("kubeconfig").replace("current-context: test", "current-context: other");
+    fs::write(bed.path("kubeconfig"), changed.replace("contexts: [", other)).unwrap();
+
+    let manager = resume(&bed, &id);
+    gate.open(6);
+    Outcome::of(manager.finish(BOUND)).expect_done(2, 0);
+    assert_eq!(bed.read("started").lines().count(), 2, "a trial was started again elsewhere");
+    bed.wait_until_empty();
+    kube.wait_until_empty();
+}
+
+#[test]
 fn clean_deletes_the_objects_of_a_dead_manager() {
     let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);

@@ -50,6 +50,13 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
     Ok((config, stale.map(|since| Error::Expired { from, since })))
 }
 
+/// Returns the context that the access data name, or else the current one. `None`: there is no kubeconfig, or it cannot
+/// be used.
+pub(super) fn context(access: &Access) -> Option<String> {
+    let current = || kubeconfig(access)?.1.ok()?.current_context.filter(|it| !it.is_empty());
+    access.context.clone().or_else(current)
+}
+
 /// Reads the kubeconfig and returns its origin with it. `None`: there is no kubeconfig.
 fn kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigError>)> {
     let path = match (&access.kubeconfig, std::env::var_os("KUBECONFIG")) {

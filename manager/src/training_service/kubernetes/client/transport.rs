@@ -9,7 +9,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::client::Body;
 use kube::config::Config;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tower::Service;
 use tracing::{debug, info};
 
@@ -44,7 +44,8 @@ struct State {
 impl Transport {
     /// Prepares the transport, without sending a request.
     pub(super) async fn open(access: &Access) -> Result<Self, Error> {
-        let (config, expired) = config(access).await?;
+        let access = Access { context: access::context(access), ..access.clone() };
+        let (config, expired) = config(&access).await?;
         if let Some(expired) = expired {
             return Err(expired);
         }
@@ -53,8 +54,13 @@ impl Transport {
         let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
         let now = Instant::now();
         let state = State { client, read_at: now, paused_until: now };
-        let (access, state) = (Arc::new(access.clone()), Arc::new(Mutex::new(state)));
+        let (access, state) = (Arc::new(access), Arc::new(Mutex::new(state)));
         Ok(Self { access, server, namespace, state })
+    }
+
+    /// Returns the context of the kubeconfig, if there is one.
+    pub(super) fn context(&self) -> Option<String> {
+        self.access.context.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,7 +71,11 @@ impl Transport {
         let until = self.state().paused_until;
         sleep_until(until).await;
         let client = self.state().client.clone();
-        let answer = client.send(request).await;
+        // The body of the answer may take any time, because a watch is one.
+        let answer = match timeout(super::REQUEST_TIMEOUT, client.send(request)).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        };
         match &answer {
             Ok(response) => {
                 if let Some(pause) = retry_pause(response) {
