@@ -224,6 +224,11 @@ impl TrainingService for KubernetesService {
         self.shared.perform(acts);
     }
 
+    fn mark_running(&self, trial: &TrialJobId) {
+        self.shared.tracker().mark_running(trial);
+        self.shared.nearer.notify_one();
+    }
+
     async fn output(
         &self,
         trial: &TrialJobId,
@@ -384,6 +389,11 @@ impl Shared {
         let (mut next, mut is_lost) = (0, false);
         while let Some((kind, object)) = objects.get(next) {
             let mut stop_requests = self.stop_requests.subscribe();
+            // A watch has shown the workload, although no answer confirmed its creation. After its deletion, another
+            // request would create it again.
+            if self.tracker().is_made(name) {
+                return Ok(());
+            }
             if self.tracker().is_stop_requested(name) {
                 return Err("the trial was stopped before it was submitted".to_owned());
             }

@@ -27,12 +27,15 @@ impl Disruption {
     }
 }
 
+/// The conditions of a pod that the platform removes. The second is Kueue's, for a pod that waited in a queue by itself
+/// (Kueue 0.19, `pkg/controller/jobs/pod`).
+const REMOVALS: [&str; 2] = ["DisruptionTarget", "TerminationTarget"];
+
 /// Returns the disruption of a pod that was just observed. `None`: the platform did not remove it.
 pub fn of_pod(pod: &Value) -> Option<Disruption> {
     let status = pod.get("status")?;
-    let condition =
-        condition(status, "DisruptionTarget").filter(|condition| is(condition, "status", "True"));
-    if let Some(condition) = condition {
+    let mut conditions = REMOVALS.iter().filter_map(|kind| condition(status, kind));
+    if let Some(condition) = conditions.find(|condition| is(condition, "status", "True")) {
         return Some(Disruption::new(&text(condition, "reason"), &text(condition, "message")));
     }
     of_reason(&text(status, "reason"), &text(status, "message"))
@@ -83,6 +86,7 @@ fn meant(reason: &str) -> &'static str {
         "TerminationByKubelet" => {
             "its node ran low on resources, was shut down, or needed the resources for a critical pod"
         }
+        "WorkloadEvicted" => "its queue took it back",
         "Evicted" => "its node ran low on resources",
         "Preempting" => "its node needed the resources for a critical pod",
         "NodeShutdown" | "Shutdown" | "Terminated" => "its node was shut down",
@@ -105,6 +109,11 @@ mod tests {
             ]}})
         };
         let ended = |reason: &str, message: &str| json!({"status": {"phase": "Failed", "reason": reason, "message": message}});
+        let queue = |status: &str| {
+            json!({"status": {"conditions": [
+                {"type": "TerminationTarget", "status": status, "reason": "WorkloadEvicted", "message": "Preempted to accommodate a workload"},
+            ]}})
+        };
         // Messages of Kubernetes 1.31.
         #[rustfmt::skip]
         let table = [
@@ -116,6 +125,8 @@ mod tests {
             (target("True", "TerminationByKubelet", "The node was low on resource: memory."), Some("its node ran low")),
             (target("True", "WhoKnows", ""), Some("the cluster ended it (WhoKnows)")),
             (target("False", "PreemptionByScheduler", ""), None),
+            (queue("True"), Some("its queue took it back (WorkloadEvicted: Preempted to accommodate a workload)")),
+            (queue("False"), None),
             (ended("Evicted", "The node was low on resource: ephemeral-storage. Container framework was using 5Gi, request is 0, has larger consumption of ephemeral-storage. "),
                 Some("its node ran low on resources (Evicted: The node was low on resource: ephemeral-storage.")),
             (ended("Preempting", "Preempted in order to admit critical pod"), Some("a critical pod")),

@@ -13,6 +13,9 @@ pub fn of_pod(pod: &Value) -> Option<String> {
     if let Some(condition) = unscheduled {
         return Some(format!("no node can take its pod: {}", text(condition, "message")));
     }
+    if is_gated(pod) {
+        return Some(format!("its pod must not be scheduled yet: {}", gates(pod)));
+    }
     for (field, init) in [("initContainerStatuses", true), ("containerStatuses", false)] {
         for container in status.get(field).and_then(Value::as_array).into_iter().flatten() {
             if let Some(why) = of_container(container, init) {
@@ -21,6 +24,27 @@ pub fn of_pod(pod: &Value) -> Option<String> {
         }
     }
     None
+}
+
+/// The scheduling gate of a pod that waits in a queue of Kueue by itself.
+const KUEUE_GATE: &str = "kueue.x-k8s.io/admission";
+
+/// Returns whether a pod has scheduling gates, with which no scheduler considers it.
+pub fn is_gated(pod: &Value) -> bool {
+    let scheduled = pod.get("status").and_then(|status| condition(status, "PodScheduled"));
+    scheduled.is_some_and(|it| is(it, "status", "False") && is(it, "reason", "SchedulingGated"))
+}
+
+/// Returns a phrase for the scheduling gates of a pod.
+fn gates(pod: &Value) -> String {
+    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
+    let names = gates.into_iter().flatten().map(|gate| text(gate, "name"));
+    let names: Vec<String> = names.collect();
+    if names.iter().any(|name| name == KUEUE_GATE) {
+        return "Kueue holds it in a queue (`kubectl get workloads` shows its Workload)".to_owned();
+    }
+    let names = shortened(&names.join(", "));
+    format!("a controller of the cluster must remove its scheduling gates first ({names})")
 }
 
 fn of_container(container: &Value, init: bool) -> Option<String> {
@@ -238,6 +262,28 @@ mod tests {
         assert!(waits.starts_with("its pod waits for the other pods"), "{waits}");
         assert_eq!(at("frameworkbarrier", "terminated"), None);
         assert_eq!(at("setup", "running"), None, "an init container of the template runs");
+    }
+
+    #[test]
+    fn a_pod_with_scheduling_gates_waits_for_the_controller_of_the_gates() {
+        let pod = |status: &str, gate: &str| {
+            json!({
+                "spec": {"schedulingGates": [{"name": gate}]},
+                "status": {"conditions": [
+                    {"type": "PodScheduled", "status": status, "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"},
+                ]},
+            })
+        };
+        #[rustfmt::skip]
+        let table = [
+            (pod("False", "kueue.x-k8s.io/admission"), Some("its pod must not be scheduled yet: Kueue holds it in a queue (`kubectl get workloads` shows its Workload)")),
+            (pod("False", "example.org/wait"),         Some("its pod must not be scheduled yet: a controller of the cluster must remove its scheduling gates first (example.org/wait)")),
+            (pod("True", "example.org/wait"),          None),
+        ];
+        for (pod, expected) in table {
+            assert_eq!(of_pod(&pod).as_deref(), expected, "{pod}");
+            assert_eq!(is_gated(&pod), expected.is_some(), "{pod}");
+        }
     }
 
     /// Returns the recorded events.

@@ -128,12 +128,13 @@ impl Shared {
 
     /// Waits until the pods of a deleted workload are gone.
     async fn await_pods(&self, name: &str) -> Vec<Act> {
-        let until = Instant::now() + self.ending_time();
+        // The time begins with the first answer: while the API server was away, no pod could be stopped.
+        let mut until = None;
         let [first, longest] = POD_POLL;
         let mut backoff = Backoff::new(first, longest);
         while let Some(pods) = self.pods_of(name).await
             && !pods.is_empty()
-            && Instant::now() < until
+            && Instant::now() < *until.get_or_insert_with(|| Instant::now() + self.ending_time())
         {
             let pause = tokio::time::sleep(backoff.next_pause());
             if self.closing.run_until_cancelled(pause).await.is_none() {

@@ -67,6 +67,8 @@ pub struct Tracker {
     queued: bool,
     /// Set if the queues are watched.
     watches_queue: bool,
+    /// The time of the first complete listing of the queues since their watch last failed.
+    queue_listed_at: Option<Duration>,
     /// The number of pods of a workload.
     wanted: u64,
     grace: Duration,
@@ -89,6 +91,7 @@ impl Tracker {
             pods: Pods::new(kind),
             queued: false,
             watches_queue: false,
+            queue_listed_at: None,
             wanted: 1,
             grace,
         }
@@ -147,6 +150,7 @@ impl Tracker {
             // A workload that an earlier manager created may have run.
             ran: made,
             is_requeued: false,
+            is_reported_running: false,
             in_queue: false,
             queue_why: None,
             position: None,
@@ -201,9 +205,23 @@ impl Tracker {
         self.jobs.get(name).map(|job| job.attempt.clone())
     }
 
-    /// Returns whether a stop was requested for an attempt that is not created yet.
+    /// Returns whether a stop was requested for an attempt, or the attempt has ended.
     pub fn is_stop_requested(&self, name: &str) -> bool {
-        self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
+        self.jobs.get(name).is_none_or(|job| job.stop.is_some())
+    }
+
+    /// Returns whether the cluster is known to have the workload of an attempt.
+    pub fn is_made(&self, name: &str) -> bool {
+        self.jobs.get(name).is_some_and(|job| job.made)
+    }
+
+    /// Handles the report of an agent that its trial runs, which the watch of the workloads may show later. The other
+    /// pods of a trial with several have no such report.
+    pub fn mark_running(&mut self, trial: &TrialJobId) {
+        let name = self.latest.get(trial).filter(|_| self.wanted == 1);
+        if let Some(job) = name.and_then(|name| self.jobs.get_mut(name)) {
+            job.is_reported_running = true;
+        }
     }
 
     /// Returns the fate of an earlier manager's attempt. It requires a complete listing.

@@ -54,8 +54,10 @@ impl Shared {
                     warn!("watching {}: {trouble}; trying again", resource.plural);
                     last_trouble = trouble;
                 }
-                if watched == Watched::Workload {
-                    self.clock().interrupt(Instant::now());
+                match watched {
+                    Watched::Workload => self.clock().interrupt(Instant::now()),
+                    Watched::Queue => self.tracker().observe_queue_watch(false, self.now()),
+                    Watched::Pod | Watched::Event => {}
                 }
                 continue;
             }
@@ -107,6 +109,11 @@ impl Shared {
                 Vec::new()
             }
             WatchEvent::Complete if is_pod => tracker.complete_pod_listing(self.now()),
+            WatchEvent::Complete if watched == Watched::Queue => {
+                tracker.observe_queue_watch(true, self.now());
+                self.nearer.notify_one();
+                Vec::new()
+            }
             WatchEvent::Begin
             | WatchEvent::Complete
             | WatchEvent::Gone(_)
@@ -183,6 +190,7 @@ pub(super) fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Durat
     let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
     let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
     tracker.observe_pod_start(&pod.name, has_started);
+    tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
     if pod_end::has_ended(&pod.body) {
         tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
     }

@@ -162,7 +162,7 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
         ("missing rights", |kube| { kube.remove_right("create trainjobs"); kube.remove_right("patch trainingruntimes"); },
             &["lacks these rights in the namespace `lab`: create trainjobs; patch trainingruntimes; `kubectl apply -n lab -k deploy/rights`"]),
         ("a Trainer that is not at work", |kube| kube.set_controllers_running(false),
-            &["Kubeflow Trainer has not noticed a new TrainJob", "does its pod run"]),
+            &["Kubeflow Trainer has not noticed a new TrainJob", "do its pod and that of the JobSet controller run"]),
     ];
     for (case, change, words) in table {
         println!("{case}");

@@ -85,6 +85,9 @@ struct RunSpec {
     /// The field of Kueue's Workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<bool>,
+    /// The scheduling gates of a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduling_gates: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -97,7 +100,8 @@ impl RunSpec {
     fn used_fields(&self) -> Option<Value> {
         let policy = self.run_policy.as_ref().and_then(|policy| policy.suspend);
         let is_stated = self.suspend.or(policy).or(self.active).is_some();
-        (is_stated || self.parallelism.is_some()).then(|| json!(self))
+        let is_used = is_stated || self.parallelism.is_some() || self.scheduling_gates.is_some();
+        is_used.then(|| json!(self))
     }
 }
 
@@ -334,6 +338,10 @@ mod tests {
                 thing.body
             );
         }
+        let gates = json!([{"name": "kueue.x-k8s.io/admission"}]);
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"schedulingGates": gates, "containers": []}});
+        let pod: WatchedObject = serde_json::from_value(pod).unwrap();
+        assert_eq!(pod.body, json!({"spec": {"schedulingGates": gates}}));
         // An object that no controller has examined yet.
         let unused = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
         let object: WatchedObject = serde_json::from_value(unused).unwrap();

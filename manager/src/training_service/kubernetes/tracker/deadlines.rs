@@ -60,8 +60,9 @@ impl Tracker {
     /// Returns the actions that are due for a workload that may wait.
     fn check_wait(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();
+        let watched_since = self.queue_watched_since();
         let Some(job) = self.jobs.get_mut(name) else { return acts };
-        let unnoticed = job.unnoticed_since(self.queued);
+        let unnoticed = job.unnoticed_since(watched_since);
         if unnoticed.is_some_and(|since| now >= since + UNSEEN_TIME) && job.queried_at.is_none() {
             job.queried_at = Some(now);
             acts.extend(self.set_wait_reason(name, Some(NO_WORKLOAD.to_owned())));
@@ -120,8 +121,10 @@ impl Tracker {
     fn start_deadline(&self, name: &str) -> Option<(Duration, Option<Class>)> {
         let job = self.jobs.get(name)?;
         // Such a workload does not wait to start, whatever its status shows: its pods may be not ready or terminating.
-        let is_up = job.ran && job.waits_since.is_some() && self.is_up(name);
-        job.start_deadline(self.start_up, self.queued, is_up)
+        let is_up = job.is_reported_running
+            || job.ran && job.waits_since.is_some() && self.is_up(name);
+        let may_start = !is_up && !self.pods.is_gated(name);
+        job.start_deadline(self.start_up, self.queue_watched_since(), may_start)
     }
 
     /// Returns the time of the next [`Self::tick`].
@@ -133,7 +136,7 @@ impl Tracker {
                 None => job.handed_over.map(|at| at + self.patience),
             };
             let start_up = self.start_deadline(name).map(|(at, _)| at);
-            let unnoticed = job.unnoticed_since(self.queued).filter(|_| job.queried_at.is_none());
+            let unnoticed = job.unnoticed_since(self.queue_watched_since()).filter(|_| job.queried_at.is_none());
             let unnoticed = unnoticed.map(|since| since + UNSEEN_TIME);
             let query = job.next_query(self.wanted).or(unnoticed);
             let silent = job.runs_since.map(|since| since + SILENT_TIME);
@@ -152,27 +155,28 @@ impl Tracker {
 }
 
 impl Job {
-    /// Returns the time since which the queue has not noticed the workload. `None`: the queue has noticed it, or there
-    /// is no queue.
-    fn unnoticed_since(&self, queued: bool) -> Option<Duration> {
-        self.suspended_since.filter(|_| queued && !self.in_queue && self.stop.is_none())
+    /// Returns the time since which the queue has not noticed the workload. `None`: the queue has noticed it, or the
+    /// tracker cannot know, because no queue has been watched without a gap since `watched_since`.
+    fn unnoticed_since(&self, watched_since: Option<Duration>) -> Option<Duration> {
+        let suspended = self.suspended_since.filter(|_| !self.in_queue && self.stop.is_none());
+        Some(suspended?.max(watched_since?))
     }
 
     /// Returns the time by which the workload must start, and the prospect of a retry if it does not. Time in a queue
-    /// does not count, unless the queue has not noticed the workload or can never admit it. `is_up`: all of its pods have
-    /// started.
+    /// does not count, unless the queue has not noticed the workload or can never admit it. `may_start`: a pod has not
+    /// started, and no scheduling gate prevents it.
     fn start_deadline(
         &self,
         start_up: Duration,
-        queued: bool,
-        is_up: bool,
+        queue_watched_since: Option<Duration>,
+        may_start: bool,
     ) -> Option<(Duration, Option<Class>)> {
         if self.stop.is_some() {
             return None;
         }
-        let waits_since = self.waits_since.filter(|_| !is_up);
+        let waits_since = self.waits_since.filter(|_| may_start);
         let waits = waits_since.map(|since| since + start_up.saturating_sub(self.waited));
-        let unnoticed = self.unnoticed_since(queued).map(|since| since + start_up);
+        let unnoticed = self.unnoticed_since(queue_watched_since).map(|since| since + start_up);
         let never = self.never_fits_since.filter(|_| self.phase == JobPhase::Suspended);
         let never = never.map(|since| since + start_up);
         match (waits.into_iter().chain(unnoticed).min(), never) {

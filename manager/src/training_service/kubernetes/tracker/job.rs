@@ -32,6 +32,8 @@ pub(super) struct Job {
     pub(super) ran: bool,
     /// Set if the tracker has reported that the queue took the workload back, until the workload may run again.
     pub(super) is_requeued: bool,
+    /// Set if an agent has reported that the trial runs, until the queue takes the workload back.
+    pub(super) is_reported_running: bool,
     /// Set if a queue has noticed the workload.
     pub(super) in_queue: bool,
     /// The queue's reason, while it does not let the workload run.

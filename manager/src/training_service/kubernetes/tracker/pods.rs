@@ -47,6 +47,20 @@ impl Tracker {
         }
     }
 
+    /// Handles whether a pod has scheduling gates. Its workload has the whole time to start without them.
+    pub fn observe_pod_gates(&mut self, pod: &str, is_gated: bool, now: Duration) {
+        let name = workload_of(pod);
+        if !self.knows(name) {
+            return;
+        }
+        let was_gated = self.pods.is_gated(name);
+        self.pods.record_gates(pod, is_gated);
+        let is_free = was_gated && !self.pods.is_gated(name);
+        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_free) {
+            (job.why, job.waits_since) = (None, job.waits_since.map(|_| now));
+        }
+    }
+
     /// Handles whether a pod runs on although its trial has ended. The kinds' controllers wait for such a pod.
     pub fn observe_pod_remains(&mut self, pod: &str, outlives_trial: bool, now: Duration) {
         if self.knows(workload_of(pod)) {
@@ -178,6 +192,8 @@ struct Pod {
     remains_since: Option<Duration>,
     /// Set if all containers of the pod have started, or the pod was deleted.
     has_started: bool,
+    /// Set if the pod has scheduling gates.
+    is_gated: bool,
     /// Set if the pod was deleted or is gone.
     is_deleted: bool,
     /// The time of the deletion, while the pod has not ended.
@@ -246,6 +262,15 @@ impl Pods {
 
     fn record_start(&mut self, pod: &str, has_started: bool) {
         self.pod(pod).has_started = has_started;
+    }
+
+    fn record_gates(&mut self, pod: &str, is_gated: bool) {
+        self.pod(pod).is_gated = is_gated;
+    }
+
+    /// Returns whether a pod of a workload has scheduling gates.
+    pub(super) fn is_gated(&self, workload: &str) -> bool {
+        self.current(workload).any(|pod| pod.is_gated && !pod.is_deleted)
     }
 
     fn record_remains(&mut self, pod: &str, since: Option<Duration>) {

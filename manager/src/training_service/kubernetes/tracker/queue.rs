@@ -23,6 +23,7 @@ impl Tracker {
         job.waited += waited.filter(|_| job.places > 0).unwrap_or_default();
         (job.runs_since, job.ending_since, job.places) = (None, None, 0);
         job.suspended_since = job.suspended_since.or(Some(now));
+        job.is_reported_running = false;
         let ran = std::mem::take(&mut job.ran);
         job.why = job.queue_reason().or_else(|| job.why.take().filter(|_| !ran));
         let mut acts = Vec::new();
@@ -72,6 +73,16 @@ impl Tracker {
                 self.stop(name, now)
             }
         }
+    }
+
+    /// Handles the start of a gapless watch of the queues (`true`), or a gap in it.
+    pub fn observe_queue_watch(&mut self, is_complete: bool, now: Duration) {
+        self.queue_listed_at = is_complete.then(|| self.queue_listed_at.unwrap_or(now));
+    }
+
+    /// Returns the time since which the queues that the workloads name have been watched without a gap.
+    pub(super) fn queue_watched_since(&self) -> Option<Duration> {
+        self.queue_listed_at.filter(|_| self.queued)
     }
 
     /// Returns whether a workload waits in a queue for its turn.

@@ -612,3 +612,51 @@ fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let acts = tracker.tick(again + START_UP);
     assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
 }
+
+#[test]
+fn no_deadline_applies_while_a_pod_has_scheduling_gates() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    tracker.observe_pod_gates("ja-0-abcde", true, at(1));
+    let held = "Kueue holds it";
+    let acts = tracker.observe_pod("ja-0-abcde", Some(held.to_owned()), None);
+    assert_eq!(acts, [waits(held)]);
+    assert_eq!(tracker.next_deadline(), None);
+    assert_eq!(tracker.tick(START_UP * 10), []);
+    // Without gates, the pod has the whole time to start, and another reason if it does not.
+    let free = START_UP * 20;
+    tracker.observe_pod_gates("ja-0-abcde", false, free);
+    assert_eq!(tracker.observe_pod("ja-0-abcde", None, None), []);
+    assert_eq!(tracker.next_deadline(), Some(free + START_UP));
+    assert_eq!(tracker.tick(free + START_UP), [Act::Stop("ja".to_owned())]);
+    let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
+    tracker.handle_deleted_workload("ja");
+    assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, why)]);
+}
+
+#[test]
+fn no_deadline_applies_to_a_trial_whose_agent_reports_that_it_runs() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    tracker.observe_pod("ja-0-abcde", None, None);
+    tracker.mark_running(&trial("a"));
+    // The watch of the workloads lags behind, because the API server does not answer.
+    assert_eq!(tracker.tick(START_UP * 2), []);
+    // A queue takes the trial back, and its next pod must start in time.
+    tracker.handle_phase("ja", JobPhase::Suspended, START_UP * 3);
+    tracker.handle_phase("ja", JobPhase::Waiting, START_UP * 4);
+    tracker.observe_pod("ja-0-fghij", None, None);
+    assert_eq!(tracker.tick(START_UP * 5), [Act::Stop("ja".to_owned())]);
+}
+
+#[test]
+fn a_workload_that_a_watch_has_shown_is_not_created_again() {
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.submit("ja", trial("a"), attempt("a"), at(0));
+    assert!(!tracker.is_made("ja") && !tracker.is_stop_requested("ja"));
+    // The answer to the request was lost.
+    tracker.handle_phase("ja", JobPhase::Unseen, at(1));
+    assert!(tracker.is_made("ja"));
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
+    assert!(tracker.is_made("ja") && tracker.is_stop_requested("ja"));
+}

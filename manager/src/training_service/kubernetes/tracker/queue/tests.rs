@@ -144,6 +144,7 @@ fn only_waiting_after_admissions_counts_and_adds_up() {
 #[test]
 fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     let mut tracker = made(true);
+    tracker.observe_queue_watch(true, at(0));
     tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), Some(at(21)));
     let reported = tracker.tick(at(21));
@@ -153,9 +154,26 @@ fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     assert_eq!(tracker.tick(at(1) + START_UP), [Act::Stop("ja".to_owned())]);
     // A queue that has noticed the trial may keep it waiting.
     let mut tracker = made(true);
+    tracker.observe_queue_watch(true, at(0));
     tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     tracker.handle_queue_state("ja", None, at(2));
     assert_eq!(tracker.next_deadline(), None);
+}
+
+#[test]
+fn a_queue_that_cannot_be_watched_fails_no_job() {
+    let mut tracker = made(true);
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    assert_eq!(tracker.next_deadline(), None, "the queues are not listed yet");
+    tracker.observe_queue_watch(true, at(100));
+    assert_eq!(tracker.next_deadline(), Some(at(120)));
+    tracker.observe_queue_watch(false, at(110));
+    assert_eq!(tracker.next_deadline(), None, "Kueue does not answer");
+    assert_eq!(tracker.tick(START_UP * 10), []);
+    let again = START_UP * 11;
+    tracker.observe_queue_watch(true, again);
+    tracker.observe_queue_watch(true, again + at(10));
+    assert_eq!(tracker.next_deadline(), Some(again + at(20)));
 }
 
 #[test]
