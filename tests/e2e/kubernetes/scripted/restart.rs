@@ -231,7 +231,8 @@ fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed()
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
     // As after `kubectl config use-context`.
-    let other = "contexts: [{name: other, context: {cluster: test, user: test, namespace: other}}, ";
+    let other =
+        "contexts: [{name: other, context: {cluster: test, user: test, namespace: other}}, ";
     let changed = bed.read("kubeconfig").replace("current-context: test", "current-context: other");
     fs::write(bed.path("kubeconfig"), changed.replace("contexts: [", other)).unwrap();
 

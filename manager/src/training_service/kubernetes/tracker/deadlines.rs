@@ -121,8 +121,8 @@ impl Tracker {
     fn start_deadline(&self, name: &str) -> Option<(Duration, Option<Class>)> {
         let job = self.jobs.get(name)?;
         // Such a workload does not wait to start, whatever its status shows: its pods may be not ready or terminating.
-        let is_up = job.is_reported_running
-            || job.ran && job.waits_since.is_some() && self.is_up(name);
+        let is_up =
+            job.is_reported_running || job.ran && job.waits_since.is_some() && self.is_up(name);
         let may_start = !is_up && !self.pods.is_gated(name);
         job.start_deadline(self.start_up, self.queue_watched_since(), may_start)
     }
@@ -136,7 +136,9 @@ impl Tracker {
                 None => job.handed_over.map(|at| at + self.patience),
             };
             let start_up = self.start_deadline(name).map(|(at, _)| at);
-            let unnoticed = job.unnoticed_since(self.queue_watched_since()).filter(|_| job.queried_at.is_none());
+            let unnoticed = job
+                .unnoticed_since(self.queue_watched_since())
+                .filter(|_| job.queried_at.is_none());
             let unnoticed = unnoticed.map(|since| since + UNSEEN_TIME);
             let query = job.next_query(self.wanted).or(unnoticed);
             let silent = job.runs_since.map(|since| since + SILENT_TIME);
