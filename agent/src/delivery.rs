@@ -62,7 +62,7 @@ const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 pub const FINAL_DELIVERY_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The reason for undelivered reports if no request failed.
-const NOT_IN_TIME: &str = "the manager did not take them in time";
+const NOT_IN_TIME: &str = "the manager did not accept them in time";
 
 /// The settings of delivery.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@
 //!
 //! * One thread reads each stream, so a slow reader of the agent's output delays only that stream. Reading never waits
 //!   for the network, and waits for the disk only as described in `capture`.
-//! * Every portion is processed (scanned, captured, kept for the verdict) before it is passed on. This holds even if
+//! * Every portion is processed (scanned, captured, kept for the verdict) before it is forwarded. This holds even if
 //!   the agent's stdout blocks or has no reader. A fault (such as a panic in a collector) loses at most the current
 //!   portion, see [`hand_over`](crate::trial::hand_over).
 //! * After the trial's end, a stalled reader of the agent's output cannot keep the agent from reading to the end.
@@ -46,7 +46,7 @@ pub const READER_STACK: usize = 2 * 1024 * 1024;
 /// The maximum number of bytes stored for a blocked pump: Linux's default maximum for a pipe.
 const MAX_LATE_BYTES: usize = 1024 * 1024;
 
-/// The interval at which the agent checks whether all output was passed on.
+/// The interval at which the agent checks whether all output was forwarded.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A message of a pump.
@@ -94,7 +94,7 @@ pub struct Pump {
     pub gate: Arc<Mutex<()>>,
 }
 
-/// A handle of a stream that is read and passed on.
+/// A handle of a stream that is read and forwarded.
 #[derive(Clone)]
 pub struct Outlet(Arc<Flow>);
 
@@ -102,7 +102,7 @@ struct Flow {
     stream: Stream,
     source: Arc<File>,
     intake: Mutex<StreamIntake>,
-    /// Number of bytes that were read and not yet passed on.
+    /// Number of bytes that were read and not yet forwarded.
     pending_bytes: AtomicUsize,
 }
 
@@ -175,7 +175,7 @@ impl Pump {
 }
 
 fn send(to: &mpsc::Sender<PumpEvent>, event: PumpEvent) {
-    // Waits for the main task, which waits for no pump. If that task has ended, the bytes are still passed on.
+    // Waits for the main task, which waits for no pump. If that task has ended, the bytes are still forwarded.
     to.blocking_send(event).ok();
 }
 
@@ -193,13 +193,13 @@ impl Outlet {
         own?.ok()
     }
 
-    /// Returns the number of bytes that were read and not yet passed on.
+    /// Returns the number of bytes that were read and not yet forwarded.
     pub fn pending_bytes(&self) -> usize {
         self.0.pending_bytes.load(Ordering::Acquire)
     }
 }
 
-/// Waits until all bytes read from the streams were passed on.
+/// Waits until all bytes read from the streams were forwarded.
 pub async fn wait_until_passed_on(outlets: &[Outlet]) {
     while outlets.iter().any(|outlet| outlet.pending_bytes() > 0) {
         tokio::time::sleep(CHECK_INTERVAL).await;
@@ -222,7 +222,7 @@ impl Flow {
             drop(intake);
             let length = bytes.len();
             if let Err(source) = sink.pass_on(bytes) {
-                let message = format!("cannot pass the output on: {source}");
+                let message = format!("cannot forward the output: {source}");
                 send(events, PumpEvent::Trouble { code: "output-closed", message });
             }
             self.pending_bytes.fetch_sub(length, Ordering::AcqRel);

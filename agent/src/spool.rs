@@ -11,7 +11,7 @@
 //!    set back since, the process continues after the numbers on the disk. It then skips as many numbers as can have
 //!    been in use without a sync. It relies on the clock alone only if the disk has no reports of the attempt, or if
 //!    there is no disk.
-//! 2. A report is offered for delivery once it was written to its segment. If the disk does not answer, the report is
+//! 2. A report is offered for delivery once it was written to its segment. If the disk does not respond, the report is
 //!    offered at once, because then only delivery preserves it.
 //! 3. A report is forgotten when the manager has acknowledged it. On the bulk lane, reports are also dropped when the
 //!    spool is full: logs first, then samples. Dropped reports are counted, and the count is reported as a fact.

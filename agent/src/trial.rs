@@ -53,7 +53,7 @@ pub struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The program does not exist.
-    #[error("cannot find {}; is it installed in this image, and is its interpreter?", .program.display())]
+    #[error("cannot find {}; are the program and its interpreter installed in this image?", .program.display())]
     NotFound {
         /// The program that was looked for.
         program: PathBuf,

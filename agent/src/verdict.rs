@@ -197,7 +197,7 @@ fn leftovers_sentence(LeftoverCounts { terminated, killed, alive }: LeftoverCoun
             alive,
             "is ",
             "are ",
-            "still there: SIGKILL cannot end a process that hangs in a device or a file system, or is another user's",
+            "still running: SIGKILL cannot end a process that hangs in a device or a file system, or belongs to another user",
         ),
     ]
     .concat()
@@ -208,7 +208,7 @@ fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
     if exit == TrialExit::Code(0) {
         let message = match oom_kills(observed) {
             Some(kills) if kills > 0 => format!(
-                "The trial succeeded, though the kernel killed {kills} of its processes for memory."
+                "The trial succeeded, although the kernel killed {kills} of its processes when memory ran out."
             ),
             Some(_) | None => "The trial succeeded.".to_owned(),
         };
@@ -228,11 +228,11 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     let killed = exit.shell_code() == 137;
     let (confidence, what) = match kills {
         Some(kills) if kills > 0 && killed => {
-            (Confidence::Certain, "The kernel killed the trial for memory".to_owned())
+            (Confidence::Certain, "The kernel killed the trial when memory ran out".to_owned())
         }
         Some(kills) if kills > 0 => {
             let what = format!(
-                "The kernel killed {kills} of the trial's processes for memory, and {}",
+                "The kernel killed {kills} of the trial's processes when memory ran out, and {}",
                 describe_exit(exit)
             );
             (Confidence::Likely, what)
@@ -246,7 +246,7 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
         }
         None if !killed && hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
             let what = format!(
-                "One of the trial's processes was killed, probably for memory, and {}",
+                "One of the trial's processes was killed, probably when memory ran out, and {}",
                 describe_exit(exit)
             );
             (Confidence::Possible, what)

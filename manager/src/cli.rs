@@ -315,7 +315,7 @@ struct Common {
     /// manager [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
-    /// Also serve everything below this path, such as /search. For a reverse proxy that passes paths on unchanged.
+    /// Also serve everything below this path, such as /search. For a reverse proxy that forwards paths unchanged.
     #[arg(long, value_name = "PATH", value_parser = url_prefix, env = "TRIAL_MANAGER_URL_PREFIX")]
     url_prefix: Option<String>,
     /// Effect of SIGTERM on running trials.

@@ -57,7 +57,9 @@ struct Inner {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The agent and the manager have no protocol version in common.
-    #[error("no common protocol version: {source}; use an agent and a manager of closer age")]
+    #[error(
+        "no common protocol version: {source}; use an agent and a manager with closer versions"
+    )]
     NoCommonVersion {
         /// The offer of this manager.
         offer: Offer,

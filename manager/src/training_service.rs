@@ -157,7 +157,7 @@ pub enum JobNews {
     Gone(JobEvent),
     /// A job waits for a new reason.
     Waits(JobWaits),
-    /// A running job waits again, because its queue has taken it back. The job is not gone.
+    /// A running job waits again, because its queue evicted it. The job is not gone.
     Requeued(JobWaits),
     /// A pod no longer belongs to its job, and another pod may replace it. Sent once for each pod.
     PodLeft(PodLeft),

@@ -305,7 +305,7 @@ fn is_secret(name: &str) -> bool {
     plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word))
 }
 
-/// Returns whether a character changes the direction of writing, so that a text appears other than it is. These are
+/// Returns whether a character changes the direction of the text, and can so disguise it. These are
 /// Unicode's bidirectional marks, embeddings, overrides and isolates (Unicode Technical Report 36, section 3.1).
 pub fn turns_writing(character: char) -> bool {
     matches!(

@@ -161,7 +161,7 @@ pub struct Evidence {
     /// Raw wait status from `waitpid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_status: Option<i32>,
-    /// The sender of the signal that made the agent end the trial, or that the agent passed on and that killed the
+    /// The sender of the signal that made the agent end the trial, or that the agent forwarded and that killed the
     /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal_sender: Option<SignalSender>,

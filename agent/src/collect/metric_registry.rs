@@ -1,6 +1,6 @@
 //! PURE: names, numbers and limits the metrics that all collectors of one attempt found, and determines the result.
 //!
-//! Reports of NNI's SDK are the trial's own statements. They are passed on with their numbers, and none is dropped.
+//! Reports of NNI's SDK are the trial's own statements. They are forwarded with their numbers, and none is dropped.
 //! Metrics read from text are limited, because the text was not written for TrialKeeper. There are at most [`NAMES`]
 //! names. After [`DENSE`] values of one name, only every second value is kept, later every fourth, and so on. Dropped
 //! values are counted, and the last value of each name is always known.

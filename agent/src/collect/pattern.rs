@@ -37,7 +37,7 @@ pub struct Pattern {
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
     /// The pattern is not a valid regular expression.
-    #[error("{pattern:?} is not a regular expression that this program reads")]
+    #[error("{pattern:?} is not a valid regular expression")]
     Syntax {
         /// The text.
         pattern: String,

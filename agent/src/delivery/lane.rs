@@ -208,7 +208,7 @@ impl<'a> LaneDelivery<'a> {
     }
 }
 
-/// Waits briefly for more reports, unless the trial has ended.
+/// Waits [`BULK_LINGER`] for more reports. Returns at once if the trial has ended.
 async fn linger(ended: &mut watch::Receiver<bool>) {
     tokio::select! {
         () = sleep(BULK_LINGER) => {}

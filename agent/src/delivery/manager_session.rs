@@ -54,7 +54,7 @@ struct SessionState {
     compression_refused: bool,
     /// A third of the lease in the last ack.
     heartbeat: Option<Duration>,
-    /// The ids of the directives that were passed on. Each is passed on once.
+    /// The ids of the directives that were forwarded. Each is forwarded once.
     received: HashSet<u64>,
     /// The directives that must still be reported to the manager as obeyed.
     obeyed: Vec<u64>,
@@ -276,7 +276,7 @@ impl ManagerSession {
         let mut state = self.lock();
         state.is_busy = false;
         if state.last_error.take().is_some() {
-            info!("the manager takes reports again");
+            info!("the manager accepts reports again");
         }
         state.heartbeat = ack
             .lease_ms

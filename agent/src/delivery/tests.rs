@@ -432,7 +432,7 @@ async fn a_directive_is_passed_on_once_and_obeyed() {
     assert_eq!(got, Some(stop));
     spool.append(0, metric(1));
     server.until("the obeyed directive", |seen| seen.obeyed.contains(&9)).await;
-    assert!(delivery.directives.try_recv().is_err(), "passed on once");
+    assert!(delivery.directives.try_recv().is_err(), "forwarded once");
     assert_eq!(delivery.end().await, everything());
 }
 

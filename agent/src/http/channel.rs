@@ -51,9 +51,7 @@ pub enum Error {
     #[error("cannot listen on 127.0.0.1 for the trial's SDK, which will print its metrics")]
     Listen(#[source] io::Error),
     /// The path could not be generated.
-    #[error(
-        "the system gave no random bytes for the SDK's channel; the SDK will print its metrics"
-    )]
+    #[error("cannot get random bytes for the SDK's channel; the SDK will print its metrics")]
     NoRandomness,
 }
 

@@ -161,7 +161,7 @@ impl Capture {
             Ok(Err(_)) | Err(_) => {
                 let state = shared.lock();
                 let waiting: usize = state.waiting.iter().map(Vec::len).sum();
-                let error = "the disk does not answer".to_owned();
+                let error = "the disk does not respond".to_owned();
                 CaptureOutcome {
                     shed_bytes: state.outcome.shed_bytes
                         + u64::try_from(waiting).unwrap_or(u64::MAX),

@@ -95,7 +95,7 @@ fn remove_stale(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let is_base = entry.file_name() != LOCK && entry.file_name() != PART;
         if is_base && let Err(error) = fs::remove_dir_all(entry.path()) {
-            tracing::debug!("{} is left: {error}", entry.path().display());
+            tracing::debug!("cannot remove {}: {error}", entry.path().display());
         }
     }
 }

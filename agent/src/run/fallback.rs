@@ -55,7 +55,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
         return ExitCode::from(KEEPER_FAULT);
     };
     print_error(
-        "error: trialkeeper has failed. The trial continues. Its output and exit code are passed on, but \
+        "error: trialkeeper has failed. The trial continues. Its output and exit code are forwarded, but \
          nothing more is collected or delivered",
     );
     match MinimalSupervisor::new(&handed_over) {

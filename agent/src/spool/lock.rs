@@ -45,7 +45,7 @@ impl Claim {
         Self(dir.map(|dir| DirLock::acquire(dir, attempt)))
     }
 
-    /// Returns whether another process runs this very attempt in the directory. A second run would run the trial twice.
+    /// Returns whether another process already runs this attempt in the directory. A second run would run the trial twice.
     pub fn is_of_another(&self, attempt: &AttemptId) -> bool {
         match &self.0 {
             Some(Err(Error::Held { attempt: running, .. })) => {

@@ -102,7 +102,7 @@ pub(super) enum DiskState {
     Absent,
     /// The last write succeeded.
     Well,
-    /// The disk does not answer. Until it does, unwritten reports are offered for delivery.
+    /// The disk does not respond. Until it does, unwritten reports are offered for delivery.
     Failing,
 }
 

@@ -11,7 +11,7 @@ pub const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
 /// counter.
 const NEAR_LIMIT_PERCENT: u64 = 95;
 
-/// Returns the number of processes killed for memory during the trial.
+/// Returns the number of processes that the kernel killed when memory ran out during the trial.
 pub(super) fn oom_kills(observed: &Observations) -> Option<u64> {
     let counter = |sample: &Option<CgroupSample>| sample.as_ref()?.oom_kills;
     let after = counter(&observed.cgroup_after)?;

@@ -53,7 +53,7 @@ fn stopped(observed: Observations, by: StopBy, signal: Option<u8>) -> Observatio
     Observations { stop: Some(Stop { by, signal }), ..observed }
 }
 
-/// Processes that got SIGTERM, those that got SIGKILL, and those that are still there.
+/// Processes that got SIGTERM, those that got SIGKILL, and those that are still running.
 fn leaving(observed: Observations, asked: &[u32], killed: &[u32], there: &[u32]) -> Observations {
     let tree = |pids: &[u32]| {
         let process = |pid: &u32| {
@@ -160,7 +160,7 @@ fn the_message_gives_the_cause_and_the_remedy() {
         (saying(code(3), "\u{1b}[31mboom\u{1b}[0m\n"), "The trial exited with code 3; its last output was \"boom\"."),
         (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last output was \"KeyError: 'x'\"."),
         (saying(code(1), "Traceback (most recent call last):\nOSError: x\nof y\n"), "The trial exited with code 1; its last error was \"OSError: x\"."),
-        (kills(code(0), 0, 2), "The trial succeeded, though the kernel killed 2 of its processes for memory."),
+        (kills(code(0), 0, 2), "The trial succeeded, although the kernel killed 2 of its processes when memory ran out."),
         (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (its container used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
         (signal(11), "The trial was ended by SIGSEGV, which trialkeeper did not send: a native library crashed, or was built for another processor."),
         (code(139), "The trial exited with code 139, which stands for SIGSEGV: a native library crashed, or was built for another processor."),
@@ -175,7 +175,7 @@ fn the_message_gives_the_cause_and_the_remedy() {
         (leaving(code(0), &[9], &[], &[]), "The trial succeeded. 1 leftover process ended on SIGTERM."),
         (leaving(code(0), &[9], &[9], &[]), "The trial succeeded. 1 leftover process had to be killed (SIGKILL)."),
         (leaving(code(0), &[7, 8, 9], &[8, 9], &[]), "The trial succeeded. 1 leftover process ended on SIGTERM. 2 leftover processes had to be killed (SIGKILL)."),
-        (leaving(code(0), &[9], &[9], &[9]), "The trial succeeded. 1 leftover process is still there: SIGKILL cannot end a process that hangs in a device or a file system, or is another user's."),
+        (leaving(code(0), &[9], &[9], &[9]), "The trial succeeded. 1 leftover process is still running: SIGKILL cannot end a process that hangs in a device or a file system, or belongs to another user."),
         (Observations { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];
     for (observed, message) in table {

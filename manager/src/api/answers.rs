@@ -119,10 +119,10 @@ fn permits(size: usize) -> u32 {
     u32::try_from(permits).unwrap_or(u32::MAX)
 }
 
-/// Waits for a free turn, then runs a request for a long list. The turn ends when the response is complete in memory,
-/// so a slow client does not prolong it.
+/// Waits for a permit, then runs a request for a long list. The permit is released when the response is complete in
+/// memory, so a slow client does not hold it.
 pub(super) async fn limit_long_lists(request: Request, next: Next) -> Response {
-    let _turn = LIST_TURNS.acquire().await.expect("the semaphore is never closed");
+    let _permit = LIST_TURNS.acquire().await.expect("the semaphore is never closed");
     next.run(request).await
 }
 

@@ -177,7 +177,7 @@ impl LegacyState {
         };
         let content = serde_json::from_slice(&body.bytes).map_err(|error| {
             Error::BadRequest(format!(
-                "the body does not have the form that this route takes: {error}"
+                "the body does not have the form that this route expects: {error}"
             ))
         })?;
         body.bytes = Vec::new();

@@ -76,7 +76,7 @@ impl NniNode {
         self.set_phase(NodePhase::Running(manager));
     }
 
-    /// Lets a manager that only shows an experiment respond from now on, with this status of NNI's.
+    /// Routes requests to `manager`, which only shows an ended experiment, and reports this status of NNI's.
     pub fn show(&self, manager: Router, status: &'static str) {
         self.set_phase(NodePhase::Stored(manager, status));
     }

@@ -215,7 +215,7 @@ async fn invalid_requests_are_refused() {
         "Conflict",
         "no-common-version",
         "no common protocol version: this side supports protocol versions 1 to 1, the other 2 to 9; \
-         use an agent and a manager of closer age",
+         use an agent and a manager with closer versions",
     );
     conflict["offer"] = json!({"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip", "open"]});
     let ancient = conflict.to_string().replace("2 to 9", "0 to 0");

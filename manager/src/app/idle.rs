@@ -72,7 +72,7 @@ async fn mark_for_retry(store: &Store, trials: &[TrialJobId]) -> Result<(), Refu
             state: JobState::Waiting,
             at_ms,
             message: Some(
-                "waiting for another run, on request: the next `trial-manager resume` runs it"
+                "waiting to run again, as requested: the next `trial-manager resume` runs it"
                     .to_owned(),
             ),
             exit_code: None,

@@ -56,7 +56,7 @@ pub(super) enum ExperimentCommand {
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Give the tuner of an experiment results from elsewhere.
+    /// Import results of other searches for an experiment's tuner.
     Import {
         /// JSON or YAML file with the results: a list of {"parameter": ..., "value": ...} as in NNI, or the output of
         /// `export --format json`.

@@ -83,7 +83,7 @@ impl Progress {
             waits: HashSet::new(),
         };
         progress.write(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
-        progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
+        progress.line(&format!("  results are stored in {}", running.dir.path().display()));
         if let Some(warning) = running.spec.ignored_warning() {
             progress.line(&format!("  {warning}"));
         }

@@ -582,7 +582,7 @@ fn measurement(name: &str, value: &Value) -> (String, String) {
     let label = |name: &str| heading(&name.replace('_', " "));
     match (name.strip_suffix("_bytes"), value.as_f64()) {
         (Some(name), Some(amount)) => (label(name), bytes(amount)),
-        // In full length: the platform's own words tell why the trial ended.
+        // Not shortened: the platform's own message explains why the trial ended.
         _ => {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             (label(name), printable(&text))

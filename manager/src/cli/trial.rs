@@ -106,7 +106,7 @@ pub(super) enum TrialCommand {
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Make the agents of trials send the lines that they are still collecting.
+    /// Make the agents of trials send the log lines that they still buffer.
     Flush {
         /// Ids or numbers of the trials.
         #[arg(required = true)]

@@ -212,7 +212,7 @@ pub(super) fn set_goals(
     }
     let TunerChoice::Native(spec) = tuner else {
         let problem = format!(
-            "{} gets one number for a trial; with `objectives` or `constraints`, use TPE or NSGA-II, or a tuner that does not learn: Random, QMC, GridSearch, Batch",
+            "{} supports only one objective without constraints; with `objectives` or `constraints`, use TPE or NSGA-II, or a tuner that does not learn: Random, QMC, GridSearch, Batch",
             tuner.name()
         );
         return Err(Problem::new("tuner", problem));

@@ -46,7 +46,7 @@ impl Advice {
         });
     }
 
-    /// Teaches the tuner results from elsewhere.
+    /// Imports results of other searches for the tuner.
     pub(super) fn import(&mut self, samples: Vec<Sample>) {
         if samples.is_empty() {
             return;

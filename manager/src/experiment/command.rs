@@ -31,7 +31,7 @@ pub enum Command {
     LogLevel(TrialJobId, LogLevel),
     /// Changes the limits of the experiment. A limit that is `None` stays unchanged.
     Limit(NewLimits),
-    /// Teaches the tuner results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
+    /// Imports results of other searches for the tuner: a list as [`crate::search::tuner::import`] describes it.
     Import(Value),
     /// Changes the search space, given in NNI's form.
     Space(Value),

@@ -387,7 +387,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Gives up a trial for the assessor's `reason`, and returns the stop.
+    /// Stops a trial early for the assessor's `reason`. Returns the event.
     fn give_up(&mut self, trial: &TrialJobId, reason: &str) -> Option<state::Event> {
         if !self.jobs.give_up(trial, reason) {
             return None;
@@ -406,7 +406,7 @@ impl ExperimentTask {
             AdviserEvent::Ready => Some(state::Event::TunerReady),
             AdviserEvent::Kill { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
-                    format!("given up by {}", self.advice.external_assessor_name())
+                    format!("stopped early by {}", self.advice.external_assessor_name())
                 });
                 self.give_up(&trial, &reason)
             }
@@ -487,7 +487,7 @@ impl ExperimentTask {
             return self.announcer.record_waits(&self.jobs, &mut self.recorder, vec![news]).await;
         }
         let JobWaits { trial, why, .. } = news;
-        info!(%trial, "its queue has taken the trial back: {why}");
+        info!(%trial, "the trial waits again: {why}");
         self.leases.end(&trial);
         let Some(sequence) = self.jobs.requeue(&trial) else { return Ok(()) };
         self.perform(state::Event::Requeued { trial: trial.clone() }).await?;

@@ -120,8 +120,8 @@ pub fn succeeded_without(
     intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
 }
 
-/// Returns whether a verdict ends its trial whatever becomes of the job. A stop that the manager did not request does
-/// not, since the platform may have removed the job's machine and may run the trial again.
+/// Returns whether a verdict ends its trial regardless of the job. A stop that the manager did not request does not,
+/// since the platform may have removed the job's machine and may run the trial again.
 pub fn is_final(verdict: &Verdict) -> bool {
     !matches!(verdict.cause, Cause::Stopped | Cause::Preempted) || verdict.stop.is_some()
 }
@@ -210,11 +210,11 @@ pub fn failure_class(verdict: Option<&Verdict>, gone: &JobEnd) -> Class {
 fn intent_text(intent: StopReason) -> &'static str {
     match intent {
         StopReason::User => "stopped on request",
-        StopReason::EarlyStop => "given up by the assessor",
+        StopReason::EarlyStop => "stopped early by the assessor",
         StopReason::Deadline => "ran longer than maxTrialDuration allows",
         StopReason::Budget => "the experiment's limit was reached",
         StopReason::ManagerShutdown => "interrupted with the search; it runs again on resume",
-        StopReason::Preempted => "its machine was taken back",
+        StopReason::Preempted => "the platform took its machine away",
         StopReason::Other => "stopped for a reason that this version does not know",
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn next(outcome: DeliveryOutcome, tries: u32) -> NextDelivery {
         DeliveryOutcome::Delivered => NextDelivery::Done,
         DeliveryOutcome::Never(why) => NextDelivery::GivenUp(why),
         DeliveryOutcome::NotNow(why) if tries >= TRIES => {
-            NextDelivery::GivenUp(format!("{why}; abandoned after {tries} tries"))
+            NextDelivery::GivenUp(format!("{why}; given up after {tries} tries"))
         }
         DeliveryOutcome::NotNow(why) => {
             let seconds = 1 << tries.saturating_sub(1).min(16);
@@ -55,7 +55,7 @@ mod tests {
             match next(DeliveryOutcome::NotNow("no".to_owned()), tries) {
                 NextDelivery::Again(pause, _) => pauses.push(pause.as_secs()),
                 NextDelivery::GivenUp(why) => {
-                    assert_eq!(why, "no; abandoned after 24 tries");
+                    assert_eq!(why, "no; given up after 24 tries");
                     break;
                 }
                 NextDelivery::Done => panic!("the receiver did not accept it"),

@@ -295,7 +295,7 @@ fn free_log_space(connection: &Connection, error: &Error) -> bool {
     };
     let before = log_bytes();
     // It does not wait for readers, because the caller of the commit is already waiting. SQLite returns a row that
-    // tells whether a reader blocked the checkpoint; the size of the log shows that, too.
+    // reports whether a reader blocked the checkpoint; the size of the log shows that, too.
     let checkpointed = connection
         .busy_timeout(Duration::ZERO)
         .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));

@@ -338,7 +338,7 @@ fn assert_stopped_by_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
     let mut why = bed.manager();
     why.args(["trial", "why", trial, "--experiment", &outcome.id, "--data-dir"]).arg(bed.data());
     let why = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
-    assert!(why.contains("given up by strict.Strict"), "{why}");
+    assert!(why.contains("stopped early by strict.Strict"), "{why}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub enum Error {
         detail: String,
     },
     /// HTTP 413.
-    #[error("the manager at {url} refuses a batch as too large")]
+    #[error("the manager at {url} rejects a batch because it is too large")]
     TooLarge {
         /// URL of the request.
         url: String,

@@ -1,6 +1,6 @@
 //! Reads NVIDIA GPUs from the output of one long-running `nvidia-smi --query-gpu`.
 //!
-//! A driver call can block permanently, so this process calls nothing of NVIDIA's. The supervisor starts
+//! A driver call can block permanently, so this process calls no library of NVIDIA. The supervisor starts
 //! [`ProbeCommand`] through the reaper, passes its lines to [`parse_row`] and [`Board::add_row`], and performs the
 //! actions of [`Probe::step`]. This module is pure: it uses no process and no clock.
 //!

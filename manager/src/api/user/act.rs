@@ -225,7 +225,7 @@ pub(super) async fn retry(
     Ok(accepted())
 }
 
-/// Makes a trial's agent send the lines that it is still collecting
+/// Makes a trial's agent send the log lines that it still buffers
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/flush", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
@@ -343,7 +343,7 @@ pub(super) async fn limit(
     Ok(accepted())
 }
 
-/// Gives the tuner results from elsewhere
+/// Imports results of other searches for the tuner
 ///
 /// The body is a list in the form of NNI's `experiment import`, or of `experiment export --format json`. Results that
 /// were imported before are ignored.
@@ -365,7 +365,7 @@ pub(super) async fn import(
     Ok(accepted())
 }
 
-/// Replaces the search space from now on
+/// Replaces the search space for further trials
 ///
 /// Running trials continue to their end. Earlier trials that fit into the new space still count.
 #[utoipa::path(

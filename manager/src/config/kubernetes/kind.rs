@@ -69,17 +69,17 @@ impl WorkloadKind {
     pub fn success_message(self) -> &'static str {
         match self {
             Self::Framework => {
-                "it answers, knows Frameworks, grants the rights; FrameworkController is at work"
+                "it responds, has Frameworks, grants the rights; FrameworkController is running"
             }
-            Self::Job => "it answers, grants the rights, and its Job controller is at work",
+            Self::Job => "it responds and grants the rights; its Job controller is running",
             Self::JobSet => {
-                "it answers, knows JobSets, grants the rights; the JobSet controller is at work"
+                "it responds, has JobSets, grants the rights; the JobSet controller is running"
             }
             Self::TrainJob => {
-                "it answers, knows TrainJobs, grants the rights; Kubeflow Trainer is at work"
+                "it responds, has TrainJobs, grants the rights; Kubeflow Trainer is running"
             }
             Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => {
-                "it answers, knows the kind, grants the rights; the training operator is at work"
+                "it responds, has the kind, grants the rights; the training operator is running"
             }
         }
     }

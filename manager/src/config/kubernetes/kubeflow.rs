@@ -68,11 +68,14 @@ pub(super) const ROLE_FIELDS: [&str; 8] = [
 
 /// Fields that only other kinds have.
 const UNSUPPORTED_FIELDS: [(&str, &str); 3] = [
-    ("configPath", "is FrameworkController's; a job of the training operator has no template"),
+    (
+        "configPath",
+        "is a field of FrameworkController; a job of the training operator has no template",
+    ),
     ("template", "has no meaning here; a job of the training operator has no template"),
     (
         "barrierImage",
-        "is FrameworkController's; pods of the training operator wait for one another through the manager",
+        "is a field of FrameworkController; pods of the training operator wait for one another through the manager",
     ),
 ];
 
@@ -405,8 +408,8 @@ mod tests {
             (json!({"worker": {"dockerImage": "i", "codeDirectory": "nowhere"}}), "trainingService.worker.codeDirectory: "),
             (json!({"evaluator": role}),           "trainingService.evaluator: unknown field"),
             (json!({"taskRoles": [{"name": "foo", "dockerImage": "i"}], "worker": null}), "trainingService.taskRoles[0]: a TFJob"),
-            (json!({"configPath": "f.yml"}),       "trainingService.configPath: is FrameworkController's"),
-            (json!({"barrierImage": "i"}),         "trainingService.barrierImage: is FrameworkController's"),
+            (json!({"configPath": "f.yml"}),       "trainingService.configPath: is a field of FrameworkController"),
+            (json!({"barrierImage": "i"}),         "trainingService.barrierImage: is a field of FrameworkController"),
             (json!({"priorityClass": "p"}),        "trainingService.priorityClass: has no meaning without `queue`"),
         ];
         for (changes, expected) in table {

@@ -117,15 +117,14 @@ pub(super) fn check_fields(
             let set = queued.into_iter().find(|(_, value)| value.is_some());
             set.map_or(Ok(()), |(field, _)| {
                 let what =
-                    "is Kueue's, which queues no Frameworks; `platform: kubernetes` supports it";
+                    "is a field of Kueue, which does not queue Frameworks; use `platform: kubernetes`";
                 Err(fields.fault(field, what))
             })
         }
         WorkloadKind::Job | WorkloadKind::JobSet | WorkloadKind::TrainJob
             if barrier_image.is_some() =>
         {
-            let what =
-                "is FrameworkController's; pods of a Job wait for one another through the manager";
+            let what = "is a field of FrameworkController; pods of a Job wait for one another through the manager";
             Err(fields.fault("barrierImage", what))
         }
         _ if priority_class.is_some() && queue.is_none() => {
@@ -221,7 +220,7 @@ mod tests {
         let table = [
             (json!({"taskRoles": two, "dockerImage": null}), "taskRoles: a TrainJob has one role; `platform: kubernetes` runs several"),
             (json!({"taskRoles": policy, "dockerImage": null}), "a TrainJob fails with its first failed pod"),
-            (json!({"barrierImage": "i"}), "barrierImage: is FrameworkController's"),
+            (json!({"barrierImage": "i"}), "barrierImage: is a field of FrameworkController"),
         ];
         for (changes, expected) in table {
             let problem = loaded(&trainer(&changes), "").unwrap_err();
@@ -291,10 +290,10 @@ mod tests {
             (json!({"taskRoles": never, "dockerImage": null}), "taskRoles[0].frameworkAttemptCompletionPolicy: a JobSet fails with its first failed pod"),
             (json!({"taskRoles": none, "dockerImage": null}), "`minSucceedTaskCount` is 1 to 1 tasks"),
             (json!({"taskRoles": long, "dockerImage": null}), "taskRoles[1].name: `parameterserverss` is longer than 16 letters"),
-            (json!({"taskRoles": two, "dockerImage": null, "barrierImage": "i"}), "barrierImage: is FrameworkController's"),
+            (json!({"taskRoles": two, "dockerImage": null, "barrierImage": "i"}), "barrierImage: is a field of FrameworkController"),
             (json!({"taskRoles": named, "dockerImage": null, "template": pod}), "the template is the pod of one role"),
             (json!({"taskRoles": policy, "dockerImage": null}), "leave `frameworkAttemptCompletionPolicy` out"),
-            (json!({"barrierImage": "i"}), "barrierImage: is FrameworkController's"),
+            (json!({"barrierImage": "i"}), "barrierImage: is a field of FrameworkController"),
             (json!({"priorityClass": "p"}), "priorityClass: has no meaning without `queue`"),
             (json!({"queue": "Not A Name"}), "trainingService.queue: "),
             (framework, "queue: is Kueue's"),

@@ -189,7 +189,7 @@ impl CommandHandler<'_> {
         Ok(CheckedCommand::UserChange(UserChange::Limit { concurrency, trials, duration }))
     }
 
-    /// Teaches the tuner results from elsewhere. Known results are skipped, so that a file may be imported twice.
+    /// Imports results of other searches for the tuner. Known results are skipped, so that a file may be imported twice.
     async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
         self.require_open()?;
         let spec = &self.spec;

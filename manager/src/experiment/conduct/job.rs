@@ -29,7 +29,7 @@ pub(super) struct Job {
     pub(super) renew_at: Option<Instant>,
     /// True if the agent has reported the end of the attempt's command.
     pub(super) ended: bool,
-    /// True if a queue has taken the attempt back. Reports of its pod no longer count.
+    /// True if a queue evicted the attempt. Reports of its pod no longer count.
     pub(super) requeued: bool,
 }
 

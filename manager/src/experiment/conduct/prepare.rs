@@ -272,7 +272,7 @@ async fn fate(
     };
     Ok(match adopted {
         Adopted::Alive => {
-            // A trial that its queue has taken back does not run.
+            // A trial that its queue evicted does not run.
             let runs = known.facts_through.is_some() && row.state != JobState::Waiting;
             let started = row.started_at_ms.filter(|_| runs);
             let now = deps.clock.now_ms();
@@ -307,7 +307,7 @@ async fn has_final_verdict(store: &Store, row: &TrialRow) -> Result<bool, store:
 }
 
 /// Returns the start that an agent has reported of a trial that waits according to the store. `None` also for a trial
-/// that its queue has taken back: it waits, and already has a start time.
+/// that its queue evicted: it waits, and already has a start time.
 async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEvent>, store::Error> {
     if row.state != JobState::Waiting || row.started_at_ms.is_some() {
         return Ok(None);

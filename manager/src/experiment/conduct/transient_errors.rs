@@ -28,7 +28,7 @@ impl TransientError for SubmitError {
     }
 }
 
-/// Observes whether the store accepts all writes during a period, no matter whose writes they are.
+/// Observes whether the store accepts all writes of any caller during a period.
 pub(super) struct WriteWatch {
     write_error: watch::Receiver<Option<store::Error>>,
     was_failing: bool,

@@ -40,7 +40,7 @@ impl GpuAllotment {
         self.only.is_none()
     }
 
-    /// Returns whether `gpu` is one of the trial's.
+    /// Returns whether the trial may use `gpu`.
     pub fn has(&self, gpu: &GpuSample) -> bool {
         let is = |entry: &String| match entry.parse::<u32>() {
             Ok(index) => index == gpu.index,

@@ -1,4 +1,4 @@
-//! Tests of jobs that a queue takes back and other pods run again, and of jobs that outlive their trials.
+//! Tests of jobs that a queue evicts and other pods run again, and of jobs that outlive their trials.
 
 use super::*;
 use crate::training_service::{JobWaits, PodLeft};
@@ -25,7 +25,7 @@ impl Bed {
 
     fn taken_back(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), ids::submitted(&trial.attempt));
-        let why = "its queue took it back".to_owned();
+        let why = "its queue evicted it".to_owned();
         self.jobs.send(JobNews::Requeued(JobWaits { trial, attempt, why })).unwrap();
     }
 }
@@ -39,7 +39,7 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
     let trial = bed.trial(JobState::Running).await;
     assert_eq!(trial.attempt.as_str(), first);
     bed.taken_back(&trial);
-    let trial = bed.waits_for("its queue took it back").await;
+    let trial = bed.waits_for("its queue evicted it").await;
     // The pod still reports that it was stopped.
     bed.report(&trial, &first, 2, vec![result(0.3), ended(Cause::Stopped)]).await.unwrap();
     // However long the trial waits, it is not lost and its job is not stopped.
@@ -68,7 +68,7 @@ async fn the_time_limit_of_a_trial_restarts_with_its_next_pod() {
     bed.report(&trial, &pod(&trial, "zz"), 0, vec![started()]).await.unwrap();
     let trial = bed.trial(JobState::Running).await;
     bed.taken_back(&trial);
-    bed.waits_for("its queue took it back").await;
+    bed.waits_for("its queue evicted it").await;
     // `maxTrialDuration` is 900 s.
     bed.silence(1000).await;
     assert_eq!(*bed.service.stopped.lock().unwrap(), []);
