@@ -226,7 +226,7 @@ pub enum TrainingServiceSpec {
     Remote(RemoteSpec),
     /// The user's own program.
     Plugin(PluginSpec),
-    /// Frameworks on Kubernetes.
+    /// Objects on Kubernetes: Jobs, JobSets, Frameworks and others.
     Kubernetes(Box<KubernetesSpec>),
     /// Several of these services.
     Hybrid(HybridSpec),

@@ -1,5 +1,5 @@
-//! Hands the trial over when the agent itself fails. The agent's process executes `hold`, which only waits for the
-//! trial's end. The process keeps its id and its children.
+//! Hands the trial over when the agent itself fails. The agent's process executes itself again as a minimal supervisor
+//! (`run/fallback.rs`), which only waits for the trial's end. The process keeps its id and its children.
 //!
 //! Invariants:
 //!
