@@ -75,6 +75,10 @@ impl ServiceSection for HybridSpec {
         self.sections().map(ServiceSection::pods_of_trial).max().unwrap_or(1)
     }
 
+    fn parts(&self) -> &[HybridPart] {
+        &self.parts
+    }
+
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         if !wanted && self.ships_code() {
             return Err(ALWAYS_COPIED);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::TrainingServiceSpec;
 use super::base::Base;
 use super::secret_file::SecretFile;
 use super::section::{Problem, Section, Shared};
+use super::{HybridPart, TrainingServiceSpec};
 
 /// The common interface of the sections of all services. The defaults are those of a service whose trials run on other
 /// machines, with a copy of the code.
@@ -36,6 +36,11 @@ pub trait ServiceSection {
     /// Returns the greatest number of a trial's concurrent pods, each with its own agent.
     fn pods_of_trial(&self) -> u64 {
         1
+    }
+
+    /// Returns the services among which the section distributes trials. Only a hybrid service has them.
+    fn parts(&self) -> &[HybridPart] {
+        &[]
     }
 
     /// Applies `codeSnapshot` from the file's top level.

@@ -7,7 +7,7 @@ use trial_protocol::AttemptId;
 use utoipa::ToSchema;
 
 use super::Snapshot;
-use crate::config::{HybridPart, HybridSpec};
+use crate::config::HybridPart;
 use crate::job_state::JobState;
 use crate::store::AttemptPart;
 use crate::training_service::PartStatus;
@@ -44,13 +44,13 @@ pub struct ServicePartView {
 }
 
 /// Returns the services. `status` is empty if no manager runs.
-pub fn parts(
-    spec: &HybridSpec,
+pub fn views(
+    parts: &[HybridPart],
     snapshot: &Snapshot,
     placed: &[AttemptPart],
     status: &[PartStatus],
 ) -> Vec<ServicePartView> {
-    let parts = spec.parts.iter().enumerate();
+    let parts = parts.iter().enumerate();
     let mut views: Vec<ServicePartView> =
         parts.map(|(index, part)| idle(index, part, status.get(index))).collect();
     let placed: HashMap<(i64, &str), usize> =
@@ -115,7 +115,7 @@ mod tests {
             gpus: None,
             limit,
         };
-        let spec = HybridSpec { parts: vec![part("local", Some(2)), part("plugin", None)] };
+        let spec = [part("local", Some(2)), part("plugin", None)];
         let mut snapshot = Snapshot::default();
         let trials = [
             (JobState::Succeeded, 100),
@@ -150,7 +150,7 @@ mod tests {
             trouble: Some("it ended".to_owned()),
         };
         let local = PartStatus { free: Some(2), trouble: None, ..status.clone() };
-        let views = parts(&spec, &snapshot, &placed, &[local, status]);
+        let views = views(&spec, &snapshot, &placed, &[local, status]);
         let expected = [
             ServicePartView {
                 index: 0,
@@ -173,6 +173,6 @@ mod tests {
             },
         ];
         assert_eq!(views, expected);
-        assert_eq!(parts(&spec, &snapshot, &placed, &[])[1].free, None, "no manager runs");
+        assert_eq!(super::views(&spec, &snapshot, &placed, &[])[1].free, None, "no manager runs");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::points::{axes, provisional};
-use crate::config::{self, TrainingServiceSpec};
+use crate::config;
 use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
 use crate::util::errors::chain;
@@ -45,20 +45,13 @@ pub(in crate::api) async fn shown(
     let ill = state.store.database().write_error().map(|error| {
         format!("{}: no trial is started or ended until this is fixed", chain(&error))
     });
-    let training_services = match &spec.training_service {
-        TrainingServiceSpec::Hybrid(parts) => {
-            let status = state.service.get().map(|service| service.parts()).unwrap_or_default();
-            service_part::parts(
-                parts,
-                snapshot,
-                &state.store.attempt_records().all_parts().await?,
-                &status,
-            )
-        }
-        TrainingServiceSpec::Local(_)
-        | TrainingServiceSpec::Remote(_)
-        | TrainingServiceSpec::Plugin(_)
-        | TrainingServiceSpec::Kubernetes(_) => Vec::new(),
+    let parts = spec.training_service.section().parts();
+    let training_services = if parts.is_empty() {
+        Vec::new()
+    } else {
+        let status = state.service.get().map(|service| service.parts()).unwrap_or_default();
+        let placed = state.store.attempt_records().all_parts().await?;
+        service_part::views(parts, snapshot, &placed, &status)
     };
     let packages = state.place.folder.join(PACKAGES_FILE);
     let packages = packages.is_file().then(|| packages.display().to_string());
