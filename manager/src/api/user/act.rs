@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -330,7 +330,6 @@ pub(super) async fn limit(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    _: Method,
     request: Request,
 ) -> Result<Response, Error> {
     let body: LimitsBody = json_body(request).await?;
@@ -357,7 +356,6 @@ pub(super) async fn import(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    _: Method,
     request: Request,
 ) -> Result<Response, Error> {
     let list = large_json_body(request).await?;
@@ -378,7 +376,6 @@ pub(super) async fn search_space(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    _: Method,
     request: Request,
 ) -> Result<Response, Error> {
     let space = large_json_body(request).await?;
