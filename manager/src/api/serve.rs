@@ -349,10 +349,32 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
     }
 
+    /// Set in the process that raises its own limit.
+    const CHILD_VARIABLE: &str = "TRIALKEEPER_TEST_DESCRIPTORS";
+
     #[test]
     fn the_limit_of_descriptors_is_raised_as_far_as_allowed() {
-        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(512), maximum: Some(most) }).unwrap();
+        if std::env::var_os(CHILD_VARIABLE).is_some() {
+            return raise_own_limit();
+        }
+        // Runs only this test, in another process, because all tests of this one share the limit.
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let test = format!("{module}::the_limit_of_descriptors_is_raised_as_far_as_allowed");
+        let child = std::process::Command::new("sh")
+            .args(["-c", "ulimit -S -n 512 && exec \"$0\" --exact \"$1\" --nocapture"])
+            .arg(std::env::current_exe().unwrap())
+            .arg(test)
+            .env(CHILD_VARIABLE, "1")
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && printed.contains("1 passed"), "{printed}");
+    }
+
+    fn raise_own_limit() {
+        let before = getrlimit(Resource::Nofile);
+        assert_eq!(before.current, Some(512));
+        let most = before.maximum.unwrap_or(u64::MAX);
         allow_descriptors();
         let connections = u64::try_from(MAX_CONNECTIONS).unwrap();
         let current = getrlimit(Resource::Nofile).current.unwrap();
