@@ -150,80 +150,98 @@ impl Phase {
     /// trial's own process: the rest of the tree may end on its own in the first half, and after SIGTERM in the second
     /// half.
     #[must_use]
-    #[expect(clippy::too_many_lines, reason = "the table of all transitions")]
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
-        use Phase::{Clearing, Done, Draining, Killing, Running, Stopping, Verifying};
-        let killed = || now + KILL_WAIT;
-        match (self, event) {
-            (Running, Event::StopRequested { grace }) => {
-                (Stopping { kill_at: now + grace }, Some(Effect::Stop))
-            }
-            (Running, Event::StopHurried) => {
-                (Stopping { kill_at: now + HURRIED_GRACE }, Some(Effect::Stop))
-            }
-            (Stopping { kill_at }, Event::StopRequested { grace }) => {
-                (Stopping { kill_at: kill_at.min(now + grace) }, None)
-            }
-            (Stopping { kill_at }, Event::StopHurried) => {
-                (Stopping { kill_at: kill_at.min(now + HURRIED_GRACE) }, None)
-            }
-            (Stopping { .. }, Event::DeadlinePassed(_)) => {
-                (Killing { give_up_at: killed() }, Some(Effect::Kill))
-            }
-            (Killing { .. }, Event::DeadlinePassed(_)) => (Done(None), None),
+        match event {
+            Event::StopRequested { grace } => self.stop(now + grace),
+            Event::StopHurried => self.stop(now + HURRIED_GRACE),
+            Event::Exited { exit, left } => self.exit(exit, left, now, drain),
+            Event::Checked(left) => self.check(left, now + drain),
+            Event::DeadlinePassed(left) => self.pass_deadline(left, now + KILL_WAIT),
+        }
+    }
 
-            (
-                Running | Stopping { .. } | Killing { .. },
-                Event::Exited { exit, left: Remaining::NOTHING },
-            ) => (Done(Some(exit)), None),
-            (Running, Event::Exited { exit, left: Remaining { output: true, .. } }) => {
-                (Draining { exit, terminate_at: now + drain / 2, kill_at: now + drain }, None)
+    /// Returns what follows from a request to stop whose grace ends at `latest`.
+    fn stop(self, latest: Instant) -> (Self, Option<Effect>) {
+        match self {
+            Self::Running => (Self::Stopping { kill_at: latest }, Some(Effect::Stop)),
+            Self::Stopping { kill_at } => (Self::Stopping { kill_at: kill_at.min(latest) }, None),
+            Self::Draining { exit, kill_at, .. } => {
+                (Self::Clearing { exit, kill_at: kill_at.min(latest) }, Some(Effect::Stop))
             }
-            (Running, Event::Exited { exit, left: Remaining { output: false, .. } }) => {
-                (Clearing { exit, kill_at: now + drain }, Some(Effect::Stop))
+            Self::Clearing { exit, kill_at } => {
+                (Self::Clearing { exit, kill_at: kill_at.min(latest) }, None)
+            }
+            Self::Killing { .. } | Self::Verifying { .. } | Self::Done(_) => (self, None),
+        }
+    }
+
+    /// Returns what follows from the end of the trial's own process.
+    fn exit(
+        self,
+        exit: TrialExit,
+        left: Remaining,
+        now: Instant,
+        drain: Duration,
+    ) -> (Self, Option<Effect>) {
+        match (self, left) {
+            (Self::Running | Self::Stopping { .. } | Self::Killing { .. }, Remaining::NOTHING) => {
+                (Self::Done(Some(exit)), None)
+            }
+            (Self::Running, Remaining { output: true, .. }) => {
+                (Self::Draining { exit, terminate_at: now + drain / 2, kill_at: now + drain }, None)
+            }
+            (Self::Running, Remaining { output: false, .. }) => {
+                (Self::Clearing { exit, kill_at: now + drain }, Some(Effect::Stop))
             }
             // The tree already got SIGTERM and keeps its grace, unless no process is left.
-            (Stopping { kill_at }, Event::Exited { exit, left }) => {
+            (Self::Stopping { kill_at }, _) => {
                 let kill_at = if left.processes { kill_at } else { kill_at.min(now + drain) };
-                (Clearing { exit, kill_at }, None)
+                (Self::Clearing { exit, kill_at }, None)
             }
-            (Killing { give_up_at }, Event::Exited { exit, .. }) => {
-                (Verifying { exit, give_up_at }, Some(Effect::Kill))
+            (Self::Killing { give_up_at }, _) => {
+                (Self::Verifying { exit, give_up_at }, Some(Effect::Kill))
             }
+            // The event is outdated.
+            (phase, _) => (phase, None),
+        }
+    }
 
+    /// Returns what follows from a check of the rest of the trial. `drained` is the end of the time for its output.
+    fn check(self, left: Remaining, drained: Instant) -> (Self, Option<Effect>) {
+        match (self, left) {
             (
-                Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
-                Event::Checked(Remaining::NOTHING),
-            ) => (Done(Some(exit)), None),
+                Self::Draining { exit, .. }
+                | Self::Clearing { exit, .. }
+                | Self::Verifying { exit, .. },
+                Remaining::NOTHING,
+            ) => (Self::Done(Some(exit)), None),
             // The leftover processes have closed the output, so no more output is possible.
-            (
-                Draining { exit, kill_at, .. },
-                Event::Checked(Remaining { output: false, .. }) | Event::DeadlinePassed(_),
-            ) => (Clearing { exit, kill_at }, Some(Effect::Stop)),
-            (Draining { exit, kill_at, .. }, Event::StopRequested { grace }) => {
-                (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Stop))
+            (Self::Draining { exit, kill_at, .. }, Remaining { output: false, .. }) => {
+                (Self::Clearing { exit, kill_at }, Some(Effect::Stop))
             }
-            (Draining { exit, kill_at, .. }, Event::StopHurried) => {
-                (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, Some(Effect::Stop))
+            (Self::Clearing { exit, kill_at }, Remaining { processes: false, .. }) => {
+                (Self::Clearing { exit, kill_at: kill_at.min(drained) }, None)
             }
-            (Clearing { exit, kill_at }, Event::Checked(Remaining { processes: false, .. })) => {
-                (Clearing { exit, kill_at: kill_at.min(now + drain) }, None)
+            (phase, _) => (phase, None),
+        }
+    }
+
+    /// Returns what follows from the end of the phase's time. `give_up_at` ends the wait after a SIGKILL.
+    fn pass_deadline(self, left: Remaining, give_up_at: Instant) -> (Self, Option<Effect>) {
+        match self {
+            Self::Stopping { .. } => (Self::Killing { give_up_at }, Some(Effect::Kill)),
+            Self::Killing { .. } => (Self::Done(None), None),
+            Self::Draining { exit, kill_at, .. } => {
+                (Self::Clearing { exit, kill_at }, Some(Effect::Stop))
             }
-            (Clearing { exit, kill_at }, Event::StopRequested { grace }) => {
-                (Clearing { exit, kill_at: kill_at.min(now + grace) }, None)
-            }
-            (Clearing { exit, kill_at }, Event::StopHurried) => {
-                (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, None)
+            Self::Clearing { exit, .. } if left.processes => {
+                (Self::Verifying { exit, give_up_at }, Some(Effect::Kill))
             }
             // A process outside the tree holds the output open. The agent must not end it and need not wait for it.
-            (Clearing { exit, .. }, Event::DeadlinePassed(Remaining { processes: false, .. }))
-            | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
-            (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {
-                (Verifying { exit, give_up_at: killed() }, Some(Effect::Kill))
+            Self::Clearing { exit, .. } | Self::Verifying { exit, .. } => {
+                (Self::Done(Some(exit)), None)
             }
-
-            // All other events are outdated.
-            (phase, _) => (phase, None),
+            Self::Running | Self::Done(_) => (self, None),
         }
     }
 }
