@@ -440,7 +440,7 @@ mod tests {
         ];
         for (case, reach, method, pairs, expected) in table {
             let found = bed.gate(*reach).admit(method, &headers(pairs));
-            let found = found.map(drop).map_err(|error| error.code());
+            let found = found.map(drop).map_err(|error| error.parts().1);
             assert_eq!(found, *expected, "{case}");
         }
     }

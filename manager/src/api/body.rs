@@ -235,7 +235,7 @@ mod tests {
                         "{case}"
                     );
                 }
-                (Err(error), Err(code)) => assert_eq!(error.code(), code, "{case}"),
+                (Err(error), Err(code)) => assert_eq!(error.parts().1, code, "{case}"),
                 (read, _) => panic!("{case}: {read:?}"),
             }
             drop(read);
@@ -253,7 +253,7 @@ mod tests {
         let held = Arc::clone(&memory.0);
         let held = held.try_acquire_many_owned(u32::try_from(MEMORY_BYTES - 10).unwrap()).unwrap();
         let refused = memory.read(request(None, vec![b'x'; 11])).await.unwrap_err();
-        assert_eq!(refused.code(), "overloaded");
+        assert_eq!(refused.parts().1, "overloaded");
         assert!(memory.read(request(None, vec![b'x'; 10])).await.is_ok());
         drop(held);
         assert!(memory.read(request(None, vec![b'x'; 11])).await.is_ok());
@@ -264,7 +264,7 @@ mod tests {
         let memory = Memory::new();
         let (_sender, silent) = tokio::sync::mpsc::channel(1);
         let request = Request::post("/").body(Body::new(Slow(silent))).unwrap();
-        assert_eq!(memory.read(request).await.unwrap_err().code(), "too-slow");
+        assert_eq!(memory.read(request).await.unwrap_err().parts().1, "too-slow");
     }
 
     #[tokio::test(start_paused = true)]

@@ -69,86 +69,67 @@ pub enum Error {
 }
 
 impl Error {
-    #[expect(clippy::too_many_lines, reason = "a table of all refusals")]
+    /// Returns the status, the stable code, and the explanation with the remedy.
     pub(super) fn parts(&self) -> (StatusCode, &'static str, String) {
-        let owned = str::to_owned;
+        let (status, code) = self.kind();
+        (status, code, self.detail())
+    }
+
+    fn kind(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::BadRequest(detail) => (StatusCode::BAD_REQUEST, "bad-request", detail.clone()),
-            Self::Unauthorized(detail) => {
-                (StatusCode::UNAUTHORIZED, "unauthorized", detail.clone())
-            }
-            Self::Forbidden(detail) => (StatusCode::FORBIDDEN, "forbidden", detail.clone()),
-            Self::UnknownTrial(trial) => {
-                (StatusCode::NOT_FOUND, "unknown-trial", format!("there is no trial {trial}"))
-            }
-            Self::UnknownExperiment(detail) => {
-                (StatusCode::NOT_FOUND, "unknown-experiment", detail.clone())
-            }
-            Self::NotFound => {
-                (StatusCode::NOT_FOUND, "not-found", owned("there is nothing at this address"))
-            }
-            Self::MethodNotAllowed => (
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method-not-allowed",
-                owned("this address does not support that method"),
-            ),
-            Self::Conflict(detail) => (StatusCode::CONFLICT, "conflict", detail.clone()),
-            Self::NoCommonVersion { detail, .. } => {
-                (StatusCode::CONFLICT, "no-common-version", detail.clone())
-            }
-            Self::TooLarge { limit_bytes } => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "too-large",
-                format!(
-                    "a request's body may have at most {limit_bytes} bytes; send fewer reports at once"
-                ),
-            ),
-            Self::TooSlow => (
-                StatusCode::REQUEST_TIMEOUT,
-                "too-slow",
-                owned("the request's body did not arrive in time; send it again"),
-            ),
-            Self::UnknownEncoding => (
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported-encoding",
-                owned("a body may be compressed only with gzip"),
-            ),
-            Self::NoFile => (
-                StatusCode::NOT_FOUND,
-                "unknown-file",
-                owned(
-                    "the trial has no such file on this machine; files of a trial on another machine are there",
-                ),
-            ),
-            Self::NoCode(detail) => (StatusCode::INTERNAL_SERVER_ERROR, "no-code", detail.clone()),
-            Self::TooMany => (
-                StatusCode::TOO_MANY_REQUESTS,
-                "too-many-requests",
-                owned("this trial has too many requests in progress; send this one again later"),
-            ),
-            Self::Overloaded => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "overloaded",
-                owned("too many requests at once; send this one again later"),
-            ),
-            Self::Unwritable(detail) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unwritable", detail.clone())
-            }
-            Self::Unreadable(detail) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unreadable", detail.clone())
-            }
-            Self::Stopping => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "stopping",
-                owned("the manager is shutting down; keep the reports"),
-            ),
+            Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "bad-request"),
+            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden"),
+            Self::UnknownTrial(_) => (StatusCode::NOT_FOUND, "unknown-trial"),
+            Self::UnknownExperiment(_) => (StatusCode::NOT_FOUND, "unknown-experiment"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found"),
+            Self::NoFile => (StatusCode::NOT_FOUND, "unknown-file"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
+            Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too-slow"),
+            Self::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
+            Self::NoCommonVersion { .. } => (StatusCode::CONFLICT, "no-common-version"),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
+            Self::UnknownEncoding => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding"),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too-many-requests"),
+            Self::NoCode(_) => (StatusCode::INTERNAL_SERVER_ERROR, "no-code"),
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+            Self::Unwritable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unwritable"),
+            Self::Unreadable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unreadable"),
+            Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         }
     }
 
-    /// Returns the stable code of this refusal.
-    #[cfg(test)]
-    pub(super) fn code(&self) -> &'static str {
-        self.parts().1
+    fn detail(&self) -> String {
+        let text = match self {
+            Self::BadRequest(detail)
+            | Self::Unauthorized(detail)
+            | Self::Forbidden(detail)
+            | Self::UnknownExperiment(detail)
+            | Self::Conflict(detail)
+            | Self::NoCommonVersion { detail, .. }
+            | Self::NoCode(detail)
+            | Self::Unwritable(detail)
+            | Self::Unreadable(detail) => detail,
+            Self::UnknownTrial(trial) => return format!("there is no trial {trial}"),
+            Self::TooLarge { limit_bytes } => {
+                return format!(
+                    "a request's body may have at most {limit_bytes} bytes; send fewer reports at once"
+                );
+            }
+            Self::NotFound => "there is nothing at this address",
+            Self::MethodNotAllowed => "this address does not support that method",
+            Self::TooSlow => "the request's body did not arrive in time; send it again",
+            Self::UnknownEncoding => "a body may be compressed only with gzip",
+            Self::NoFile => {
+                "the trial has no such file on this machine; files of a trial on another machine are there"
+            }
+            Self::TooMany => {
+                "this trial has too many requests in progress; send this one again later"
+            }
+            Self::Overloaded => "too many requests at once; send this one again later",
+            Self::Stopping => "the manager is shutting down; keep the reports",
+        };
+        text.to_owned()
     }
 
     fn retry_after_s(&self) -> Option<u32> {

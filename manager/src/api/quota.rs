@@ -91,7 +91,7 @@ mod tests {
 
     fn expect_bound(quota: &Quota, requests: usize, t: &TrialJobId, u: &TrialJobId) {
         let mut permits: Vec<_> = (0..requests).map(|_| quota.admit(t).unwrap()).collect();
-        assert_eq!(quota.admit(t).unwrap_err().code(), "too-many-requests");
+        assert_eq!(quota.admit(t).unwrap_err().parts().1, "too-many-requests");
         assert!(quota.admit(u).is_ok());
         permits.pop();
         permits.push(quota.admit(t).unwrap());
