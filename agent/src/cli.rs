@@ -33,7 +33,7 @@ use legacy::Legacy;
 use values::{address, heartbeat, log_line_bytes, manager, pattern, rotate_bytes};
 
 /// The exit code for the agent's own faults, including a malformed command line.
-pub const KEEPER_FAULT: u8 = 125;
+pub const AGENT_FAULT: u8 = 125;
 
 /// Runs the command of a trial, watches it, and reports every observation.
 #[derive(Debug, Parser)]
@@ -391,7 +391,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode>
 fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
     let mut legacy = legacy::parse(words).map_err(|error| {
         writeln!(io::stderr(), "trialkeeper: error: {error}").ok();
-        ExitCode::from(KEEPER_FAULT)
+        ExitCode::from(AGENT_FAULT)
     })?;
     let mut cli = parse_own(legacy::as_run(&legacy))?;
     if let Command::Run(args) = &mut cli.command {
@@ -444,7 +444,7 @@ fn parse_with_clap(words: Vec<OsString>) -> Result<Cli, ExitCode> {
             refusal.print().ok();
             // clap returns a request for help as an error, too. For errors clap exits with 2, which could be the
             // trial's code.
-            let code = if refusal.use_stderr() { KEEPER_FAULT } else { 0 };
+            let code = if refusal.use_stderr() { AGENT_FAULT } else { 0 };
             Err(ExitCode::from(code))
         }
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::cli::{KEEPER_FAULT, RunArgs};
+use crate::cli::{AGENT_FAULT, RunArgs};
 use crate::collect::tail::FileSpec;
 use crate::commands::inspect::{Recipe, SDK_FILE};
 use crate::delivery::Credentials;
@@ -86,7 +86,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         Ok(prepared) => prepared,
         Err(error) => {
             tracing::error!("{}", chain(error.as_ref()));
-            return ExitCode::from(KEEPER_FAULT);
+            return ExitCode::from(AGENT_FAULT);
         }
     };
     let settings = &prepared.settings;
@@ -96,7 +96,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         .then(|| Claim::acquire(spool_dir.as_deref(), &settings.attempt));
     if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
         tracing::error!("attempt {} is already running; not started twice", settings.attempt);
-        return ExitCode::from(KEEPER_FAULT);
+        return ExitCode::from(AGENT_FAULT);
     }
     if let Err(source) = Reaper::adopt_orphans() {
         tracing::warn!(
@@ -221,7 +221,7 @@ impl StartedRun {
                 tracing::error!("cannot watch the trial: {source}");
                 // Does not return if the trial is running.
                 hand_over();
-                return ExitCode::from(KEEPER_FAULT);
+                return ExitCode::from(AGENT_FAULT);
             }
         };
         let code = runtime.block_on(self.supervise(clock));
@@ -275,7 +275,7 @@ impl StartedRun {
             Err(source) => {
                 tracing::error!("cannot listen to signals: {source}");
                 hand_over();
-                return ExitCode::from(KEEPER_FAULT);
+                return ExitCode::from(AGENT_FAULT);
             }
         };
         let running = Running::open(self, signals, clock);
@@ -328,7 +328,7 @@ fn end_of(ending: &Ending) -> TrialEnd {
         Some(status) => {
             TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
         }
-        None => TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
+        None => TrialEnd::AgentFailed { why: "the trial's process survived SIGKILL".to_owned() },
     }
 }
 

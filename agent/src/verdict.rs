@@ -98,7 +98,7 @@ pub enum TrialEnd {
         signal: u8,
     },
     /// The agent could not start or watch the trial.
-    KeeperFailed {
+    AgentFailed {
         /// The failure, for the user.
         why: String,
     },
@@ -120,7 +120,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
         | TrialEnd::NotFound { .. }
         | TrialEnd::NotExecutable { .. }
         | TrialEnd::StoppedBefore { .. }
-        | TrialEnd::KeeperFailed { .. } => None,
+        | TrialEnd::AgentFailed { .. } => None,
     };
     let mut conclusion = conclusion(observed);
     conclusion.message.push_str(&leftovers_sentence(observed.leftovers.counts()));
@@ -174,7 +174,7 @@ fn conclusion(observed: &Observations) -> Conclusion {
                 signal_name(*signal)
             ),
         },
-        TrialEnd::KeeperFailed { why } => Conclusion {
+        TrialEnd::AgentFailed { why } => Conclusion {
             cause: Cause::KeeperError,
             class: Class::Transient,
             confidence: Confidence::Certain,

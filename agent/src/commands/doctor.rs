@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli::{DoctorArgs, KEEPER_FAULT, ManagerArgs, Output};
+use crate::cli::{DoctorArgs, AGENT_FAULT, ManagerArgs, Output};
 use crate::commands::tools::print;
 use crate::util::errors::chain;
 
@@ -81,7 +81,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!("{}", chain(&error));
-            return ExitCode::from(KEEPER_FAULT);
+            return ExitCode::from(AGENT_FAULT);
         }
     };
     let (output, gpu_program) = (args.output, args.gpu_program);

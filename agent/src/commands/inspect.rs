@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use trial_protocol::{Lane, Metric, MetricKind, Report, ReportBody, Stream, TrialExit, Verdict};
 
-use crate::cli::{KEEPER_FAULT, Output};
+use crate::cli::{AGENT_FAULT, Output};
 use crate::collect::{Finding, MetricRegistry, StreamScanner};
 use crate::commands::tools::print;
 use crate::output::run_dir::{PARAMETERS_FILE, VERDICT_FILE};
@@ -42,7 +42,7 @@ pub fn inspect(dir: &Path, output: Output) -> ExitCode {
         let message =
             format!("trialkeeper: error: {} is not a trial's output directory\n", dir.display());
         io::stderr().write_all(message.as_bytes()).ok();
-        return ExitCode::from(KEEPER_FAULT);
+        return ExitCode::from(AGENT_FAULT);
     }
     print(&match output {
         Output::Text => text(&found),

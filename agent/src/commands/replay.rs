@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use trial_protocol::{AttemptId, Lane};
 
-use crate::cli::{KEEPER_FAULT, ManagerArgs, ReplayArgs};
+use crate::cli::{AGENT_FAULT, ManagerArgs, ReplayArgs};
 use crate::delivery::{self, Credentials, ManagerAddress, Outcome};
 use crate::spool::lock::{self, DirLock};
 use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
@@ -79,7 +79,7 @@ pub fn main(args: ReplayArgs) -> ExitCode {
     let address = args.manager.address();
     let ManagerArgs { token_file, ca_file, .. } = args.manager;
     let Some(manager) = address else {
-        return ExitCode::from(KEEPER_FAULT); // The command line requires a manager.
+        return ExitCode::from(AGENT_FAULT); // The command line requires a manager.
     };
     let sender = args.experiment.zip(args.trial);
     let sender =
@@ -90,7 +90,7 @@ pub fn main(args: ReplayArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!("{}", chain(&error));
-            return ExitCode::from(KEEPER_FAULT);
+            return ExitCode::from(AGENT_FAULT);
         }
     };
     match runtime.block_on(replay(request)) {
@@ -104,7 +104,7 @@ pub fn main(args: ReplayArgs) -> ExitCode {
         }
         Err(error) => {
             tracing::error!("{}", chain(&error));
-            ExitCode::from(KEEPER_FAULT)
+            ExitCode::from(AGENT_FAULT)
         }
     }
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use trial_protocol::{VERSION_NEWEST, VERSION_OLDEST};
 
-use crate::cli::{Cli, KEEPER_FAULT, Output};
+use crate::cli::{Cli, AGENT_FAULT, Output};
 
 /// Copies this program into `dir` and prints the path of the copy.
 pub fn install(dir: &Path) -> ExitCode {
@@ -19,7 +19,7 @@ pub fn install(dir: &Path) -> ExitCode {
             let message =
                 format!("trialkeeper: error: cannot install into {}: {source}\n", dir.display());
             io::stderr().write_all(message.as_bytes()).ok();
-            ExitCode::from(KEEPER_FAULT)
+            ExitCode::from(AGENT_FAULT)
         }
     }
 }
@@ -66,6 +66,6 @@ pub fn version(output: Output) -> ExitCode {
 pub fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(KEEPER_FAULT),
+        Err(_) => ExitCode::from(AGENT_FAULT),
     }
 }

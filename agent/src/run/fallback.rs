@@ -19,7 +19,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
-use crate::cli::KEEPER_FAULT;
+use crate::cli::AGENT_FAULT;
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::{VERDICT_FILE, replace};
 use crate::supervise::phase::{Effect, Event, Phase, Remaining};
@@ -52,7 +52,7 @@ const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 pub fn main(words: &[OsString]) -> ExitCode {
     let Some(handed_over) = HandOver::read(words) else {
         print_error("error: --hold is for internal use only");
-        return ExitCode::from(KEEPER_FAULT);
+        return ExitCode::from(AGENT_FAULT);
     };
     print_error(
         "error: trialkeeper has failed. The trial continues. Its output and exit code are forwarded, but \
@@ -65,7 +65,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
         }
         Err(error) => {
             print_error(&format!("error: cannot supervise the trial: {error}"));
-            ExitCode::from(KEEPER_FAULT)
+            ExitCode::from(AGENT_FAULT)
         }
     }
 }
@@ -286,10 +286,10 @@ impl MinimalSupervisor {
                 TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
             }
             None if self.lost => {
-                TrialEnd::KeeperFailed { why: "the trial's exit status was lost".to_owned() }
+                TrialEnd::AgentFailed { why: "the trial's exit status was lost".to_owned() }
             }
             None => {
-                TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() }
+                TrialEnd::AgentFailed { why: "the trial's process survived SIGKILL".to_owned() }
             }
         };
         let mut leftovers = std::mem::take(&mut self.leftovers);
@@ -325,7 +325,7 @@ impl MinimalSupervisor {
             std::fs::write(path, termination_message(&verdict)).ok();
         }
         match self.status.map(trial_exit) {
-            None => KEEPER_FAULT,
+            None => AGENT_FAULT,
             Some(exit) if handed_over.mapped => {
                 exit_code_for_frameworkcontroller(verdict.class, exit.shell_code())
             }

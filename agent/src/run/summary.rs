@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trial_protocol::{Cause, Started, Verdict};
 
-use crate::cli::{ExitCodeMap, KEEPER_FAULT};
+use crate::cli::{ExitCodeMap, AGENT_FAULT};
 use crate::delivery;
 use crate::run::settings::Settings;
 use crate::run::standalone;
@@ -54,10 +54,10 @@ pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
         trial::Error::NotExecutable { program, source: why } => {
             TrialEnd::NotExecutable { program: program.display().to_string(), why: source(why) }
         }
-        trial::Error::Unready { why } => TrialEnd::KeeperFailed { why: why.clone() },
+        trial::Error::Unready { why } => TrialEnd::AgentFailed { why: why.clone() },
         trial::Error::Stopped { signal } => TrialEnd::StoppedBefore { signal: byte(*signal) },
         trial::Error::Spawn { source: why, .. } => {
-            TrialEnd::KeeperFailed { why: format!("cannot start a process: {why}") }
+            TrialEnd::AgentFailed { why: format!("cannot start a process: {why}") }
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn exit_code(end: &TrialEnd, verdict: &Verdict, map: Option<ExitCodeM
         TrialEnd::StoppedBefore { signal } => 128_u8.saturating_add(*signal),
         TrialEnd::NotFound { .. } => 127,
         TrialEnd::NotExecutable { .. } => 126,
-        TrialEnd::KeeperFailed { .. } | TrialEnd::Running => KEEPER_FAULT,
+        TrialEnd::AgentFailed { .. } | TrialEnd::Running => AGENT_FAULT,
     };
     match map {
         Some(ExitCodeMap::Frameworkcontroller) => {

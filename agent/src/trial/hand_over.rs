@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use nix::libc;
 
-use crate::cli::KEEPER_FAULT;
+use crate::cli::AGENT_FAULT;
 use crate::trial::guard::Guard;
 use crate::trial::reap;
 
@@ -256,7 +256,7 @@ pub fn watch_panics() {
         tracing::error!("a fault in trialkeeper, at {place}: {what}");
         hand_over();
         #[expect(clippy::exit, reason = "there is no trial, and execution cannot continue")]
-        std::process::exit(i32::from(KEEPER_FAULT));
+        std::process::exit(i32::from(AGENT_FAULT));
     }));
 }
 

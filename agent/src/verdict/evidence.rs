@@ -79,7 +79,7 @@ pub(super) fn evidence(observed: &Observations) -> Evidence {
         | TrialEnd::NotFound { .. }
         | TrialEnd::NotExecutable { .. }
         | TrialEnd::StoppedBefore { .. }
-        | TrialEnd::KeeperFailed { .. } => None,
+        | TrialEnd::AgentFailed { .. } => None,
     };
     Evidence {
         stdout_tail: phrases::tail(&observed.stdout_tail, EVIDENCE_TAIL_BYTES),

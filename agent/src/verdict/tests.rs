@@ -116,7 +116,7 @@ fn the_cause_follows_the_table() {
         ("not executable",                start(TrialEnd::NotExecutable { program: program(), why: "EACCES".to_owned() }), Cause::NotExecutable, Class::UserError, Certain),
         ("not executable, by a shell",    saying(code(126), "sh: 1: ./x: Permission denied\n"),          Cause::NotExecutable, Class::UserError, Likely),
         ("TERM before the start",         start(TrialEnd::StoppedBefore { signal: 15 }),                      Cause::Stopped,      Class::Transient, Certain),
-        ("the agent's own fault",         start(TrialEnd::KeeperFailed { why: "fork failed".to_owned() }),    Cause::KeeperError,  Class::Transient, Certain),
+        ("the agent's own fault",         start(TrialEnd::AgentFailed { why: "fork failed".to_owned() }),    Cause::KeeperError,  Class::Transient, Certain),
 
         ("a person",                      stopped(signal(15), asked(StopReason::User), Some(15)),        Cause::Stopped,      Class::None,      Certain),
         ("an assessor",                   stopped(signal(15), asked(StopReason::EarlyStop), Some(15)),   Cause::EarlyStopped, Class::None,      Certain),
