@@ -27,12 +27,12 @@ use cli::Command;
 use commands::{doctor, gpus, inspect, machine, replay, tools};
 use run::fallback;
 use trial::guard;
-use trial::hand_over::FALLBACK_WORD;
+use trial::reexec::FALLBACK_FLAG;
 
 /// Runs the program and returns its exit code: the trial's own, or 125 for a fault of the agent.
 pub fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    if words.get(1).is_some_and(|word| word == FALLBACK_WORD) {
+    if words.get(1).is_some_and(|word| word == FALLBACK_FLAG) {
         return fallback::main(&words[2..]);
     }
     if let Some(code) = guard::main(words.iter().skip(1).cloned()) {

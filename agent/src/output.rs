@@ -6,7 +6,7 @@
 //!   for the network, and waits for the disk only as described in `capture`.
 //! * Every portion is processed (scanned, captured, kept for the verdict) before it is forwarded. This holds even if
 //!   the agent's stdout blocks or has no reader. A fault (such as a panic in a collector) loses at most the current
-//!   portion, see [`hand_over`](crate::trial::hand_over).
+//!   portion, see [`reexec`](crate::trial::reexec).
 //! * After the trial's end, a stalled reader of the agent's output cannot keep the agent from reading to the end.
 //!   Another thread continues to read, and keeps the bytes for the pump ([`Outlet::read_rest`]).
 //! * The inherited descriptors keep their flags, because other processes may share them.

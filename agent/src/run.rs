@@ -31,7 +31,7 @@ use crate::run::settings::{Identity, Settings};
 use crate::spool::Claim;
 use crate::supervise::recorder::MetricSummary;
 use crate::supervise::{Ending, trial_exit};
-use crate::trial::hand_over::{disarm, hand_over, watch_panics};
+use crate::trial::reexec::{disarm, reexec, watch_panics};
 use crate::trial::reap::Reaper;
 use crate::trial::set_signal_actions;
 use crate::trial::signals::{BlockedSignals, Signals};
@@ -220,7 +220,7 @@ impl StartedRun {
             Err(source) => {
                 tracing::error!("cannot watch the trial: {source}");
                 // Does not return if the trial is running.
-                hand_over();
+                reexec();
                 return ExitCode::from(AGENT_FAULT);
             }
         };
@@ -274,7 +274,7 @@ impl StartedRun {
             Ok(signals) => signals,
             Err(source) => {
                 tracing::error!("cannot listen to signals: {source}");
-                hand_over();
+                reexec();
                 return ExitCode::from(AGENT_FAULT);
             }
         };

@@ -35,7 +35,7 @@ use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::trial::reap::Reaper;
 use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, byte};
 use crate::trial::tree::Leftovers;
-use crate::trial::{LostGuard, Trial, hand_over};
+use crate::trial::{LostGuard, Trial, reexec};
 use crate::verdict::{Observations, Stop, StopBy, conclude};
 
 pub use intake::Intake;
@@ -346,7 +346,7 @@ impl Supervisor {
     }
 
     fn perform(&mut self, effect: Effect, phase: &Phase, state: &mut LoopState) {
-        hand_over::record_stop();
+        reexec::record_stop();
         let reaped = phase.reaped();
         let signal = match effect {
             Effect::Stop => {

@@ -24,7 +24,7 @@ use tree::Process;
 
 pub mod environment;
 pub mod guard;
-pub mod hand_over;
+pub mod reexec;
 pub mod parameters;
 pub mod reap;
 pub mod signals;
@@ -248,7 +248,7 @@ impl Trial {
         };
         match started {
             Ok(guard) => {
-                hand_over::record_guard(&guard);
+                reexec::record_guard(&guard);
                 self.guard = Some(guard);
                 self.guards += 1;
             }

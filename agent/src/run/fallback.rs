@@ -2,7 +2,7 @@
 //! output, forwards signals, reaps processes, stops the tree on request, and exits with the trial's code.
 //!
 //! It must not do anything else. It uses no thread, no network and no spool, and the only file that it writes is the
-//! verdict at the end. [`trial::hand_over`](crate::trial::hand_over) starts it.
+//! verdict at the end. [`trial::reexec`](crate::trial::reexec) starts it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::supervise::trial_exit;
 use crate::trial::Trial;
 use crate::trial::guard::Guard;
-use crate::trial::hand_over::{HandOver, inherited};
+use crate::trial::reexec::{ReexecState, inherited};
 use crate::trial::reap::Reaper;
 use crate::trial::signals::number;
 use crate::trial::tree::Leftovers;
@@ -50,18 +50,18 @@ const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
 /// Holds the trial described by `words`, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
-    let Some(handed_over) = HandOver::read(words) else {
-        print_error("error: --hold is for internal use only");
+    let Some(state) = ReexecState::read(words) else {
+        print_error("error: --fallback is for internal use only");
         return ExitCode::from(AGENT_FAULT);
     };
     print_error(
         "error: trialkeeper has failed. The trial continues. Its output and exit code are forwarded, but \
          nothing more is collected or delivered",
     );
-    match MinimalSupervisor::new(&handed_over) {
-        Ok(mut holder) => {
-            holder.supervise();
-            ExitCode::from(holder.conclude(&handed_over))
+    match MinimalSupervisor::new(&state) {
+        Ok(mut supervisor) => {
+            supervisor.supervise();
+            ExitCode::from(supervisor.conclude(&state))
         }
         Err(error) => {
             print_error(&format!("error: cannot supervise the trial: {error}"));
@@ -104,10 +104,10 @@ struct Stream {
 }
 
 impl MinimalSupervisor {
-    fn new(handed_over: &HandOver) -> Result<Self, io::Error> {
+    fn new(state: &ReexecState) -> Result<Self, io::Error> {
         // First of all: once other files are open, the number of a descriptor that was closed at the last moment could
         // belong to another file.
-        let live = &handed_over.live;
+        let live = &state.live;
         let reaper = Reaper::default();
         let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
         let guard = live.guard.and_then(|(process, pipe)| {
@@ -118,7 +118,7 @@ impl MinimalSupervisor {
         all.thread_block()?;
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Reaper::adopt_orphans()?;
-        let (trial, exit) = Trial::adopt(Pid::from_raw(handed_over.pid), guard, &reaper);
+        let (trial, exit) = Trial::adopt(Pid::from_raw(state.pid), guard, &reaper);
         Ok(Self {
             signals,
             streams: [
@@ -128,8 +128,8 @@ impl MinimalSupervisor {
             trial,
             exit,
             reaper,
-            grace: Duration::from_millis(handed_over.grace_ms),
-            drain: Duration::from_millis(handed_over.drain_ms),
+            grace: Duration::from_millis(state.grace_ms),
+            drain: Duration::from_millis(state.drain_ms),
             reaped_before: live.status.map(ExitStatus::from_raw),
             status: None,
             lost: false,
@@ -279,7 +279,7 @@ impl MinimalSupervisor {
     }
 
     /// Writes the verdict, and returns the exit code.
-    fn conclude(&mut self, handed_over: &HandOver) -> u8 {
+    fn conclude(&mut self, state: &ReexecState) -> u8 {
         let [stdout, stderr] = &self.streams;
         let end = match self.status {
             Some(status) => {
@@ -296,7 +296,7 @@ impl MinimalSupervisor {
         if self.status.is_none() || !leftovers.is_empty() {
             leftovers.record_survivors(&self.trial.tree());
         }
-        let values = handed_over.secret_variables.iter().filter_map(std::env::var_os);
+        let values = state.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let masked = |last: &LastBytes| {
             let mut bytes = last.bytes();
@@ -314,19 +314,19 @@ impl MinimalSupervisor {
         verdict.message.push_str(
             " (trialkeeper itself failed: its earlier observations are not in this verdict.)",
         );
-        if let Some(dir) = &handed_over.dir {
+        if let Some(dir) = &state.dir {
             let json = serde_json::to_vec(&verdict).expect("a verdict is always valid JSON");
             if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
                 print_error(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
             }
         }
-        if let Some(path) = &handed_over.termination_log {
+        if let Some(path) = &state.termination_log {
             // Ignored: the output directory has the verdict too, and the exit code reflects it.
             std::fs::write(path, termination_message(&verdict)).ok();
         }
         match self.status.map(trial_exit) {
             None => AGENT_FAULT,
-            Some(exit) if handed_over.mapped => {
+            Some(exit) if state.mapped => {
                 exit_code_for_frameworkcontroller(verdict.class, exit.shell_code())
             }
             Some(exit) => exit.shell_code(),

@@ -13,7 +13,7 @@ use crate::output::{Outlet, wait_until_passed_on};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
-use crate::trial::hand_over::disarm;
+use crate::trial::reexec::disarm;
 use crate::trial::signals::Signals;
 use crate::verdict::{Observations, conclude};
 

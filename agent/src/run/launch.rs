@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::cli::ExitCodeMap;
 use crate::run::settings::Settings;
 use crate::spool::Claim;
-use crate::trial::hand_over::{self, HandOver, Live};
+use crate::trial::reexec::{self, ReexecState, LiveState};
 use crate::trial::reap::Reaper;
 use crate::trial::{self, Plan, Trial};
 
@@ -59,7 +59,7 @@ pub(super) fn launch(
     let outputs = [stdout, stderr];
     if let Ok((trial, _)) = &started {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let handed_over = HandOver {
+        let state = ReexecState {
             pid: trial.pid().cast_signed(),
             grace_ms: millis(settings.grace),
             drain_ms: millis(settings.drain),
@@ -67,12 +67,12 @@ pub(super) fn launch(
             termination_log: context.termination_log.map(Path::to_owned),
             secret_variables: settings.secret_variables.clone(),
             mapped: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
-            live: Live {
+            live: LiveState {
                 outputs: outputs.each_ref().map(|output| output.as_ref().map(AsRawFd::as_raw_fd)),
-                ..Live::default()
+                ..LiveState::default()
             },
         };
-        hand_over::arm(&handed_over, context.claim.and_then(Claim::descriptor));
+        reexec::arm(&state, context.claim.and_then(Claim::descriptor));
     }
     Launched { started, outputs }
 }

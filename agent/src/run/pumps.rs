@@ -14,7 +14,7 @@ use crate::output::log_ship::LogShipper;
 use crate::output::{Outlet, Pump, PumpEvent, SharedTail};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
-use crate::trial::hand_over::hand_over;
+use crate::trial::reexec::reexec;
 use crate::util::clock::Clock;
 
 /// The state that the pumps of both streams share.
@@ -100,7 +100,7 @@ impl<'a> Pumps<'a> {
             Ok(outlet) => self.running.outlets.push(outlet),
             Err(error) => {
                 tracing::error!("cannot read the trial's output: {error}");
-                hand_over();
+                reexec();
             }
         }
         self.running.open.push(stream);

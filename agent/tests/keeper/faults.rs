@@ -24,7 +24,7 @@ const WAITING: &str = "echo x=1; echo $$ >pid; until [ -e go ]; do sleep 0.01; d
 fn until_held(keeper: u32) {
     until("the new program", || {
         let words = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).any(|word| word == b"--hold")
+        words.split(|byte| *byte == 0).any(|word| word == b"--fallback")
     });
 }
 

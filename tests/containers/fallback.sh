@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that the shipped agent hands its trial over when it crashes. Unlike the agent of the other tests, it has no
-# unwinding tables and another allocator. Usage: hold.sh PROGRAM
+# unwinding tables and another allocator. Usage: fallback.sh PROGRAM
 set -euo pipefail
 program=$(realpath "$1")
 place=$(mktemp -d)
@@ -20,7 +20,7 @@ for fault in ABRT SEGV BUS ILL FPE bare; do
   keeper=$!
   until [ -e "$place/ready" ]; do sleep 0.05; done
   kill "-$signal" "$keeper"
-  until grep -qz -- --hold "/proc/$keeper/cmdline"; do sleep 0.05; done
+  until grep -qz -- --fallback "/proc/$keeper/cmdline"; do sleep 0.05; done
   touch "$place/go"
   code=0
   wait "$keeper" || code=$?

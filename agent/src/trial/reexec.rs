@@ -23,8 +23,8 @@ use crate::cli::AGENT_FAULT;
 use crate::trial::guard::Guard;
 use crate::trial::reap;
 
-/// The argument that makes the program hold a trial.
-pub const FALLBACK_WORD: &str = "--hold";
+/// The argument with which the agent executes itself as its fallback.
+pub const FALLBACK_FLAG: &str = "--fallback";
 
 /// The signals of a broken program. A failing thread also sends SIGABRT to the main thread.
 const FAULTS: [c_int; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
@@ -34,7 +34,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The state to hand over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HandOver {
+pub struct ReexecState {
     /// The trial's process.
     pub pid: i32,
     /// The grace between SIGTERM and SIGKILL, in milliseconds.
@@ -51,12 +51,12 @@ pub struct HandOver {
     pub mapped: bool,
     /// The state that changes while the trial runs. [`arm`] takes only the outputs from it; the rest is updated
     /// separately.
-    pub live: Live,
+    pub live: LiveState,
 }
 
 /// The part of the hand-over that changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveState {
     /// The sources of the trial's standard output and error, while they are open.
     pub outputs: [Option<RawFd>; 2],
     /// `true` if the trial was already requested to stop.
@@ -67,7 +67,7 @@ pub struct Live {
     pub guard: Option<(i32, RawFd)>,
 }
 
-struct HandOverPlan {
+struct ReexecPlan {
     process: i32,
     /// The paths of this program. The second is used if the first fails.
     programs: [CString; 2],
@@ -91,7 +91,7 @@ const WORDS: usize = FIXED + LIVE + 1;
 /// A decimal number that ends with a NUL.
 type Decimal = [u8; 12];
 
-static PLAN: AtomicPtr<HandOverPlan> = AtomicPtr::new(ptr::null_mut());
+static PLAN: AtomicPtr<ReexecPlan> = AtomicPtr::new(ptr::null_mut());
 
 /// The exit code after the trial's end; -1 before.
 static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
@@ -102,7 +102,7 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// The guard's process and the agent's end of its pipe; -1 if there is no guard.
 static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
-impl HandOver {
+impl ReexecState {
     /// Returns the fixed state as command-line arguments.
     fn words(&self) -> Vec<CString> {
         let path = |path: &Option<PathBuf>| {
@@ -110,7 +110,7 @@ impl HandOver {
         };
         let words: [Vec<u8>; FIXED] = [
             b"trialkeeper".to_vec(),
-            FALLBACK_WORD.into(),
+            FALLBACK_FLAG.into(),
             self.pid.to_string().into_bytes(),
             self.grace_ms.to_string().into_bytes(),
             self.drain_ms.to_string().into_bytes(),
@@ -123,7 +123,7 @@ impl HandOver {
         words.into_iter().map(|word| CString::new(word).unwrap_or_default()).collect()
     }
 
-    /// Parses the arguments after [`FALLBACK_WORD`].
+    /// Parses the arguments after [`FALLBACK_FLAG`].
     pub fn read(words: &[impl AsRef<OsStr>]) -> Option<Self> {
         let [pid, grace, drain, mapped, dir, termination_log, secrets, live @ ..] = words else {
             return None;
@@ -146,12 +146,12 @@ impl HandOver {
                 .map(str::to_owned)
                 .collect(),
             mapped: text(mapped)? == "1",
-            live: Live::of(live.try_into().ok()?),
+            live: LiveState::of(live.try_into().ok()?),
         })
     }
 }
 
-impl Live {
+impl LiveState {
     /// Returns the state as numbers; -1 means absent.
     fn numbers(&self) -> [i32; LIVE] {
         let [stdout, stderr] = self.outputs;
@@ -213,11 +213,11 @@ fn decimal(number: i32) -> Decimal {
 }
 
 /// Prepares the hand-over: from now on a fault of the agent hands over the trial, and `claim`, the spool's lock.
-pub fn arm(state: &HandOver, claim: Option<RawFd>) {
+pub fn arm(state: &ReexecState, claim: Option<RawFd>) {
     // Without /proc, the name with which the agent was started is used.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
-    let plan = HandOverPlan {
+    let plan = ReexecPlan {
         process: nix::unistd::getpid().as_raw(),
         programs: programs.map(|name| CString::new(name).unwrap_or_default()),
         words: state.words(),
@@ -231,7 +231,7 @@ pub fn arm(state: &HandOver, claim: Option<RawFd>) {
     }
 }
 
-/// Records that the trial was requested to stop, so that `hold` completes the stop.
+/// Records that the trial was requested to stop, so that the fallback completes the stop.
 pub fn record_stop() {
     STOPPING.store(true, Ordering::Release);
 }
@@ -254,7 +254,7 @@ pub fn watch_panics() {
         let what = panic.payload_as_str().unwrap_or("a panic");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!("a fault in trialkeeper, at {place}: {what}");
-        hand_over();
+        reexec();
         #[expect(clippy::exit, reason = "there is no trial, and execution cannot continue")]
         std::process::exit(i32::from(AGENT_FAULT));
     }));
@@ -263,7 +263,7 @@ pub fn watch_panics() {
 /// Hands the trial over. Returns only if there is no trial.
 ///
 /// On a thread other than the main thread, the call never returns: it stops the thread.
-pub fn hand_over() {
+pub fn reexec() {
     let code = HANDED_OVER.load(Ordering::Acquire);
     if code >= 0 {
         #[expect(
@@ -321,10 +321,10 @@ pub fn hand_over() {
     }
 }
 
-impl HandOverPlan {
-    fn live(&self) -> Live {
+impl ReexecPlan {
+    fn live(&self) -> LiveState {
         let [process, pipe] = GUARD.each_ref().map(|number| number.load(Ordering::Acquire));
-        Live {
+        LiveState {
             outputs: self
                 .outputs
                 .each_ref()
@@ -342,7 +342,7 @@ unsafe extern "C" {
 }
 
 extern "C" fn handle_fault(signal: c_int) {
-    hand_over();
+    reexec();
     #[expect(unsafe_code, reason = "to end by the signal's default action")]
     // SAFETY: both may be called in a handler of a signal.
     unsafe {
@@ -390,13 +390,13 @@ mod tests {
 
     #[test]
     fn a_hand_over_survives_a_round_trip() {
-        let live = Live {
+        let live = LiveState {
             outputs: [Some(5), None],
             stopping: true,
             status: Some(0),
             guard: Some((1 << 22, 9)),
         };
-        let full = HandOver {
+        let full = ReexecState {
             pid: 7,
             grace_ms: 20_000,
             drain_ms: 2_000,
@@ -406,7 +406,7 @@ mod tests {
             mapped: true,
             live,
         };
-        for state in [full, HandOver { pid: 2, ..HandOver::default() }] {
+        for state in [full, ReexecState { pid: 2, ..ReexecState::default() }] {
             let numbers = state.live.numbers().map(decimal);
             let live = numbers.iter().map(|number| CStr::from_bytes_until_nul(number).unwrap());
             let words = state.words();
@@ -417,16 +417,16 @@ mod tests {
                 .chain(live)
                 .map(|word| OsStr::from_bytes(word.to_bytes()))
                 .collect();
-            assert_eq!(HandOver::read(&words), Some(state));
+            assert_eq!(ReexecState::read(&words), Some(state));
         }
         for broken in [&["x"; 13][..], &["7"; 12], &[]] {
-            assert_eq!(HandOver::read(broken), None, "{broken:?}");
+            assert_eq!(ReexecState::read(broken), None, "{broken:?}");
         }
         // A pid that would mean all processes, or PID 1, is never a trial's.
         for pid in ["-1", "0", "1"] {
             let mut words = ["1"; 13];
             words[0] = pid;
-            assert_eq!(HandOver::read(&words), None, "{pid}");
+            assert_eq!(ReexecState::read(&words), None, "{pid}");
         }
     }
 
