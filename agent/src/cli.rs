@@ -29,7 +29,7 @@ pub use pod::{Fetch, PodArgs};
 pub use values::duration;
 pub use watch::WatchArgs;
 
-use legacy::Legacy;
+use legacy::NniKeeperArgs;
 use values::{address, heartbeat, log_line_bytes, manager, pattern, rotate_bytes};
 
 /// The exit code for the agent's own faults, including a malformed command line.
@@ -333,7 +333,7 @@ pub struct RunArgs {
     pub warnings: Vec<String>,
     /// The options of an NNI manager, if the arguments were those of NNI's own keeper.
     #[arg(skip)]
-    pub legacy: Option<Legacy>,
+    pub legacy: Option<NniKeeperArgs>,
 }
 
 /// A metric format in the output.

@@ -47,7 +47,7 @@ use lane::LaneDelivery;
 pub use local::{LOCAL_BASE, LocalClient};
 use long_poll::LongPoll;
 use manager_session::ManagerSession;
-use older::deliver_older;
+use older::deliver_earlier_attempt;
 pub use token::read as read_token;
 
 /// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.
@@ -139,7 +139,7 @@ pub async fn deliver_files(
     let parts = Parts::new(&settings, &Spool::open(memory).spool, directives, ended);
     let mut undelivered = 0;
     for lane in files {
-        undelivered += deliver_older(&parts.batches, attempt, lane).await;
+        undelivered += deliver_earlier_attempt(&parts.batches, attempt, lane).await;
     }
     parts.outcome(undelivered)
 }

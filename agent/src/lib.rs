@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = guard::main(words.iter().skip(1).cloned()) {
         return code;
     }
-    if words.get(1).is_some_and(|word| word == machine::WORD) {
+    if words.get(1).is_some_and(|word| word == machine::MACHINE_SUBCOMMAND) {
         return machine::main(&words[2..]);
     }
     match cli::parse(words) {

@@ -15,7 +15,7 @@ use trial_protocol::{CgroupSample, GpuSample, LogChunk, ProcessSample, Sample, S
 
 use crate::observe::detect::{Alarm, DetectSpec, DetectorInput, Detectors};
 use crate::observe::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
-use crate::observe::sample::gpu::{BoardEvent, GpuAllotment};
+use crate::observe::sample::gpu::{GpuAllotment, GpuTableEvent};
 use crate::observe::sample::process::ProcessReader;
 use crate::output::log_lines::{Secrets, last_lines};
 use crate::output::{PumpEvent, SharedTail};
@@ -27,7 +27,7 @@ pub mod detect;
 mod gpu;
 pub mod sample;
 
-use cards::Cards;
+use cards::AmdGpus;
 use gpu::Gpus;
 
 /// The settings of the observation.
@@ -47,14 +47,14 @@ pub struct Spec {
 
 /// An observation for the trial's timeline.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Remark {
+pub enum ObserverEvent {
     /// An alarm of a detector.
     Alarm(Alarm),
     /// A GPU has disappeared. Its UUID or index.
     GpuLost(String),
 }
 
-impl Remark {
+impl ObserverEvent {
     /// Returns the stable name of the remark's kind.
     pub fn code(&self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ pub struct Observer {
     processes: Option<ProcessReader>,
     process_peak_bytes: Option<u64>,
     gpus: Gpus,
-    cards: Cards,
+    cards: AmdGpus,
     detectors: Detectors,
     last: Option<Sample>,
     last_at: Duration,
@@ -103,7 +103,7 @@ impl Observer {
     ) -> Self {
         let interval = spec.interval.unwrap_or_default();
         Self {
-            cards: Cards::new(Path::new("/"), interval, spec.own_gpus.clone(), events.clone()),
+            cards: AmdGpus::new(Path::new("/"), interval, spec.own_gpus.clone(), events.clone()),
             gpus: Gpus::new(
                 spec.gpu_program.clone(),
                 interval,
@@ -163,7 +163,7 @@ impl Observer {
     }
 
     /// Takes a sample.
-    pub fn sample(&mut self, remarks: &mut Vec<Remark>) -> Sample {
+    pub fn sample(&mut self, remarks: &mut Vec<ObserverEvent>) -> Sample {
         let now = self.started.elapsed();
         self.gpus.drive_probe(now);
         let reader = &mut self.processes;
@@ -175,11 +175,11 @@ impl Observer {
             reader.as_mut().and_then(|reader| reader.read(std::process::id(), &helpers, now));
         let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
         self.process_peak_bytes = self.process_peak_bytes.max(memory);
-        if self.gpus.board.is_empty() {
+        if self.gpus.table.is_empty() {
             self.cards.request_reading();
         }
-        let nvidia = self.gpus.board.current(now);
-        let gpus = if nvidia.is_empty() { self.cards.board.current(now) } else { nvidia };
+        let nvidia = self.gpus.table.current(now);
+        let gpus = if nvidia.is_empty() { self.cards.table.current(now) } else { nvidia };
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.last_at, now));
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let before = self.last.take().and_then(|last| last.cgroup);
@@ -196,7 +196,7 @@ impl Observer {
             alarms.extend(self.detectors.step(DetectorInput::Output, now));
         }
         alarms.extend(self.detectors.step(DetectorInput::Sample(&sample), now));
-        remarks.extend(alarms.into_iter().map(Remark::Alarm));
+        remarks.extend(alarms.into_iter().map(ObserverEvent::Alarm));
         self.last = Some(sample.clone());
         sample
     }
@@ -207,19 +207,19 @@ impl Observer {
     }
 
     /// Records that the trial has completed a step.
-    pub fn record_step(&mut self) -> Vec<Remark> {
+    pub fn record_step(&mut self) -> Vec<ObserverEvent> {
         let alarms = self.detectors.step(DetectorInput::Metric, self.started.elapsed());
-        alarms.into_iter().map(Remark::Alarm).collect()
+        alarms.into_iter().map(ObserverEvent::Alarm).collect()
     }
 
     /// Processes a line from the GPU probe.
-    pub fn record_gpu_row(&mut self, line: &str) -> Vec<Remark> {
+    pub fn record_gpu_row(&mut self, line: &str) -> Vec<ObserverEvent> {
         let events = self.gpus.add_row(line, self.started.elapsed());
         lost(events)
     }
 
     /// Processes a reading of the cards.
-    pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<Remark> {
+    pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<ObserverEvent> {
         let events = self.cards.add_reading(cards, self.started.elapsed());
         lost(events)
     }
@@ -253,9 +253,9 @@ impl Observer {
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
-            gpus: [self.gpus.board.last(), self.cards.board.last()].concat(),
+            gpus: [self.gpus.table.last(), self.cards.table.last()].concat(),
             gpu_idle_ms: self.gpu_idle_ms(),
-            gpus_lost: [self.gpus.board.lost(), self.cards.board.lost()].concat(),
+            gpus_lost: [self.gpus.table.lost(), self.cards.table.lost()].concat(),
             ..Observations::default()
         }
     }
@@ -274,10 +274,10 @@ impl Observer {
     }
 }
 
-fn lost(events: Vec<BoardEvent>) -> Vec<Remark> {
+fn lost(events: Vec<GpuTableEvent>) -> Vec<ObserverEvent> {
     let lost = events.into_iter().filter_map(|event| match event {
-        BoardEvent::Lost(gpu) => Some(Remark::GpuLost(gpu)),
-        BoardEvent::Round(_) => None,
+        GpuTableEvent::Lost(gpu) => Some(ObserverEvent::GpuLost(gpu)),
+        GpuTableEvent::Round(_) => None,
     });
     lost.collect()
 }

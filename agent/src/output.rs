@@ -8,7 +8,7 @@
 //!   the agent's stdout blocks or has no reader. A fault (such as a panic in a collector) loses at most the current
 //!   portion, see [`reexec`](crate::trial::reexec).
 //! * After the trial's end, a stalled reader of the agent's output cannot keep the agent from reading to the end.
-//!   Another thread continues to read, and keeps the bytes for the pump ([`Outlet::read_rest`]).
+//!   Another thread continues to read, and keeps the bytes for the pump ([`StreamForwarder::read_rest`]).
 //! * The inherited descriptors keep their flags, because other processes may share them.
 
 pub mod capture;
@@ -96,9 +96,9 @@ pub struct Pump {
 
 /// A handle of a stream that is read and forwarded.
 #[derive(Clone)]
-pub struct Outlet(Arc<Flow>);
+pub struct StreamForwarder(Arc<ForwarderState>);
 
-struct Flow {
+struct ForwarderState {
     stream: Stream,
     source: Arc<File>,
     intake: Mutex<StreamIntake>,
@@ -123,14 +123,14 @@ impl Pump {
         source: &Arc<File>,
         sink: OwnedFd,
         spec: &CollectSpec,
-    ) -> Result<Outlet, io::Error> {
+    ) -> Result<StreamForwarder, io::Error> {
         let name = match self.stream {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
         let (gate, events) = (Arc::clone(&self.gate), self.events.clone());
         let scanner = StreamScanner::new(spec, self.stream);
-        let flow = Arc::new(Flow {
+        let flow = Arc::new(ForwarderState {
             stream: self.stream,
             source: Arc::clone(source),
             intake: Mutex::new(StreamIntake {
@@ -141,7 +141,7 @@ impl Pump {
             }),
             pending_bytes: AtomicUsize::new(0),
         });
-        let outlet = Outlet(Arc::clone(&flow));
+        let outlet = StreamForwarder(Arc::clone(&flow));
         // The thread is never joined. It ends with the trial's last writer, for which the agent does not wait without
         // limit.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
@@ -179,7 +179,7 @@ fn send(to: &mpsc::Sender<PumpEvent>, event: PumpEvent) {
     to.blocking_send(event).ok();
 }
 
-impl Outlet {
+impl StreamForwarder {
     /// Starts a thread that reads the rest of the stream while the pump is blocked. The caller does not wait for it.
     pub fn read_rest(&self) -> Result<(), io::Error> {
         let flow = Arc::clone(&self.0);
@@ -200,13 +200,13 @@ impl Outlet {
 }
 
 /// Waits until all bytes read from the streams were forwarded.
-pub async fn wait_until_passed_on(outlets: &[Outlet]) {
+pub async fn wait_until_passed_on(outlets: &[StreamForwarder]) {
     while outlets.iter().any(|outlet| outlet.pending_bytes() > 0) {
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-impl Flow {
+impl ForwarderState {
     fn copy_to(&self, sink: File, events: &mpsc::Sender<PumpEvent>) {
         let mut sink = Sink { file: sink, open: true, received: false };
         let mut buffer = vec![0; FIRST_CHUNK];

@@ -31,8 +31,8 @@ use crate::run::settings::{Identity, Settings};
 use crate::spool::Claim;
 use crate::supervise::recorder::MetricSummary;
 use crate::supervise::{Ending, trial_exit};
-use crate::trial::reexec::{disarm, reexec, watch_panics};
 use crate::trial::reap::Reaper;
+use crate::trial::reexec::{disarm, reexec, watch_panics};
 use crate::trial::set_signal_actions;
 use crate::trial::signals::{BlockedSignals, Signals};
 use crate::util::clock::{Clock, SystemClock};
@@ -55,9 +55,9 @@ pub mod standalone;
 mod summary;
 
 use channel::SdkChannel;
-use launch::{FaultContext, Launched, launch};
+use launch::{FaultContext, LaunchResult, launch};
 use pod_setup::remove_code;
-use prepare::{Prepared, prepare};
+use prepare::{PreparedRun, prepare};
 use running::Running;
 
 /// The maximum number of pump messages that wait for the main task.
@@ -94,7 +94,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let spool_dir = spool_dir(&prepared);
     let claim = (settings.identity != Identity::None)
         .then(|| Claim::acquire(spool_dir.as_deref(), &settings.attempt));
-    if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
+    if claim.as_ref().is_some_and(|claim| claim.is_held_by_another(&settings.attempt)) {
         tracing::error!("attempt {} is already running; not started twice", settings.attempt);
         return ExitCode::from(AGENT_FAULT);
     }
@@ -123,16 +123,16 @@ fn new_runtime() -> io::Result<Runtime> {
         .build()
 }
 
-fn spool_dir(prepared: &Prepared) -> Option<PathBuf> {
+fn spool_dir(prepared: &PreparedRun) -> Option<PathBuf> {
     let own = || Some(prepared.dir.as_ref()?.join("spool"));
     prepared.settings.spool_dir.clone().or_else(own)
 }
 
 /// A started trial, and the parts that are ready to watch it.
 struct StartedRun {
-    prepared: Prepared,
+    prepared: PreparedRun,
     claim: Option<Claim>,
-    launched: Launched,
+    launched: LaunchResult,
     tails: [SharedTail; 2],
     observer: Observer,
     reaper: Reaper,
@@ -147,7 +147,7 @@ struct StartedRun {
 
 impl StartedRun {
     /// Starts the trial.
-    fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: LazyRuntime) -> Self {
+    fn start(mut prepared: PreparedRun, claim: Option<Claim>, runtime: LazyRuntime) -> Self {
         // The trial's environment contains the address of the SDK's channel, so the channel is bound first.
         let mut channel = SdkChannel::none();
         if prepared.settings.sdk_channel {
@@ -237,7 +237,7 @@ impl StartedRun {
         if settings.identity != Identity::None || settings.sdk_channel {
             return None;
         }
-        let Launched { started, outputs } = &mut self.launched;
+        let LaunchResult { started, outputs } = &mut self.launched;
         let (trial, exit) = started.as_mut().ok()?;
         let (observer, files) = (&mut self.observer, &self.metric_files);
         let status = fast_path::wait(
@@ -287,7 +287,7 @@ impl StartedRun {
 
 /// Returns the writer of the trial's files.
 fn capture(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     metric_files: &MetricFiles,
     termination_log: Option<PathBuf>,
 ) -> Capture {

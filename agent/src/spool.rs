@@ -185,7 +185,7 @@ pub struct Spool {
 
 /// The outcome of opening a spool.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedSpool {
     /// The spool, usable in any case.
     pub spool: Spool,
     /// Warnings for the user.
@@ -197,15 +197,15 @@ pub struct Opened {
 impl Spool {
     /// Opens the spool. Never fails: if the directory cannot be used, reports are kept in memory, and a warning gives
     /// the reason.
-    pub fn open(options: Options) -> Opened {
+    pub fn open(options: Options) -> OpenedSpool {
         let claim = Claim::acquire(options.dir.as_deref(), &options.attempt);
         Self::open_claimed(options, claim)
     }
 
     /// Opens the spool whose directory was claimed before. Never fails.
-    pub fn open_claimed(options: Options, claim: Claim) -> Opened {
+    pub fn open_claimed(options: Options, claim: Claim) -> OpenedSpool {
         let mut warnings = Vec::new();
-        let attempt_in_use = claim.is_of_another(&options.attempt);
+        let attempt_in_use = claim.is_held_by_another(&options.attempt);
         let mut held = None;
         if let (Some(dir), Some(claim)) = (&options.dir, claim.0) {
             match claim {
@@ -262,7 +262,7 @@ impl Spool {
         let (dir, lock) = held.map_or((None, None), |(dir, lock)| (Some(dir), Some(lock)));
         let attempt = options.attempt;
         let spool = Self { shared, older: older.into(), dir, attempt, _lock: lock };
-        Opened { spool, warnings, attempt_in_use }
+        OpenedSpool { spool, warnings, attempt_in_use }
     }
 
     /// Returns the attempt whose reports are appended.

@@ -24,9 +24,9 @@ use tree::Process;
 
 pub mod environment;
 pub mod guard;
-pub mod reexec;
 pub mod parameters;
 pub mod reap;
+pub mod reexec;
 pub mod signals;
 mod spawn;
 pub mod terminal;

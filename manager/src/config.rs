@@ -157,7 +157,8 @@ impl ExperimentSpec {
             .then(|| format!("{} {verb} no effect, as in NNI 3.0", fields.join(", ")))
     }
 
-    /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised `val_loss`.
+    /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised
+    /// `val_loss`.
     pub fn direction_warning(&self, metric: &str) -> Option<String> {
         direction::warning(metric, self.optimize_mode)
     }

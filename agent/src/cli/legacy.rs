@@ -27,7 +27,7 @@ const FLAGS: [&str; 13] = [
 
 /// The options of an NNI manager on its keeper's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Legacy {
+pub struct NniKeeperArgs {
     /// The line for the shell.
     pub trial_command: OsString,
     /// Base URL of the manager's cluster server.
@@ -57,7 +57,7 @@ pub fn is_legacy(words: &[OsString]) -> bool {
 }
 
 /// Parses `words`, without the program's name.
-pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
+pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, NoCommand> {
     let mut values: [Option<OsString>; FLAGS.len()] = Default::default();
     let mut warnings = Vec::new();
     let mut words = words.iter().peekable();
@@ -86,7 +86,7 @@ pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
     let port = text(port).unwrap_or_else(|| "8081".to_owned());
     // NNI's manager adds one pair of quotes too many: `"none"`, including the quotes, means none.
     let is_none = |value: String| value.trim_matches('"') == "none";
-    Ok(Legacy {
+    Ok(NniKeeperArgs {
         trial_command: command.filter(|line| !line.is_empty()).ok_or(NoCommand)?,
         manager: format!("http://{host}:{port}"),
         manager_version: text(version),
@@ -109,7 +109,7 @@ fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
 }
 
 /// Returns the words of an equivalent run of the agent.
-pub fn as_run(legacy: &Legacy) -> Vec<OsString> {
+pub fn as_run(legacy: &NniKeeperArgs) -> Vec<OsString> {
     let shell = [b"--shell=", legacy.trial_command.as_bytes()].concat();
     ["trialkeeper".into(), "run".into(), OsString::from_vec(shell)].into()
 }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed_as_by_nnis_keeper_without_its_defects() {
-        let plain = Legacy {
+        let plain = NniKeeperArgs {
             trial_command: "a | b".into(),
             manager: "http://localhost:8081".to_owned(),
             manager_version: None,
@@ -155,22 +155,23 @@ mod tests {
             job_id_file: None,
             warnings: Vec::new(),
         };
-        let none = Legacy { collect_logs: false, ..plain.clone() };
-        let warned = |text: &str| Legacy { warnings: vec![text.to_owned()], ..plain.clone() };
-        let all = Legacy {
+        let none = NniKeeperArgs { collect_logs: false, ..plain.clone() };
+        let warned =
+            |text: &str| NniKeeperArgs { warnings: vec![text.to_owned()], ..plain.clone() };
+        let all = NniKeeperArgs {
             manager: "http://10.0.0.1:8999".to_owned(),
             manager_version: Some("3.0.0".to_owned()),
             job_id_file: Some("/tmp/id".into()),
             ..none.clone()
         };
         #[rustfmt::skip]
-        let table: [(&str, &[&str], Legacy); 11] = [
+        let table: [(&str, &[&str], NniKeeperArgs); 11] = [
             ("defaults",              &[], plain.clone()),
             ("everything",            &["--nnimanager_ip", "10.0.0.1", "--nnimanager_port", "8999", "--nni_manager_version", "3.0.0", "--log_collection", "none", "--job_id_file", "/tmp/id"], all),
             ("an empty version",      &["--nni_manager_version", "", "--log_collection=http"], plain.clone()),
             ("none, quoted",          &["--log_collection", "\"none\""], none.clone()),
             ("none",                  &["--log_collection=none"], none.clone()),
-            ("an address of colons",  &["--nnimanager_ip", "fd00::1"], Legacy { manager: "http://[fd00::1]:8081".to_owned(), ..plain.clone() }),
+            ("an address of colons",  &["--nnimanager_ip", "fd00::1"], NniKeeperArgs { manager: "http://[fd00::1]:8081".to_owned(), ..plain.clone() }),
             ("the last one counts",   &["--log_collection", "none", "--log_collection", "http"], plain.clone()),
             ("an unknown flag",       &["--no_such=1"], warned("--no_such=1 is unknown and ignored")),
             ("a value swallowed",     &["--nni_manager_version", "--log_collection", "http"], warned("--nni_manager_version has no value and is ignored")),

@@ -1,9 +1,9 @@
 //! PURE: names, numbers and limits the metrics that all collectors of one attempt found, and determines the result.
 //!
 //! Reports of NNI's SDK are the trial's own statements. They are forwarded with their numbers, and none is dropped.
-//! Metrics read from text are limited, because the text was not written for TrialKeeper. There are at most [`NAMES`]
-//! names. After [`DENSE`] values of one name, only every second value is kept, later every fourth, and so on. Dropped
-//! values are counted, and the last value of each name is always known.
+//! Metrics read from text are limited, because the text was not written for TrialKeeper. There are at most
+//! [`MAX_PRINTED_NAMES`] names. After [`MAX_DENSE_VALUES`] values of one name, only every second value is kept, later
+//! every fourth, and so on. Dropped values are counted, and the last value of each name is always known.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use super::objective::{Direction, main_of, repeats};
 use super::{CollectSpec, CollectedMetric, Source};
 
 /// The maximum number of names from text and JSON lines. The objective and a final result are always admitted.
-const NAMES: usize = 64;
+const MAX_PRINTED_NAMES: usize = 64;
 
 /// The number of intermediate values of one name that are all kept.
-const DENSE: u64 = 10_000;
+const MAX_DENSE_VALUES: u64 = 10_000;
 
 /// The metrics that all collectors of one attempt found.
 #[derive(Debug)]
@@ -115,14 +115,14 @@ impl MetricRegistry {
         }
         if self.thinned > 0 {
             let text = format!(
-                "{} printed metric values were dropped: only the first {DENSE} of one name are all kept",
+                "{} printed metric values were dropped: only the first {MAX_DENSE_VALUES} of one name are all kept",
                 self.thinned
             );
             notes.push(("metrics-thinned", text));
         }
         if self.nameless > 0 {
             let text = format!(
-                "{} printed values were not recorded because the trial prints more than {NAMES} names; \
+                "{} printed values were not recorded because the trial prints more than {MAX_PRINTED_NAMES} names; \
                  name the one that counts with --objective",
                 self.nameless
             );
@@ -175,7 +175,10 @@ impl MetricRegistry {
 
         let speaks = self.objective.as_deref().is_some_and(|objective| objective == found.name)
             || (kind == MetricKind::Final && !self.final_seen);
-        if !speaks && !self.printed.contains_key(&found.name) && self.printed.len() >= NAMES {
+        if !speaks
+            && !self.printed.contains_key(&found.name)
+            && self.printed.len() >= MAX_PRINTED_NAMES
+        {
             self.nameless += 1;
             return None;
         }
@@ -209,10 +212,10 @@ impl MetricRegistry {
     }
 }
 
-/// Returns whether the value at `position` of its name is kept. All of the first [`DENSE`] values are kept, then every
-/// second until there are twice as many, then every fourth, and so on.
+/// Returns whether the value at `position` of its name is kept. All of the first [`MAX_DENSE_VALUES`] values are kept,
+/// then every second until there are twice as many, then every fourth, and so on.
 fn is_kept(position: u64) -> bool {
-    let stride = match position / DENSE {
+    let stride = match position / MAX_DENSE_VALUES {
         0 => 1,
         times => 2_u64 << times.ilog2(),
     };

@@ -55,7 +55,7 @@ pub struct StreamScanner {
     /// The length from which reading the carry can decide more.
     look_at: usize,
     /// The reason for not reading the current piece, if it began before the carry.
-    clipped: Option<Clipped>,
+    clipped: Option<SkipReason>,
     /// `true` if a line that is too long was reported.
     long_line_reported: bool,
     /// The metrics of one JSON line, kept to reuse its memory.
@@ -64,7 +64,7 @@ pub struct StreamScanner {
 
 /// The reasons for not reading a piece whose end may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Clipped {
+enum SkipReason {
     /// The piece cannot be a metric.
     NoMetric,
     /// The piece is too long. `textured` means that it may have contained metrics.
@@ -72,7 +72,7 @@ enum Clipped {
 }
 
 /// The result of reading the bytes after a marker.
-enum Marked {
+enum MarkerResult {
     /// A record of this many bytes, including the apostrophe.
     SdkRecord(usize, SdkRecord),
     /// Not a record.
@@ -131,7 +131,7 @@ impl StreamScanner {
         let mut record = self.marker.find(block);
         let mut table = self.next_table(block);
         while at < block.len() {
-            let texture = self.next_texture(&block[at..]).map(|after| at + after);
+            let texture = self.next_metric_byte(&block[at..]).map(|after| at + after);
             let Some(hit) = [record, table, texture].into_iter().flatten().min() else { return };
             let start =
                 memchr::memrchr(b'\n', &block[at..hit]).map_or(at, |newline| at + newline + 1);
@@ -154,7 +154,7 @@ impl StreamScanner {
     }
 
     /// Returns the position of the next byte that a metric in ordinary text needs.
-    fn next_texture(&self, block: &[u8]) -> Option<usize> {
+    fn next_metric_byte(&self, block: &[u8]) -> Option<usize> {
         match &self.spec {
             _ if !self.reads_text => None,
             // A regular expression may match anything.
@@ -208,20 +208,20 @@ impl StreamScanner {
             at += length;
             let body = &line[at + MARKER.len()..];
             match self.read_marked(body, ended) {
-                Marked::SdkRecord(length, record) => {
+                MarkerResult::SdkRecord(length, record) => {
                     if let SdkRecord::Metric(metric) = record {
                         found.push(Finding::Metric(metric));
                     }
                     self.clipped = None;
                     at += MARKER.len() + length;
                 }
-                Marked::Broken(why) => {
+                MarkerResult::Broken(why) => {
                     // The next bytes are the remains of the record, unless they are another record.
                     found.push(Finding::unreadable(Source::Sdk, &line[at..], why));
-                    self.clipped = Some(Clipped::NoMetric);
+                    self.clipped = Some(SkipReason::NoMetric);
                     at += MARKER.len();
                 }
-                Marked::Unfinished => {
+                MarkerResult::Unfinished => {
                     self.clipped = None;
                     return at;
                 }
@@ -250,29 +250,29 @@ impl StreamScanner {
     }
 
     /// Returns the reason for not reading a piece that continues or begins with `part`, if there is one.
-    fn clip(&self, part: &[u8]) -> Option<Clipped> {
-        let textured = || self.next_texture(part).is_some();
+    fn clip(&self, part: &[u8]) -> Option<SkipReason> {
+        let textured = || self.next_metric_byte(part).is_some();
         match self.clipped {
-            _ if !self.reads_text => Some(Clipped::NoMetric),
-            Some(Clipped::NoMetric) => self.clipped,
-            Some(Clipped::TooLong { textured: before }) => {
-                Some(Clipped::TooLong { textured: before || textured() })
+            _ if !self.reads_text => Some(SkipReason::NoMetric),
+            Some(SkipReason::NoMetric) => self.clipped,
+            Some(SkipReason::TooLong { textured: before }) => {
+                Some(SkipReason::TooLong { textured: before || textured() })
             }
             None if part.len() > self.limits.piece => {
-                Some(Clipped::TooLong { textured: textured() })
+                Some(SkipReason::TooLong { textured: textured() })
             }
             None => None,
         }
     }
 
-    fn read_marked(&self, body: &[u8], ended: bool) -> Marked {
+    fn read_marked(&self, body: &[u8], ended: bool) -> MarkerResult {
         let body = &body[..body.len().min(self.limits.piece)];
         let full = body.len() == self.limits.piece;
         let decided = ended || full;
         let broken = |why: String| {
             // The excerpt must not depend on how many bytes have arrived.
             let shown = decided || body.len() >= EXCERPT_BYTES;
-            if shown { Marked::Broken(why) } else { Marked::Unfinished }
+            if shown { MarkerResult::Broken(why) } else { MarkerResult::Unfinished }
         };
         if !body.starts_with(b"{") {
             return broken("no object follows the marker".to_owned());
@@ -280,13 +280,13 @@ impl StreamScanner {
         match sdk::object_length(body) {
             None if full => broken(format!("its object is over {} bytes long", self.limits.piece)),
             None if ended => broken("its object does not end on the line".to_owned()),
-            None => Marked::Unfinished,
+            None => MarkerResult::Unfinished,
             Some(length) => match body.get(length) {
                 Some(&END) => match sdk::read_record(&body[..length]) {
-                    Ok(record) => Marked::SdkRecord(length + 1, record),
+                    Ok(record) => MarkerResult::SdkRecord(length + 1, record),
                     Err(why) => broken(why),
                 },
-                None if !decided => Marked::Unfinished,
+                None if !decided => MarkerResult::Unfinished,
                 Some(_) | None => broken("no apostrophe follows its object".to_owned()),
             },
         }
@@ -304,7 +304,7 @@ impl StreamScanner {
         }
         match self.clip(piece) {
             None => {}
-            Some(Clipped::TooLong { textured: true }) => return self.report_long_line(found),
+            Some(SkipReason::TooLong { textured: true }) => return self.report_long_line(found),
             Some(_) => return,
         }
         let piece: Cow<'_, [u8]> = ansi::strip(piece);

@@ -168,7 +168,7 @@ reader!(MetricFileReader, EventFileReader, StreamScanner);
 
 /// A file with the reader of its kind.
 #[derive(Debug)]
-struct Followed<R> {
+struct FollowedFile<R> {
     tail: FileTail,
     reader: R,
     fresh: fn(&CollectSpec) -> R,
@@ -176,7 +176,7 @@ struct Followed<R> {
     failing: bool,
 }
 
-impl<R: Reader> Followed<R> {
+impl<R: Reader> FollowedFile<R> {
     fn new(path: PathBuf, spec: &CollectSpec, fresh: fn(&CollectSpec) -> R) -> Self {
         Self { tail: FileTail::new(path), reader: fresh(spec), fresh, failing: false }
     }
@@ -222,10 +222,10 @@ pub struct FileSpec {
 #[derive(Debug)]
 pub struct FileCollectors {
     spec: CollectSpec,
-    metric_file: Option<Followed<MetricFileReader>>,
-    line_files: Vec<Followed<StreamScanner>>,
+    metric_file: Option<FollowedFile<MetricFileReader>>,
+    line_files: Vec<FollowedFile<StreamScanner>>,
     event_dirs: Vec<PathBuf>,
-    event_files: BTreeMap<PathBuf, Followed<EventFileReader>>,
+    event_files: BTreeMap<PathBuf, FollowedFile<EventFileReader>>,
     /// Event files that are skipped.
     skipped: BTreeSet<PathBuf>,
     tags: Tags,
@@ -241,8 +241,8 @@ impl FileCollectors {
         Self {
             metric_file: files
                 .metric_file
-                .map(|path| Followed::new(path, spec, |_| MetricFileReader::new())),
-            line_files: line_files.map(|path| Followed::new(path, spec, fresh_lines)).collect(),
+                .map(|path| FollowedFile::new(path, spec, |_| MetricFileReader::new())),
+            line_files: line_files.map(|path| FollowedFile::new(path, spec, fresh_lines)).collect(),
             event_dirs: files.event_dirs,
             event_files: BTreeMap::new(),
             skipped: BTreeSet::new(),
@@ -345,8 +345,8 @@ impl FileCollectors {
         }
     }
 
-    fn follow_events(&mut self, path: PathBuf) -> &mut Followed<EventFileReader> {
-        let followed = Followed::new(path.clone(), &self.spec, |_| EventFileReader::new());
+    fn follow_events(&mut self, path: PathBuf) -> &mut FollowedFile<EventFileReader> {
+        let followed = FollowedFile::new(path.clone(), &self.spec, |_| EventFileReader::new());
         self.event_files.entry(path).or_insert(followed)
     }
 

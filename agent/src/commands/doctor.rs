@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli::{DoctorArgs, AGENT_FAULT, ManagerArgs, Output};
+use crate::cli::{AGENT_FAULT, DoctorArgs, ManagerArgs, Output};
 use crate::commands::tools::print;
 use crate::util::errors::chain;
 

@@ -26,7 +26,7 @@ mod job;
 mod lock;
 
 /// The argument that selects this part of the program.
-pub const WORD: &str = "machine";
+pub const MACHINE_SUBCOMMAND: &str = "machine";
 /// The next argument, with which the helper executes an agent.
 const DETACHED: &str = "detached";
 /// The maximum length of a message in bytes, including its newline.

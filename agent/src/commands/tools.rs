@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use trial_protocol::{VERSION_NEWEST, VERSION_OLDEST};
 
-use crate::cli::{Cli, AGENT_FAULT, Output};
+use crate::cli::{AGENT_FAULT, Cli, Output};
 
 /// Copies this program into `dir` and prints the path of the copy.
 pub fn install(dir: &Path) -> ExitCode {

@@ -95,7 +95,7 @@ impl BatchDelivery {
                 Some(sent) => sent,
                 None => tokio::select! {
                     sent = self.session.send(&batch) => sent,
-                    () = self.deadline.passed_after_end() => {
+                    () = self.deadline.wait_until_passed_after_end() => {
                         let posted = self.session.take_posted();
                         return posted.map_or(BatchOutcome::OutOfTime, BatchOutcome::Through);
                     }

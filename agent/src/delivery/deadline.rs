@@ -50,12 +50,12 @@ impl Deadline {
             () = tokio::time::sleep(pause) => true,
             // The trial has just ended. Little time is left, so the next attempt is made at once.
             changed = ended.changed(), if !over => changed.is_ok(),
-            () = self.passed(), if over => false,
+            () = self.wait_until_passed(), if over => false,
         }
     }
 
     /// Waits until delivery must end. The time starts with the first call after the trial's end.
-    pub(super) async fn passed(&self) {
+    pub(super) async fn wait_until_passed(&self) {
         let at = *self.at.get_or_init(|| Instant::now() + self.flush);
         let mut give_up = self.give_up.clone();
         let abandoned = async {
@@ -66,7 +66,8 @@ impl Deadline {
         };
         let over = async {
             tokio::time::sleep_until(at).await;
-            while self.would_lose() && Instant::now() < at + FINAL_DELIVERY_TIMEOUT {
+            while self.has_reports_only_in_memory() && Instant::now() < at + FINAL_DELIVERY_TIMEOUT
+            {
                 tokio::time::sleep(BACKOFF_AT_END).await;
             }
         };
@@ -77,15 +78,15 @@ impl Deadline {
     }
 
     /// Waits for the trial's end, and then until delivery has to end.
-    pub(super) async fn passed_after_end(&self) {
+    pub(super) async fn wait_until_passed_after_end(&self) {
         let mut ended = self.ended.clone();
         // A closed channel counts as the trial's end.
         drop(ended.wait_for(|ended| *ended).await);
-        self.passed().await;
+        self.wait_until_passed().await;
     }
 
     /// Returns whether some reports are only in memory while the manager is busy and may accept them later.
-    fn would_lose(&self) -> bool {
+    fn has_reports_only_in_memory(&self) -> bool {
         self.session.is_busy() && self.spool.is_in_memory()
     }
 }

@@ -10,7 +10,7 @@ use super::batch::{Batch, BatchDelivery, BatchOutcome};
 use super::deadline::Deadline;
 use super::long_poll::{LongPoll, LongPollOutcome};
 use super::manager_session::ManagerSession;
-use super::older::deliver_older;
+use super::older::deliver_earlier_attempt;
 use super::{BACKOFF_AT_END, Error, FACTS_BYTES};
 use crate::spool::{Cursor, Dialect, Record, Spool};
 
@@ -63,12 +63,12 @@ impl<'a> LaneDelivery<'a> {
     pub(super) async fn run(mut self) {
         for attempt in self.spool.older_attempts() {
             if let Some(files) = self.spool.older_lane(attempt, self.lane) {
-                deliver_older(self.batches, attempt, files).await;
+                deliver_earlier_attempt(self.batches, attempt, files).await;
             }
         }
         if self.lane == Lane::Facts {
             self.older_facts_done.send_replace(true);
-        } else if !self.bulk_is_taken().await {
+        } else if !self.wait_until_bulk_accepted().await {
             return;
         }
         let mut last_sent = Instant::now();
@@ -116,7 +116,7 @@ impl<'a> LaneDelivery<'a> {
             biased;
             () = self.spool.readable(lane) => {
                 if lane == Lane::Bulk && !over {
-                    linger(&mut self.ended).await;
+                    wait_for_more_reports(&mut self.ended).await;
                 }
                 self.spool.peek(lane, max_bytes).await
             }
@@ -129,7 +129,7 @@ impl<'a> LaneDelivery<'a> {
                 // Without a sender, the trial's end would never be noticed.
                 return if changed.is_ok() { LaneStep::Again } else { LaneStep::Over };
             }
-            () = self.deadline.passed(), if over => return LaneStep::Over,
+            () = self.deadline.wait_until_passed(), if over => return LaneStep::Over,
         };
         if records.is_empty() && self.spool.pending_in(lane) > 0 {
             // The disk could not return its records.
@@ -176,7 +176,7 @@ impl<'a> LaneDelivery<'a> {
     /// has ended and the manager does not accept them.
     ///
     /// Also waits for the facts of earlier attempts, because the manager orders attempts by their first report.
-    async fn bulk_is_taken(&self) -> bool {
+    async fn wait_until_bulk_accepted(&self) -> bool {
         let mut offer = self.session.subscribe_offer();
         let mut older_facts_done = self.older_facts_done.subscribe();
         let mut ended = self.deadline.trial_ended();
@@ -203,13 +203,13 @@ impl<'a> LaneDelivery<'a> {
         };
         tokio::select! {
             taken = taken => taken,
-            () = self.deadline.passed_after_end() => false,
+            () = self.deadline.wait_until_passed_after_end() => false,
         }
     }
 }
 
 /// Waits [`BULK_LINGER`] for more reports. Returns at once if the trial has ended.
-async fn linger(ended: &mut watch::Receiver<bool>) {
+async fn wait_for_more_reports(ended: &mut watch::Receiver<bool>) {
     tokio::select! {
         () = sleep(BULK_LINGER) => {}
         // The loop reads the current value again.

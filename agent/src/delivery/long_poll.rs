@@ -121,7 +121,7 @@ impl LongPoll {
         let records = batch.records;
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = self.deadline.passed_after_end() => {
+            () = self.deadline.wait_until_passed_after_end() => {
                 return Some(LongPollOutcome { records, answer: None });
             }
         };

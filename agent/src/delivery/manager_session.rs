@@ -66,7 +66,7 @@ struct SessionState {
 }
 
 /// The parts of one request except its body.
-struct Contact {
+struct RequestContext {
     client: Client,
     base: String,
     token: Option<String>,
@@ -152,14 +152,14 @@ impl ManagerSession {
         state.token.refresh();
     }
 
-    fn contact(&self) -> Result<Contact, Error> {
+    fn request_context(&self) -> Result<RequestContext, Error> {
         let mut state = self.lock();
         let (client, base) = match self.local(&mut state)? {
             Some(client) => (client, LOCAL_BASE.to_owned()),
             None => (state.clients.get()?, self.base(&mut state)?),
         };
         let token = state.token.get().map(str::to_owned);
-        Ok(Contact { client, base, token, obeyed: state.obeyed.clone() })
+        Ok(RequestContext { client, base, token, obeyed: state.obeyed.clone() })
     }
 
     /// Returns the client of a manager on this machine, if its socket exists or existed during this session.
@@ -188,7 +188,7 @@ impl ManagerSession {
         if self.sender.dialect == Dialect::Nni {
             return self.post_lines(&batch.records).await;
         }
-        let Contact { client, base, token, obeyed } = self.contact()?;
+        let RequestContext { client, base, token, obeyed } = self.request_context()?;
         let ack = loop {
             let body = self.body(batch.attempt, batch, &obeyed);
             let compress = self.may_compress() && compression::is_worthwhile(&base, body.len());
@@ -219,7 +219,7 @@ impl ManagerSession {
         attempt: &AttemptId,
         longest: Duration,
     ) -> Result<(BodySender, impl Future<Output = Result<ReportAck, Error>> + use<>), Error> {
-        let Contact { client, base, token, .. } = self.contact()?;
+        let RequestContext { client, base, token, .. } = self.request_context()?;
         let (fill, body) = native::deferred_body();
         let attempt = attempt.clone();
         let answer = async move {

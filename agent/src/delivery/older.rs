@@ -10,7 +10,7 @@ use super::batch::{Batch, BatchDelivery, BatchOutcome};
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
 /// Delivers one lane of an earlier process. Returns the number of undelivered reports.
-pub(super) async fn deliver_older(
+pub(super) async fn deliver_earlier_attempt(
     batches: &BatchDelivery,
     attempt: &AttemptId,
     mut files: LaneFiles,
@@ -31,7 +31,7 @@ pub(super) async fn deliver_older(
             }
         };
         // No report is left, but the manager may have lost reports that it had acknowledged.
-        if records.is_empty() && (confirmed || !facts || !files.is_anything_there()) {
+        if records.is_empty() && (confirmed || !facts || !files.has_segments()) {
             drop(blocking(files, LaneFiles::remove_segments).await);
             return 0;
         }

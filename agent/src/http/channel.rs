@@ -22,7 +22,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::collect::Finding;
-use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, is_true, serve};
+use crate::http::server::{
+    Handler, Head, Limits, Method, Response, ResponseFuture, is_true, serve,
+};
 use command::Command;
 
 /// The variable from which the SDK reads the channel's URL.
@@ -128,26 +130,26 @@ fn random_path() -> Result<String, Error> {
 }
 
 impl Handler for ChannelState {
-    fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a> {
+    fn respond<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> ResponseFuture<'a> {
         Box::pin(async move {
             if head.target != self.path {
-                return Answer::empty("404 Not Found");
+                return Response::empty("404 Not Found");
             }
             match head.method {
                 Method::Put => put(body, self).await,
                 Method::Get => poll(self).await,
-                Method::Other => Answer::empty("405 Method Not Allowed"),
+                Method::Other => Response::empty("405 Method Not Allowed"),
             }
         })
     }
 }
 
-async fn put(body: &[u8], shared: &ChannelState) -> Answer {
+async fn put(body: &[u8], shared: &ChannelState) -> Response {
     let finding = match command::read(body) {
         Command::RequestParameter => {
             shared.requested.fetch_add(1, Ordering::Relaxed);
             shared.request.notify_one();
-            return Answer::empty("200 OK");
+            return Response::empty("200 OK");
         }
         Command::CollectedMetric(finding) => finding,
     };
@@ -156,12 +158,12 @@ async fn put(body: &[u8], shared: &ChannelState) -> Answer {
         Finding::Unreadable { .. } => "400 Bad Request",
     };
     match shared.found.send(finding).await {
-        Ok(()) => Answer::empty(status),
-        Err(_) => Answer::empty("410 Gone"),
+        Ok(()) => Response::empty(status),
+        Err(_) => Response::empty("410 Gone"),
     }
 }
 
-async fn poll(shared: &ChannelState) -> Answer {
+async fn poll(shared: &ChannelState) -> Response {
     let mut ended = shared.ended.clone();
     let wait = async {
         loop {
@@ -177,9 +179,9 @@ async fn poll(shared: &ChannelState) -> Answer {
     };
     tokio::select! {
         biased; // A requested parameter is returned even at the end.
-        () = wait => Answer { body: shared.parameters.clone(), ..Answer::empty("200 OK") },
-        () = is_true(&mut ended) => Answer::empty("410 Gone"),
-        () = tokio::time::sleep(POLL_INTERVAL) => Answer::empty("408 Request Timeout"),
+        () = wait => Response { body: shared.parameters.clone(), ..Response::empty("200 OK") },
+        () = is_true(&mut ended) => Response::empty("410 Gone"),
+        () = tokio::time::sleep(POLL_INTERVAL) => Response::empty("408 Request Timeout"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A small HTTP server for the SDK's channel and for `--listen`.
 //!
 //! It limits heads, bodies, connections and, on request, the time of clients. Connections are tasks that [`serve`] owns
-//! and ends. A [`Handler`] produces the answers.
+//! and ends. A [`Handler`] produces the responses.
 
 mod head;
 
@@ -20,12 +20,12 @@ use tokio::task::JoinSet;
 
 use head::{Refusal, parse_head};
 
-/// The time that clients still waiting at the end have to receive their answers.
+/// The time that clients still waiting at the end have to receive their responses.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// An answer to a request.
+/// A response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// The status code and its phrase.
     pub status: &'static str,
     /// The media type of the body.
@@ -34,20 +34,20 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Answer {
-    /// Returns an answer without a body.
+impl Response {
+    /// Returns a response without a body.
     pub fn empty(status: &'static str) -> Self {
         Self { status, kind: "application/json", body: String::new() }
     }
 }
 
-/// A future that produces an answer.
-pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+/// A future that produces a response.
+pub type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
 /// The part of a server that answers requests.
 pub trait Handler: Send + Sync {
     /// Answers one request.
-    fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a>;
+    fn respond<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> ResponseFuture<'a>;
 }
 
 /// The limits for clients.
@@ -62,7 +62,7 @@ pub struct Limits {
     pub client_timeout: Option<Duration>,
 }
 
-/// Serves until `ended` is true or its sender is dropped. Then waits briefly for answers in progress.
+/// Serves until `ended` is true or its sender is dropped. Then waits briefly for responses in progress.
 pub async fn serve(
     listener: TcpListener,
     limits: Limits,
@@ -94,8 +94,8 @@ pub async fn serve(
     }
     // Handlers observe `ended` themselves, and silent clients are not waited for. Dead processes have closed their
     // connections, so this takes time only if a client is still running.
-    let answers = async { while connections.join_next().await.is_some() {} };
-    drop(tokio::time::timeout(LAST_ANSWERS, answers).await);
+    let responses = async { while connections.join_next().await.is_some() {} };
+    drop(tokio::time::timeout(LAST_ANSWERS, responses).await);
 }
 
 /// Waits until `ended` is true, or can no longer become true.
@@ -112,14 +112,14 @@ async fn converse(mut stream: TcpStream, limits: Limits, handler: &dyn Handler) 
         let head = match within(limits.client_timeout, read).await? {
             Some(Ok(head)) => head,
             Some(Err(status)) => {
-                let write = write_answer(&mut stream, Answer::empty(status), false);
+                let write = write_response(&mut stream, Response::empty(status), false);
                 return within(limits.client_timeout, write).await;
             }
             None => return Ok(()),
         };
-        let answer = handler.answer(&head, &buffer[..head.length]).await;
+        let response = handler.respond(&head, &buffer[..head.length]).await;
         buffer.drain(..head.length);
-        let write = write_answer(&mut stream, answer, head.keeps_alive);
+        let write = write_response(&mut stream, response, head.keeps_alive);
         within(limits.client_timeout, write).await?;
         if !head.keeps_alive {
             return Ok(());
@@ -169,8 +169,12 @@ async fn read_request(
     Ok(Some(Ok(head)))
 }
 
-async fn write_answer(stream: &mut TcpStream, answer: Answer, keeps_alive: bool) -> io::Result<()> {
-    let Answer { status, kind, body } = answer;
+async fn write_response(
+    stream: &mut TcpStream,
+    response: Response,
+    keeps_alive: bool,
+) -> io::Result<()> {
+    let Response { status, kind, body } = response;
     let length = body.len();
     let connection = if keeps_alive { "keep-alive" } else { "close" };
     let text = format!(
@@ -187,8 +191,8 @@ mod tests {
     struct Echo;
 
     impl Handler for Echo {
-        fn answer<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> Answering<'a> {
-            Box::pin(async { Answer { body: head.target.clone(), ..Answer::empty("200 OK") } })
+        fn respond<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> ResponseFuture<'a> {
+            Box::pin(async { Response { body: head.target.clone(), ..Response::empty("200 OK") } })
         }
     }
 

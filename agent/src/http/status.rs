@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::http::prometheus::KIND;
-use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, serve};
+use crate::http::server::{Handler, Head, Limits, Method, Response, ResponseFuture, serve};
 
 /// A request for the text of `/metrics`.
 pub type StatusRequest = oneshot::Sender<String>;
@@ -50,33 +50,33 @@ pub async fn listen(
 }
 
 impl Handler for StatusServer {
-    fn answer<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> Answering<'a> {
+    fn respond<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> ResponseFuture<'a> {
         Box::pin(async move {
             let path = head.target.split('?').next().unwrap_or_default();
             match (head.method, path) {
                 (Method::Get, "/metrics" | "/healthz") => {}
                 (Method::Put | Method::Other, "/metrics" | "/healthz") => {
-                    return Answer::empty("405 Method Not Allowed");
+                    return Response::empty("405 Method Not Allowed");
                 }
                 (Method::Get | Method::Put | Method::Other, _) => {
-                    return Answer::empty("404 Not Found");
+                    return Response::empty("404 Not Found");
                 }
             }
             let (sender, page) = oneshot::channel();
-            let answer = async {
+            let response = async {
                 self.requests.send(sender).await.ok()?;
                 page.await.ok()
             };
-            match tokio::time::timeout(CLIENT_TIMEOUT, answer).await {
+            match tokio::time::timeout(CLIENT_TIMEOUT, response).await {
                 Ok(Some(page)) => {
                     let (kind, body) = match path {
                         "/metrics" => (KIND, page),
                         _ => ("text/plain", "ok\n".to_owned()),
                     };
-                    Answer { status: "200 OK", kind, body }
+                    Response { status: "200 OK", kind, body }
                 }
                 // The trial has ended, or the supervising task hangs.
-                Ok(None) | Err(_) => Answer::empty("503 Service Unavailable"),
+                Ok(None) | Err(_) => Response::empty("503 Service Unavailable"),
             }
         })
     }

@@ -10,21 +10,21 @@ use tokio::sync::mpsc;
 use trial_protocol::GpuSample;
 
 use crate::observe::sample::amd;
-use crate::observe::sample::gpu::{Board, BoardEvent, GpuAllotment};
+use crate::observe::sample::gpu::{GpuAllotment, GpuTable, GpuTableEvent};
 use crate::output::PumpEvent;
 
 /// The cards and their last readings.
 #[derive(Debug)]
-pub(super) struct Cards {
+pub(super) struct AmdGpus {
     root: PathBuf,
     /// Requests a reading from the thread. `None`: there is no thread, because no card was found yet.
     request: Option<blocking::SyncSender<()>>,
     events: mpsc::Sender<PumpEvent>,
     /// The last readings.
-    pub(super) board: Board,
+    pub(super) table: GpuTable,
 }
 
-impl Cards {
+impl AmdGpus {
     /// Creates a reader of the cards under `root`, which is `/` except in tests. It reads nothing yet.
     pub(super) fn new(
         root: &Path,
@@ -32,7 +32,7 @@ impl Cards {
         own: GpuAllotment,
         events: mpsc::Sender<PumpEvent>,
     ) -> Self {
-        Self { root: root.to_owned(), request: None, events, board: Board::new(interval, own) }
+        Self { root: root.to_owned(), request: None, events, table: GpuTable::new(interval, own) }
     }
 
     /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::Cards`].
@@ -63,8 +63,12 @@ impl Cards {
     }
 
     /// Processes a reading.
-    pub(super) fn add_reading(&mut self, cards: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
-        self.board.add_round(cards, now)
+    pub(super) fn add_reading(
+        &mut self,
+        cards: Vec<GpuSample>,
+        now: Duration,
+    ) -> Vec<GpuTableEvent> {
+        self.table.add_round(cards, now)
     }
 }
 
@@ -96,31 +100,31 @@ mod tests {
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
         let (events, mut received) = mpsc::channel(8);
-        let mut cards = Cards::new(root.path(), INTERVAL, GpuAllotment::default(), events);
+        let mut cards = AmdGpus::new(root.path(), INTERVAL, GpuAllotment::default(), events);
         for _ in 0..5 {
             cards.request_reading();
         }
         assert!(received.try_recv().is_err());
-        assert_eq!(cards.board.current(Duration::ZERO), []);
+        assert_eq!(cards.table.current(Duration::ZERO), []);
 
         fs::write(&busy, "87\n").unwrap();
         let read = sent_cards(&mut received);
         assert_eq!(read[0].utilization_percent, Some(87.0));
         assert_eq!(cards.add_reading(read.clone(), INTERVAL).len(), 1);
-        assert_eq!(cards.board.current(INTERVAL), read);
+        assert_eq!(cards.table.current(INTERVAL), read);
         // An old reading is not current, but it is still the last one.
-        assert_eq!(cards.board.current(INTERVAL * 20), []);
-        assert_eq!(cards.board.last(), read);
+        assert_eq!(cards.table.current(INTERVAL * 20), []);
+        assert_eq!(cards.table.last(), read);
         let lost = cards.add_reading(Vec::new(), INTERVAL * 2);
-        assert!(lost.contains(&BoardEvent::Lost("a1".to_owned())), "{lost:?}");
-        assert_eq!(cards.board.lost(), ["a1"]);
+        assert!(lost.contains(&GpuTableEvent::Lost("a1".to_owned())), "{lost:?}");
+        assert_eq!(cards.table.lost(), ["a1"]);
     }
 
     #[test]
     fn without_a_card_there_is_no_thread() {
         let root = tempfile::tempdir().unwrap();
         let mut cards =
-            Cards::new(root.path(), INTERVAL, GpuAllotment::default(), mpsc::channel(1).0);
+            AmdGpus::new(root.path(), INTERVAL, GpuAllotment::default(), mpsc::channel(1).0);
         cards.request_reading();
         assert!(cards.request.is_none());
     }

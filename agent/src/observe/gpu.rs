@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::observe::sample::gpu::{
-    Board, BoardEvent, GpuAllotment, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
+    GpuAllotment, GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row,
+    parse_row,
 };
 use crate::output::PumpEvent;
 use crate::trial::reap::{ChildRole, Reaper};
@@ -24,7 +25,7 @@ pub(super) struct Gpus {
     interval: Duration,
     probe: Probe,
     /// The last readings.
-    pub(super) board: Board,
+    pub(super) table: GpuTable,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
     events: mpsc::Sender<PumpEvent>,
@@ -38,8 +39,8 @@ impl Gpus {
         reaper: Reaper,
         events: mpsc::Sender<PumpEvent>,
     ) -> Self {
-        let (probe, board) = (Probe::new(interval), Board::new(interval, own));
-        Self { program, interval, probe, board, running: None, reaper, events }
+        let (probe, table) = (Probe::new(interval), GpuTable::new(interval, own));
+        Self { program, interval, probe, table, running: None, reaper, events }
     }
 
     /// Starts, kills or abandons the probe process as needed.
@@ -56,7 +57,7 @@ impl Gpus {
             ProbeAction::Start => {
                 let event = self.start(program);
                 if event == ProbeEvent::Started {
-                    self.board.probe_started();
+                    self.table.probe_started();
                 }
                 self.probe.step(event, now);
             }
@@ -87,12 +88,12 @@ impl Gpus {
     }
 
     /// Processes a line of the probe's output.
-    pub(super) fn add_row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
+    pub(super) fn add_row(&mut self, line: &str, now: Duration) -> Vec<GpuTableEvent> {
         let row = parse_row(line);
         if matches!(row, Row::Reading(_)) {
             self.probe.step(ProbeEvent::Reading, now);
         }
-        self.board.add_row(row, now)
+        self.table.add_row(row, now)
     }
 
     /// Kills the process, if it is running.
@@ -137,14 +138,14 @@ mod tests {
                 Duration::from_secs(second),
             );
         }
-        let last = gpus.board.last();
+        let last = gpus.table.last();
         assert_eq!(last.len(), 1);
         #[rustfmt::skip]
         let table = [(10, true), (40, true), (41, false), (900, false)];
         for (second, current) in table {
             let expected = if current { &last[..] } else { &[] };
-            assert_eq!(gpus.board.current(Duration::from_secs(second)), expected, "at {second} s");
+            assert_eq!(gpus.table.current(Duration::from_secs(second)), expected, "at {second} s");
         }
-        assert_eq!(gpus.board.last(), last, "the verdict contains the reading");
+        assert_eq!(gpus.table.last(), last, "the verdict contains the reading");
     }
 }

@@ -31,11 +31,18 @@ pub struct RendezvousSpec {
 }
 
 /// Waits until all pods have reported, and returns their addresses.
-pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Member>, Error> {
-    const WHAT: &str = "meet the other pods of the trial";
+pub async fn wait_for_peers(
+    manager: &Manager,
+    meeting: &RendezvousSpec,
+) -> Result<Vec<Member>, Error> {
+    const FETCH_ACTION: &str = "meet the other pods of the trial";
     let address = match meeting.address {
         Some(address) => address,
-        None => manager.retry_request(WHAT, async |client| own_address(&client.base).await).await?,
+        None => {
+            manager
+                .retry_request(FETCH_ACTION, async |client| own_address(&client.base).await)
+                .await?
+        }
     };
     let Task { role, index } = meeting.own.clone();
     let port = peers::port(&meeting.roles, &role).unwrap_or_default();
@@ -45,8 +52,9 @@ pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Mem
     let pod =
         RendezvousRequest { attempt, roles, role, index, address, port, wait_ms, incarnation };
     loop {
-        let reply =
-            manager.retry_request(WHAT, async |client| client.rendezvous(&pod).await).await?;
+        let reply = manager
+            .retry_request(FETCH_ACTION, async |client| client.rendezvous(&pod).await)
+            .await?;
         if reply.missing.is_empty() {
             return Ok(reply.members);
         }

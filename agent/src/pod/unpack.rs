@@ -226,7 +226,7 @@ fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
     for (name, target) in links {
         let above = name.parent().unwrap_or(Path::new(""));
         let is_below_link = above.ancestors().any(|folder| targets.contains_key(folder));
-        if is_below_link || !stays(above, target, &targets) {
+        if is_below_link || !resolves_inside(above, target, &targets) {
             return Err(Error::LeadsOut { name: name.clone() });
         }
     }
@@ -235,7 +235,7 @@ fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
 
 /// PURE: returns whether `target`, relative to the folder `from`, is in the directory after every link in it is
 /// followed.
-fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
+fn resolves_inside(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
     let mut at = from.to_owned();
     let mut ahead: Vec<Component<'_>> = target.components().rev().collect();
     let mut followed = 1;

@@ -15,7 +15,7 @@ const FINDINGS_QUEUE: usize = 64;
 pub(super) struct SdkChannel(Option<Channel>);
 
 /// The served channel.
-pub(super) struct Served {
+pub(super) struct RunningChannel {
     pub(super) findings: mpsc::Receiver<Finding>,
     pub(super) shutdown: ChannelShutdown,
 }
@@ -53,14 +53,14 @@ impl SdkChannel {
     }
 
     /// Serves the channel. A trial that requests its parameters gets `record`.
-    pub(super) fn serve(self, record: String) -> Served {
+    pub(super) fn serve(self, record: String) -> RunningChannel {
         let (found, findings) = mpsc::channel(FINDINGS_QUEUE);
         let (ended, watch_end) = watch::channel(false);
         // A task of its own, so that a panic in it does not end the agent. It ends with the runtime at the latest.
         let task = self.0.map(|channel| {
             tokio::spawn(async move { channel.serve(&record, found, watch_end).await })
         });
-        Served { findings, shutdown: ChannelShutdown { ended, _task: task } }
+        RunningChannel { findings, shutdown: ChannelShutdown { ended, _task: task } }
     }
 }
 

@@ -13,10 +13,10 @@ use crate::trial::signals::BlockedSignals;
 /// The maximum running time of a silent trial on the fast path, and the time for which the agent leaves the processor
 /// to it.
 const LONGEST_FAST_RUN: Duration = Duration::from_millis(20);
-const HEAD_START: Duration = Duration::from_millis(1);
+const FIRST_POLL_DELAY: Duration = Duration::from_millis(1);
 
 /// Waits for the end of a short trial. Returns `None` if the trial prints something, a signal arrives, or
-/// [`LONGEST_FAST_RUN`] is over: the trial must then be supervised. Calls `meanwhile` after [`HEAD_START`].
+/// [`LONGEST_FAST_RUN`] is over: the trial must then be supervised. Calls `meanwhile` after [`FIRST_POLL_DELAY`].
 /// Returns the status only if the trial has exited without a signal, has printed nothing, and has left no process, and
 /// if `nothing_else` returns `true`: the trial left nothing else to read.
 pub(super) fn wait(
@@ -29,7 +29,7 @@ pub(super) fn wait(
 ) -> Option<ExitStatus> {
     // Without a pipe, the agent could not detect the end of the stream.
     let mut open: Vec<&OwnedFd> = outputs.iter().map(Option::as_ref).collect::<Option<_>>()?;
-    let [at_once, brief] = [HEAD_START, LONGEST_FAST_RUN]
+    let [at_once, brief] = [FIRST_POLL_DELAY, LONGEST_FAST_RUN]
         .map(|time| PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
     let mut meanwhile = Some(meanwhile);
     loop {

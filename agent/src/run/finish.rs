@@ -9,7 +9,7 @@ use trial_protocol::ReportBody;
 use super::delivery::DeliveryShutdown;
 use super::{DISK_WAIT, READER_WAIT, STOPPED_READER_WAIT, summary};
 use crate::output::capture::Capture;
-use crate::output::{Outlet, wait_until_passed_on};
+use crate::output::{StreamForwarder, wait_until_passed_on};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
@@ -24,12 +24,12 @@ pub(super) struct Finish {
     pub(super) spool_dir: Option<PathBuf>,
     pub(super) spool: Spool,
     pub(super) capture: Capture,
-    pub(super) outlets: Vec<Outlet>,
+    pub(super) outlets: Vec<StreamForwarder>,
     pub(super) shutdown: DeliveryShutdown,
 }
 
 /// The end of a trial, and the parts that outlive it.
-pub(super) struct Ended {
+pub(super) struct EndedRun {
     pub(super) observed: Observations,
     pub(super) recorder: Recorder,
     pub(super) signals: Signals,
@@ -39,9 +39,9 @@ pub(super) struct Ended {
 
 impl Finish {
     /// Concludes the run, writes and delivers its results, and returns the exit code.
-    pub(super) async fn finish(self, ended: Ended) -> ExitCode {
+    pub(super) async fn finish(self, ended: EndedRun) -> ExitCode {
         let Self { settings, dir, spool_dir, spool, capture, outlets, shutdown } = self;
-        let Ended { observed, recorder, mut signals, stop_signalled } = ended;
+        let EndedRun { observed, recorder, mut signals, stop_signalled } = ended;
         let verdict = conclude(&observed);
         let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
         disarm(code);
@@ -79,7 +79,7 @@ impl Finish {
 
 /// Waits until the reader of the trial's output has read all of it, as it could without the agent. The wait is limited,
 /// and shorter if a stop is requested.
-async fn wait_for_readers(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
+async fn wait_for_readers(outlets: &[StreamForwarder], signals: &mut Signals, hurried: bool) {
     let hurry = async {
         if !hurried {
             signals.wait_for_stop_signal().await;
@@ -92,6 +92,6 @@ async fn wait_for_readers(outlets: &[Outlet], signals: &mut Signals, hurried: bo
         () = hurry => {}
         () = sleep(READER_WAIT) => {}
     }
-    let pending: usize = outlets.iter().map(Outlet::pending_bytes).sum();
+    let pending: usize = outlets.iter().map(StreamForwarder::pending_bytes).sum();
     tracing::warn!("{pending} bytes of output were not read by the receiver");
 }

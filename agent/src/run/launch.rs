@@ -12,15 +12,15 @@ use tokio::sync::oneshot;
 use crate::cli::ExitCodeMap;
 use crate::run::settings::Settings;
 use crate::spool::Claim;
-use crate::trial::reexec::{self, ReexecState, LiveState};
 use crate::trial::reap::Reaper;
+use crate::trial::reexec::{self, LiveState, ReexecState};
 use crate::trial::{self, Plan, Trial};
 
 /// A started trial, and the receiver of its exit status.
 pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
 
 /// The result of the start, and the trial's output.
-pub(super) struct Launched {
+pub(super) struct LaunchResult {
     pub(super) started: Result<StartedTrial, trial::Error>,
     /// The trial's standard output and error. `None`: the trial writes to the agent's.
     pub(super) outputs: [Option<OwnedFd>; 2],
@@ -28,7 +28,7 @@ pub(super) struct Launched {
 
 /// A reason not to start the trial.
 #[derive(Debug)]
-pub(super) enum Obstacle {
+pub(super) enum StartFailure {
     /// A part that the trial needs is missing.
     Unready(String),
     /// This signal requested a stop before the start.
@@ -46,14 +46,14 @@ pub(super) struct FaultContext<'a> {
 pub(super) fn launch(
     settings: &Settings,
     plan: &Plan,
-    obstacle: Option<Obstacle>,
+    obstacle: Option<StartFailure>,
     context: &FaultContext<'_>,
     reaper: &Reaper,
-) -> Launched {
+) -> LaunchResult {
     let [(stdout, to_stdout), (stderr, to_stderr)] = [output(), output()];
     let started = match obstacle {
-        Some(Obstacle::Unready(why)) => Err(trial::Error::Unready { why }),
-        Some(Obstacle::Stopped(signal)) => Err(trial::Error::Stopped { signal }),
+        Some(StartFailure::Unready(why)) => Err(trial::Error::Unready { why }),
+        Some(StartFailure::Stopped(signal)) => Err(trial::Error::Stopped { signal }),
         None => trial::start(plan, to_stdout, to_stderr, reaper),
     };
     let outputs = [stdout, stderr];
@@ -74,7 +74,7 @@ pub(super) fn launch(
         };
         reexec::arm(&state, context.claim.and_then(Claim::descriptor));
     }
-    Launched { started, outputs }
+    LaunchResult { started, outputs }
 }
 
 /// Returns a pipe, the agent's end first, or `None` twice if the system has none.

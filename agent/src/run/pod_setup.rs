@@ -10,11 +10,11 @@ use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
 use trial_protocol::Member;
 
-use super::launch::Obstacle;
+use super::launch::StartFailure;
 use super::{LazyRuntime, new_runtime};
 use crate::pod::fetch::{self, Manager};
 use crate::pod::peers;
-use crate::pod::rendezvous::meet;
+use crate::pod::rendezvous::wait_for_peers;
 use crate::run::settings::{Pod, Settings};
 use crate::trial::signals::{ReceivedSignal, Signals};
 use crate::util::errors::chain;
@@ -24,7 +24,7 @@ pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
     session: Option<SetupSession<'a>>,
     /// The reason why the trial cannot start.
-    obstacle: Option<Obstacle>,
+    obstacle: Option<StartFailure>,
 }
 
 struct SetupSession<'a> {
@@ -52,7 +52,9 @@ impl<'a> PodSetup<'a> {
         };
         match open() {
             Ok(session) => Self { settings, session: Some(session), obstacle: None },
-            Err(why) => Self { settings, session: None, obstacle: Some(Obstacle::Unready(why)) },
+            Err(why) => {
+                Self { settings, session: None, obstacle: Some(StartFailure::Unready(why)) }
+            }
         }
     }
 
@@ -71,7 +73,7 @@ impl<'a> PodSetup<'a> {
         let into = code_dir(pod, dir).filter(|_| pod.fetch_code || pod.code_archive.is_some());
         if (pod.fetch_code || pod.code_archive.is_some()) && into.is_none() {
             let why = "no directory for the code; set --code-dir".to_owned();
-            self.obstacle.get_or_insert(Obstacle::Unready(why));
+            self.obstacle.get_or_insert(StartFailure::Unready(why));
         }
         let unpacked = into.as_deref().zip(pod.code_archive.as_deref()).map(|(into, archive)| {
             fetch::open_archive(archive)
@@ -82,7 +84,7 @@ impl<'a> PodSetup<'a> {
         if let Some(Err(error)) = unpacked
             && !pod.fetch_code
         {
-            self.obstacle.get_or_insert(Obstacle::Unready(chain(&error)));
+            self.obstacle.get_or_insert(StartFailure::Unready(chain(&error)));
         }
         let fetched = into.as_deref().filter(|_| pod.fetch_code && !is_unpacked);
         let rendezvous = pod.rendezvous.as_ref();
@@ -95,7 +97,7 @@ impl<'a> PodSetup<'a> {
             };
             let members = async {
                 match rendezvous {
-                    Some(rendezvous) => meet(manager, rendezvous).await.map(Some),
+                    Some(rendezvous) => wait_for_peers(manager, rendezvous).await.map(Some),
                     None => Ok(None),
                 }
             };
@@ -106,7 +108,9 @@ impl<'a> PodSetup<'a> {
             // another.
             let absolute = std::path::absolute(&into)
                 .map_err(|source| fetch::Error::Write { path: into, source });
-            absolute.map_err(|error| self.obstacle = Some(Obstacle::Unready(chain(&error)))).ok()
+            absolute
+                .map_err(|error| self.obstacle = Some(StartFailure::Unready(chain(&error))))
+                .ok()
         });
         (directory, self.variables(members.flatten().as_deref()))
     }
@@ -124,7 +128,7 @@ impl<'a> PodSetup<'a> {
     }
 
     /// Returns the signals for the rest of the run, if they were opened, and the obstacle.
-    pub(super) fn close(self) -> (Option<Signals>, Option<Obstacle>) {
+    pub(super) fn close(self) -> (Option<Signals>, Option<StartFailure>) {
         (self.session.map(|session| session.signals), self.obstacle)
     }
 
@@ -138,8 +142,8 @@ impl<'a> PodSetup<'a> {
         let SetupSession { runtime, manager, signals } = session;
         let done = runtime.block_on(async {
             tokio::select! {
-                done = work(manager) => done.map_err(|error| Obstacle::Unready(chain(&error))),
-                signal = wait_for_stop_signal(signals) => Err(Obstacle::Stopped(signal)),
+                done = work(manager) => done.map_err(|error| StartFailure::Unready(chain(&error))),
+                signal = wait_for_stop_signal(signals) => Err(StartFailure::Stopped(signal)),
             }
         });
         done.map_err(|why| self.obstacle = Some(why)).ok()

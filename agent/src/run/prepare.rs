@@ -9,19 +9,19 @@ use serde_json::Value;
 use trial_protocol::Verdict;
 
 use super::LazyRuntime;
-use super::launch::Obstacle;
+use super::launch::StartFailure;
 use super::pod_setup::PodSetup;
 use crate::cli::RunArgs;
-use crate::cli::legacy::Legacy;
+use crate::cli::legacy::NniKeeperArgs;
 use crate::output::run_dir::{self, DirRequest, PARAMETERS_FILE, RunDir};
 use crate::run::settings::{Settings, Start, is_inline};
 use crate::trial::Plan;
-use crate::trial::environment::{self, Facts};
+use crate::trial::environment::{self, EnvironmentInputs};
 use crate::trial::parameters::Parameters;
 use crate::trial::signals::Signals;
 
 /// Everything that is prepared before the trial starts.
-pub(super) struct Prepared {
+pub(super) struct PreparedRun {
     pub(super) settings: Settings,
     pub(super) plan: Plan,
     /// The parameters as NNI's record.
@@ -38,7 +38,7 @@ pub(super) struct Prepared {
     /// The time of the preparation, in milliseconds since 1970.
     pub(super) since_ms: u64,
     /// The reason for not starting the trial.
-    pub(super) obstacle: Option<Obstacle>,
+    pub(super) obstacle: Option<StartFailure>,
 }
 
 /// The shell with which NNI runs a trial's command.
@@ -55,7 +55,7 @@ pub(super) fn prepare(
     now_ms: i64,
     random: u64,
     runtime: &LazyRuntime,
-) -> Result<Prepared, Box<dyn std::error::Error>> {
+) -> Result<PreparedRun, Box<dyn std::error::Error>> {
     crate::util::faults::inject_at("prepare");
     let variable = |name: &str| std::env::var_os(name);
     for warning in &args.warnings {
@@ -94,7 +94,7 @@ pub(super) fn prepare(
     let plan = plan(args, &settings, &parameters, dir.as_deref(), directory, &peers, run);
     settings.collect.parameters = parameters.numbers();
     let parameter_id = parameters.id();
-    Ok(Prepared {
+    Ok(PreparedRun {
         plan,
         record: parameters.record,
         sys_dir: inherited_sys_dir.or_else(|| dir.clone()),
@@ -126,7 +126,7 @@ fn plan(
             "the parameters {one:?} and {other:?} share one TRIALKEEPER_PARAM_ variable; TRIALKEEPER_PARAMETERS has both"
         );
     }
-    let facts = Facts {
+    let facts = EnvironmentInputs {
         platform: args.platform.as_deref(),
         experiment: args.experiment.as_ref().map(|_| ids.experiment.as_str()),
         trial: args.trial.as_ref().map(|_| ids.trial.as_str()),
@@ -154,7 +154,7 @@ fn plan(
 }
 
 /// Performs the tasks of NNI's keeper before the trial's start.
-fn prepare_legacy(legacy: &Legacy) {
+fn prepare_legacy(legacy: &NniKeeperArgs) {
     if let Some(path) = &legacy.job_id_file
         && let Err(error) = std::fs::write(path, std::process::id().to_string())
     {

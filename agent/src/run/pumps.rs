@@ -11,7 +11,7 @@ use trial_protocol::Stream;
 use crate::collect::LineCutter;
 use crate::output::capture::Capture;
 use crate::output::log_ship::LogShipper;
-use crate::output::{Outlet, Pump, PumpEvent, SharedTail};
+use crate::output::{Pump, PumpEvent, SharedTail, StreamForwarder};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::trial::reexec::reexec;
@@ -34,7 +34,7 @@ pub(super) struct RunningPumps {
     /// The streams that are read.
     pub(super) open: Vec<Stream>,
     /// The outlets of these streams, to drain at the end.
-    pub(super) outlets: Vec<Outlet>,
+    pub(super) outlets: Vec<StreamForwarder>,
     /// The log shippers of these streams, if logs are collected.
     pub(super) shippers: Vec<Arc<LogShipper>>,
 }

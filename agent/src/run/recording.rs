@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::SYNC_EVERY;
 use crate::run::settings::{Identity, Settings};
-use crate::spool::{self, Claim, Opened, Spool};
+use crate::spool::{self, Claim, OpenedSpool, Spool};
 use crate::supervise::recorder::{NniRecorder, Recorder};
 use crate::util::clock::Clock;
 
@@ -29,7 +29,7 @@ pub(super) fn open_spool(
         sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
         now_ms,
     };
-    let Opened { spool, warnings, .. } = Spool::open_claimed(options, claim);
+    let OpenedSpool { spool, warnings, .. } = Spool::open_claimed(options, claim);
     for warning in warnings {
         tracing::warn!("{warning}");
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use trial_protocol::{Directive, ReportBody};
 
-use super::channel::{ChannelShutdown, Served};
+use super::channel::{ChannelShutdown, RunningChannel};
 use super::delivery::Delivery;
-use super::finish::{Ended, Finish};
-use super::launch::{Launched, StartedTrial};
-use super::prepare::Prepared;
+use super::finish::{EndedRun, Finish};
+use super::launch::{LaunchResult, StartedTrial};
+use super::prepare::PreparedRun;
 use super::pumps::{Pumps, RunningPumps};
 use super::recording::{open_spool, recorder};
 use super::{StartedRun, observations_at_end, spool_dir, summary};
@@ -50,15 +50,16 @@ impl Running {
     /// Opens everything that watches the trial.
     pub(super) fn open(run: StartedRun, signals: Signals, clock: Arc<dyn Clock>) -> Self {
         let spool_dir = spool_dir(&run.prepared);
-        let Prepared { mut settings, plan, record, dir, earlier, parameter_id, .. } = run.prepared;
+        let PreparedRun { mut settings, plan, record, dir, earlier, parameter_id, .. } =
+            run.prepared;
         settings.collect.variables = environment::numbers(std::env::vars_os(), &plan.environment);
-        let Launched { started, outputs } = run.launched;
+        let LaunchResult { started, outputs } = run.launched;
         let capture = run.capture;
         let spool = open_spool(&settings, spool_dir.clone(), run.claim, clock.now_ms());
         let pumps = Pumps::new(&settings, &capture, run.events_sender, &spool, &clock);
         let RunningPumps { open, outlets, shippers } = pumps.start_all(outputs, run.tails);
 
-        let Served { findings, shutdown: channel } = run.channel.serve(record);
+        let RunningChannel { findings, shutdown: channel } = run.channel.serve(record);
         let recorder = recorder(&settings, &spool, clock, parameter_id);
         let trial = started.as_ref().ok().map(|(trial, _)| trial);
         recorder.report(ReportBody::Started(summary::started_report(&settings, trial)));
@@ -87,7 +88,7 @@ impl Running {
     }
 
     /// Supervises the trial to its end, if it was started. Returns the end, and the parts for finishing the run.
-    pub(super) async fn supervise(self) -> (Ended, Finish) {
+    pub(super) async fn supervise(self) -> (EndedRun, Finish) {
         let Self { started, parts, channel, finish } = self;
         let settings = &finish.settings;
         let ended = match started {
@@ -114,7 +115,7 @@ impl Running {
                 let end = summary::start_failure(&error);
                 let stop_signalled = matches!(end, TrialEnd::StoppedBefore { .. });
                 let observed = Observations { end, ..watcher.observations() };
-                Ended { observed, recorder, signals: parts.signals, stop_signalled }
+                EndedRun { observed, recorder, signals: parts.signals, stop_signalled }
             }
         };
         channel.shut_down();
@@ -122,7 +123,7 @@ impl Running {
     }
 }
 
-async fn supervised(settings: &Settings, mut supervisor: Supervisor) -> Ended {
+async fn supervised(settings: &Settings, mut supervisor: Supervisor) -> EndedRun {
     let ending = supervise(&mut supervisor).await;
     let Supervisor { intake, signals, .. } = supervisor;
     let (mut recorder, watcher) = intake.into_parts();
@@ -135,5 +136,5 @@ async fn supervised(settings: &Settings, mut supervisor: Supervisor) -> Ended {
             recorder.report(ReportBody::Log(last));
         }
     }
-    Ended { observed, recorder, signals, stop_signalled }
+    EndedRun { observed, recorder, signals, stop_signalled }
 }

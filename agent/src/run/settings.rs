@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 
-use crate::cli::legacy::Legacy;
+use crate::cli::legacy::NniKeeperArgs;
 use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay, WatchArgs};
 use crate::collect::CollectSpec;
 use crate::delivery::ManagerAddress;
@@ -80,7 +80,7 @@ pub struct Settings {
     /// The setup of a pod, and its place among the trial's pods.
     pub pod: Pod,
     /// The options of an NNI manager, if one started the agent.
-    pub legacy: Option<Legacy>,
+    pub legacy: Option<NniKeeperArgs>,
     /// The version of NNI that this agent replaces. `None`: any version with the same messages.
     pub nni_version: Option<String>,
     /// The detail of the log: metrics and summary from 1, the agent's actions from 2.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trial_protocol::{Cause, Started, Verdict};
 
-use crate::cli::{ExitCodeMap, AGENT_FAULT};
+use crate::cli::{AGENT_FAULT, ExitCodeMap};
 use crate::delivery;
 use crate::run::settings::Settings;
 use crate::run::standalone;

@@ -360,7 +360,7 @@ impl Disk {
         bulk.open = None;
         bulk.left.clear();
         bulk.unsynced = false;
-        let room = bulk.files.is_anything_there();
+        let room = bulk.files.has_segments();
         if let Err(error) = bulk.files.remove_segments() {
             warn!("cannot delete the logs in {}: {error}", self.files.dir.display());
             return false;

@@ -342,7 +342,7 @@ impl LaneFiles {
     }
 
     /// Returns whether there is a segment.
-    pub fn is_anything_there(&self) -> bool {
+    pub fn has_segments(&self) -> bool {
         !self.segments.is_empty()
     }
 

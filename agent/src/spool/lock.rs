@@ -11,8 +11,9 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use trial_protocol::AttemptId;
 
-/// The tries to take a held lock, and the pause between two. Programs that check whether an agent runs, such as the manager
-/// and training services, take its lock for an instant. An agent that started in this instant would run without its spool.
+/// The tries to take a held lock, and the pause between two. Programs that check whether an agent runs, such as the
+/// manager and training services, take its lock for an instant. An agent that started in this instant would run without
+/// its spool.
 const PROBE_TRIES: u32 = 25;
 const PROBE_PAUSE: Duration = Duration::from_millis(2);
 
@@ -45,8 +46,9 @@ impl Claim {
         Self(dir.map(|dir| DirLock::acquire(dir, attempt)))
     }
 
-    /// Returns whether another process already runs this attempt in the directory. A second run would run the trial twice.
-    pub fn is_of_another(&self, attempt: &AttemptId) -> bool {
+    /// Returns whether another process already runs this attempt in the directory. A second run would run the trial
+    /// twice.
+    pub fn is_held_by_another(&self, attempt: &AttemptId) -> bool {
         match &self.0 {
             Some(Err(Error::Held { attempt: running, .. })) => {
                 running.as_deref() == Some(attempt.as_str())

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use trial_protocol::ReportBody;
 
 use crate::collect::Finding;
-use crate::observe::{Observer, Remark};
+use crate::observe::{Observer, ObserverEvent};
 use crate::output::PumpEvent;
 use crate::supervise::recorder::Recorder;
 use crate::supervise::rules::{RuleViolation, Rules};
@@ -127,7 +127,7 @@ impl Intake {
         }
     }
 
-    fn record_remarks(&self, remarks: &[Remark]) {
+    fn record_remarks(&self, remarks: &[ObserverEvent]) {
         for remark in remarks {
             tracing::warn!("{}", remark.message());
             self.recorder.note(remark.code(), remark.message());

@@ -5,19 +5,23 @@ use std::sync::Arc;
 
 use trial_protocol::Stream;
 
-use crate::output::Outlet;
+use crate::output::StreamForwarder;
 use crate::output::log_ship::LogShipper;
 
 /// The streams and their logs.
 pub struct TrialStreams {
     open: Vec<Stream>,
-    outlets: Vec<Outlet>,
+    outlets: Vec<StreamForwarder>,
     shippers: Vec<Arc<LogShipper>>,
 }
 
 impl TrialStreams {
     /// Creates the set of streams: those that are open, the outlets of all streams, and the log shippers.
-    pub fn new(open: Vec<Stream>, outlets: Vec<Outlet>, shippers: Vec<Arc<LogShipper>>) -> Self {
+    pub fn new(
+        open: Vec<Stream>,
+        outlets: Vec<StreamForwarder>,
+        shippers: Vec<Arc<LogShipper>>,
+    ) -> Self {
         Self { open, outlets, shippers }
     }
 

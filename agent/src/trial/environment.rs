@@ -32,7 +32,7 @@ pub struct Changes {
 
 /// The facts for the trial. `None`: no flag gives the fact, and an inherited variable keeps its value.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct EnvironmentInputs<'a> {
     /// `NNI_PLATFORM`.
     pub platform: Option<&'a str>,
     /// `NNI_EXP_ID`.
@@ -58,7 +58,7 @@ pub struct Facts<'a> {
 }
 
 /// Returns the changes to make to the environment `inherited`.
-pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes {
+pub fn changes(inherited: &[(OsString, OsString)], facts: &EnvironmentInputs<'_>) -> Changes {
     let is_agents = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
         inherited.iter().map(|(name, _)| name).filter(|name| is_agents(name)).cloned().collect();

@@ -13,8 +13,8 @@
 //! Invariants: the guard holds none of the agent's files, and of the trial only the pipes that it drains. It is a
 //! helper, so it is not part of the trial's tree. It outlives the agent only until the kills are done, or until the
 //! trial's last writer ends. When the agent ends in an orderly way, it kills the guard before the pipe closes, so the
-//! guard does nothing. If the agent executes itself as its fallback, the fallback takes over the guard. If the pipe closes
-//! and the agent lives, the guard ends without killing.
+//! guard does nothing. If the agent executes itself as its fallback, the fallback takes over the guard. If the pipe
+//! closes and the agent lives, the guard ends without killing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};

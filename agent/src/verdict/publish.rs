@@ -9,11 +9,11 @@ use super::phrases;
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
 /// The sizes of the tails of standard error and output to try in turn, in bytes.
-const TAILS: [(usize, usize); 8] =
+const TAIL_SIZES: [(usize, usize); 8] =
     [(3072, 1024), (2048, 512), (1536, 256), (1024, 128), (512, 0), (256, 0), (128, 0), (0, 0)];
 
 /// The maximum number of named leftover processes if space is short.
-const LEFTOVERS: usize = 8;
+const MAX_PUBLISHED_LEFTOVERS: usize = 8;
 
 /// The maximum size of a text that must be cut, in bytes.
 const CUT_TEXT_BYTES: usize = 512;
@@ -22,7 +22,7 @@ const CUT_TEXT_BYTES: usize = 512;
 /// errors), then GPU readings are removed, then names of leftovers, then the message's end.
 pub fn termination_message(verdict: &Verdict) -> String {
     let mut short = verdict.clone();
-    for (stderr, stdout) in TAILS {
+    for (stderr, stdout) in TAIL_SIZES {
         short.evidence.stderr_tail = phrases::tail(verdict.evidence.stderr_tail.as_bytes(), stderr);
         short.evidence.stdout_tail = phrases::tail(verdict.evidence.stdout_tail.as_bytes(), stdout);
         if let Some(json) = fitting(&short) {
@@ -34,7 +34,7 @@ pub fn termination_message(verdict: &Verdict) -> String {
     if let Some(json) = fitting(&short) {
         return json;
     }
-    short.evidence.leftovers.truncate(LEFTOVERS);
+    short.evidence.leftovers.truncate(MAX_PUBLISHED_LEFTOVERS);
     for leftover in &mut short.evidence.leftovers {
         cut(leftover, 64);
     }

@@ -22,8 +22,8 @@ impl Predicate for WholeText {
     }
 }
 
-/// Compresses whole texts for clients that accept gzip. The default level takes 0.17 s for the 740 kB of a chart of 10,000
-/// trials, five times as long as all other work for the response.
+/// Compresses whole texts for clients that accept gzip. The default level takes 0.17 s for the 740 kB of a chart of
+/// 10,000 trials, five times as long as all other work for the response.
 pub(super) fn layer() -> CompressionLayer<WholeText> {
     CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(WholeText)
 }

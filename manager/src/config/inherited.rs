@@ -52,8 +52,8 @@ pub trait ServiceSection {
         if wanted == self.needs_code() { Ok(()) } else { Err(ALWAYS_COPIED) }
     }
 
-    /// Replaces the secrets of the section, whose canonical form is `canonical`, by files in `folder`. Returns the files,
-    /// which the caller must write.
+    /// Replaces the secrets of the section, whose canonical form is `canonical`, by files in `folder`. Returns the
+    /// files, which the caller must write.
     fn take_secrets(&mut self, _folder: &Path, _canonical: &mut Value) -> Vec<SecretFile> {
         Vec::new()
     }

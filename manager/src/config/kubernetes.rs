@@ -37,8 +37,8 @@ use crate::util::nearest::advice;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);
-/// The default time limit for trials that wait in a queue. It is shorter than Kueue's, which evicts a trial that has not
-/// started within 30 minutes, and requeues it without a limit.
+/// The default time limit for trials that wait in a queue. It is shorter than Kueue's, which evicts a trial that has
+/// not started within 30 minutes, and requeues it without a limit.
 const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The default user id of trials. It belongs to no particular user, and is not root.
 const USER: u64 = 65_532;

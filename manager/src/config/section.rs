@@ -70,8 +70,8 @@ impl Problem {
     }
 }
 
-/// Common wrong names of fields, folded, and the field that is meant. They are NNI's older names, those of `tk.search` in
-/// Python, and common first guesses. The terms of other tools are in `foreign`.
+/// Common wrong names of fields, folded, and the field that is meant. They are NNI's older names, those of `tk.search`
+/// in Python, and common first guesses. The terms of other tools are in `foreign`.
 const MEANT: [(&str, &str); 10] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),

@@ -30,7 +30,8 @@ fn the_result_is_chosen_by_rules() {
     let json = |name, kind, value| found(Source::Json, name, Some(kind), value);
     #[rustfmt::skip]
     let table = [
-        // what it says               objective       entered                                                     concluded
+        // what it says               objective       entered
+        // concluded
         ("nothing",                   None,           vec![],                                                     None),
         ("the sole name",             None,           vec![text("r2", 0.1), text("r2", 0.2)],                     Some(("r2", 0.2, false))),
         ("but no setting",            None,           vec![text("time", 3.0)],                                    None),
@@ -114,9 +115,9 @@ fn the_sdk_numbers_its_metrics_itself() {
 #[test]
 fn names_over_the_bound_are_counted_but_not_the_objective() {
     let mut registry = registry(Some("acc"));
-    for index in 0..NAMES + 2 {
+    for index in 0..MAX_PRINTED_NAMES + 2 {
         let kept = registry.register(text(&format!("n{index}"), 0.5)).is_some();
-        assert_eq!(kept, index < NAMES, "{index}");
+        assert_eq!(kept, index < MAX_PRINTED_NAMES, "{index}");
     }
     assert!(registry.register(text("n0", 0.6)).is_some());
     assert!(registry.register(text("acc", 0.7)).is_some());
@@ -128,16 +129,18 @@ fn names_over_the_bound_are_counted_but_not_the_objective() {
 #[test]
 fn a_flood_is_thinned_and_its_last_value_known() {
     let mut registry = registry(None);
-    let total = 8 * DENSE + 1;
+    let total = 8 * MAX_DENSE_VALUES + 1;
     let mut kept = Vec::new();
     for index in 0..total {
         #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "small")]
         kept.extend(registry.register(text("loss", index as f64)).map(|metric| metric.sequence));
     }
     let between = |from: u64, to: u64| {
-        kept.iter().filter(|n| (from * DENSE..to * DENSE).contains(*n)).count()
+        kept.iter()
+            .filter(|n| (from * MAX_DENSE_VALUES..to * MAX_DENSE_VALUES).contains(*n))
+            .count()
     };
-    let dense = usize::try_from(DENSE).unwrap();
+    let dense = usize::try_from(MAX_DENSE_VALUES).unwrap();
     assert_eq!(between(0, 1), dense);
     assert_eq!(between(1, 2), dense / 2);
     assert_eq!(between(2, 4), dense / 2);

@@ -13,9 +13,9 @@ use super::files::{folder, write_file};
 /// The folder of the fences.
 const FENCES: &str = "fenced";
 /// The file whose lock orders fences and starts of this process, and of a process that an earlier connection left.
-const GATE: &str = "gate";
+const START_LOCK_FILE: &str = "gate";
 /// The content of a fence whose attempt has ended.
-const OVER: &str = "over\n";
+const ENDED_MARK: &str = "over\n";
 
 /// Permits the start of an attempt, unless it is fenced. No fence can be raised until the lock is dropped.
 pub(super) fn pass(root: &Path, attempt: &str) -> Result<Flock<File>, Refusal> {
@@ -28,9 +28,9 @@ pub(super) fn pass(root: &Path, attempt: &str) -> Result<Flock<File>, Refusal> {
 }
 
 /// Raises a fence. Returns `false` if the fence exists and its attempt has ended.
-pub(super) fn raise(root: &Path, attempt: &str) -> io::Result<bool> {
+pub(super) fn create_fence(root: &Path, attempt: &str) -> io::Result<bool> {
     let path = path(root, attempt);
-    if fs::read_to_string(&path).is_ok_and(|text| text == OVER) {
+    if fs::read_to_string(&path).is_ok_and(|text| text == ENDED_MARK) {
         return Ok(false);
     }
     folder(&root.join(FENCES))?;
@@ -41,7 +41,7 @@ pub(super) fn raise(root: &Path, attempt: &str) -> io::Result<bool> {
 
 /// Records that a fenced attempt has ended.
 pub(super) fn record_end(root: &Path, attempt: &str) -> io::Result<()> {
-    write_file(&path(root, attempt), OVER)
+    write_file(&path(root, attempt), ENDED_MARK)
 }
 
 /// Returns the file of a fence.
@@ -52,6 +52,6 @@ pub(super) fn path(root: &Path, attempt: &str) -> PathBuf {
 fn gate(root: &Path) -> io::Result<Flock<File>> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600);
-    let file = file.open(root.join(GATE))?;
+    let file = file.open(root.join(START_LOCK_FILE))?;
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }

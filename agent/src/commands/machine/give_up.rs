@@ -26,7 +26,7 @@ pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
     let jobs = jobs.collect::<Result<Vec<Job>, Refusal>>()?;
     // A full disk must not prevent the end of an attempt. The first error is therefore returned afterwards.
     let written: Vec<io::Result<bool>> =
-        jobs.iter().map(|job| fence::raise(root, &job.attempt)).collect();
+        jobs.iter().map(|job| fence::create_fence(root, &job.attempt)).collect();
     let run = |(_, written): &(&Job, &io::Result<bool>)| !matches!(written, Ok(false));
     let running: Vec<&Job> = jobs.iter().zip(&written).filter(run).map(|(job, _)| job).collect();
     await_locks(&running);

@@ -17,7 +17,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 use super::fence;
 use super::files::{folder, write_file, write_files};
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, holder, pause};
-use super::{DETACHED, Refusal, WORD, invalid, send_message};
+use super::{DETACHED, MACHINE_SUBCOMMAND, Refusal, invalid, send_message};
 
 /// The maximum time from TERM to the agent's end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(35);
@@ -76,7 +76,7 @@ impl Job {
 
     fn command(&self, params: &Value) -> Result<Command, Refusal> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([WORD, DETACHED]);
+        command.args([MACHINE_SUBCOMMAND, DETACHED]);
         for word in params["args"].as_array().ok_or_else(|| invalid("args"))? {
             let name = word["name"].as_str().unwrap_or_default();
             match (word.as_str(), word["in"].as_str()) {
@@ -179,10 +179,10 @@ impl Job {
     /// Reports the end of the attempt, after delivering the remaining reports to the manager.
     fn report_end(self, code: Option<i32>) {
         let spool = self.dir.join("spool");
-        if left_something(&spool) {
+        if has_undelivered_reports(&spool) {
             self.replay();
         }
-        let left = if left_something(&spool) { "left" } else { "delivered" };
+        let left = if has_undelivered_reports(&spool) { "left" } else { "delivered" };
         let mut params = json!({"key": self.key, "reason": "unknown", "spool": left});
         if let Some(code) = code {
             params["exit"] = json!({"code": code});
@@ -208,7 +208,7 @@ impl Job {
 }
 
 /// Returns whether a spool contains undelivered reports.
-fn left_something(spool: &Path) -> bool {
+fn has_undelivered_reports(spool: &Path) -> bool {
     let attempts = fs::read_dir(spool).into_iter().flatten().flatten();
     let mut files =
         attempts.flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten().flatten());

@@ -159,12 +159,12 @@ pub fn cpu_percent(before: &CgroupSample, after: &CgroupSample, elapsed_us: u64)
 
 /// The groups of a process, from `/proc/self/cgroup`.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Own {
+struct ProcessCgroups {
     v2: Option<String>,
     v1: Vec<(String, String)>,
 }
 
-impl Own {
+impl ProcessCgroups {
     fn v1(&self, controller: &str) -> Option<&str> {
         let of = |controllers: &str| controllers.split(',').any(|name| name == controller);
         self.v1.iter().find(|(controllers, _)| of(controllers)).map(|(_, path)| path.as_str())
@@ -172,8 +172,8 @@ impl Own {
 }
 
 /// Parses lines of `id:controllers:path`.
-fn parse_own(text: &str) -> Own {
-    let mut own = Own::default();
+fn parse_own(text: &str) -> ProcessCgroups {
+    let mut own = ProcessCgroups::default();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(id), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())

@@ -1,7 +1,7 @@
 //! Reads NVIDIA GPUs from the output of one long-running `nvidia-smi --query-gpu`.
 //!
 //! A driver call can block permanently, so this process calls no library of NVIDIA. The supervisor starts
-//! [`ProbeCommand`] through the reaper, passes its lines to [`parse_row`] and [`Board::add_row`], and performs the
+//! [`ProbeCommand`] through the reaper, passes its lines to [`parse_row`] and [`GpuTable::add_row`], and performs the
 //! actions of [`Probe::step`]. This module is pure: it uses no process and no clock.
 //!
 //! Only device-level readings are used. The driver does not know PID namespaces. Inside a pod, it therefore reports the
@@ -105,10 +105,10 @@ fn integer(value: &str) -> Option<u64> {
     present(value)?.parse().ok()
 }
 
-/// All GPUs of the machine, read in rounds of probe rows or all at once. The board also stores GPUs that are not the
+/// All GPUs of the machine, read in rounds of probe rows or all at once. The table also stores GPUs that are not the
 /// trial's, but never returns them.
 #[derive(Debug)]
-pub struct Board {
+pub struct GpuTable {
     /// Time between two readings.
     interval: Duration,
     /// The GPUs of the trial.
@@ -125,15 +125,15 @@ pub struct Board {
 
 /// An event that a row completes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum BoardEvent {
+pub enum GpuTableEvent {
     /// A reading of every GPU.
     Round(Vec<GpuSample>),
     /// A GPU has disappeared. Reported once, by UUID or else by index.
     Lost(String),
 }
 
-impl Board {
-    /// Creates a board without readings.
+impl GpuTable {
+    /// Creates a table without readings.
     pub fn new(interval: Duration, own: GpuAllotment) -> Self {
         let (round, last) = (BTreeMap::new(), BTreeMap::new());
         Self { interval, own, read_at: None, round, last, lost: BTreeSet::new() }
@@ -169,7 +169,7 @@ impl Board {
     ///
     /// A round is complete when it has the same GPUs as the last round, or when an index appears again. A GPU is lost
     /// when a complete round lacks it. It is also lost when the tool reports its loss, if the GPU was present before.
-    pub fn add_row(&mut self, row: Row, now: Duration) -> Vec<BoardEvent> {
+    pub fn add_row(&mut self, row: Row, now: Duration) -> Vec<GpuTableEvent> {
         let mut events = Vec::new();
         match row {
             Row::Reading(sample) => {
@@ -208,7 +208,7 @@ impl Board {
     }
 
     /// Processes a reading of every GPU at once. A GPU missing from it is lost.
-    pub fn add_round(&mut self, round: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
+    pub fn add_round(&mut self, round: Vec<GpuSample>, now: Duration) -> Vec<GpuTableEvent> {
         let mut events = Vec::new();
         self.read_at = Some(now);
         self.round = round.into_iter().map(|gpu| (gpu.index, gpu)).collect();
@@ -216,7 +216,7 @@ impl Board {
         events
     }
 
-    fn end_round(&mut self, events: &mut Vec<BoardEvent>) {
+    fn end_round(&mut self, events: &mut Vec<GpuTableEvent>) {
         let round = std::mem::take(&mut self.round);
         let names: BTreeSet<_> = round.values().map(name).collect();
         let previous = self.last().into_iter();
@@ -226,18 +226,18 @@ impl Board {
         // A GPU that returned after a driver reset may be lost again.
         self.lost.retain(|gpu| !names.contains(gpu));
         self.last = round;
-        events.push(BoardEvent::Round(self.last()));
+        events.push(GpuTableEvent::Round(self.last()));
     }
 
-    fn lose(&mut self, gpu: &GpuSample, events: &mut Vec<BoardEvent>) {
+    fn lose(&mut self, gpu: &GpuSample, events: &mut Vec<GpuTableEvent>) {
         if self.own.has(gpu) {
             self.lose_named(name(gpu), events);
         }
     }
 
-    fn lose_named(&mut self, gpu: String, events: &mut Vec<BoardEvent>) {
+    fn lose_named(&mut self, gpu: String, events: &mut Vec<GpuTableEvent>) {
         if self.lost.insert(gpu.clone()) {
-            events.push(BoardEvent::Lost(gpu));
+            events.push(GpuTableEvent::Lost(gpu));
         }
     }
 }

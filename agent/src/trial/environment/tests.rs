@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::*;
 
-fn facts(parameters: &Parameters) -> Facts<'_> {
-    Facts {
+fn facts(parameters: &Parameters) -> EnvironmentInputs<'_> {
+    EnvironmentInputs {
         platform: None,
         experiment: None,
         trial: None,
@@ -23,7 +23,7 @@ fn facts(parameters: &Parameters) -> Facts<'_> {
 }
 
 /// Returns the trial's whole environment.
-fn seen(inherited: &[(&str, &str)], facts: &Facts<'_>) -> BTreeMap<String, String> {
+fn seen(inherited: &[(&str, &str)], facts: &EnvironmentInputs<'_>) -> BTreeMap<String, String> {
     let inherited: Vec<_> = inherited
         .iter()
         .map(|(name, value)| (OsString::from(name), OsString::from(value)))
@@ -39,7 +39,7 @@ fn seen(inherited: &[(&str, &str)], facts: &Facts<'_>) -> BTreeMap<String, Strin
 fn a_flag_outranks_the_caller_and_the_caller_the_default() {
     let none = Parameters::none();
     let plain = facts(&none);
-    let flags = Facts {
+    let flags = EnvironmentInputs {
         platform: Some("frameworkcontroller"),
         experiment: Some("e"),
         trial: Some("t"),
@@ -49,7 +49,7 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
         code_dir: Some(Path::new("/code")),
         ..plain
     };
-    let default = Facts { fallback_dir: Some(Path::new("/runs/1")), ..plain };
+    let default = EnvironmentInputs { fallback_dir: Some(Path::new("/runs/1")), ..plain };
     let caller = [
         ("NNI_PLATFORM", "kubeflow"),
         ("NNI_EXP_ID", "caller"),
@@ -106,8 +106,10 @@ fn parameters_are_set_in_every_form() {
             {"lr": 0.1, "optimizer": "adam", "deep/er key": {"a": [1, null]}, "on": true, "nul": "a\u0000b"}}"#,
     )
     .unwrap();
-    let facts =
-        Facts { parameters_file: Some(Path::new("/o/parameters.json")), ..facts(&parameters) };
+    let facts = EnvironmentInputs {
+        parameters_file: Some(Path::new("/o/parameters.json")),
+        ..facts(&parameters)
+    };
     let seen = seen(&[], &facts);
     #[rustfmt::skip]
     let table = [

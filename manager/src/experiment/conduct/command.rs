@@ -1,5 +1,6 @@
-//! The commands of users to a running experiment. They are checked against the store. New limits, results from elsewhere
-//! and a new search space are recorded at once, so that a resumed search has them. The experiment's task does the rest.
+//! The commands of users to a running experiment. They are checked against the store. New limits, results from
+//! elsewhere and a new search space are recorded at once, so that a resumed search has them. The experiment's task does
+//! the rest.
 
 use std::collections::HashSet;
 
@@ -189,7 +190,8 @@ impl CommandHandler<'_> {
         Ok(CheckedCommand::UserChange(UserChange::Limit { concurrency, trials, duration }))
     }
 
-    /// Imports results of other searches for the tuner. Known results are skipped, so that a file may be imported twice.
+    /// Imports results of other searches for the tuner. Known results are skipped, so that a file may be imported
+    /// twice.
     async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
         self.require_open()?;
         let spec = &self.spec;

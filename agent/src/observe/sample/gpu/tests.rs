@@ -135,16 +135,16 @@ fn rounds_and_losses_follow_the_rows() {
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
     for (case, rows, expected) in table {
-        let mut board = Board::new(INTERVAL, GpuAllotment::default());
+        let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for row in rows {
-            events.extend(board.add_row(row, Duration::ZERO));
+            events.extend(table.add_row(row, Duration::ZERO));
         }
         let described: Vec<_> = events
             .iter()
             .map(|event| match event {
-                BoardEvent::Round(gpus) => gpus.len().to_string(),
-                BoardEvent::Lost(gpu) => format!("-{gpu}"),
+                GpuTableEvent::Round(gpus) => gpus.len().to_string(),
+                GpuTableEvent::Lost(gpu) => format!("-{gpu}"),
             })
             .collect();
         assert_eq!(described, expected, "{case}");
@@ -166,27 +166,27 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         let own = GpuAllotment::from_variables(&|name| {
             (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into())
         });
-        let mut board = Board::new(INTERVAL, own);
+        let mut table = GpuTable::new(INTERVAL, own);
         for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
-            board.add_row(row, Duration::ZERO);
+            table.add_row(row, Duration::ZERO);
         }
-        assert!(board.last().iter().all(|gpu| gpu.index == 0), "{case}: {:?}", board.last());
-        assert_eq!(board.lost(), lost, "{case}");
+        assert!(table.last().iter().all(|gpu| gpu.index == 0), "{case}: {:?}", table.last());
+        assert_eq!(table.lost(), lost, "{case}");
     }
 }
 
 #[test]
 fn a_restarted_probe_loses_no_gpu() {
-    let mut board = Board::new(INTERVAL, GpuAllotment::default());
+    let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
-        events.extend(board.add_row(row, Duration::ZERO));
+        events.extend(table.add_row(row, Duration::ZERO));
     }
-    board.probe_started();
+    table.probe_started();
     for row in [row(0), row(1)] {
-        events.extend(board.add_row(row, Duration::ZERO));
+        events.extend(table.add_row(row, Duration::ZERO));
     }
-    assert_eq!((events.len(), board.lost().len()), (3, 0));
+    assert_eq!((events.len(), table.lost().len()), (3, 0));
 }
 
 proptest! {
@@ -199,12 +199,12 @@ proptest! {
     fn random_rows_never_make_more_gpus_than_there_are(
         lines in proptest::collection::vec("[0-3], GPU-[0-3], [0-9\\[\\]N/A]{0,4}, 1, 2, 3, 4, 5, 6, 7, , X", 0..40),
     ) {
-        let mut board = Board::new(INTERVAL, GpuAllotment::default());
+        let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for line in &lines {
-            events.extend(board.add_row(parse_row(line), Duration::ZERO));
+            events.extend(table.add_row(parse_row(line), Duration::ZERO));
         }
-        prop_assert!(board.last().len() <= 4 && board.lost().len() <= 4);
+        prop_assert!(table.last().len() <= 4 && table.lost().len() <= 4);
     }
 }
 
