@@ -32,7 +32,7 @@ mod lane;
 mod local;
 mod long_poll;
 mod manager_session;
-mod older;
+mod earlier_attempts;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -47,7 +47,7 @@ use lane::LaneDelivery;
 pub use local::{LOCAL_BASE, LocalClient};
 use long_poll::LongPoll;
 use manager_session::ManagerSession;
-use older::deliver_earlier_attempt;
+use earlier_attempts::deliver_earlier_attempt;
 pub use token::read as read_token;
 
 /// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.

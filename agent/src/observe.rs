@@ -22,12 +22,12 @@ use crate::output::{PumpEvent, SharedTail};
 use crate::trial::reap::Reaper;
 use crate::verdict::Observations;
 
-mod cards;
+mod amd_gpus;
 pub mod detect;
 mod gpu;
 pub mod sample;
 
-use cards::AmdGpus;
+use amd_gpus::AmdGpus;
 use gpu::Gpus;
 
 /// The settings of the observation.
@@ -86,7 +86,7 @@ pub struct Observer {
     processes: Option<ProcessReader>,
     process_peak_bytes: Option<u64>,
     gpus: Gpus,
-    cards: AmdGpus,
+    amd_gpus: AmdGpus,
     detectors: Detectors,
     last: Option<Sample>,
     last_at: Duration,
@@ -103,7 +103,7 @@ impl Observer {
     ) -> Self {
         let interval = spec.interval.unwrap_or_default();
         Self {
-            cards: AmdGpus::new(Path::new("/"), interval, spec.own_gpus.clone(), events.clone()),
+            amd_gpus: AmdGpus::new(Path::new("/"), interval, spec.own_gpus.clone(), events.clone()),
             gpus: Gpus::new(
                 spec.gpu_program.clone(),
                 interval,
@@ -176,10 +176,10 @@ impl Observer {
         let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
         self.process_peak_bytes = self.process_peak_bytes.max(memory);
         if self.gpus.table.is_empty() {
-            self.cards.request_reading();
+            self.amd_gpus.request_reading();
         }
         let nvidia = self.gpus.table.current(now);
-        let gpus = if nvidia.is_empty() { self.cards.table.current(now) } else { nvidia };
+        let gpus = if nvidia.is_empty() { self.amd_gpus.table.current(now) } else { nvidia };
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.last_at, now));
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let before = self.last.take().and_then(|last| last.cgroup);
@@ -220,7 +220,7 @@ impl Observer {
 
     /// Processes a reading of the cards.
     pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<ObserverEvent> {
-        let events = self.cards.add_reading(cards, self.started.elapsed());
+        let events = self.amd_gpus.add_reading(cards, self.started.elapsed());
         lost(events)
     }
 
@@ -253,9 +253,9 @@ impl Observer {
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
-            gpus: [self.gpus.table.last(), self.cards.table.last()].concat(),
+            gpus: [self.gpus.table.last(), self.amd_gpus.table.last()].concat(),
             gpu_idle_ms: self.gpu_idle_ms(),
-            gpus_lost: [self.gpus.table.lost(), self.cards.table.lost()].concat(),
+            gpus_lost: [self.gpus.table.lost(), self.amd_gpus.table.lost()].concat(),
             ..Observations::default()
         }
     }
