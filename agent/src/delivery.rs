@@ -28,11 +28,11 @@ mod counts;
 mod credentials;
 mod deadline;
 pub mod dialect;
+mod earlier_attempts;
 mod lane;
 mod local;
 mod long_poll;
 mod manager_session;
-mod earlier_attempts;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -43,11 +43,11 @@ use batch::BatchDelivery;
 pub use counts::Counts;
 pub use credentials::Credentials;
 use deadline::Deadline;
+use earlier_attempts::deliver_earlier_attempt;
 use lane::LaneDelivery;
 pub use local::{LOCAL_BASE, LocalClient};
 use long_poll::LongPoll;
 use manager_session::ManagerSession;
-use earlier_attempts::deliver_earlier_attempt;
 pub use token::read as read_token;
 
 /// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.

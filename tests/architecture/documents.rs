@@ -10,7 +10,7 @@ struct TestName<'a> {
 }
 
 impl<'a> TestName<'a> {
-    /// Reads a name such as "keeper: `traps::a_full_spool_`…". Returns `None` for other text.
+    /// Reads a name such as "agent: `failure_modes::a_full_spool_`…". Returns `None` for other text.
     fn read(text: &'a str) -> Option<Self> {
         let path = text.rsplit(": ").next().unwrap_or(text);
         let (modules, name) = path.rsplit_once("::")?;

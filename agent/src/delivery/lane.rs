@@ -8,9 +8,9 @@ use trial_protocol::{Lane, ReportAck, capability};
 
 use super::batch::{Batch, BatchDelivery, BatchOutcome};
 use super::deadline::Deadline;
+use super::earlier_attempts::deliver_earlier_attempt;
 use super::long_poll::{LongPoll, LongPollOutcome};
 use super::manager_session::ManagerSession;
-use super::earlier_attempts::deliver_earlier_attempt;
 use super::{BACKOFF_AT_END, Error, FACTS_BYTES};
 use crate::spool::{Cursor, Dialect, Record, Spool};
 

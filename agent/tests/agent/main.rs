@@ -3,18 +3,18 @@
 
 mod bed;
 mod collecting;
+mod directories;
 mod doctor;
-mod ends;
+mod exit_codes;
+mod failure_modes;
 mod faults;
 mod listen;
 mod manager;
 mod nni;
 mod output;
-mod places;
 mod pods;
 mod signals;
 mod terminal;
 mod tools;
-mod traps;
 mod tree;
 mod watching;

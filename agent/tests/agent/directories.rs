@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::bed::{Ended, Keeper, program, with_default_signals};
+use crate::bed::{Ended, TestAgent, program, with_default_signals};
 
 /// Returns the value of a variable in the trial's output of `env`.
 fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
@@ -14,7 +14,7 @@ fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
 fn the_trial_gets_its_directories_and_parameters() {
     let parameters =
         r#"{"parameter_id": 4, "parameters": {"lr": 0.1, "opt": "it's"}, "parameter_index": 0}"#;
-    let mut keeper = Keeper::new(&[
+    let mut agent = TestAgent::new(&[
         "--experiment",
         "exp1",
         "--trial",
@@ -28,9 +28,9 @@ fn the_trial_gets_its_directories_and_parameters() {
         "--",
         "env",
     ]);
-    keeper.command.env("TRIALKEEPER_TOKEN_FILE", "/secret").env_remove("PYTHONUNBUFFERED");
-    let dir = keeper.dir.path().to_owned();
-    let ended = keeper.run();
+    agent.command.env("TRIALKEEPER_TOKEN_FILE", "/secret").env_remove("PYTHONUNBUFFERED");
+    let dir = agent.dir.path().to_owned();
+    let ended = agent.run();
     let out = dir.join("out");
     let out = out.to_str().unwrap();
     let file = format!("{out}/parameters.json");
@@ -61,21 +61,21 @@ fn the_trial_gets_its_directories_and_parameters() {
 
 #[test]
 fn parameters_may_be_in_a_file() {
-    let keeper = Keeper::new(&["--parameters", "mine.json", "--", "env"]);
-    fs::write(keeper.dir.path().join("mine.json"), r#"{"x": 1}"#).unwrap();
-    let ended = keeper.run();
+    let agent = TestAgent::new(&["--parameters", "mine.json", "--", "env"]);
+    fs::write(agent.dir.path().join("mine.json"), r#"{"x": 1}"#).unwrap();
+    let ended = agent.run();
     assert_eq!(seen(&ended, "TRIALKEEPER_PARAM_x"), Some("1"), "{}", ended.stderr);
 }
 
 #[test]
 fn a_reused_directory_gets_the_given_parameters() {
-    let first = Keeper::shell(&["--parameters", r#"{"x":1}"#], "cat out/parameter.cfg").run();
+    let first = TestAgent::shell(&["--parameters", r#"{"x":1}"#], "cat out/parameter.cfg").run();
     assert!(first.stdout().contains(r#""x":1"#), "{}", first.stdout());
     let again = |parameters: &[&str]| {
         let line = "cat out/parameter.cfg; echo; echo $TRIALKEEPER_PARAMETERS";
-        let mut keeper = Keeper::shell(parameters, line);
-        keeper.command.current_dir(first.path(""));
-        keeper.run()
+        let mut agent = TestAgent::shell(parameters, line);
+        agent.command.current_dir(first.path(""));
+        agent.run()
     };
     let second = again(&["--parameters", r#"{"x":2}"#]);
     assert!(second.stdout().contains(r#""parameters":{"x":2}"#), "{}", second.stdout());
@@ -101,16 +101,16 @@ fn without_a_directory_a_new_one_is_created() {
 #[test]
 fn a_directory_that_cannot_be_written_is_replaced() {
     let elsewhere = tempfile::tempdir().unwrap();
-    let mut keeper = Keeper::new(&["--output-dir", "/proc/none", "--", "env"]);
+    let mut agent = TestAgent::new(&["--output-dir", "/proc/none", "--", "env"]);
     // The test bed's own command sets `--output-dir` already, so this test needs a new command.
-    keeper.command = {
+    agent.command = {
         let mut command = program();
         command.args(["run", "--output-dir", "/proc/none", "--", "env"]);
-        command.env("TMPDIR", elsewhere.path()).current_dir(keeper.dir.path());
+        command.env("TMPDIR", elsewhere.path()).current_dir(agent.dir.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
-    let ended = keeper.run();
+    let ended = agent.run();
     assert_eq!(ended.code, Some(0));
     assert!(
         ended.stderr.contains("cannot write the output directory /proc/none"),
@@ -148,17 +148,17 @@ fn a_file_size_limit_affects_only_the_copies() {
 
 #[test]
 fn messages_can_go_to_a_file() {
-    let ended = Keeper::new(&["--log-file", "keeper.log", "--", "no-such-program-here"]).run();
+    let ended = TestAgent::new(&["--log-file", "keeper.log", "--", "no-such-program-here"]).run();
     assert!(String::from_utf8(ended.file("keeper.log")).unwrap().contains("error: cannot find"));
     assert!(!ended.stderr.contains("cannot find"), "{}", ended.stderr);
 }
 
 #[test]
 fn a_log_pipe_without_a_reader_delays_nothing() {
-    let keeper = Keeper::new(&["--log-file", "pipe", "--", "no-such-program-here"]);
-    let pipe = keeper.dir.path().join("pipe");
+    let agent = TestAgent::new(&["--log-file", "pipe", "--", "no-such-program-here"]);
+    let pipe = agent.dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let ended = keeper.run();
+    let ended = agent.run();
     assert_eq!(ended.code, Some(127));
     assert!(ended.stderr.contains("cannot open the log file pipe"), "{}", ended.stderr);
     assert!(ended.stderr.contains("error: cannot find"), "{}", ended.stderr);
@@ -168,7 +168,7 @@ fn a_log_pipe_without_a_reader_delays_nothing() {
 fn a_provisional_verdict_is_written_before_the_end() {
     let line = "echo working; exec sleep 1000";
     let running =
-        Keeper::shell(&["--termination-log", "log"], line).start().wait_for("out/verdict.json");
+        TestAgent::shell(&["--termination-log", "log"], line).start().wait_for("out/verdict.json");
     let ahead: trial_protocol::Verdict =
         serde_json::from_slice(&crate::bed::read(&running.path("out/verdict.json"))).unwrap();
     assert_eq!((ahead.exit, ahead.evidence.stdout_tail.as_str()), (None, "working\n"));
@@ -182,7 +182,7 @@ fn a_provisional_verdict_is_written_before_the_end() {
 
 #[test]
 fn output_files_are_rotated() {
-    let ended = Keeper::shell(&["--rotate-bytes", "4096"], "seq 1 10000").run();
+    let ended = TestAgent::shell(&["--rotate-bytes", "4096"], "seq 1 10000").run();
     let (aside, last) = (ended.file("out/stdout.1"), ended.file("out/stdout"));
     assert!(aside.len() <= 4096 && last.len() <= 4096 && last.ends_with(b"\n10000\n"));
     assert!(ended.stdout().ends_with(&String::from_utf8([aside, last].concat()).unwrap()));

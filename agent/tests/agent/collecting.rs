@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use serde_json::json;
 
-use crate::bed::{Ended, Keeper, read};
+use crate::bed::{Ended, TestAgent, read};
 
 /// Returns the result in the summary.
 fn result(ended: &Ended) -> Option<&str> {
@@ -28,7 +28,7 @@ fn options_select_what_is_collected() {
             r#"printf '%s\n' "NNISDK_MEb'{\"type\": \"FINAL\", \"sequence\": 0, \"value\": \"0.5\"}'""#, Some("default = 0.5")),
     ];
     for (case, options, line, metric) in table {
-        let ended = Keeper::shell(options, line).run();
+        let ended = TestAgent::shell(options, line).run();
         assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
         assert_eq!(result(&ended), metric, "{case}: {}", ended.stderr);
     }
@@ -57,9 +57,9 @@ fn a_deeply_nested_object_does_not_hide_the_next_metric() {
         ("the SDK's", &marked, &[],                        "cat deep",    "default = 0.75"),
     ];
     for (case, text, options, line, metric) in table {
-        let keeper = Keeper::shell(options, line);
-        fs::write(keeper.dir.path().join("deep"), text).unwrap();
-        let ended = keeper.run();
+        let agent = TestAgent::shell(options, line);
+        fs::write(agent.dir.path().join("deep"), text).unwrap();
+        let ended = agent.run();
         assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
         let found = result(&ended).is_some_and(|result| result.starts_with(metric));
         assert!(found, "{case}: {}", ended.stderr);
@@ -68,16 +68,16 @@ fn a_deeply_nested_object_does_not_hide_the_next_metric() {
 
 #[test]
 fn a_pattern_without_a_metric_name_is_refused() {
-    let ended = Keeper::shell(&["--metric-pattern", "x"], "true").run();
+    let ended = TestAgent::shell(&["--metric-pattern", "x"], "true").run();
     assert_eq!(ended.code, Some(125));
     assert!(ended.stderr.contains("names no metric"), "{}", ended.stderr);
 }
 
 #[test]
 fn an_earlier_attempts_file_is_not_read_again() {
-    let keeper = Keeper::shell(&["--metric-file", "m.log"], "true");
-    fs::write(keeper.dir.path().join("m.log"), "acc=0.5\n").unwrap();
-    assert_eq!(result(&keeper.run()), None);
+    let agent = TestAgent::shell(&["--metric-file", "m.log"], "true");
+    fs::write(agent.dir.path().join("m.log"), "acc=0.5\n").unwrap();
+    assert_eq!(result(&agent.run()), None);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn the_sdks_channel_is_served() {
     let line = r#"printf %s "$NNI_TRIAL_COMMAND_CHANNEL" > url; touch ready
         while ! test -e done; do sleep 0.02; done"#;
     let options = ["--sdk-channel", "http", "--parameters", r#"{"lr": 0.1}"#];
-    let running = Keeper::shell(&options, line).start().wait_for("ready");
+    let running = TestAgent::shell(&options, line).start().wait_for("ready");
     let url = String::from_utf8(read(&running.path("url"))).unwrap();
     let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
 
@@ -105,15 +105,15 @@ fn the_sdks_channel_is_served() {
 
 #[test]
 fn a_trial_that_prints_its_environment_reports_nothing() {
-    let mut keeper = Keeper::shell(&[], "env; echo PORT=444; echo RATE=2");
-    keeper.command.env("PORT", "443").env("RATE", "0.5").env("SHLVL", "1");
-    let ended = keeper.run();
+    let mut agent = TestAgent::shell(&[], "env; echo PORT=444; echo RATE=2");
+    agent.command.env("PORT", "443").env("RATE", "0.5").env("SHLVL", "1");
+    let ended = agent.run();
     assert!(ended.stdout().contains("PORT=443\n"), "{}", ended.stdout());
     assert!(ended.stderr.contains("metric     RATE = 2"), "{}", ended.stderr);
     assert!(ended.stderr.contains("results    2 intermediate"), "{}", ended.stderr);
     // Unless the variable is the objective.
-    let mut keeper = Keeper::shell(&["--objective", "RATE"], "env");
-    keeper.command.env("RATE", "0.5");
-    let ended = keeper.run();
+    let mut agent = TestAgent::shell(&["--objective", "RATE"], "env");
+    agent.command.env("RATE", "0.5");
+    let ended = agent.run();
     assert!(ended.stderr.contains("metric     RATE = 0.5"), "{}", ended.stderr);
 }

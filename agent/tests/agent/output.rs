@@ -4,7 +4,7 @@ use std::io::{Read, pipe};
 
 use trial_protocol::Verdict;
 
-use crate::bed::{Keeper, until, with_default_signals};
+use crate::bed::{TestAgent, until, with_default_signals};
 
 /// Compares without printing megabytes on failure.
 #[track_caller]
@@ -31,7 +31,7 @@ fn bytes_pass_unchanged() {
         ("a line of ten megabytes", "head -c 10000000 /dev/zero | tr '\\0' x", long.into_bytes()),
     ];
     for (case, line, bytes) in table {
-        let ended = Keeper::shell(&[], line).run();
+        let ended = TestAgent::shell(&[], line).run();
         assert_eq!(ended.code, Some(0), "{case}");
         same(&ended.stdout, &bytes);
         if !bytes.is_empty() {
@@ -42,7 +42,7 @@ fn bytes_pass_unchanged() {
 
 #[test]
 fn a_million_lines_pass_in_order() {
-    let ended = Keeper::shell(&[], "seq 1 1000000").run();
+    let ended = TestAgent::shell(&[], "seq 1 1000000").run();
     let expected = (1..=1_000_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
     same(&ended.stdout, expected.as_bytes());
     same(&ended.file("out/stdout"), expected.as_bytes());
@@ -69,7 +69,7 @@ fn wherever_descriptors_run_out_no_output_is_lost() {
 #[test]
 fn the_two_streams_stay_separate() {
     let line = "for i in 1 2 3; do echo out $i; echo err $i >&2; done";
-    let ended = Keeper::shell(&[], line).run();
+    let ended = TestAgent::shell(&[], line).run();
     assert_eq!(ended.stdout(), "out 1\nout 2\nout 3\n");
     assert!(ended.stderr.starts_with("err 1\nerr 2\nerr 3\ntrialkeeper: "), "{}", ended.stderr);
     assert_eq!(ended.file("out/stderr"), b"err 1\nerr 2\nerr 3\n");
@@ -79,11 +79,11 @@ fn the_two_streams_stay_separate() {
 
 #[test]
 fn a_closed_stdout_does_not_affect_the_trial() {
-    let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
+    let mut agent = TestAgent::shell(&[], "seq 1 100000 && exit 5");
     let (reader, writer) = pipe().unwrap();
     drop(reader);
-    keeper.command.stdout(writer);
-    let ended = keeper.run();
+    agent.command.stdout(writer);
+    let ended = agent.run();
     assert_eq!(ended.code, Some(5), "{}", ended.stderr);
     assert!(ended.file("out/stdout").ends_with(b"\n100000\n"));
 }
@@ -91,10 +91,10 @@ fn a_closed_stdout_does_not_affect_the_trial() {
 #[test]
 fn a_stalled_reader_of_the_agents_messages_delays_nothing() {
     let line = "i=0; while [ $i -lt 20000 ]; do echo loss=$i; i=$((i+1)); done; exit 5";
-    let mut keeper = Keeper::shell(&["-v"], line);
+    let mut agent = TestAgent::shell(&["-v"], line);
     let (reader, writer) = pipe().unwrap();
-    keeper.command.stderr(writer);
-    let ended = keeper.run();
+    agent.command.stderr(writer);
+    let ended = agent.run();
     assert_eq!(ended.code, Some(5));
     assert!(ended.stdout().ends_with("loss=19999\n"));
     drop(reader);
@@ -103,10 +103,10 @@ fn a_stalled_reader_of_the_agents_messages_delays_nothing() {
 #[test]
 fn a_slow_reader_at_the_end_loses_no_output() {
     // More than one pipe holds, but not more than the pipes of the agent and the trial together.
-    let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
+    let mut agent = TestAgent::shell(&[], "seq 1 20000; echo acc=0.9");
     let (mut reader, writer) = pipe().unwrap();
-    keeper.command.stdout(writer);
-    let running = keeper.start();
+    agent.command.stdout(writer);
+    let running = agent.start();
     let verdict = running.path("out/verdict.json");
     let read = || serde_json::from_slice::<Verdict>(&std::fs::read(&verdict).ok()?).ok();
     until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
@@ -128,10 +128,10 @@ fn a_slow_reader_at_the_end_loses_no_output() {
 
 #[test]
 fn sigterm_ends_the_wait_for_a_stalled_reader() {
-    let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
+    let mut agent = TestAgent::shell(&[], "seq 1 20000; echo acc=0.9");
     let (reader, writer) = pipe().unwrap();
-    keeper.command.stdout(writer);
-    let running = keeper.start();
+    agent.command.stdout(writer);
+    let running = agent.start();
     let verdict = running.path("out/verdict.json");
     let read = || serde_json::from_slice::<Verdict>(&std::fs::read(&verdict).ok()?).ok();
     until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
@@ -149,10 +149,10 @@ fn sigterm_ends_the_wait_for_a_stalled_reader() {
 
 #[test]
 fn a_reader_that_closes_early_does_not_affect_the_trial() {
-    let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
+    let mut agent = TestAgent::shell(&[], "seq 1 100000 && exit 5");
     let (mut reader, writer) = pipe().unwrap();
-    keeper.command.stdout(writer);
-    let running = keeper.start();
+    agent.command.stdout(writer);
+    let running = agent.start();
     let mut some = [0; 1000];
     reader.read_exact(&mut some).unwrap();
     drop(reader);
@@ -163,10 +163,10 @@ fn a_reader_that_closes_early_does_not_affect_the_trial() {
 
 #[test]
 fn the_trial_reads_the_callers_stdin() {
-    let mut keeper = Keeper::new(&["--", "cat"]);
+    let mut agent = TestAgent::new(&["--", "cat"]);
     let (reader, mut writer) = pipe().unwrap();
-    keeper.command.stdin(reader);
-    let running = keeper.start();
+    agent.command.stdin(reader);
+    let running = agent.start();
     std::io::Write::write_all(&mut writer, b"hello").unwrap();
     drop(writer);
     // `start` keeps the command and its reading end of the pipe. Only the closed writing end matters.

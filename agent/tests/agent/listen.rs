@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::bed::{Keeper, until};
+use crate::bed::{TestAgent, until};
 
 /// Returns the address that the keeper announces.
 fn address(stderr: &Path) -> String {
@@ -33,10 +33,10 @@ fn health_and_metrics_are_served() {
     let line =
         r#"echo loss=0.5; printf '%s\n' '{"bad \"na\\me": 2}'; touch ready; exec sleep 1000"#;
     let options = ["-vv", "--listen", "127.0.0.1:0", "--sample-interval", "50ms"];
-    let mut keeper = Keeper::shell(&options, line);
-    let stderr = keeper.dir.path().join("stderr");
-    keeper.command.stderr(File::create(&stderr).unwrap());
-    let running = keeper.start().wait_for("ready");
+    let mut agent = TestAgent::shell(&options, line);
+    let stderr = agent.dir.path().join("stderr");
+    agent.command.stderr(File::create(&stderr).unwrap());
+    let running = agent.start().wait_for("ready");
     let address = address(&stderr);
 
     let health = ask(&address, "GET /healthz");
@@ -69,7 +69,7 @@ fn health_and_metrics_are_served() {
 fn an_address_in_use_is_a_warning_and_the_trial_runs() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();
-    let ended = Keeper::shell(&["--listen", &address], "sleep 0.1; exit 6").run();
+    let ended = TestAgent::shell(&["--listen", &address], "sleep 0.1; exit 6").run();
     assert_eq!(ended.code, Some(6));
     assert!(
         ended.stderr.contains(&format!("warning: cannot listen on {address}")),

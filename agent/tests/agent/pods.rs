@@ -5,7 +5,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, Class};
 
-use crate::bed::Keeper;
+use crate::bed::TestAgent;
 
 /// Nothing listens at this address.
 const UNREACHABLE: [&str; 8] =
@@ -17,8 +17,8 @@ fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
         [("code", "cannot fetch the code"), ("parameters", "cannot fetch the parameters")]
     {
         let options = ["--fetch", kind, "--start-timeout", "300ms", "--flush", "0"];
-        let keeper = Keeper::shell(&[&UNREACHABLE[..], &options].concat(), "touch started");
-        let ended = keeper.run();
+        let agent = TestAgent::shell(&[&UNREACHABLE[..], &options].concat(), "touch started");
+        let ended = agent.run();
         assert_eq!(ended.code, Some(125), "{}", ended.stderr);
         assert!(!ended.path("started").exists());
         let verdict = ended.verdict();
@@ -41,10 +41,11 @@ fn a_code_archive_is_unpacked_and_fetched_again_if_damaged() {
     ] {
         let options = ["--fetch", "code", "--code-archive", "code.tar.gz", "--code-dir", "code"];
         let bounds = ["--start-timeout", "300ms", "--flush", "0"];
-        let keeper = Keeper::shell(&[&UNREACHABLE[..], &options, &bounds].concat(), "sh train.sh");
-        let prepared = Command::new("sh").args(["-c", &prepare]).current_dir(&keeper.dir).status();
+        let agent =
+            TestAgent::shell(&[&UNREACHABLE[..], &options, &bounds].concat(), "sh train.sh");
+        let prepared = Command::new("sh").args(["-c", &prepare]).current_dir(&agent.dir).status();
         assert!(prepared.unwrap().success(), "{prepare}");
-        let ended = keeper.run();
+        let ended = agent.run();
         assert_eq!(ended.path("code/ran").exists(), runs, "{prepare}: {}", ended.stderr);
         let message = ended.verdict().message;
         assert_eq!(message.contains("cannot fetch the code"), !runs, "{prepare}: {message}");
@@ -57,8 +58,8 @@ fn a_code_archive_is_unpacked_and_fetched_again_if_damaged() {
 fn a_pod_that_waits_for_others_can_be_stopped() {
     let options = ["--roles", "worker:2", "--role", "worker", "--role-index", "0", "--flush", "0"];
     let log = ["--log-file", "log", "-vv"];
-    let keeper = Keeper::shell(&[&UNREACHABLE[..], &options, &log].concat(), "touch started");
-    let running = keeper.start();
+    let agent = TestAgent::shell(&[&UNREACHABLE[..], &options, &log].concat(), "touch started");
+    let running = agent.start();
     let log = running.path("log");
     crate::bed::until("the first try", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot meet the other pods"))

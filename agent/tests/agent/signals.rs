@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use trial_protocol::Cause;
 
-use crate::bed::{Keeper, with_default_signals};
+use crate::bed::{TestAgent, with_default_signals};
 
 #[test]
 fn signals_are_passed_on() {
@@ -18,7 +18,7 @@ fn signals_are_passed_on() {
         (Signal::SIGCONT, "CONT"),
     ] {
         let line = format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.05; done");
-        let running = Keeper::shell(&[], &line).start().wait_for("ready");
+        let running = TestAgent::shell(&[], &line).start().wait_for("ready");
         running.send(signal);
         let ended = running.wait();
         assert_eq!(ended.code, Some(9), "{name}");
@@ -29,7 +29,7 @@ fn signals_are_passed_on() {
 #[test]
 fn a_trial_that_dies_of_a_signal_passed_on_was_stopped() {
     // The shell creates the file itself: while it waits for a program such as `touch`, it may ignore the signal.
-    let running = Keeper::shell(&[], ": >ready; exec sleep 1000").start().wait_for("ready");
+    let running = TestAgent::shell(&[], ": >ready; exec sleep 1000").start().wait_for("ready");
     running.send(Signal::SIGINT);
     let ended = running.wait();
     assert_eq!(ended.code, Some(130));
@@ -39,7 +39,7 @@ fn a_trial_that_dies_of_a_signal_passed_on_was_stopped() {
 #[test]
 fn a_term_to_trial_and_agent_alike_is_a_stop() {
     for _ in 0..5 {
-        let running = Keeper::shell(&[], "echo $$ >pid; exec sleep 1000").start();
+        let running = TestAgent::shell(&[], "echo $$ >pid; exec sleep 1000").start();
         let trial = i32::try_from(running.wait_for_pid("pid")).unwrap();
         kill(Pid::from_raw(trial), Signal::SIGTERM).unwrap();
         running.send(Signal::SIGTERM);
@@ -58,7 +58,7 @@ fn mask(status: &str, name: &str) -> u64 {
 
 #[test]
 fn the_trial_starts_with_nothing_blocked_or_ignored() {
-    let ended = Keeper::new(&["--", "cat", "/proc/self/status"]).run();
+    let ended = TestAgent::new(&["--", "cat", "/proc/self/status"]).run();
     assert_eq!(mask(ended.stdout(), "SigBlk:"), 0);
     assert_eq!(
         mask(ended.stdout(), "SigIgn:"),
@@ -69,9 +69,9 @@ fn the_trial_starts_with_nothing_blocked_or_ignored() {
 
 #[test]
 fn signals_that_the_caller_ignores_stay_ignored() {
-    let keeper = env!("CARGO_BIN_EXE_trialkeeper");
+    let agent = env!("CARGO_BIN_EXE_trialkeeper");
     let line = format!(
-        "trap '' HUP; exec {keeper} run --output-dir out -- \
+        "trap '' HUP; exec {agent} run --output-dir out -- \
          sh -c 'kill -HUP $PPID; kill -HUP $$; cat /proc/self/status'"
     );
     let dir = tempfile::tempdir().unwrap();
@@ -83,9 +83,9 @@ fn signals_that_the_caller_ignores_stay_ignored() {
 #[test]
 fn in_the_background_of_a_script_interrupts_are_ignored_and_term_is_obeyed() {
     // A shell without job control ignores INT and QUIT in a background command: Ctrl-C is for another process.
-    let keeper = env!("CARGO_BIN_EXE_trialkeeper");
+    let agent = env!("CARGO_BIN_EXE_trialkeeper");
     let line = format!(
-        "{keeper} run --output-dir out -- sh -c 'cat /proc/self/status; touch ready; exec sleep 1000' &
+        "{agent} run --output-dir out -- sh -c 'cat /proc/self/status; touch ready; exec sleep 1000' &
          while ! test -e ready; do sleep 0.02; done
          kill -INT $!; kill -QUIT $!; kill -TERM $!; wait $!"
     );
@@ -98,7 +98,7 @@ fn in_the_background_of_a_script_interrupts_are_ignored_and_term_is_obeyed() {
 
 #[test]
 fn the_trial_leads_a_process_group_of_its_own() {
-    let ended = Keeper::shell(&[], "echo $$; cut -d ' ' -f 5 /proc/$$/stat").run();
+    let ended = TestAgent::shell(&[], "echo $$; cut -d ' ' -f 5 /proc/$$/stat").run();
     let lines: Vec<_> = ended.stdout().lines().collect();
     assert_eq!(lines[0], lines[1]);
 }

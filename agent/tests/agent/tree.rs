@@ -3,17 +3,17 @@
 use nix::sys::signal::Signal;
 use trial_protocol::Cause;
 
-use crate::bed::{Keeper, children, lives, send, state, until};
+use crate::bed::{TestAgent, children, lives, send, state, until};
 
 const IGNORES_TERM: &str = r#"trap "" TERM; touch ready; while :; do sleep 0.05; done"#;
 
 #[test]
 fn orphans_are_reaped() {
     let line = "for i in 1 2 3 4 5 6 7 8 9; do (sh -c : &); done; touch ready; exec sleep 1000";
-    let running = Keeper::shell(&[], line).start().wait_for("ready");
-    let keeper = running.pid();
+    let running = TestAgent::shell(&[], line).start().wait_for("ready");
+    let agent = running.pid();
     until("only the trial is left, and no zombie", || {
-        let children = children(keeper);
+        let children = children(agent);
         let trial = children.iter().filter(|(pid, _)| !is_a_guard(*pid)).count();
         trial == 1 && children.iter().all(|(_, state)| *state != 'Z')
     });
@@ -24,7 +24,7 @@ fn orphans_are_reaped() {
 #[test]
 fn a_trial_may_handle_sigterm() {
     let line = r#"trap "echo bye; exit 7" TERM; touch ready; while :; do sleep 0.05; done"#;
-    let running = Keeper::shell(&[], line).start().wait_for("ready");
+    let running = TestAgent::shell(&[], line).start().wait_for("ready");
     running.send(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!((ended.code, ended.stdout()), (Some(7), "bye\n"));
@@ -33,7 +33,7 @@ fn a_trial_may_handle_sigterm() {
 
 #[test]
 fn a_trial_that_ignores_sigterm_is_killed_after_its_grace() {
-    let running = Keeper::shell(&["--grace", "200ms"], IGNORES_TERM).start().wait_for("ready");
+    let running = TestAgent::shell(&["--grace", "200ms"], IGNORES_TERM).start().wait_for("ready");
     running.send(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(137));
@@ -44,7 +44,7 @@ fn a_trial_that_ignores_sigterm_is_killed_after_its_grace() {
 fn processes_killed_with_a_trial_are_named() {
     let line = r#"trap "" TERM; setsid sh -c 'echo $$ > inner; while :; do sleep 0.05; done' &
         while :; do sleep 0.05; done"#;
-    let running = Keeper::shell(&["--grace", "200ms"], line).start();
+    let running = TestAgent::shell(&["--grace", "200ms"], line).start();
     let inner = running.wait_for_pid("inner");
     running.send(Signal::SIGTERM);
     let ended = running.wait();
@@ -56,7 +56,7 @@ fn processes_killed_with_a_trial_are_named() {
 
 #[test]
 fn a_verdict_names_the_sender_of_the_signal() {
-    let running = Keeper::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
+    let running = TestAgent::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
     running.send(Signal::SIGTERM);
     let sender = running.wait().verdict().evidence.signal_sender.expect("the test sent the signal");
     assert_eq!(sender.pid, std::process::id());
@@ -68,10 +68,10 @@ fn a_verdict_names_the_sender_of_the_signal() {
 #[test]
 fn a_launcher_that_ignores_sigchld_does_not_hide_the_exit_code() {
     for line in ["exit 3", "echo x; sleep 0.1; exit 3"] {
-        let keeper = Keeper::shell(&[], line);
+        let agent = TestAgent::shell(&[], line);
         let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(keeper.command.get_program());
-        shell.args(keeper.command.get_args()).current_dir(keeper.dir.path());
+        shell.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(agent.command.get_program());
+        shell.args(agent.command.get_args()).current_dir(agent.dir.path());
         assert_eq!(shell.output().unwrap().status.code(), Some(3), "{line}");
     }
 }
@@ -79,7 +79,7 @@ fn a_launcher_that_ignores_sigchld_does_not_hide_the_exit_code() {
 #[test]
 fn a_second_term_shortens_the_grace() {
     let line = r#"trap "touch asked" TERM; touch ready; while :; do sleep 0.05; done"#;
-    let running = Keeper::shell(&["--grace", "1h"], line).start().wait_for("ready");
+    let running = TestAgent::shell(&["--grace", "1h"], line).start().wait_for("ready");
     running.send(Signal::SIGTERM);
     // Two pending signals of one kind are merged, so the second must be sent after the first was handled.
     let running = running.wait_for("asked");
@@ -89,9 +89,9 @@ fn a_second_term_shortens_the_grace() {
 
 #[test]
 fn a_suspended_trial_can_be_ended() {
-    let running = Keeper::shell(&[], "touch ready; kill -STOP $$").start().wait_for("ready");
-    let keeper = running.pid();
-    until("the trial is stopped", || children(keeper).iter().any(|(_, state)| *state == 'T'));
+    let running = TestAgent::shell(&[], "touch ready; kill -STOP $$").start().wait_for("ready");
+    let agent = running.pid();
+    until("the trial is stopped", || children(agent).iter().any(|(_, state)| *state == 'T'));
     running.send(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
 }
@@ -99,7 +99,7 @@ fn a_suspended_trial_can_be_ended() {
 #[test]
 fn descendants_with_a_session_of_their_own_are_stopped_too() {
     let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & exec sleep 1000";
-    let running = Keeper::shell(&[], line).start();
+    let running = TestAgent::shell(&[], line).start();
     let inner = running.wait_for_pid("inner");
     running.send(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
@@ -110,7 +110,7 @@ fn descendants_with_a_session_of_their_own_are_stopped_too() {
 fn processes_that_a_trial_leaves_behind_are_killed_and_named() {
     let line = r#"setsid sh -c 'trap "" TERM; echo $$ > inner; while :; do sleep 0.05; done' \
         > /dev/null 2>&1 & while ! test -s inner; do sleep 0.02; done; exit 4"#;
-    let running = Keeper::shell(&["--drain", "200ms"], line).start();
+    let running = TestAgent::shell(&["--drain", "200ms"], line).start();
     let inner = running.wait_for_pid("inner");
     let ended = running.wait();
     assert_eq!(ended.code, Some(4), "the exit is the trial's own");
@@ -127,7 +127,7 @@ fn a_grandchild_that_holds_the_pipe_delays_the_end_by_the_drain_only() {
     // Ignores SIGTERM, so that only the kill at the end of the drain ends it.
     let line = r#"sh -c 'trap "" TERM; echo from below; echo $$ > inner; while :; do sleep 0.05; done' &
         while ! test -s inner; do sleep 0.02; done; printf last"#;
-    let running = Keeper::shell(&["--drain", "200ms"], line).start();
+    let running = TestAgent::shell(&["--drain", "200ms"], line).start();
     let inner = running.wait_for_pid("inner");
     let ended = running.wait();
     assert_eq!((ended.code, ended.stdout()), (Some(0), "from below\nlast"));
@@ -138,14 +138,14 @@ fn a_grandchild_that_holds_the_pipe_delays_the_end_by_the_drain_only() {
 fn a_helper_behind_a_pipe_may_finish_its_work() {
     // The trial ends at once. Another process prints its output and needs a moment.
     let line = "(sleep 0.1; echo late) & exit 0";
-    let ended = Keeper::shell(&[], line).run();
+    let ended = TestAgent::shell(&[], line).run();
     assert_eq!((ended.code, ended.stdout()), (Some(0), "late\n"));
 }
 
 #[test]
 fn leftovers_that_end_on_sigterm_are_named() {
     let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & while ! test -s inner; do sleep 0.02; done";
-    let ended = Keeper::shell(&["--drain", "200ms"], line).run();
+    let ended = TestAgent::shell(&["--drain", "200ms"], line).run();
     assert_eq!(ended.code, Some(0));
     let verdict = ended.verdict();
     assert_eq!(verdict.evidence.leftovers.len(), 1, "{verdict:?}");
@@ -155,7 +155,7 @@ fn leftovers_that_end_on_sigterm_are_named() {
 
 #[test]
 fn the_trial_dies_with_its_keeper() {
-    let running = Keeper::new(&["--", "sh", "-c", "echo $$ > trial; exec sleep 1000"]).start();
+    let running = TestAgent::new(&["--", "sh", "-c", "echo $$ > trial; exec sleep 1000"]).start();
     let trial = running.wait_for_pid("trial");
     running.send(Signal::SIGKILL);
     running.wait();
@@ -174,8 +174,8 @@ fn has_word(pid: u32, word: &str) -> bool {
         .is_ok_and(|words| words.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
 }
 
-pub(crate) fn is_guarded(keeper: u32) -> bool {
-    children(keeper).iter().any(|(pid, _)| is_a_guard(*pid))
+pub(crate) fn is_guarded(agent: u32) -> bool {
+    children(agent).iter().any(|(pid, _)| is_a_guard(*pid))
 }
 
 #[test]
@@ -191,19 +191,19 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
         ("when its own process is gone", format!("setsid sh -c 'trap \"\" TERM; echo $$ > inner; {stay}' & while ! test -e go; do sleep 0.02; done; exit 3")),
     ];
     for (case, line) in table {
-        let mut keeper = Keeper::shell(&["--drain", "1h"], &line);
+        let mut agent = TestAgent::shell(&["--drain", "1h"], &line);
         // The leftover processes inherit these. Pipes would make the test wait for them.
-        keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-        let running = keeper.start();
-        let (keeper, inner) = (running.pid(), running.wait_for_pid("inner"));
-        until("the guard", || is_guarded(keeper));
+        agent.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let running = agent.start();
+        let (agent, inner) = (running.pid(), running.wait_for_pid("inner"));
+        until("the guard", || is_guarded(agent));
         if case.starts_with("when") {
             std::fs::write(running.path("go"), "").unwrap();
             until("the trial's own process is gone", || {
-                state(inner).is_some_and(|(_, parent)| parent == keeper)
+                state(inner).is_some_and(|(_, parent)| parent == agent)
             });
         }
-        let guards = children(keeper);
+        let guards = children(agent);
         running.send(Signal::SIGKILL);
         running.wait();
         until(case, || !lives(inner));
@@ -214,10 +214,10 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
 #[test]
 fn the_guard_is_not_part_of_the_trial_and_ends_with_its_keeper() {
     let line = "touch ready; while ! test -e go; do sleep 0.02; done";
-    let running = Keeper::shell(&["--drain", "1h"], line).start().wait_for("ready");
-    let keeper = running.pid();
-    until("the guard", || is_guarded(keeper));
-    let guard = children(keeper);
+    let running = TestAgent::shell(&["--drain", "1h"], line).start().wait_for("ready");
+    let agent = running.pid();
+    until("the guard", || is_guarded(agent));
+    let guard = children(agent);
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
     assert_eq!((ended.code, ended.verdict().evidence.leftovers), (Some(0), Vec::new()));
@@ -228,13 +228,13 @@ fn the_guard_is_not_part_of_the_trial_and_ends_with_its_keeper() {
 fn a_killed_guard_is_replaced() {
     let line =
         "echo $$ > trial; (setsid sleep 600 >/dev/null 2>&1 & echo $! > inner); exec sleep 600";
-    let mut keeper = Keeper::shell(&[], line);
-    keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let running = keeper.start();
-    let (keeper, inner) = (running.pid(), running.wait_for_pid("inner"));
-    let guard = || children(keeper).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
+    let mut agent = TestAgent::shell(&[], line);
+    agent.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let running = agent.start();
+    let (agent, inner) = (running.pid(), running.wait_for_pid("inner"));
+    let guard = || children(agent).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
     for _ in 0..3 {
-        until("the guard", || is_guarded(keeper));
+        until("the guard", || is_guarded(agent));
         let killed = guard().unwrap();
         send(killed, Signal::SIGKILL);
         until("another guard", || guard().is_some_and(|other| other != killed));
@@ -247,9 +247,9 @@ fn a_killed_guard_is_replaced() {
 #[test]
 fn repeatedly_killed_guards_are_abandoned_with_a_warning() {
     let line = "touch ready; while ! test -e go; do sleep 0.02; done";
-    let running = Keeper::shell(&[], line).start().wait_for("ready");
-    let keeper = running.pid();
-    let guard = || children(keeper).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
+    let running = TestAgent::shell(&[], line).start().wait_for("ready");
+    let agent = running.pid();
+    let guard = || children(agent).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
     let mut killed = Vec::new();
     for _ in 0..4 {
         until("another guard", || guard().is_some_and(|other| !killed.contains(&other)));
@@ -268,7 +268,7 @@ fn repeatedly_killed_guards_are_abandoned_with_a_warning() {
 #[test]
 fn a_trial_that_kills_itself_is_named_as_a_possible_sender() {
     for line in ["kill -9 0", "kill -9 $$"] {
-        let ended = Keeper::shell(&[], line).start().wait();
+        let ended = TestAgent::shell(&[], line).start().wait();
         assert_eq!(ended.code, Some(137), "{line}");
         let message = ended.verdict().message;
         assert!(message.contains("the trial itself"), "{line}: {message}");
@@ -280,18 +280,18 @@ fn a_detached_trial_survives_its_keeper() {
     // The trial prints before and after the agent's end. A line without a reader would end it.
     let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
         seq 1 20000; echo after; echo error >&2; touch printed; exec sleep 1000";
-    let mut keeper = Keeper::shell(&["--detach-on-death"], line);
+    let mut agent = TestAgent::shell(&["--detach-on-death"], line);
     // The trial inherits these. Pipes would make the test wait for it.
-    keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let running = keeper.start();
-    let (keeper, trial) = (running.pid(), running.wait_for_pid("trial"));
-    until("the draining process", || children(keeper).iter().any(|(pid, _)| has_word(*pid, DRAIN)));
-    let drain = children(keeper).into_iter().find(|(pid, _)| has_word(*pid, DRAIN)).unwrap().0;
-    assert!(!is_guarded(keeper));
+    agent.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let running = agent.start();
+    let (agent, trial) = (running.pid(), running.wait_for_pid("trial"));
+    until("the draining process", || children(agent).iter().any(|(pid, _)| has_word(*pid, DRAIN)));
+    let drain = children(agent).into_iter().find(|(pid, _)| has_word(*pid, DRAIN)).unwrap().0;
+    assert!(!is_guarded(agent));
     running.send(Signal::SIGKILL);
     // The kernel kills the child at the parent's death, before it gets another parent. So a child with another parent
     // survives.
-    until("the trial has another parent", || state(trial).is_some_and(|(_, of)| of != keeper));
+    until("the trial has another parent", || state(trial).is_some_and(|(_, of)| of != agent));
     std::fs::write(running.path("killed"), "").unwrap();
     let running = running.wait_for("printed");
     let ends =

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, TrialExit};
 
-use crate::bed::{Keeper, until};
+use crate::bed::{TestAgent, until};
 
 /// The places and the ways in which the program is made to fail.
 const FAULTS: [&str; 6] =
@@ -12,18 +12,18 @@ const FAULTS: [&str; 6] =
 /// The message that the trial is held.
 const HELD: &str = "trialkeeper has failed. The trial continues";
 
-fn failing(fault: &str, line: &str) -> Keeper {
-    let mut keeper = Keeper::shell(&["--grace", "1s"], line);
-    keeper.command.env("TRIALKEEPER_FAULT", fault);
-    keeper
+fn failing(fault: &str, line: &str) -> TestAgent {
+    let mut agent = TestAgent::shell(&["--grace", "1s"], line);
+    agent.command.env("TRIALKEEPER_FAULT", fault);
+    agent
 }
 
 /// A trial that prints, so that every part has work, and then waits for the file `go`.
 const WAITING: &str = "echo x=1; echo $$ >pid; until [ -e go ]; do sleep 0.01; done;";
 
-fn until_held(keeper: u32) {
+fn until_held(agent: u32) {
     until("the new program", || {
-        let words = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();
+        let words = std::fs::read(format!("/proc/{agent}/cmdline")).unwrap_or_default();
         words.split(|byte| *byte == 0).any(|word| word == b"--fallback")
     });
 }
@@ -48,9 +48,9 @@ fn the_trial_continues_and_its_exit_code_is_passed_on() {
 
 #[test]
 fn a_secret_is_masked_in_the_verdict_of_a_held_trial_too() {
-    let mut keeper = failing("pump", &format!("{WAITING} echo key $KEY; exit 7"));
-    keeper.command.args(["--mask-env", "KEY"]).env("KEY", "first line of it\nsecond line of it");
-    let running = keeper.start().wait_for("pid");
+    let mut agent = failing("pump", &format!("{WAITING} echo key $KEY; exit 7"));
+    agent.command.args(["--mask-env", "KEY"]).env("KEY", "first line of it\nsecond line of it");
+    let running = agent.start().wait_for("pid");
     until_held(running.pid());
     std::fs::write(running.path("go"), "").unwrap();
     let tail = running.wait().verdict().evidence.stdout_tail;
@@ -141,9 +141,9 @@ fn a_lot_of_output_passes_through_a_held_trial() {
 
 #[test]
 fn a_fault_before_the_trial_is_an_agent_error() {
-    let mut keeper = Keeper::new(&["--", "true"]);
-    keeper.command.args(["x"]).env("TRIALKEEPER_FAULT", "prepare");
-    let ended = keeper.run();
+    let mut agent = TestAgent::new(&["--", "true"]);
+    agent.command.args(["x"]).env("TRIALKEEPER_FAULT", "prepare");
+    let ended = agent.run();
     assert_eq!(ended.code, Some(125), "{}", ended.stderr);
     assert!(ended.stderr.contains("a fault in trialkeeper"), "{}", ended.stderr);
 }

@@ -10,7 +10,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::bed::{Ended, Keeper, Running, program, until};
+use crate::bed::{Ended, Running, TestAgent, program, until};
 
 /// The server's reaction to a request.
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +145,7 @@ fn read(reader: &mut impl BufRead) -> Option<(Request, usize)> {
 }
 
 /// Returns an agent with the command line of NNI's keeper around `line`, for the trial `abcde` of `testexp1`.
-fn keeper(port: u16, options: &[&str], line: &str) -> Keeper {
+fn agent(port: u16, options: &[&str], line: &str) -> TestAgent {
     let dir = tempfile::tempdir().unwrap();
     let mut command = program();
     let port = port.to_string();
@@ -161,7 +161,7 @@ fn keeper(port: u16, options: &[&str], line: &str) -> Keeper {
     ];
     command.envs(variables);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Keeper { command, dir }
+    TestAgent { command, dir }
 }
 
 /// Returns a request without the parts that differ between runs: the time, the process id, the form of the command.
@@ -215,9 +215,9 @@ fn the_manager_gets_the_requests_of_nnis_own_keeper() {
     ];
     for (case, options, line, requests, code) in table {
         let server = Server::start(&[]);
-        let mut keeper = keeper(server.port, options, line);
-        keeper.command.env("TRIALKEEPER_NNI_VERSION", "3.0");
-        let ended = keeper.run();
+        let mut agent = agent(server.port, options, line);
+        agent.command.env("TRIALKEEPER_NNI_VERSION", "3.0");
+        let ended = agent.run();
         assert_eq!(ended.code, Some(code), "{case}: {}", ended.stderr);
         assert_eq!(sent(&server), recorded(requests), "{case}");
         assert_eq!(server.seen.lock().unwrap().connections, 1, "{case}: one connection");
@@ -245,7 +245,7 @@ fn nnis_defects_are_not_copied() {
     ];
     for (case, options, line, lines, code) in table {
         let server = Server::start(&[]);
-        let ended = keeper(server.port, options, line).run();
+        let ended = agent(server.port, options, line).run();
         assert_eq!(ended.code, Some(code), "{case}: {}", ended.stderr);
         assert_eq!(server.lines("trial"), lines, "{case}");
         let last = format!("NNI trial keeper exit with code {code}");
@@ -284,7 +284,7 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
     ];
     for (case, script) in table {
         let server = Server::start(script);
-        let ended = keeper(server.port, &["--nni_manager_version", "3.0.1"], MANY).run();
+        let ended = agent(server.port, &["--nni_manager_version", "3.0.1"], MANY).run();
         assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
         all_in_order(&server, case);
         let taken = server.taken();
@@ -300,7 +300,7 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
 #[test]
 fn an_answer_that_is_lost_repeats_one_line_at_most() {
     let server = Server::start(&[Answer::Status(200), Answer::TakeAndClose]);
-    let ended = keeper(server.port, &["--log_collection", "http"], "echo one; echo two").run();
+    let ended = agent(server.port, &["--log_collection", "http"], "echo one; echo two").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let mut lines = server.lines("trial");
     assert_eq!(lines, ["one", "one", "two"]);
@@ -311,7 +311,7 @@ fn an_answer_that_is_lost_repeats_one_line_at_most() {
 #[test]
 fn a_refused_line_does_not_delay_other_lines() {
     let server = Server::start(&[Answer::Status(200), Answer::Status(500), Answer::Status(413)]);
-    let ended = keeper(server.port, &[], "echo one; echo two; echo three").run();
+    let ended = agent(server.port, &[], "echo one; echo two; echo three").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(server.lines("trial"), ["three"]);
     assert!(ended.stderr.contains("refuses a line of"), "{}", ended.stderr);
@@ -323,7 +323,7 @@ fn a_metric_that_is_too_large_is_sent_without_its_other_values() {
     let line = r#"printf "NNISDK_MEb'{\"parameter_id\": 1, \"type\": \"FINAL\", \"sequence\": 0, \"value\": \"{\\\\\"default\\\\\": 0.5, \\\\\"big\\\\\": \\\\\""
         head -c 200000 /dev/zero | tr '\0' x
         printf "\\\\\"}\"}'\n""#;
-    let ended = keeper(server.port, &["--log_collection", "none"], line).run();
+    let ended = agent(server.port, &["--log_collection", "none"], line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let lines = server.lines("trial");
     let [line] = &lines[..] else { panic!("one metric, not {}: {}", lines.len(), ended.stderr) };
@@ -335,7 +335,7 @@ fn a_metric_that_is_too_large_is_sent_without_its_other_values() {
 #[test]
 fn an_unreadable_metric_does_not_reach_the_server_as_one() {
     let server = Server::start(&[]);
-    let ended = keeper(server.port, &[], r#"echo "NNISDK_MEb'{\"type\": 1}'""#).run();
+    let ended = agent(server.port, &[], r#"echo "NNISDK_MEb'{\"type\": 1}'""#).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(server.lines("trial"), [""; 0]);
     let lines = server.lines("trial_keeper");
@@ -349,11 +349,11 @@ fn an_unreadable_metric_does_not_reach_the_server_as_one() {
 fn the_objective_is_found_in_json_too_and_nothing_else_is_a_metric() {
     let server = Server::start(&[]);
     let printed = r#"echo loss=1; echo '{"default": 0.25, "lr": 1}'; echo '{"default": 0.5}'"#;
-    let keeper = keeper(server.port, &["--log_collection", "none"], printed);
-    std::fs::create_dir(keeper.dir.path().join("sys")).unwrap();
+    let agent = agent(server.port, &["--log_collection", "none"], printed);
+    std::fs::create_dir(agent.dir.path().join("sys")).unwrap();
     let record = r#"{"parameter_id": 4, "parameters": {"x": 1}}"#;
-    std::fs::write(keeper.dir.path().join("sys/parameter.cfg"), record).unwrap();
-    let ended = keeper.run();
+    std::fs::write(agent.dir.path().join("sys/parameter.cfg"), record).unwrap();
+    let ended = agent.run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let metric = |kind: &str, sequence, value: &str| {
         format!(
@@ -371,9 +371,9 @@ fn the_objective_is_found_in_json_too_and_nothing_else_is_a_metric() {
 #[test]
 fn secrets_are_masked_in_lines() {
     let server = Server::start(&[]);
-    let mut keeper = keeper(server.port, &[], "echo key $KEY end");
-    keeper.command.env("KEY", "hunter22").env("TRIALKEEPER_MASK_ENV", "KEY");
-    let ended = keeper.run();
+    let mut agent = agent(server.port, &[], "echo key $KEY end");
+    agent.command.env("KEY", "hunter22").env("TRIALKEEPER_MASK_ENV", "KEY");
+    let ended = agent.run();
     assert_eq!(ended.stdout(), "key hunter22 end\n");
     let lines = server.lines("trial");
     assert!(lines.len() == 1 && !lines[0].contains("hunter22"), "{lines:?}");
@@ -382,7 +382,7 @@ fn secrets_are_masked_in_lines() {
 #[test]
 fn a_version_mismatch_is_only_reported() {
     let server = Server::start(&[]);
-    let ended = keeper(server.port, &["--nni_manager_version", "4.1"], "exit 4").run();
+    let ended = agent(server.port, &["--nni_manager_version", "4.1"], "exit 4").run();
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
     let first = &server.taken()[0];
     assert_eq!(first.path, "/api/v1/nni-pai/version/testexp1/abcde");
@@ -394,7 +394,7 @@ fn a_version_mismatch_is_only_reported() {
 fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
     let server = Server::start(&[]);
     let line = "until [ -e go ]; do :; done";
-    let running = keeper(server.port, &["--job_id_file", "id", "--no_such_flag", "x"], line)
+    let running = agent(server.port, &["--job_id_file", "id", "--no_such_flag", "x"], line)
         .start()
         .wait_for("id");
     let pid = running.pid().to_string();
@@ -406,10 +406,10 @@ fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
 
 #[test]
 fn without_a_command_nothing_is_run() {
-    let mut keeper = Keeper::new(&[]);
-    keeper.command = program();
-    keeper.command.args(["--nnimanager_ip", "h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let ended = keeper.run();
+    let mut agent = TestAgent::new(&[]);
+    agent.command = program();
+    agent.command.args(["--nnimanager_ip", "h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = agent.run();
     assert_eq!(ended.code, Some(125));
     assert!(ended.stderr.contains("--trial_command is missing"), "{}", ended.stderr);
 }
@@ -417,9 +417,9 @@ fn without_a_command_nothing_is_run() {
 fn run_without_a_manager() -> (Ended, u16) {
     // A port without a listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut keeper = keeper(port, &["--nni_manager_version", "3.0"], MANY);
-    keeper.command.env("TRIALKEEPER_FLUSH", "100ms");
-    let running: Running = keeper.start();
+    let mut agent = agent(port, &["--nni_manager_version", "3.0"], MANY);
+    agent.command.env("TRIALKEEPER_FLUSH", "100ms");
+    let running: Running = agent.start();
     (running.wait(), port)
 }
 
@@ -442,6 +442,6 @@ fn undelivered_lines_are_replayed_unchanged() {
 #[test]
 fn commands_run_in_the_shell_of_nnis_own_keeper() {
     let server = Server::start(&[]);
-    let ended = keeper(server.port, &[], "[ \"$0\" = /bin/sh ] && exit 7").run();
+    let ended = agent(server.port, &[], "[ \"$0\" = /bin/sh ] && exit 7").run();
     assert_eq!(ended.code, Some(7), "{}", ended.stderr);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, ReportBody};
 
-use crate::bed::{Keeper, lives, program, until};
+use crate::bed::{TestAgent, lives, program, until};
 use crate::manager::Manager;
 
 /// Kubernetes may end a pod while its first process is still starting. At any point of the start, the agent must end
@@ -16,7 +16,7 @@ use crate::manager::Manager;
 #[test]
 fn a_term_during_the_start_is_not_lost() {
     for delay_us in (0..30_000).step_by(1_500) {
-        let running = Keeper::shell(&[], "echo $$ >pid; exec sleep 1000").start();
+        let running = TestAgent::shell(&[], "echo $$ >pid; exec sleep 1000").start();
         // Hits many points of the start; the agent must handle each.
         thread::park_timeout(Duration::from_micros(delay_us));
         running.send(Signal::SIGTERM);
@@ -36,7 +36,7 @@ fn a_term_during_the_start_is_not_lost() {
 #[test]
 fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
     let manager = Manager::start(vec![]);
-    let first = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
+    let first = TestAgent::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
     let first = first.wait_for("ready");
     until("the provisional verdict", || first.path("out/verdict.json").exists());
     first.send(Signal::SIGKILL);
@@ -74,14 +74,14 @@ fn a_gpu_program_that_hangs_or_disappears_does_not_affect_the_trial() {
         ("it disappears", "#!/bin/sh\nrm \"$0\"\nexit 1\n"),
         ("it prints nonsense", "#!/bin/sh\nwhile :; do echo 'no, GPU, here'; done\n"),
     ] {
-        let keeper = Keeper::shell(
+        let agent = TestAgent::shell(
             &["--gpu-program", "./smi", "--sample-interval", "20ms"],
             "for i in 1 2 3 4 5; do sleep 0.05; echo score=$i; done",
         );
-        let program = keeper.dir.path().join("smi");
+        let program = agent.dir.path().join("smi");
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let ended = keeper.run();
+        let ended = agent.run();
         assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
         assert_eq!(ended.verdict().cause, Cause::Succeeded, "{case}");
         assert_eq!(ended.stdout(), "score=1\nscore=2\nscore=3\nscore=4\nscore=5\n", "{case}");
@@ -100,7 +100,7 @@ fn a_full_spool_keeps_metrics_and_the_verdict() {
     let real = std::mem::replace(&mut options[1], &url).to_owned();
     // The log alone exceeds the spool's size, however it is interleaved with the metrics.
     let line = "for i in $(seq 300); do printf '%0200d\\n' $i; echo score=$i; done";
-    let ended = Keeper::shell(&options, line).run();
+    let ended = TestAgent::shell(&options, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 
     let mut replay = program();

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Keeper, program, with_default_signals};
+use crate::bed::{TestAgent, program, with_default_signals};
 
 fn trialkeeper(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
@@ -15,7 +15,8 @@ fn trialkeeper(words: &[&str]) -> Output {
 #[test]
 fn a_runs_directory_can_be_inspected() {
     let ended =
-        Keeper::shell(&["--parameters", r#"{"lr": 0.1}"#], "echo loss=0.5; echo loss=0.25").run();
+        TestAgent::shell(&["--parameters", r#"{"lr": 0.1}"#], "echo loss=0.5; echo loss=0.25")
+            .run();
     let dir = ended.path("out");
     let dir = dir.to_str().unwrap();
     let from_spool: Value =
@@ -44,9 +45,9 @@ fn inspect_finds_the_same_metrics_without_the_spool() {
     let options = [&options[..], &["--tensorboard", "logs", "--mask-env", "KEY"]].concat();
     let line = "echo loss=0.5; echo auc is 0.75; echo auc is 0.25 >> more; \
                 cp events logs/events.out.tfevents.2.new; touch logs/events.out.tfevents.2.new";
-    let mut keeper = Keeper::shell(&options, line);
-    keeper.command.env("KEY", "very-secret");
-    let path = |name: &str| keeper.dir.path().join(name);
+    let mut agent = TestAgent::shell(&options, line);
+    agent.command.env("KEY", "very-secret");
+    let path = |name: &str| agent.dir.path().join(name);
     let events = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tfevents/tensorboardx.bin");
     fs::copy(events, path("events")).unwrap();
     fs::write(path("more"), "auc is 0.125\n").unwrap();
@@ -54,7 +55,7 @@ fn inspect_finds_the_same_metrics_without_the_spool() {
     fs::copy(events, path("logs/events.out.tfevents.1.old")).unwrap();
     let old = fs::File::options().write(true).open(path("logs/events.out.tfevents.1.old"));
     old.unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-    let ended = keeper.run();
+    let ended = agent.run();
     let dir = ended.path("out");
     let shown = || -> Value {
         let output = trialkeeper(&["inspect", dir.to_str().unwrap(), "--output", "json"]);
@@ -123,12 +124,12 @@ fn setting(ended: &crate::bed::Ended, name: &str) -> String {
 
 #[test]
 fn each_setting_comes_from_its_highest_source() {
-    let mut keeper = Keeper::new(&["--config", "keeper.toml", "--drain", "3s", "--print-config"]);
+    let mut agent = TestAgent::new(&["--config", "keeper.toml", "--drain", "3s", "--print-config"]);
     let file =
         "# a comment\ngrace = \"1s\"\ndrain = \"1s\"\nflush = \"1s\"\ndetach-on-death = true\n";
-    fs::write(keeper.dir.path().join("keeper.toml"), file).unwrap();
-    keeper.command.env("TRIALKEEPER_FLUSH", "2s").env("TRIALKEEPER_DRAIN", "2s");
-    let ended = keeper.run();
+    fs::write(agent.dir.path().join("keeper.toml"), file).unwrap();
+    agent.command.env("TRIALKEEPER_FLUSH", "2s").env("TRIALKEEPER_DRAIN", "2s");
+    let ended = agent.run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     #[rustfmt::skip]
     let table = [
@@ -154,9 +155,9 @@ fn a_flag_outranks_a_conflicting_variable() {
         (&["x", "--manager", "http://b"], ("TRIALKEEPER_MANAGER_FILE", "f"),   r#"manager-file = "f"  # TRIALKEEPER_MANAGER_FILE"#),
     ];
     for (words, (name, value), line) in table {
-        let mut keeper = Keeper::new(&[&["--print-config"], words].concat());
-        keeper.command.env(name, value);
-        let ended = keeper.run();
+        let mut agent = TestAgent::new(&[&["--print-config"], words].concat());
+        agent.command.env(name, value);
+        let ended = agent.run();
         assert_eq!(ended.code, Some(0), "{words:?}: {}", ended.stderr);
         let named = ended.stdout().lines().filter(|line| line.starts_with("manager"));
         assert_eq!(named.collect::<Vec<_>>(), [line], "{words:?}");
@@ -173,9 +174,9 @@ fn an_invalid_variable_is_named() {
         ("TRIALKEEPER_SHELL",       "echo a",    "cannot be used with 'TRIALKEEPER_SHELL (--shell <LINE>)'"),
     ];
     for (name, value, fault) in table {
-        let mut keeper = Keeper::new(&["--", "true"]);
-        keeper.command.env(name, value);
-        let ended = keeper.run();
+        let mut agent = TestAgent::new(&["--", "true"]);
+        agent.command.env(name, value);
+        let ended = agent.run();
         assert_eq!(ended.code, Some(125), "{name}");
         assert!(ended.stderr.contains(fault), "{name}: {}", ended.stderr);
     }
@@ -184,9 +185,9 @@ fn an_invalid_variable_is_named() {
 #[test]
 fn a_settings_file_applies_and_its_errors_are_named() {
     let run = |text: &str| {
-        let keeper = Keeper::new(&["--config", "keeper.toml", "--", "true"]);
-        fs::write(keeper.dir.path().join("keeper.toml"), text).unwrap();
-        keeper.run()
+        let agent = TestAgent::new(&["--config", "keeper.toml", "--", "true"]);
+        fs::write(agent.dir.path().join("keeper.toml"), text).unwrap();
+        agent.run()
     };
     let ended = run("verbose = 1\nmanager = \"http://127.0.0.1:9\"\n");
     assert!(ended.stderr.contains("--experiment is needed with a manager"), "{}", ended.stderr);
@@ -204,15 +205,12 @@ fn a_settings_file_applies_and_its_errors_are_named() {
 
 #[test]
 fn a_misspelt_variable_is_only_reported_once() {
-    let mut keeper = Keeper::shell(&[], "exit 3");
-    keeper.command.env("TRIALKEEPER_MANGER", "http://m");
+    let mut agent = TestAgent::shell(&[], "exit 3");
+    agent.command.env("TRIALKEEPER_MANGER", "http://m");
     // Kubernetes sets these variables in every pod beside a Service called `trialkeeper`.
-    keeper
-        .command
-        .env("TRIALKEEPER_SERVICE_HOST", "10.0.0.1")
-        .env("TRIALKEEPER_SERVICE_PORT", "80");
-    keeper.command.env("TRIALKEEPER_PORT", "tcp://10.0.0.1:80");
-    let ended = keeper.run();
+    agent.command.env("TRIALKEEPER_SERVICE_HOST", "10.0.0.1").env("TRIALKEEPER_SERVICE_PORT", "80");
+    agent.command.env("TRIALKEEPER_PORT", "tcp://10.0.0.1:80");
+    let ended = agent.run();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     let warnings: Vec<_> = ended.stderr.lines().filter(|line| line.contains("warning")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -222,11 +220,11 @@ fn a_misspelt_variable_is_only_reported_once() {
 
 #[test]
 fn an_empty_variable_counts_as_none() {
-    let mut keeper = Keeper::shell(&[], "exit 3");
+    let mut agent = TestAgent::shell(&[], "exit 3");
     for name in ["MANAGER", "GRACE", "PARAMETERS", "COLLECT", "CONFIG", "STOP_ON_STALL", "MANGER"] {
-        keeper.command.env(format!("TRIALKEEPER_{name}"), "");
+        agent.command.env(format!("TRIALKEEPER_{name}"), "");
     }
-    let ended = keeper.run();
+    let ended = agent.run();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     assert!(!ended.stderr.contains("warning"), "{}", ended.stderr);
 }

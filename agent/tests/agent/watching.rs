@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, Class, Report, ReportBody, Sample};
 
-use crate::bed::{Keeper, lives, until};
+use crate::bed::{TestAgent, lives, until};
 use crate::manager::Manager;
 
 fn samples(reports: &[Report]) -> Vec<Sample> {
@@ -25,11 +25,11 @@ fn gpu(index: u32, uuid: &str, used: u32, watts: u32) -> String {
 }
 
 /// Creates a `fake-smi` that prints the same rows repeatedly.
-fn fake_smi(keeper: &Keeper, rows: &[&str]) {
+fn fake_smi(agent: &TestAgent, rows: &[&str]) {
     let rows = rows.join("\n");
     let script =
         format!("#!/bin/sh\necho $$ > probe\nwhile :; do echo '{rows}'; sleep 0.05; done\n");
-    let program = keeper.dir.path().join("fake-smi");
+    let program = agent.dir.path().join("fake-smi");
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -38,9 +38,9 @@ fn fake_smi(keeper: &Keeper, rows: &[&str]) {
 fn samples_contain_processes_and_gpus() {
     let manager = Manager::start(vec![]);
     let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
-    let keeper = Keeper::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
-    fake_smi(&keeper, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
-    let running = keeper.start();
+    let agent = TestAgent::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
+    fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
+    let running = agent.start();
     let probe = running.wait_for_pid("probe");
     let is_whole = |sample: &&Sample| {
         let gpu = sample.gpus.first();
@@ -64,7 +64,7 @@ fn samples_contain_processes_and_gpus() {
 #[test]
 fn a_stalled_trial_is_reported_and_stopped_on_request() {
     let options = ["--sample-interval", "100ms", "--stall-after", "500ms", "--stop-on-stall"];
-    let ended = Keeper::shell(&options, "exec sleep 1000").run();
+    let ended = TestAgent::shell(&options, "exec sleep 1000").run();
     assert_eq!(ended.code, Some(143));
     assert_eq!(ended.verdict().cause, Cause::Stalled);
     assert!(ended.stderr.contains("warning: No metric, no output"), "{}", ended.stderr);
@@ -74,10 +74,10 @@ fn a_stalled_trial_is_reported_and_stopped_on_request() {
 fn work_on_a_hidden_gpu_does_not_count() {
     let options = ["--sample-interval", "100ms", "--stall-after", "2s", "--stop-on-stall"];
     let options = [&options[..], &["--gpu-program", "./fake-smi"]].concat();
-    let mut keeper = Keeper::shell(&options, "exec sleep 1000");
-    fake_smi(&keeper, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
-    keeper.command.env("CUDA_VISIBLE_DEVICES", "1");
-    let verdict = keeper.run().verdict();
+    let mut agent = TestAgent::shell(&options, "exec sleep 1000");
+    fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
+    agent.command.env("CUDA_VISIBLE_DEVICES", "1");
+    let verdict = agent.run().verdict();
     assert_eq!(verdict.cause, Cause::Stalled);
     let uuids = verdict.evidence.gpus.iter().map(|gpu| gpu.uuid.as_deref());
     assert!(uuids.eq([Some("GPU-1d1e")]), "{:?}", verdict.evidence.gpus);
@@ -94,9 +94,9 @@ fn a_trial_with_idle_or_hanging_gpus_is_stopped_on_request() {
     for (stop, row, class, warning) in table {
         let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
         // Work on the processor does not count as work on a GPU.
-        let keeper = Keeper::shell(&[&options[..], &stop].concat(), "while :; do :; done");
-        fake_smi(&keeper, &[row]);
-        let ended = keeper.run();
+        let agent = TestAgent::shell(&[&options[..], &stop].concat(), "while :; do :; done");
+        fake_smi(&agent, &[row]);
+        let ended = agent.run();
         let verdict = ended.verdict();
         assert_eq!((ended.code, verdict.cause), (Some(143), Cause::Stalled), "{stop:?}");
         assert_eq!(verdict.class, class, "{}", verdict.message);

@@ -17,7 +17,7 @@ use trial_protocol::Verdict;
 const BOUND: Duration = Duration::from_mins(1);
 
 /// An agent to start, with a directory of its own.
-pub(crate) struct Keeper {
+pub(crate) struct TestAgent {
     pub(crate) command: Command,
     pub(crate) dir: TempDir,
 }
@@ -49,7 +49,7 @@ pub(crate) fn program() -> Command {
     with_default_signals(env!("CARGO_BIN_EXE_trialkeeper"))
 }
 
-impl Keeper {
+impl TestAgent {
     /// Returns `trialkeeper run`, with its output directory as `out` in the current directory.
     pub(crate) fn new(words: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use trial_protocol::{
     VERSION_OLDEST,
 };
 
-use crate::bed::{Keeper, program, until};
+use crate::bed::{TestAgent, program, until};
 
 /// The state of the scripted manager, and its directives.
 #[derive(Default)]
@@ -134,7 +134,7 @@ fn acknowledge(batch: ReportBatch, state: &mut ManagerState) -> ReportAck {
 fn every_fact_arrives_in_order_before_the_keeper_ends() {
     let manager = Manager::start(vec![]);
     let line = "for i in 1 2 3; do echo loss=0.$i; done; exit 0";
-    let ended = Keeper::shell(&manager.options(&[]), line).run();
+    let ended = TestAgent::shell(&manager.options(&[]), line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(ended.stderr, "", "with a manager there is no summary");
     let values: Vec<_> = manager.metrics().iter().map(|metric| metric.value.number()).collect();
@@ -152,7 +152,7 @@ fn a_stop_directive_is_obeyed_and_its_reason_reported() {
     let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: Some(200) };
     let manager = Manager::start(vec![Directive { id: 7, body }]);
     let line = r#"trap "" TERM; while :; do sleep 0.05; done"#;
-    let ended = Keeper::shell(&manager.options(&[]), line).run();
+    let ended = TestAgent::shell(&manager.options(&[]), line).run();
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
     let verdict = ended.verdict();
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
@@ -167,7 +167,7 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
     // The agent is so silent that only the signal makes it send a batch.
     let options = manager.options(&["--heartbeat", "1h"]);
     let line = "touch ready; exec sleep 1000";
-    let running = Keeper::shell(&options, line).start().wait_for("ready");
+    let running = TestAgent::shell(&options, line).start().wait_for("ready");
     until("the report of the start", || !manager.state.lock().unwrap().facts.is_empty());
     let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: None };
     manager.state.lock().unwrap().directives.push(Directive { id: 1, body });
@@ -192,7 +192,7 @@ fn an_assessors_rule_applies_while_the_manager_is_unreachable() {
     let manager = Manager::start(vec![Directive { id: 3, body }]);
     let options = manager.options(&["--heartbeat", "100ms", "--flush", "100ms"]);
     let line = "echo score=0.3; until [ -e go ]; do sleep 0.02; done; echo score=0.2; sleep 1000";
-    let running = Keeper::shell(&options, line).start();
+    let running = TestAgent::shell(&options, line).start();
     until("the agent has the rule", || manager.state.lock().unwrap().obeyed.contains(&3));
     manager.state.lock().unwrap().unresponsive = true;
     std::fs::write(running.path("go"), "").unwrap();
@@ -220,7 +220,7 @@ fn sigterm_after_the_trial_shortens_the_delivery() {
     let manager = Manager::start(vec![]);
     let mut options = manager.options(&["--flush", "1h"]);
     options[1] = &url;
-    let running = Keeper::shell(&options, "echo loss=0.5").start().wait_for("out/verdict.json");
+    let running = TestAgent::shell(&options, "echo loss=0.5").start().wait_for("out/verdict.json");
     running.send(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "the trial's own: {}", ended.stderr);
@@ -234,7 +234,7 @@ fn an_unreachable_manager_does_not_affect_the_trial_and_replay_delivers_later() 
     let manager = Manager::start(vec![]);
     let mut options = manager.options(&["--flush", "100ms"]);
     options[1] = &url;
-    let ended = Keeper::shell(&options, "echo loss=0.5; exit 3").run();
+    let ended = TestAgent::shell(&options, "echo loss=0.5; exit 3").run();
     assert_eq!((ended.code, ended.stdout()), (Some(3), "loss=0.5\n"));
     assert!(ended.stderr.contains("out/spool` to deliver them"), "{}", ended.stderr);
 
@@ -250,7 +250,7 @@ fn an_unreachable_manager_does_not_affect_the_trial_and_replay_delivers_later() 
 #[test]
 fn a_running_attempt_is_not_started_twice() {
     let manager = Manager::start(vec![]);
-    let running = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000")
+    let running = TestAgent::shell(&manager.options(&[]), "touch ready; exec sleep 1000")
         .start()
         .wait_for("ready");
     let mut second = program();
@@ -280,9 +280,9 @@ fn requested_logs_arrive_whole_in_order_and_masked() {
     let manager = Manager::start(vec![]);
     let line = r#"seq 1 200000; echo "token $SECRET" >&2; printf '1%%\r2%%\rdone\n' >&2"#;
     let options = manager.options(&["--log-collection", "http", "--mask-env", "OTHER,SECRET"]);
-    let mut keeper = Keeper::shell(&options, line);
-    keeper.command.env("SECRET", "hunter22");
-    let ended = keeper.run();
+    let mut agent = TestAgent::shell(&options, line);
+    agent.command.env("SECRET", "hunter22");
+    let ended = agent.run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let expected = (1..=200_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
     assert!(log(&manager, Stream::Stdout) == expected, "every line, in order");
@@ -294,14 +294,14 @@ fn requested_logs_arrive_whole_in_order_and_masked() {
 #[test]
 fn logs_are_not_sent_by_default() {
     let manager = Manager::start(vec![]);
-    assert_eq!(Keeper::shell(&manager.options(&[]), "echo hello").run().code, Some(0));
+    assert_eq!(TestAgent::shell(&manager.options(&[]), "echo hello").run().code, Some(0));
     assert_eq!(log(&manager, Stream::Stdout), "");
 }
 
 #[test]
 fn the_end_of_each_stream_arrives_without_log_collection() {
     let manager = Manager::start(vec![]);
-    let ended = Keeper::shell(&manager.options(&[]), "seq 1 200000; seq 1 2000 >&2").run();
+    let ended = TestAgent::shell(&manager.options(&[]), "seq 1 200000; seq 1 2000 >&2").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let printed =
         |last: u32| (1..=last).fold(String::new(), |text, n| text + &n.to_string() + "\n");
@@ -330,7 +330,7 @@ fn as_log(body: &ReportBody) -> Option<(Stream, u64, &str)> {
 fn logs_beyond_the_rate_are_counted() {
     let manager = Manager::start(vec![]);
     let options = manager.options(&["--log-collection", "http", "--log-rate", "1000"]);
-    assert_eq!(Keeper::shell(&options, "seq 1 100000").run().code, Some(0));
+    assert_eq!(TestAgent::shell(&options, "seq 1 100000").run().code, Some(0));
     let state = manager.state.lock().unwrap();
     let shed = state
         .facts

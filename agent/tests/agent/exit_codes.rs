@@ -6,12 +6,12 @@ use std::path::Path;
 
 use trial_protocol::{Cause, TrialExit};
 
-use crate::bed::{Keeper, program};
+use crate::bed::{TestAgent, program};
 
 #[test]
 fn every_exit_code_is_passed_on() {
     for code in 0..=255 {
-        let ended = Keeper::shell(&[], &format!("exit {code}")).run();
+        let ended = TestAgent::shell(&[], &format!("exit {code}")).run();
         assert_eq!(ended.code, Some(code), "{}", ended.stderr);
     }
 }
@@ -24,7 +24,7 @@ fn a_fatal_signal_gives_128_plus_its_number() {
     for signal in (1..=64).filter(|signal| !harmless.contains(signal)) {
         // Not a shell line: bash survives some of these signals.
         let line = format!("ulimit -c 0; kill -{signal} $$");
-        let ended = Keeper::new(&["--", "sh", "-c", &line]).run();
+        let ended = TestAgent::new(&["--", "sh", "-c", &line]).run();
         assert_eq!(ended.code, Some(128 + signal), "signal {signal}: {}", ended.stderr);
         let exit = TrialExit::Signal(u8::try_from(signal).unwrap());
         assert_eq!(ended.verdict().exit, Some(exit), "signal {signal}");
@@ -43,7 +43,7 @@ fn commands_that_cannot_run_have_codes_of_their_own() {
     ];
     for (trial, code, cause) in table {
         let words: Vec<_> = ["--"].iter().chain(trial).copied().collect();
-        let ended = Keeper::new(&words).run();
+        let ended = TestAgent::new(&words).run();
         assert_eq!(ended.code, Some(code), "{trial:?}");
         assert_eq!(ended.verdict().cause, cause, "{trial:?}");
         assert!(ended.stderr.contains("trialkeeper: error: cannot "), "{}", ended.stderr);
@@ -59,9 +59,9 @@ fn a_script_without_an_interpreter_line_runs_in_the_shell() {
     let path = std::env::var("PATH").unwrap();
     let path = format!("/no/such/folder:{}:{path}", folder.path().display());
     for program in [script.to_str().unwrap(), "train"] {
-        let mut keeper = Keeper::new(&["--", program, "a b", "7"]);
-        keeper.command.env("PATH", &path);
-        let ended = keeper.run();
+        let mut agent = TestAgent::new(&["--", program, "a b", "7"]);
+        agent.command.env("PATH", &path);
+        let ended = agent.run();
         assert_eq!(ended.code, Some(7), "{program}: {}", ended.stderr);
     }
 }
@@ -79,7 +79,7 @@ fn a_bad_command_line_is_a_fault_of_the_agent() {
         (&["--help"],                                    0),
     ];
     for (words, code) in table {
-        let ended = Keeper::new(words).run();
+        let ended = TestAgent::new(words).run();
         assert_eq!(ended.code, Some(code), "{words:?}: {}", ended.stderr);
     }
 }
@@ -104,7 +104,7 @@ fn a_bare_command_is_run() {
 
 #[test]
 fn a_shell_line_may_use_any_shell_syntax() {
-    let ended = Keeper::shell(&[], r#"x="it's"; echo "$x" | tr s S && (exit 3)"#).run();
+    let ended = TestAgent::shell(&[], r#"x="it's"; echo "$x" | tr s S && (exit 3)"#).run();
     assert_eq!((ended.code, ended.stdout()), (Some(3), "it'S\n"));
 }
 
@@ -122,14 +122,14 @@ fn bash_runs_a_shell_line() {
         "read -r code < <(echo 7); exit $code",
     ];
     for line in lines {
-        let ended = Keeper::shell(&[], line).run();
+        let ended = TestAgent::shell(&[], line).run();
         assert_eq!(ended.code, Some(7), "{line}: {}", ended.stderr);
     }
 }
 
 #[test]
 fn the_summary_names_the_metrics() {
-    let ended = Keeper::shell(&["-v"], "echo loss=0.5; echo loss=0.25").run();
+    let ended = TestAgent::shell(&["-v"], "echo loss=0.5; echo loss=0.25").run();
     assert_eq!(ended.code, Some(0));
     for line in [
         "trialkeeper: loss[0] = 0.5",
@@ -147,7 +147,7 @@ fn the_metric_file_is_read_to_its_end() {
     let line = r#"mkdir -p "$NNI_SYS_DIR/.nni"
         metric='{"parameter_id": 0, "trial_job_id": "x", "type": "FINAL", "sequence": 0, "value": "0.75"}'
         printf 'ME%06d%s\n' $((${#metric} + 1)) "$metric" >> "$NNI_SYS_DIR/.nni/metrics""#;
-    let ended = Keeper::shell(&[], line).run();
+    let ended = TestAgent::shell(&[], line).run();
     assert!(ended.stderr.contains("default = 0.75"), "{}", ended.stderr);
 }
 
@@ -157,10 +157,10 @@ fn the_metric_file_is_read_while_the_trial_runs() {
         metric='{"parameter_id": 0, "trial_job_id": "x", "type": "PERIODICAL", "sequence": 0, "value": "0.75"}'
         printf 'ME%06d%s\n' $((${#metric} + 1)) "$metric" >> "$NNI_SYS_DIR/.nni/metrics"
         touch ready; exec sleep 1000"#;
-    let mut keeper = Keeper::shell(&["-v"], line);
-    let seen = keeper.dir.path().join("stderr");
-    keeper.command.stderr(std::fs::File::create(&seen).unwrap());
-    let running = keeper.start().wait_for("ready");
+    let mut agent = TestAgent::shell(&["-v"], line);
+    let seen = agent.dir.path().join("stderr");
+    agent.command.stderr(std::fs::File::create(&seen).unwrap());
+    let running = agent.start().wait_for("ready");
     crate::bed::until("the metric on stderr", || {
         std::fs::read_to_string(&seen).unwrap().contains("default[0] = 0.75")
     });
@@ -178,7 +178,7 @@ fn exit_codes_can_follow_frameworkcontroller() {
         ("no-such-program",  210),
     ];
     for (line, code) in table {
-        let ended = Keeper::shell(&["--exit-code-map", "frameworkcontroller"], line).run();
+        let ended = TestAgent::shell(&["--exit-code-map", "frameworkcontroller"], line).run();
         let verdict = ended.verdict();
         assert_eq!(ended.code, Some(code), "{line}: {:?} {:?}", verdict.class, verdict.exit);
     }
