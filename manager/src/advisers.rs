@@ -114,7 +114,7 @@ pub enum Program {
 
 /// A program to start, and its environment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setting {
+pub struct ProgramSettings {
     /// The program.
     pub program: Program,
     /// The experiment's identifier.
@@ -135,7 +135,7 @@ pub struct Setting {
 
 /// A message from the experiment.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Order {
+pub enum AdviserRequest {
     /// A request for the parameters of this proposal.
     Propose {
         /// The proposal.
@@ -177,7 +177,7 @@ pub enum Order {
 /// A message to the experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AdviserEvent {
-    /// An answer to [`Order::Propose`].
+    /// An answer to [`AdviserRequest::Propose`].
     Proposed {
         /// The proposal.
         id: u64,
@@ -205,7 +205,7 @@ pub enum AdviserEvent {
 /// An external tuner or assessor, as the experiment uses it.
 #[derive(Debug)]
 pub struct ExternalAdviser {
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<AdviserRequest>,
     events: mpsc::UnboundedReceiver<AdviserEvent>,
     task: JoinHandle<()>,
     /// `true` if the adviser proposes parameters.
@@ -220,7 +220,7 @@ pub struct ExternalAdviser {
 
 impl ExternalAdviser {
     /// Starts the program. A failure to start is reported later as an event.
-    pub fn start(setting: Setting) -> Self {
+    pub fn start(setting: ProgramSettings) -> Self {
         let (tunes, assesses, name, assessor_name) = match &setting.program {
             Program::Nni { tuner, assessor, advisor, .. } => {
                 let name = |first: Option<&Algorithm>| {
@@ -243,7 +243,7 @@ impl ExternalAdviser {
     }
 
     /// Sends an order. An order after the end of the program is ignored.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: AdviserRequest) {
         drop(self.orders.send(order));
     }
 

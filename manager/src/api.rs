@@ -49,7 +49,7 @@ use crate::store::Store;
 use crate::token::Secret;
 use crate::training_service::TrainingService;
 use crate::util::clock::Clock;
-use crate::view::Board;
+use crate::view::TrialCache;
 pub use error::Error;
 pub use pod::Pods;
 pub use serve::{serve, serve_local, serve_tls};
@@ -76,7 +76,7 @@ pub struct ApiState {
     /// The code and the rendezvous for pods that share no disk with the manager.
     pub pods: Pods,
     /// The view of the trials.
-    pub board: Board,
+    pub board: TrialCache,
     /// The handle of the experiment's task.
     pub handle: Handle,
     /// The training service, once it runs. It provides the output of a trial whose agent is silent.

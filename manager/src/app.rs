@@ -32,10 +32,10 @@ pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
 pub use self::notifier::send_remaining;
 use self::opened::Opened;
-use self::served::Served;
+use self::served::ServerTasks;
 pub use self::servers::{home_of, manager_of, viewer_of};
-use self::serving::{Parts, Serving};
-pub use self::stored::{Viewing, stored, view, view_on_machine};
+use self::serving::{Parts, StartedServers};
+pub use self::stored::{ViewServer, stored, view, view_on_machine};
 pub use self::trial_program::find_trial_program;
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::Handle;
@@ -87,7 +87,7 @@ pub struct Settings {
 
 /// The experiment to run: a new one, or an interrupted one.
 #[derive(Debug)]
-pub enum What {
+pub enum ExperimentStart {
     /// A new experiment.
     New(Box<ExperimentSpec>),
     /// A new experiment with an id of the user's choice. Its folder must not exist.
@@ -100,7 +100,7 @@ pub enum What {
 
 /// A finished experiment.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedExperiment {
     /// The experiment's id.
     pub id: ExperimentId,
     /// The specification.
@@ -131,7 +131,7 @@ pub struct Running {
     /// [`Settings::machine_port`].
     pub machine: axum::Router,
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
-    server: Served,
+    server: ServerTasks,
     service: Arc<dyn TrainingService>,
     notifier: Option<Notifier>,
 }
@@ -142,23 +142,23 @@ pub struct Ended {
     pub state: ExperimentState,
     /// The experiment's store.
     pub store: Store,
-    server: Served,
+    server: ServerTasks,
 }
 
 /// Starts a manager for one experiment. If a new experiment cannot start, its folder is removed: the user corrects
 /// the experiment file, and the next experiment has another id.
-pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
+pub async fn start(settings: Settings, what: ExperimentStart) -> Result<Running, Error> {
     let (id, new, is_ours) = match what {
-        What::New(spec) => (ids::experiment(), Some(spec), true),
-        What::Named(id, spec) => {
+        ExperimentStart::New(spec) => (ids::experiment(), Some(spec), true),
+        ExperimentStart::Named(id, spec) => {
             let dir = ExperimentDir::new(&settings.data_dir, &id);
             if dir.path().exists() {
                 return Err(Error::IdTaken { id, folder: dir.path().to_owned() });
             }
             (id, Some(spec), true)
         }
-        What::NewAs(id, spec) => (id, Some(spec), false),
-        What::Resume(id) => (ExperimentId::new(id)?, None, false),
+        ExperimentStart::NewAs(id, spec) => (id, Some(spec), false),
+        ExperimentStart::Resume(id) => (ExperimentId::new(id)?, None, false),
     };
     let dir = ExperimentDir::new(&settings.data_dir, &id);
     let begun = Box::pin(begin(settings, id, dir.clone(), new)).await;
@@ -194,7 +194,7 @@ async fn begin(
     };
     let serving = parts.serve(listener).await?;
     let (service, jobs) = serving.start_service(checked, &id, &mut spec, &dir, &secret).await?;
-    let Serving { server, url, advertised, machine, code, .. } = serving;
+    let StartedServers { server, url, advertised, machine, code, .. } = serving;
     let (waker, (notify, notices)) = (OutboxWaker::default(), mpsc::unbounded_channel());
     let notifier = notifier::config(&id, &spec, &store, &waker, Some(dir.degraded()));
     let dependencies = Dependencies {

@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use trial_protocol::ExperimentId;
 
-use crate::app::What;
+use crate::app::ExperimentStart;
 use crate::config;
 use crate::util::layout::ExperimentDir;
 
@@ -44,18 +44,18 @@ mod trial;
 mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
-const DONE: u8 = 0;
+const EXIT_DONE: u8 = 0;
 /// The experiment is done without a successful trial, or is held until the user fixes the cause. For other commands:
 /// the command failed.
 const NOTHING_SUCCEEDED: u8 = 1;
 /// The configuration, an argument or the machine prevents the experiment from starting.
 const BAD_INPUT: u8 = 2;
 /// The manager of the experiment failed. `resume` continues the experiment.
-const FAULT: u8 = 3;
+const EXIT_MANAGER_FAILED: u8 = 3;
 /// The experiment was stopped on request and can be resumed. 128 + SIGINT, as in a shell.
 const INTERRUPTED: u8 = 130;
 /// SIGTERM ended the manager but not the trials, which the next manager adopts. 128 + SIGTERM.
-const LEFT: u8 = 143;
+const EXIT_TRIALS_LEFT: u8 = 143;
 
 /// Runs hyper-parameter searches: proposes parameters, runs trials and stores every result.
 #[derive(Debug, Parser)]
@@ -365,7 +365,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let code = if error.use_stderr() { BAD_INPUT } else { DONE };
+            let code = if error.use_stderr() { BAD_INPUT } else { EXIT_DONE };
             // Ignored: the output may be closed.
             drop(error.print());
             return ExitCode::from(code);
@@ -421,15 +421,15 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
             Ok(spec) => {
                 let spec = Box::new(spec);
                 let what = match id {
-                    Some(id) => What::Named(id, spec),
-                    None => What::New(spec),
+                    Some(id) => ExperimentStart::Named(id, spec),
+                    None => ExperimentStart::New(spec),
                 };
                 Invocation::Run(common, what, keep_serving)
             }
             Err(error) => return ControlFlow::Break(fail(&error, BAD_INPUT)),
         },
         Command::Resume { id, keep_serving, common } => {
-            Invocation::Run(common, What::Resume(id), keep_serving)
+            Invocation::Run(common, ExperimentStart::Resume(id), keep_serving)
         }
         Command::Experiment(command) => Invocation::Experiment(command),
         Command::Ls { options } => {
@@ -481,7 +481,7 @@ fn print_as_json(file: &Path) -> ExitCode {
 
 /// A command that needs the runtime.
 enum Invocation {
-    Run(Common, What, bool),
+    Run(Common, ExperimentStart, bool),
     Doctor(PathBuf, bool, Common),
     Conformance(Option<PathBuf>, Option<PathBuf>, String, Vec<String>),
     Experiment(experiment::ExperimentCommand),
@@ -521,7 +521,7 @@ impl Invocation {
 /// Returns the exit code of a command that only writes output.
 fn exit_code_of_output(written: Result<(), ask::Error>) -> ExitCode {
     match written {
-        Ok(()) => ExitCode::from(DONE),
+        Ok(()) => ExitCode::from(EXIT_DONE),
         Err(error) => fail(&error, NOTHING_SUCCEEDED),
     }
 }

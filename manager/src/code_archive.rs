@@ -151,8 +151,8 @@ impl CodeArchive {
         Self::without(directory, file, None)
     }
 
-    /// Returns the archive of `directory` without the file `private`, whose path must be canonical. Diffs are not stored,
-    /// because they could contain text of that file.
+    /// Returns the archive of `directory` without the file `private`, whose path must be canonical. Diffs are not
+    /// stored, because they could contain text of that file.
     pub fn without(directory: PathBuf, file: PathBuf, private: Option<PathBuf>) -> Self {
         Self(Arc::new(Inner { directory, file, private, made: OnceCell::new() }))
     }
@@ -202,7 +202,7 @@ impl CodeArchive {
 }
 
 /// Returns a summary of the archive that `directory` would have, as text for users. Creates nothing.
-pub fn survey(directory: &Path) -> Result<String, Error> {
+pub fn describe_archive(directory: &Path) -> Result<String, Error> {
     let entries = listing::list(&canonical(directory)?, None, LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
         EntryKind::File(size) => size,

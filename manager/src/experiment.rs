@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
 
-use self::command::{Command, Refused};
+use self::command::{Command, CommandError};
 use self::departed_pods::DepartedPods;
 use self::directive_queue::DirectiveQueue;
 use crate::util::clock::{Clock as _, SystemClock};
@@ -43,7 +43,7 @@ pub enum TaskEvent {
         /// The command.
         command: Command,
         /// The channel for the answer.
-        reply: oneshot::Sender<Result<(), Refused>>,
+        reply: oneshot::Sender<Result<(), CommandError>>,
     },
 }
 
@@ -76,11 +76,11 @@ impl Handle {
     }
 
     /// Sends a user's command to the experiment, and returns its answer.
-    pub async fn command(&self, command: Command) -> Result<(), Refused> {
+    pub async fn command(&self, command: Command) -> Result<(), CommandError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.events.send(TaskEvent::Command { command, reply }).await;
-        sent.map_err(|_| Refused::NotRunning)?;
-        answer.await.unwrap_or(Err(Refused::NotRunning))
+        sent.map_err(|_| CommandError::NotRunning)?;
+        answer.await.unwrap_or(Err(CommandError::NotRunning))
     }
 
     /// Returns the running time of the experiment without interruptions. `None`: its task has not started yet.

@@ -25,14 +25,14 @@ use trial_protocol::{
 
 pub use arrival::Unreadable;
 pub(crate) use arrival::read;
-pub use unnumbered::Unnumbered;
+pub use unnumbered::LegacyNumbering;
 
 use crate::experiment::Handle;
 use crate::store::{self, Arrival, Store};
 use crate::util::clock::Clock;
 
 /// The number of attempts that can report at the same time. With more, some attempts share a lock.
-const TURNS: u64 = 1024;
+const INGEST_LOCKS: u64 = 1024;
 
 /// The intake of batches; cheap to clone.
 #[derive(Clone)]
@@ -105,7 +105,7 @@ impl Intake {
                 experiment,
                 clock,
                 offer: Offer::new([capability::BULK, capability::GZIP, capability::OPEN]),
-                turns: (0..TURNS).map(|_| Mutex::default()).collect(),
+                turns: (0..INGEST_LOCKS).map(|_| Mutex::default()).collect(),
                 hasher: RandomState::new(),
             }),
             lease_ms: None,
@@ -183,7 +183,7 @@ impl Inner {
         let acknowledged = batch.acknowledged;
 
         let turn = self.hasher.hash_one((&trial, &attempt, lane));
-        let turn = usize::try_from(turn % TURNS).expect("it is small");
+        let turn = usize::try_from(turn % INGEST_LOCKS).expect("it is small");
         let turn = self.turns[turn].lock().await;
         let ingested = match self.store.ingest_shared(arrival, self.clock.now_ms()).await {
             Ok(ingested) => ingested,

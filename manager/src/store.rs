@@ -46,8 +46,8 @@ pub use query::{
     TrialSummaryRow,
 };
 pub use rows::{
-    Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,
-    NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
+    Arrival, AttemptState, ExperimentRow, FinalRecords, ImportedRow, Ingested, LogChunkRow,
+    MetricRow, NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
 };
 pub use sessions::SessionStore;
 pub use upkeep::{backup, check, is_blank};
@@ -154,8 +154,8 @@ impl Store {
         self.database.read(trials::imported).await
     }
 
-    /// Stores the experiment's state and its running time, and a notification: both or neither. `DONE`, `STOPPED` and
-    /// `ERROR`, NNI's names for an end, set the end time to `at_ms`; any other state clears it.
+    /// Stores the experiment's state and its running time, and a notification: both or neither. `DONE`, `STOPPED`
+    /// and `ERROR`, NNI's names for an end, set the end time to `at_ms`; any other state clears it.
     pub async fn set_experiment_state(
         &self,
         state: &str,
@@ -311,17 +311,17 @@ impl Store {
     }
 
     /// Returns the final records of these attempts, in the order of the arguments.
-    pub async fn last_words(
+    pub async fn final_records(
         &self,
         attempts: Vec<(TrialJobId, AttemptId)>,
-    ) -> Result<Vec<LastWords>, Error> {
+    ) -> Result<Vec<FinalRecords>, Error> {
         self.database
             .read(move |c| {
                 let words = attempts.iter().map(|(id, attempt)| {
                     let ended = reports::attempt_state(c, id, attempt)?.ended;
                     let verdict = if ended { reports::verdict(c, id, attempt)? } else { None };
                     let started_at_ms = reports::started(c, id, attempt)?;
-                    Ok(LastWords {
+                    Ok(FinalRecords {
                         ended,
                         started_at_ms,
                         verdict,

@@ -58,7 +58,7 @@ pub struct Holder {
 
 impl Holder {
     /// Checks that the token permits reports of this trial.
-    pub fn may_speak_for(
+    pub fn may_report_for(
         &self,
         experiment: &ExperimentId,
         trial: &TrialJobId,
@@ -183,7 +183,7 @@ impl Secret {
         trial: &TrialJobId,
         now_ms: i64,
     ) -> Result<(), TokenRefusal> {
-        self.identify(token, now_ms)?.may_speak_for(experiment, trial)
+        self.identify(token, now_ms)?.may_report_for(experiment, trial)
     }
 
     fn holder(&self, token: &str) -> Option<Holder> {

@@ -120,10 +120,10 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
 
 fn open_part(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd> {
     // The errors for a link, a path component that is not a folder, and a file that cannot be opened for reading.
-    const UNFIT: [Errno; 5] =
+    const NOT_OPENABLE: [Errno; 5] =
         [Errno::ELOOP, Errno::ENOTDIR, Errno::ENXIO, Errno::EINVAL, Errno::ENAMETOOLONG];
     openat(folder.as_fd(), name, flags, Mode::empty()).map_err(|error| {
-        if UNFIT.contains(&error) { io::ErrorKind::NotFound.into() } else { error.into() }
+        if NOT_OPENABLE.contains(&error) { io::ErrorKind::NotFound.into() } else { error.into() }
     })
 }
 

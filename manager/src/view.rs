@@ -26,7 +26,7 @@ use serde_json::Value;
 use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
-pub use board::{Board, Snapshot};
+pub use board::{Snapshot, TrialCache};
 pub use chosen_curves::chosen_curves;
 pub use span::span;
 pub use summary::{BestTrial, ExperimentSummary};
@@ -203,7 +203,7 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
 
 /// Returns the trouble of an experiment that has not ended and has no manager, for the user. `open` is `true` if a
 /// process has its database open for writing, and `None` if this is unknown.
-pub fn abandonment(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
+pub fn missing_manager_notice(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
     let id = &row.id;
     (row.ended_at_ms.is_none() && open == Some(false))
         .then(|| format!("its manager was killed; run `trial-manager resume {id}`"))

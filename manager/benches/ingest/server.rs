@@ -21,7 +21,7 @@ use trial_manager::ingest::Intake;
 use trial_manager::store::{NewTrial, Store};
 use trial_manager::token::{Secret, UserToken};
 use trial_manager::util::clock::SystemClock;
-use trial_manager::view::Board;
+use trial_manager::view::TrialCache;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 /// The experiment of all trials.
@@ -68,7 +68,7 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let gate = Gate::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
     let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()), 1);
     let closing = CancellationToken::new();
-    let board = Board::new(store.queries().clone(), None);
+    let board = TrialCache::new(store.queries().clone(), None);
     let kept = store.clone();
     let (place, service) = (
         ServerInfo { port: None, folder: folder.to_owned(), has_trial_files: false },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The maximum time until the user is notified that an answer is missing.
-const SLOW: Duration = Duration::from_mins(1);
+const SLOW_ANSWER_TIME: Duration = Duration::from_mins(1);
 
 /// The next action for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl SilenceTimer {
 
     /// Returns the time after which the user is notified.
     pub(super) fn slow(&self) -> Duration {
-        SLOW.min(self.limit / 2)
+        SLOW_ANSWER_TIME.min(self.limit / 2)
     }
 
     /// Updates the number of missing answers. `answered` means that an answer arrived since the last update.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::history::{Conversation, ConversationStep, History, TrialHistory};
-use super::{AdviserEvent, Order};
+use super::{AdviserEvent, AdviserRequest};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
 
@@ -54,7 +54,7 @@ impl AskAndTell {
     fn replay(history: &History) -> Vec<String> {
         let mut messages = Vec::new();
         if !history.imported.is_empty() {
-            messages.push(lines(&Order::Import(history.imported.clone()), history));
+            messages.push(lines(&AdviserRequest::Import(history.imported.clone()), history));
         }
         for past in &history.trials {
             messages.push(launched(past));
@@ -77,7 +77,7 @@ impl Conversation for AskAndTell {
         ConversationStep { messages: vec![hello.to_string()], ..ConversationStep::default() }
     }
 
-    fn handle_order(&mut self, order: &Order, history: &mut History) -> ConversationStep {
+    fn handle_order(&mut self, order: &AdviserRequest, history: &mut History) -> ConversationStep {
         let messages = if self.ready { vec![lines(order, history)] } else { Vec::new() };
         ConversationStep { messages, ..ConversationStep::default() }
     }
@@ -139,23 +139,25 @@ impl Conversation for AskAndTell {
 }
 
 /// Returns an order as a line of the protocol.
-fn lines(order: &Order, history: &History) -> String {
+fn lines(order: &AdviserRequest, history: &History) -> String {
     let known = |trial| history.trial(trial);
     match order {
-        Order::Propose { id } => propose(*id),
-        Order::Launched { trial, .. } => known(trial).map(launched).unwrap_or_default(),
-        Order::Step { trial, sequence, value } => {
+        AdviserRequest::Propose { id } => propose(*id),
+        AdviserRequest::Launched { trial, .. } => known(trial).map(launched).unwrap_or_default(),
+        AdviserRequest::Step { trial, sequence, value } => {
             known(trial).map(|past| step(past, *sequence, value)).unwrap_or_default()
         }
-        Order::Ended { trial, .. } => known(trial).map(ended).unwrap_or_default(),
-        Order::Import(samples) => {
+        AdviserRequest::Ended { trial, .. } => known(trial).map(ended).unwrap_or_default(),
+        AdviserRequest::Import(samples) => {
             let samples: Vec<Value> = samples
                 .iter()
                 .map(|known| json!({"parameters": known.parameters, "value": number(&known.value)}))
                 .collect();
             json!({"type": "import", "samples": samples}).to_string()
         }
-        Order::Space(space) => json!({"type": "search_space", "search_space": space}).to_string(),
+        AdviserRequest::Space(space) => {
+            json!({"type": "search_space", "search_space": space}).to_string()
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
-use super::{Order, Sample};
+use super::{AdviserRequest, Sample};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 
@@ -53,10 +53,10 @@ impl History {
     }
 
     /// Records an order. Returns `false` if the order repeats known facts and must not be forwarded.
-    pub(super) fn record(&mut self, order: &Order) -> bool {
+    pub(super) fn record(&mut self, order: &AdviserRequest) -> bool {
         match order {
-            Order::Propose { id } => self.asks.push_back(*id),
-            Order::Launched { trial, proposal, parameters } => {
+            AdviserRequest::Propose { id } => self.asks.push_back(*id),
+            AdviserRequest::Launched { trial, proposal, parameters } => {
                 if self.places.contains_key(trial) {
                     return false;
                 }
@@ -69,20 +69,20 @@ impl History {
                     end: None,
                 });
             }
-            Order::Step { trial, sequence, value } => {
+            AdviserRequest::Step { trial, sequence, value } => {
                 let Some(past) = self.trial_mut(trial).filter(|past| past.end.is_none()) else {
                     return false;
                 };
                 return past.steps.insert(*sequence, value.clone()).is_none();
             }
-            Order::Ended { trial, state, result } => {
+            AdviserRequest::Ended { trial, state, result } => {
                 let Some(past) = self.trial_mut(trial).filter(|past| past.end.is_none()) else {
                     return false;
                 };
                 past.end = Some(TrialEnd { state: *state, result: result.clone() });
             }
-            Order::Import(samples) => self.imported.extend(samples.iter().cloned()),
-            Order::Space(space) => self.space = space.clone(),
+            AdviserRequest::Import(samples) => self.imported.extend(samples.iter().cloned()),
+            AdviserRequest::Space(space) => self.space = space.clone(),
         }
         true
     }
@@ -133,7 +133,7 @@ pub(super) trait Conversation: Send {
     fn first_messages(&mut self, history: &mut History) -> ConversationStep;
 
     /// Returns the messages for an order that the history has recorded.
-    fn handle_order(&mut self, order: &Order, history: &mut History) -> ConversationStep;
+    fn handle_order(&mut self, order: &AdviserRequest, history: &mut History) -> ConversationStep;
 
     /// Processes a message of the program. The error describes a message that was not understood.
     fn handle_message(

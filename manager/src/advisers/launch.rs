@@ -14,8 +14,8 @@ use tracing::info;
 use super::ask_and_tell::AskAndTell;
 use super::history::Conversation;
 use super::nni::{Dialogue, Duties};
-use super::wire::Wire;
-use super::{ClassSource, Program, Setting};
+use super::wire::ProgramConnection;
+use super::{ClassSource, Program, ProgramSettings};
 use crate::util::ids;
 
 /// The code that runs instead of `-m nni`, with the same arguments. Its own comments give the reason.
@@ -24,7 +24,7 @@ const NNI: &str = include_str!("nni.py");
 /// A program that was just started.
 pub(super) struct Launched {
     pub(super) child: Child,
-    pub(super) wire: Wire,
+    pub(super) wire: ProgramConnection,
     pub(super) program_name: String,
     /// The advice for a module that Python does not find.
     pub(super) module_advice: String,
@@ -35,7 +35,7 @@ pub(super) struct Launched {
 }
 
 /// Starts a program. `deaths` is the number of earlier processes that died.
-pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, String> {
+pub(super) async fn launch(setting: &ProgramSettings, deaths: u32) -> Result<Launched, String> {
     let in_dir = |error: io::Error| {
         format!("cannot prepare {} for the tuner: {error}", setting.dir.display())
     };
@@ -51,7 +51,8 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
     let module_advice = advise_on_modules(&setting.program);
     let prepared = match &setting.program {
         Program::Nni { python, tuner, assessor, advisor } => {
-            let (wire, url) = Wire::listen(&ids::secret_path()).await.map_err(in_dir)?;
+            let (wire, url) =
+                ProgramConnection::listen(&ids::secret_path()).await.map_err(in_dir)?;
             let duties = Duties {
                 tunes: tuner.is_some(),
                 assesses: assessor.is_some() || *advisor,
@@ -72,13 +73,13 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
                 .stdout(Stdio::piped());
             let program_name = format!("the tuner's command (`{}`)", words.join(" "));
             let conversation = Box::new(AskAndTell::new(greeting.clone()));
-            Prepared { command, wire: Wire::Closed, program_name, conversation }
+            Prepared { command, wire: ProgramConnection::Closed, program_name, conversation }
         }
     };
     let Prepared { command, wire, program_name, conversation } = prepared;
     let mut child = spawn(setting, command, errors, &program_name)?;
     let wire = match (child.stdin.take(), child.stdout.take()) {
-        (Some(input), Some(output)) => Wire::pipes(input, output),
+        (Some(input), Some(output)) => ProgramConnection::pipes(input, output),
         _ => wire,
     };
     info!("started {program_name}");
@@ -106,14 +107,14 @@ fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
 /// A command that is ready to run, and its connection.
 struct Prepared {
     command: Command,
-    wire: Wire,
+    wire: ProgramConnection,
     program_name: String,
     conversation: Box<dyn Conversation>,
 }
 
 /// Returns NNI's description of an experiment, as an argument for its dispatcher.
 fn experiment_parameters(
-    setting: &Setting,
+    setting: &ProgramSettings,
     tuner: Option<&super::Algorithm>,
     assessor: Option<&super::Algorithm>,
 ) -> String {
@@ -129,7 +130,7 @@ fn experiment_parameters(
 /// Starts a program without the manager's secrets. It has its own process group, so that only the manager handles a
 /// Ctrl-C at the terminal.
 fn spawn(
-    setting: &Setting,
+    setting: &ProgramSettings,
     mut command: Command,
     errors: File,
     program_name: &str,

@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::TrialJobId;
 
 use super::history::{Conversation, ConversationStep, History, TrialEnd, TrialHistory};
-use super::{AdviserEvent, Order};
+use super::{AdviserEvent, AdviserRequest};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
@@ -263,13 +263,13 @@ impl Conversation for Dialogue {
         }
     }
 
-    fn handle_order(&mut self, order: &Order, history: &mut History) -> ConversationStep {
+    fn handle_order(&mut self, order: &AdviserRequest, history: &mut History) -> ConversationStep {
         let mut turn = ConversationStep::default();
         if !self.ready {
             return turn; // The replay of the history will contain the order.
         }
         match order {
-            Order::Propose { .. } => match self.stock.pop_front() {
+            AdviserRequest::Propose { .. } => match self.stock.pop_front() {
                 Some((name, parameters)) => {
                     if let Some(id) = history.next_ask() {
                         self.names.insert(id, name);
@@ -279,24 +279,24 @@ impl Conversation for Dialogue {
                 }
                 None => turn.messages.push(self.request()),
             },
-            Order::Launched { .. } => {}
-            Order::Step { trial, sequence, value } => {
+            AdviserRequest::Launched { .. } => {}
+            AdviserRequest::Step { trial, sequence, value } => {
                 let past = history.trial(trial);
                 turn.messages
                     .extend(past.and_then(|past| self.step(past, *sequence, value.as_json())));
             }
-            Order::Ended { trial, .. } => {
+            AdviserRequest::Ended { trial, .. } => {
                 if let Some(past) = history.trial(trial)
                     && let Some(end) = &past.end
                 {
                     turn.messages = self.end(past, end);
                 }
             }
-            Order::Import(samples) => {
+            AdviserRequest::Import(samples) => {
                 let known = samples.iter().map(|known| (&known.parameters, known.value.as_json()));
                 turn.messages.push(import(known));
             }
-            Order::Space(space) => {
+            AdviserRequest::Space(space) => {
                 // These proposals are from the old space and were not requested yet.
                 self.stock.clear();
                 turn.messages.push(frame("SS", &space.to_string()));

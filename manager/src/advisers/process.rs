@@ -17,8 +17,8 @@ use tracing::warn;
 use super::answer_deadline::{SilenceAction, SilenceTimer};
 use super::history::{Conversation, ConversationStep, History};
 use super::launch::{Launched, launch, length};
-use super::wire::{Incoming, Wire};
-use super::{AdviserEvent, Order, Setting};
+use super::wire::{Incoming, ProgramConnection};
+use super::{AdviserEvent, AdviserRequest, ProgramSettings};
 use crate::search::tuner::Proposal;
 
 /// The interval at which deadlines are checked while an answer is expected.
@@ -32,7 +32,7 @@ const NUDGE_INTERVAL: Duration = Duration::from_secs(3);
 /// The time that a program may take to exit. NNI checks for the end every 3 s.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The numbers of processes that may die without an answer, in a row and in total.
-const MAX_FRUITLESS: u32 = 3;
+const MAX_SUCCESSIVE_DEATHS: u32 = 3;
 const MAX_DEATHS: u32 = 20;
 
 /// The end of a process or of its supervision.
@@ -92,8 +92,8 @@ impl EventSender {
 
 /// Keeps a program running until the experiment closes the orders.
 pub(super) async fn supervise(
-    setting: Setting,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    setting: ProgramSettings,
+    mut orders: mpsc::UnboundedReceiver<AdviserRequest>,
     events: mpsc::UnboundedSender<AdviserEvent>,
 ) {
     let mut sender = EventSender { events, troubled: None, begun: false };
@@ -122,7 +122,7 @@ pub(super) async fn supervise(
             let message = format!("{why}; its output is in {place}");
             return report_loss(message, &mut history, orders, &sender).await;
         }
-        if fruitless >= MAX_FRUITLESS || deaths >= MAX_DEATHS {
+        if fruitless >= MAX_SUCCESSIVE_DEATHS || deaths >= MAX_DEATHS {
             let message = format!(
                 "{why}; it has failed {deaths} times and is not restarted; its output is in {place}"
             );
@@ -139,7 +139,7 @@ pub(super) async fn supervise(
 async fn report_loss(
     message: String,
     history: &mut History,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut orders: mpsc::UnboundedReceiver<AdviserRequest>,
     sender: &EventSender,
 ) {
     sender.send(AdviserEvent::Lost { message });
@@ -151,7 +151,7 @@ async fn report_loss(
 /// A process and its connection.
 struct ProgramSession {
     child: Child,
-    wire: Wire,
+    wire: ProgramConnection,
     conversation: Box<dyn Conversation>,
     program_name: String,
     /// The advice for a module that Python does not find.
@@ -176,7 +176,7 @@ struct ProgramSession {
 }
 
 impl ProgramSession {
-    async fn start(setting: &Setting, deaths: u32) -> Result<Self, String> {
+    async fn start(setting: &ProgramSettings, deaths: u32) -> Result<Self, String> {
         let Launched { child, wire, program_name, module_advice, conversation, output, log } =
             launch(setting, deaths).await?;
         let now = Instant::now();
@@ -206,12 +206,12 @@ impl ProgramSession {
     async fn converse(
         &mut self,
         history: &mut History,
-        orders: &mut mpsc::UnboundedReceiver<Order>,
+        orders: &mut mpsc::UnboundedReceiver<AdviserRequest>,
         sender: &mut EventSender,
     ) -> ProcessEnd {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        if let Wire::Pipes(..) = self.wire {
+        if let ProgramConnection::Pipes(..) = self.wire {
             let turn = self.conversation.first_messages(history);
             self.apply(turn, history, sender);
         }
@@ -253,7 +253,7 @@ impl ProgramSession {
                     }
                 }
             }
-            if let Wire::Closed = self.wire {
+            if let ProgramConnection::Closed = self.wire {
                 return self.give_up("has closed its connection").await;
             }
         }

@@ -7,7 +7,7 @@ use trial_protocol::{MetricValue, TrialJobId};
 use super::ask_and_tell::AskAndTell;
 use super::history::{Conversation, ConversationStep, History};
 use super::nni::{Dialogue, Duties, python_json};
-use super::{AdviserEvent, Order, Sample};
+use super::{AdviserEvent, AdviserRequest, Sample};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
@@ -26,7 +26,7 @@ fn parameters(x: f64) -> Parameters {
 fn order(
     dialogue: &mut dyn Conversation,
     history: &mut History,
-    order: &Order,
+    order: &AdviserRequest,
 ) -> ConversationStep {
     if history.record(order) {
         dialogue.handle_order(order, history)
@@ -35,12 +35,12 @@ fn order(
     }
 }
 
-fn ended(name: &str, state: JobState, result: Option<f64>) -> Order {
-    Order::Ended { trial: trial(name), state, result: result.map(MetricValue::from) }
+fn ended(name: &str, state: JobState, result: Option<f64>) -> AdviserRequest {
+    AdviserRequest::Ended { trial: trial(name), state, result: result.map(MetricValue::from) }
 }
 
-fn launched(name: &str, id: u64, x: f64) -> Order {
-    Order::Launched { trial: trial(name), proposal: Some(id), parameters: parameters(x) }
+fn launched(name: &str, id: u64, x: f64) -> AdviserRequest {
+    AdviserRequest::Launched { trial: trial(name), proposal: Some(id), parameters: parameters(x) }
 }
 
 fn proposal(id: u64, x: f64) -> String {
@@ -108,7 +108,7 @@ fn recorded_dispatchers_are_understood() {
             if from == "manager->dispatcher" {
                 let wanted = if frame["type"] == "GE" { frame["content"].as_str() } else { None };
                 for _ in 0..wanted.map_or(0, |number| number.parse::<u64>().unwrap()) {
-                    order(&mut dialogue, &mut history, &Order::Propose { id: next });
+                    order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: next });
                     next += 1;
                 }
                 continue;
@@ -150,20 +150,20 @@ fn the_messages_equal_those_of_nnis_manager() {
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
     let mut dialogue = Dialogue::new(BOTH);
     let mut sent = dialogue.first_messages(&mut history).messages;
-    sent.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 0 }).messages);
+    sent.extend(order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: 0 }).messages);
     sent.extend(
         dialogue.handle_message(r#"{"type": "ID", "content": ""}"#, &mut history).unwrap().messages,
     );
     dialogue.handle_message(&proposal(0, 0.5), &mut history).unwrap();
-    let space = Order::Space(json!({"x": {"_type": "uniform", "_value": [0, 2]}}));
+    let space = AdviserRequest::Space(json!({"x": {"_type": "uniform", "_value": [0, 2]}}));
     let known = Sample { parameters: parameters(0.1), value: 0.9.into() };
-    let step = Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() };
+    let step = AdviserRequest::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() };
     let orders =
         [launched("aaaaa", 0, 0.5), step, ended("aaaaa", JobState::Succeeded, Some(0.7)), space];
-    for next in orders.into_iter().chain([Order::Import(vec![known])]) {
+    for next in orders.into_iter().chain([AdviserRequest::Import(vec![known])]) {
         sent.extend(order(&mut dialogue, &mut history, &next).messages);
     }
-    sent.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 1 }).messages);
+    sent.extend(order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: 1 }).messages);
     sent.extend(dialogue.handle_message(&proposal(1, 0.6), &mut history).unwrap().messages);
     sent.extend(dialogue.last_messages().messages);
     assert_eq!(kinds(&sent), ["IN", "GE", "ME", "ME", "SS", "FD", "GE", "EN", "TE", "_bye_"]);
@@ -191,7 +191,7 @@ fn an_end_never_overtakes_its_result() {
     let mut dialogue = Dialogue::new(BOTH);
     dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     for id in 0..2 {
-        order(&mut dialogue, &mut history, &Order::Propose { id });
+        order(&mut dialogue, &mut history, &AdviserRequest::Propose { id });
         dialogue.handle_message(&proposal(id, 0.5), &mut history).unwrap();
     }
     order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
@@ -218,7 +218,7 @@ fn an_end_never_overtakes_its_result() {
         (vec!["EN".to_owned()], vec![AdviserEvent::Ready])
     );
     // The received parameters are kept for the next request.
-    let turn = order(&mut dialogue, &mut history, &Order::Propose { id: 2 });
+    let turn = order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: 2 });
     let proposal = Proposal::Parameters(parameters(0.25));
     assert_eq!(
         (turn.messages, turn.events),
@@ -232,7 +232,8 @@ fn results_that_an_assessor_has_not_judged_are_counted() {
     let mut dialogue = Dialogue::new(BOTH);
     dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
-    let step = |sequence| Order::Step { trial: trial("aaaaa"), sequence, value: 0.5.into() };
+    let step =
+        |sequence| AdviserRequest::Step { trial: trial("aaaaa"), sequence, value: 0.5.into() };
     order(&mut dialogue, &mut history, &step(0));
     assert_eq!(dialogue.unprocessed(), 0, "NNI's own dispatcher does not report a count");
     let turn =
@@ -254,7 +255,7 @@ fn a_refused_proposal_may_still_be_answered() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
     dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
-    order(&mut dialogue, &mut history, &Order::Propose { id: 7 });
+    order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: 7 });
     dialogue.handle_message(r#"{"type": "NO", "content": "{}"}"#, &mut history).unwrap();
     assert_eq!(history.refused, [7]);
     let turn = dialogue.handle_message(&proposal(0, 0.5), &mut history).unwrap();
@@ -267,16 +268,16 @@ fn a_refused_proposal_may_still_be_answered() {
 fn a_restarted_dispatcher_receives_the_history() {
     let mut history = History::new(json!({}));
     let orders = [
-        Order::Import(vec![Sample { parameters: parameters(0.1), value: 0.2.into() }]),
+        AdviserRequest::Import(vec![Sample { parameters: parameters(0.1), value: 0.2.into() }]),
         launched("aaaaa", 0, 0.5),
-        Order::Step { trial: trial("aaaaa"), sequence: 0, value: f64::NAN.into() },
+        AdviserRequest::Step { trial: trial("aaaaa"), sequence: 0, value: f64::NAN.into() },
         ended("aaaaa", JobState::Succeeded, Some(0.7)),
         launched("bbbbb", 1, 0.6),
         ended("bbbbb", JobState::Failed, None),
         launched("ccccc", 2, 0.4),
-        Order::Step { trial: trial("ccccc"), sequence: 0, value: 0.1.into() },
-        Order::Step { trial: trial("ccccc"), sequence: 1, value: 0.2.into() },
-        Order::Propose { id: 3 },
+        AdviserRequest::Step { trial: trial("ccccc"), sequence: 0, value: 0.1.into() },
+        AdviserRequest::Step { trial: trial("ccccc"), sequence: 1, value: 0.2.into() },
+        AdviserRequest::Propose { id: 3 },
     ];
     let mut dialogue = Dialogue::new(BOTH);
     for next in orders {
@@ -332,9 +333,9 @@ fn ask_and_tell_messages_equal_the_documented_ones() {
                "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}}})
     );
     history.record(&launched("aaaaa", 0, 0.5));
-    history.record(&Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() });
+    history.record(&AdviserRequest::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() });
     history.record(&ended("aaaaa", JobState::EarlyStopped, Some(f64::INFINITY)));
-    history.record(&Order::Propose { id: 1 });
+    history.record(&AdviserRequest::Propose { id: 1 });
     let turn = conversation.handle_message(r#"{"type": "ready"}"#, &mut history).unwrap();
     let messages: Vec<Value> =
         turn.messages.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -381,7 +382,7 @@ proptest! {
     #[test]
     fn no_text_causes_a_panic(texts in prop::collection::vec(foreign(), 0..20)) {
         let mut history = History::new(json!({}));
-        history.record(&Order::Propose { id: 0 });
+        history.record(&AdviserRequest::Propose { id: 0 });
         let conversations: [Box<dyn Conversation>; 2] =
             [Box::new(Dialogue::new(BOTH)), Box::new(AskAndTell::new(serde_json::Map::new()))];
         for mut conversation in conversations {
@@ -405,7 +406,7 @@ proptest! {
             let turn = match step {
                 0 => {
                     proposals += 1;
-                    order(&mut dialogue, &mut history, &Order::Propose { id: proposals - 1 })
+                    order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: proposals - 1 })
                 }
                 1 if requests > answered => {
                     answered += 1;
@@ -463,7 +464,7 @@ fn foreign() -> impl Strategy<Value = String> {
 
 #[tokio::test]
 async fn the_name_of_the_part_that_stops_trials_is_published() {
-    use super::{Algorithm, ClassSource, ExternalAdviser, Program, Setting};
+    use super::{Algorithm, ClassSource, ExternalAdviser, Program, ProgramSettings};
     let class = |name: &str| {
         let source = ClassSource::Class { class: name.to_owned(), code: "/".into() };
         Some(Algorithm { source, class_args: serde_json::Map::new() })
@@ -477,7 +478,7 @@ async fn the_name_of_the_part_that_stops_trials_is_published() {
     let folder = tempfile::tempdir().unwrap();
     for (tuner, assessor, advisor, name, assessor_name) in table {
         let python = "no-such-python".to_owned();
-        let outside = ExternalAdviser::start(Setting {
+        let outside = ExternalAdviser::start(ProgramSettings {
             secret_variables: Vec::new(),
             program: Program::Nni { python, tuner, assessor, advisor },
             experiment: "e".to_owned(),

@@ -26,7 +26,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// The connection to a program.
-pub(super) enum Wire {
+pub(super) enum ProgramConnection {
     /// The program has not connected yet; a task waits for the connection.
     Listening(JoinSet<Option<Socket>>),
     /// The program has connected.
@@ -70,7 +70,7 @@ pub(super) enum Incoming {
     Closed,
 }
 
-impl Wire {
+impl ProgramConnection {
     /// Listens on the loopback interface, and returns the URL. Only a client that requests the path with `secret` is
     /// accepted.
     pub(super) async fn listen(secret: &str) -> io::Result<(Self, String)> {

@@ -37,7 +37,7 @@ pub(super) async fn reports(
     }
     let body = incoming.read_rest().await?;
     let arrival = ingest::read(&body.bytes)?;
-    holder.may_speak_for(&arrival.batch.experiment, &arrival.batch.trial)?;
+    holder.may_report_for(&arrival.batch.experiment, &arrival.batch.trial)?;
     // The body stays alive until the batch is stored, because its share of the memory also counts for the batch.
     let mut ack = state.intake.accept(arrival).await?;
     if let Some(token) = state.secret.renewal(&holder, state.secret.now_ms()) {

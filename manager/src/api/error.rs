@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use trial_protocol::{Offer, TrialJobId};
 
-use crate::experiment::command::Refused;
+use crate::experiment::command::CommandError;
 use crate::ingest;
 use crate::store;
 use crate::token;
@@ -238,20 +238,20 @@ impl From<store::Error> for Error {
     }
 }
 
-impl From<Refused> for Error {
-    fn from(refused: Refused) -> Self {
+impl From<CommandError> for Error {
+    fn from(refused: CommandError) -> Self {
         let detail = refused.to_string();
         match refused {
-            Refused::UnknownTrial(trial) => Self::UnknownTrial(trial),
-            Refused::Zero(_) | Refused::Wrong(_) => Self::BadRequest(detail),
-            Refused::Ended { .. }
-            | Refused::NotEnded { .. }
-            | Refused::Over(_)
-            | Refused::Full { .. }
-            | Refused::LastTrials
-            | Refused::NotRunning => Self::Conflict(detail),
-            Refused::Held(_) | Refused::Delayed(_) => Self::Unwritable(detail),
-            Refused::Store(error) => error.into(),
+            CommandError::UnknownTrial(trial) => Self::UnknownTrial(trial),
+            CommandError::Zero(_) | CommandError::Wrong(_) => Self::BadRequest(detail),
+            CommandError::Ended { .. }
+            | CommandError::NotEnded { .. }
+            | CommandError::Over(_)
+            | CommandError::Full { .. }
+            | CommandError::LastTrials
+            | CommandError::NotRunning => Self::Conflict(detail),
+            CommandError::Held(_) | CommandError::Delayed(_) => Self::Unwritable(detail),
+            CommandError::Store(error) => error.into(),
         }
     }
 }

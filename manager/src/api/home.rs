@@ -37,7 +37,7 @@ use super::{Error, compress, error, percent};
 use crate::store::Store;
 use crate::util::clock::Clock;
 use crate::util::layout::{ExperimentDir, HomeDir};
-use crate::view::Board;
+use crate::view::TrialCache;
 use catalog::Catalog;
 
 /// The maximum number of open experiments. A further one closes the least recently used one.
@@ -50,7 +50,7 @@ pub struct OpenExperiment {
     /// The experiment's store.
     pub store: Store,
     /// The view of the experiment's trials.
-    pub board: Board,
+    pub board: TrialCache,
 }
 
 /// The source of experiments and of clients for their managers.
@@ -71,12 +71,12 @@ struct Inner {
     log_in: LogIn,
     source: Box<dyn ExperimentSource>,
     catalog: Catalog,
-    open: Mutex<HashMap<ExperimentId, Kept>>,
+    open: Mutex<HashMap<ExperimentId, CachedExperiment>>,
     clock: Arc<dyn Clock>,
 }
 
 /// An open experiment, the inode of its database, and the time of its last use.
-struct Kept {
+struct CachedExperiment {
     experiment: Arc<OpenExperiment>,
     inode: u64,
     used: Instant,
@@ -125,7 +125,8 @@ impl Home {
             let oldest = open.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| id.clone());
             oldest.and_then(|id| open.remove(&id));
         }
-        let kept = Kept { experiment: Arc::clone(&experiment), inode, used: Instant::now() };
+        let kept =
+            CachedExperiment { experiment: Arc::clone(&experiment), inode, used: Instant::now() };
         open.insert(id.clone(), kept);
         Ok(experiment)
     }

@@ -26,7 +26,7 @@ use self::text::Text;
 use super::Error;
 use super::body::{Memory, Read};
 use super::{auth, error, nosniff};
-use crate::ingest::{Intake, Unnumbered};
+use crate::ingest::{Intake, LegacyNumbering};
 
 /// The size from which a post is large, in bytes. A metric that consists of brackets takes sixteen times its text in
 /// memory.
@@ -39,7 +39,7 @@ const LARGE_AT_ONCE: usize = 2;
 #[derive(Clone)]
 struct LegacyState {
     experiment: ExperimentId,
-    reports: Unnumbered,
+    reports: LegacyNumbering,
     memory: Memory,
     large: Arc<Semaphore>,
 }
@@ -54,7 +54,7 @@ struct PendingPost {
 pub fn router(intake: &Intake) -> Router {
     let shared = LegacyState {
         experiment: intake.experiment().clone(),
-        reports: Unnumbered::new(intake.clone()),
+        reports: LegacyNumbering::new(intake.clone()),
         memory: Memory::new(),
         large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
     };

@@ -32,11 +32,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub struct Pods {
     code: CodeArchive,
     of_trial: u64,
-    meeting: Arc<Meeting>,
+    meeting: Arc<PendingRendezvous>,
 }
 
 #[derive(Debug)]
-struct Meeting {
+struct PendingRendezvous {
     table: Mutex<Rendezvous>,
     /// Notified when all pods of an attempt have reported their addresses.
     complete: watch::Sender<()>,
@@ -45,7 +45,8 @@ struct Meeting {
 impl Pods {
     /// Creates the state of the routes, which serve `code`. A trial has at most `of_trial` concurrent pods.
     pub fn new(code: CodeArchive, of_trial: u64) -> Self {
-        let meeting = Meeting { table: Mutex::default(), complete: watch::Sender::new(()) };
+        let meeting =
+            PendingRendezvous { table: Mutex::default(), complete: watch::Sender::new(()) };
         Self { code, of_trial, meeting: Arc::new(meeting) }
     }
 
@@ -60,7 +61,7 @@ impl Pods {
     }
 }
 
-impl Meeting {
+impl PendingRendezvous {
     fn table(&self) -> std::sync::MutexGuard<'_, Rendezvous> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,7 +70,7 @@ impl Meeting {
 /// Returns the trial to which the request's token belongs.
 async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
     let holder = holder(state, headers).await?;
-    holder.may_speak_for(state.intake.experiment(), &holder.trial)?;
+    holder.may_report_for(state.intake.experiment(), &holder.trial)?;
     let row = state.store.trial(&holder.trial).await?;
     row.ok_or(Error::UnknownTrial(holder.trial))
 }

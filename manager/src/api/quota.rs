@@ -22,11 +22,11 @@ const BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
 pub(super) struct Quota {
     /// The maximum number of concurrent requests of one trial.
     requests: usize,
-    trials: Arc<Mutex<HashMap<TrialJobId, Use>>>,
+    trials: Arc<Mutex<HashMap<TrialJobId, TrialUsage>>>,
 }
 
 #[derive(Debug)]
-struct Use {
+struct TrialUsage {
     requests: usize,
     bytes: Arc<Semaphore>,
 }
@@ -51,7 +51,7 @@ impl Quota {
     /// Admits another request of the trial. If the quota is used up, returns an error that asks the client to retry.
     pub(super) fn admit(&self, trial: &TrialJobId) -> Result<RequestPermit, Error> {
         let mut trials = self.lock();
-        let new = || Use { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
+        let new = || TrialUsage { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
         let used = trials.entry(trial.clone()).or_insert_with(new);
         if used.requests >= self.requests {
             return Err(Error::TooMany);
@@ -61,7 +61,7 @@ impl Quota {
         Ok(RequestPermit { quota: self.clone(), trial: trial.clone(), bytes })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TrialJobId, Use>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TrialJobId, TrialUsage>> {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

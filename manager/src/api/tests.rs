@@ -34,7 +34,7 @@ use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
 use crate::token::{Secret, UserToken};
 use crate::util::clock::{Clock as _, SystemClock};
-use crate::view::Board;
+use crate::view::TrialCache;
 
 struct Bed {
     state: ApiState,
@@ -75,7 +75,7 @@ impl Bed {
         let gate = Gate::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
         let pods = Pods::new(code, 1);
-        let board = Board::new(store.queries().clone(), objective.map(str::to_owned));
+        let board = TrialCache::new(store.queries().clone(), objective.map(str::to_owned));
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
         let (state_handle, service) = (handle.clone(), Arc::default());

@@ -5,7 +5,7 @@ use trial_protocol::ExperimentId;
 
 use super::Error;
 use crate::advisers::{
-    self, AdviserEvent, DEFAULT_PYTHON, ExternalAdviser, Order, Program, Setting,
+    self, AdviserEvent, AdviserRequest, DEFAULT_PYTHON, ExternalAdviser, Program, ProgramSettings,
 };
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
 use crate::experiment::advice::Advice;
@@ -58,7 +58,7 @@ pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(
         Ok(advice) => advice.external?,
         Err(error) => return Some((name, Err(chain(&error)))),
     };
-    tuner.order(Order::Propose { id: 0 });
+    tuner.order(AdviserRequest::Propose { id: 0 });
     let found = loop {
         match tuner.next_event().await {
             AdviserEvent::Proposed { .. } => break Ok(()),
@@ -116,7 +116,7 @@ pub(super) fn build(
         }
     };
     let external = program.map(|program| {
-        ExternalAdviser::start(Setting {
+        ExternalAdviser::start(ProgramSettings {
             program,
             experiment: id.as_str().to_owned(),
             space: spec.search_space.as_json().clone(),

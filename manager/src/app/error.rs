@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use trial_protocol::{ExperimentId, IdError};
 
-use super::{Finished, reach};
+use super::{FinishedExperiment, reach};
 use crate::api;
 use crate::code_archive;
 use crate::config;
-use crate::experiment::command::Refused;
+use crate::experiment::command::CommandError;
 use crate::search::tuner;
 use crate::store;
 use crate::token;
@@ -68,7 +68,7 @@ pub enum Error {
     #[error("experiment {} is done; there is nothing to resume", .finished.id)]
     AlreadyDone {
         /// The experiment with its results.
-        finished: Box<Finished>,
+        finished: Box<FinishedExperiment>,
     },
     /// A file or folder of the data directory cannot be written.
     #[error("cannot write {}; {}", .path.display(), data_dir_hint(.source.kind()))]
@@ -120,7 +120,7 @@ pub enum Error {
     Store(#[from] store::Error),
     /// The request is not possible in the present state.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] CommandError),
     /// The experiment should stop, but the database could not be written, so nothing was stopped.
     #[error(
         "the experiment was not stopped, because its database cannot be written; running trials continue, and \
@@ -171,14 +171,14 @@ impl Error {
             | Self::Tls(_)
             | Self::Code(_)
             | Self::Secret(_) => true,
-            Self::Store(error) | Self::Refused(Refused::Store(error)) => matches!(
+            Self::Store(error) | Self::Refused(CommandError::Store(error)) => matches!(
                 error,
                 store::Error::Open { .. }
                     | store::Error::InUse { .. }
                     | store::Error::NotOurs { .. }
                     | store::Error::Newer { .. }
             ),
-            Self::Refused(refused) => matches!(refused, Refused::UnknownTrial(_)),
+            Self::Refused(refused) => matches!(refused, CommandError::UnknownTrial(_)),
             Self::Left { .. } | Self::Displaced { .. } | Self::Lost => false,
         }
     }

@@ -12,7 +12,7 @@ use super::Error;
 use super::listener::Endpoint;
 use super::presence::listen_locally;
 use super::servers::{home_of, manager_of};
-use super::stored::{Viewing, answer_commands, state, viewer_settings};
+use super::stored::{ViewServer, answer_commands, state, viewer_settings};
 use crate::api;
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::Client;
@@ -55,7 +55,7 @@ impl ExperimentSource for StoredExperiments {
 }
 
 /// Serves the home of a data directory. A file in the home's folder contains the address, for managers.
-pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewing, Error> {
+pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<ViewServer, Error> {
     let dir = HomeDir::new(data_dir);
     let taken = |url: String| {
         let what = format!("the home of {}", data_dir.display());
@@ -100,5 +100,5 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewin
     let url_file = dir.url();
     write_file(&url_file, 0o600, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file.clone(), source })?;
-    Ok(Viewing { url, served, stop, url_file, store: Some(store) })
+    Ok(ViewServer { url, served, stop, url_file, store: Some(store) })
 }

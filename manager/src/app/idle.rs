@@ -6,7 +6,7 @@ use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::Error;
 use crate::config::{self, ExperimentSpec};
-use crate::experiment::command::Refused;
+use crate::experiment::command::CommandError;
 use crate::job_state::JobState;
 use crate::store::{Span, Store, TrialChange};
 use crate::training_service::kubernetes::client::Access;
@@ -47,7 +47,7 @@ async fn stored_spec(
 
 /// Marks ended trials for another run, all or none; the next `resume` starts them. Trials that already wait are not
 /// changed.
-pub async fn retry_trials(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Refused> {
+pub async fn retry_trials(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), CommandError> {
     // Opening the store for writing excludes managers. It fails if a manager is running.
     let store = Store::open(&dir.database())?;
     let marked = mark_for_retry(&store, trials).await;
@@ -55,17 +55,17 @@ pub async fn retry_trials(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<
     marked
 }
 
-async fn mark_for_retry(store: &Store, trials: &[TrialJobId]) -> Result<(), Refused> {
+async fn mark_for_retry(store: &Store, trials: &[TrialJobId]) -> Result<(), CommandError> {
     let at_ms = SystemClock.now_ms();
     let mut changes = Vec::with_capacity(trials.len());
     for trial in trials {
         let row = store.trial(trial).await?;
-        let row = row.ok_or_else(|| Refused::UnknownTrial(trial.clone()))?;
+        let row = row.ok_or_else(|| CommandError::UnknownTrial(trial.clone()))?;
         if row.state == JobState::Waiting {
             continue;
         }
         if !row.state.is_final() {
-            return Err(Refused::NotEnded { trial: trial.clone(), state: row.state });
+            return Err(CommandError::NotEnded { trial: trial.clone(), state: row.state });
         }
         // As after a temporary failure, the manager determines the number of the next attempt.
         let change = TrialChange {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trial_protocol::ExperimentId;
 
-use super::Finished;
+use super::FinishedExperiment;
 use crate::config::ExperimentSpec;
 use crate::notifications::{self, NotifierConfig, OutboxWaker};
 use crate::store::{self, Store};
@@ -31,8 +31,8 @@ pub(super) fn config(
 }
 
 /// Sends the notifications that the experiment's manager could not send.
-pub async fn send_remaining(finished: &Finished) -> Result<(), store::Error> {
-    let Finished { id, spec, store } = finished;
+pub async fn send_remaining(finished: &FinishedExperiment) -> Result<(), store::Error> {
+    let FinishedExperiment { id, spec, store } = finished;
     if let Some(config) = config(id, spec, store, &OutboxWaker::default(), None) {
         let left = notifications::send_remaining(&config).await?;
         notifications::warn_of_rest(left, id);

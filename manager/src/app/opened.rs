@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
-use super::{Error, Finished, Settings, reach, restored};
+use super::{Error, FinishedExperiment, Settings, reach, restored};
 use crate::config::{self, ExperimentSpec, SecretFile};
 use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
@@ -214,7 +214,8 @@ async fn record(
     Ok((spec, seed))
 }
 
-/// Reads the recorded experiment. `None` if nothing is recorded. An experiment that is done continues if it `stays_open`.
+/// Reads the recorded experiment. `None` if nothing is recorded. An experiment that is done continues if it
+/// `stays_open`.
 async fn read_record(
     store: &Store,
     id: &ExperimentId,
@@ -227,7 +228,7 @@ async fn read_record(
         Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
     };
     if row.state == ExperimentState::Done.as_str() && !stays_open && all_ended().await? {
-        let finished = Finished { id: id.clone(), spec, store: store.clone() };
+        let finished = FinishedExperiment { id: id.clone(), spec, store: store.clone() };
         return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }
     config::check_stored_files(&row.canonical)?;

@@ -23,7 +23,7 @@ use crate::util::local_socket;
 const FOLDER_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The files of a running manager in an experiment's folder.
-pub(super) struct Presence {
+pub(super) struct AddressFiles {
     pub(super) dir: ExperimentDir,
     /// The manager's base URL for this machine.
     pub(super) url: String,
@@ -34,7 +34,7 @@ pub(super) struct Presence {
     pub(super) closed: CancellationToken,
 }
 
-impl Presence {
+impl AddressFiles {
     /// Writes the manager's address.
     pub(super) fn write_url(&self) -> Result<(), Error> {
         let path = self.dir.manager_url();

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::presence::Presence;
+use super::presence::AddressFiles;
 use crate::api;
 use crate::api::tls::Tls;
 use crate::store::Store;
@@ -20,7 +20,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// The servers, which run until [`Self::stop`].
 #[derive(Default)]
-pub(super) struct Served {
+pub(super) struct ServerTasks {
     servers: JoinSet<io::Result<()>>,
     /// Cancelled when the manager stops. Requests that only wait are then answered.
     pub(super) closing: CancellationToken,
@@ -30,7 +30,7 @@ pub(super) struct Served {
     pub(super) streams: TaskTracker,
 }
 
-impl Served {
+impl ServerTasks {
     /// Serves routes on a socket, with encryption if there is a certificate.
     pub(super) fn serve(&mut self, listener: TcpListener, tls: Option<Tls>, router: Router) {
         let stopped = self.closed.clone().cancelled_owned();
@@ -43,7 +43,7 @@ impl Served {
     }
 
     /// Serves on the socket in the experiment's folder.
-    pub(super) fn serve_socket(&mut self, presence: Presence) {
+    pub(super) fn serve_socket(&mut self, presence: AddressFiles) {
         // Listens before the address is announced, because a client that reads the address tries the socket first.
         let listener = presence.listen();
         self.servers.spawn(presence.maintain(listener));

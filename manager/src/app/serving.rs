@@ -9,8 +9,8 @@ use trial_protocol::ExperimentId;
 
 use super::listener::Endpoint;
 use super::opened::bind;
-use super::presence::Presence;
-use super::served::Served;
+use super::presence::AddressFiles;
+use super::served::ServerTasks;
 use super::{Error, Settings};
 use crate::advisers::DEFAULT_PYTHON;
 use crate::api;
@@ -29,7 +29,7 @@ use crate::training_service::{JobNews, TrainingService};
 use crate::util::clock::Clock;
 use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
-use crate::view::Board;
+use crate::view::TrialCache;
 
 /// The parts of a manager that its servers need.
 pub(super) struct Parts<'a> {
@@ -45,8 +45,8 @@ pub(super) struct Parts<'a> {
 }
 
 /// The servers, which are already listening.
-pub(super) struct Serving {
-    pub(super) server: Served,
+pub(super) struct StartedServers {
+    pub(super) server: ServerTasks,
     /// The base URL of the manager for this machine.
     pub(super) url: String,
     /// The base URL of the manager for trials on other machines. `None`: all trials run on this one.
@@ -63,7 +63,7 @@ pub(super) struct Serving {
     pub(super) code: Option<CodeSource>,
 }
 
-impl Serving {
+impl StartedServers {
     /// Starts the training service, and limits the trials that run at a time to its room. Returns the service with the
     /// receiver of its news.
     pub(super) async fn start_service(
@@ -106,7 +106,10 @@ fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
 
 impl Parts<'_> {
     /// Starts the servers on a bound listener.
-    pub(super) async fn serve(&self, listener: tokio::net::TcpListener) -> Result<Serving, Error> {
+    pub(super) async fn serve(
+        &self,
+        listener: tokio::net::TcpListener,
+    ) -> Result<StartedServers, Error> {
         let (settings, checked) = (self.settings, self.checked);
         let address = listener.local_addr().map_err(|source| Error::Listen {
             host: String::new(),
@@ -120,7 +123,7 @@ impl Parts<'_> {
             Arc::clone(self.clock),
         )
         .with_lease(settings.lease);
-        let mut server = Served::default();
+        let mut server = ServerTasks::default();
         if let Some(port) = settings.legacy_port {
             let listener = bind(settings, checked, port).await?;
             server.serve(listener, None, api::legacy::router(&intake));
@@ -147,7 +150,7 @@ impl Parts<'_> {
         if let Some(agent) = checked.agent_for_pods() {
             router = router.merge(api::program::router(agent.to_owned(), state));
         }
-        let presence = Presence {
+        let presence = AddressFiles {
             dir: self.dir.clone(),
             url: url.clone(),
             store: self.store.clone(),
@@ -163,20 +166,29 @@ impl Parts<'_> {
         server.serve(listener, tls, router);
         server.retry_store(self.store.clone());
         let advertised = checked.api_server().is_some().then(|| advertised_url.clone());
-        Ok(Serving { server, url, advertised, advertised_url, ca_file, machine, service, code })
+        Ok(StartedServers {
+            server,
+            url,
+            advertised,
+            advertised_url,
+            ca_file,
+            machine,
+            service,
+            code,
+        })
     }
 
     fn state(
         &self,
         intake: Intake,
         gate: Gate,
-        server: &Served,
+        server: &ServerTasks,
         pods: api::Pods,
         service: &Arc<OnceLock<Arc<dyn TrainingService>>>,
         port: u16,
     ) -> api::ApiState {
         let spec = self.spec;
-        let board = Board::of_experiment(self.store.queries().clone(), spec);
+        let board = TrialCache::of_experiment(self.store.queries().clone(), spec);
         api::ApiState {
             intake,
             store: self.store.clone(),

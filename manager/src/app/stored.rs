@@ -22,7 +22,7 @@ use crate::api::session::Sessions;
 use crate::api::{self, Pods};
 use crate::code_archive::CodeArchive;
 use crate::config;
-use crate::experiment::command::{Command, Refused};
+use crate::experiment::command::{Command, CommandError};
 use crate::experiment::{Handle, TaskEvent};
 use crate::ingest::Intake;
 use crate::store::Store;
@@ -30,7 +30,7 @@ use crate::token::{Secret, UserToken};
 use crate::util::clock::SystemClock;
 use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
-use crate::view::Board;
+use crate::view::TrialCache;
 
 /// Returns a client for the stored experiment, which is served within this process.
 pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
@@ -58,7 +58,7 @@ pub(super) async fn state(
     let clock = Arc::new(SystemClock);
     Ok(api::ApiState {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
-        board: Board::of_experiment(store.queries().clone(), &spec),
+        board: TrialCache::of_experiment(store.queries().clone(), &spec),
         gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),
         secret: Arc::new(secret),
         // Agents do not report to a server without trials.
@@ -96,7 +96,7 @@ pub(super) fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Setting
 }
 
 /// A server that serves an experiment without a manager.
-pub struct Viewing {
+pub struct ViewServer {
     /// The server's address.
     pub url: String,
     pub(super) served: tokio::task::JoinHandle<io::Result<()>>,
@@ -114,7 +114,7 @@ pub async fn view(
     dir: &ExperimentDir,
     host: &str,
     port: u16,
-) -> Result<Viewing, Error> {
+) -> Result<ViewServer, Error> {
     if let Some((_, url)) = viewer_of(id, dir).await {
         return Err(Error::AlreadyServed { what: format!("experiment {id}"), url });
     }
@@ -145,7 +145,7 @@ pub async fn view(
     let url_file = dir.view_url();
     write_file(&url_file, 0o600, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file.clone(), source })?;
-    Ok(Viewing { url, served, stop, url_file, store: None })
+    Ok(ViewServer { url, served, stop, url_file, store: None })
 }
 
 /// Returns the routes of an experiment without a manager, for this machine's loopback interface on `port`. They work
@@ -176,7 +176,7 @@ pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Rece
                 | Command::Limit(_)
                 | Command::Import(_)
                 | Command::Add { .. }
-                | Command::Space(_) => Err(Refused::NotRunning),
+                | Command::Space(_) => Err(CommandError::NotRunning),
             };
             // The caller may have given up.
             drop(reply.send(done));
@@ -184,7 +184,7 @@ pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Rece
     }
 }
 
-impl Viewing {
+impl ViewServer {
     /// Ends the requests in progress, and then the server.
     pub async fn close(self) {
         self.stop.cancel();

@@ -21,7 +21,7 @@ pub fn find_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), S
     if !spec.training_service.section().is_local() {
         return None;
     }
-    let program = certain_program(&spec.trial_command)?;
+    let program = required_program(&spec.trial_command)?;
     let found = advisers::find_program(program, &spec.trial_code_directory);
     let found = found.map_err(|problem| {
         format!("{problem}; correct `trialCommand` (`trial.command` in a version 1 file)")
@@ -30,7 +30,7 @@ pub fn find_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), S
 }
 
 /// Returns the program without which a shell command certainly fails. `None` if the command is too complex to tell.
-fn certain_program(line: &str) -> Option<&str> {
+fn required_program(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let end = line.find(|c: char| c.is_whitespace() || "|;&<>()".contains(c));
     let (word, rest) = line.split_at(end.unwrap_or(line.len()));
@@ -74,7 +74,7 @@ mod tests {
             ("# a comment",                     None),
         ];
         for (line, program) in table {
-            assert_eq!(certain_program(line), program, "{line}");
+            assert_eq!(required_program(line), program, "{line}");
         }
     }
 }

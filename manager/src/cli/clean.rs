@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use trial_protocol::ExperimentId;
 
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail};
 use crate::app;
 use crate::training_service::kubernetes::client::Access;
 use crate::util::layout::ExperimentDir;
@@ -37,7 +37,7 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs
         Err(error) => return fail(&error, NOTHING_SUCCEEDED),
     };
     match runtime.block_on(app::clean(dir, id, place)) {
-        Ok(()) => ExitCode::from(DONE),
+        Ok(()) => ExitCode::from(EXIT_DONE),
         Err(error) => fail(&error, if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }),
     }
 }

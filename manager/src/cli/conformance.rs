@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::config::{self, PluginSpec};
 use crate::training_service::plugin::conformance::{Case, CaseResult};
@@ -49,5 +49,5 @@ pub(super) async fn conformance(
         drop(writeln!(io::stdout(), "{failed} of {} failed", cases.len()));
         return NOTHING_SUCCEEDED;
     }
-    DONE
+    EXIT_DONE
 }

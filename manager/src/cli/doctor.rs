@@ -12,7 +12,7 @@ use super::out::print;
 use super::plain_text::printable;
 use super::run::settings;
 use super::signals::Signals;
-use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, print_error};
+use super::{BAD_INPUT, Common, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::code_archive;
 use crate::config::{self, ExperimentSpec};
@@ -44,7 +44,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     }
     let mut good = true;
     if spec.training_service.section().needs_code() {
-        let found = code_archive::survey(&spec.trial_code_directory);
+        let found = code_archive::describe_archive(&spec.trial_code_directory);
         good &= checks.check("code", found.map_err(|error| chain(&error)));
     }
     if let Some((program, found)) = app::find_trial_program(&spec) {
@@ -71,7 +71,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         checks.print("-", "probe", "not run, because a check failed");
     }
     match checks.close(good) {
-        Ok(()) if good => DONE,
+        Ok(()) if good => EXIT_DONE,
         Ok(()) => NOTHING_SUCCEEDED,
         Err(error) => {
             print_error(&error);

@@ -11,7 +11,9 @@ use super::ask::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::export::ExportForm;
 use super::out::{print, text_style, write_stdout};
 use super::table;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, integer, print_error, upkeep};
+use super::{
+    BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, export, integer, print_error, upkeep,
+};
 use crate::api::client;
 use crate::config;
 use crate::store::Store;
@@ -144,7 +146,7 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
 
 pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
     match done {
-        Ok(()) => DONE,
+        Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
@@ -179,7 +181,7 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
                 "created_at_ms": row.created_at_ms,
                 "ended_at_ms": row.ended_at_ms,
                 // A note that the manager is missing, or else the manager's own note.
-                "trouble": view::abandonment(&row, open).or(row.trouble),
+                "trouble": view::missing_manager_notice(&row, open).or(row.trouble),
             })
         }
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
@@ -266,7 +268,7 @@ async fn export_results(form: ExportForm, to: Option<PathBuf>, place: &Experimen
         Ok::<_, Error>(writer.finish())
     };
     match written.await {
-        Ok(Ok(())) => DONE,
+        Ok(Ok(())) => EXIT_DONE,
         Ok(Err(error)) => {
             print_error(&error);
             BAD_INPUT

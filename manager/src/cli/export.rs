@@ -56,20 +56,20 @@ pub(super) struct Writer {
     form: ExportForm,
     /// `None`: standard output.
     to: Option<PathBuf>,
-    out: Out,
+    out: ExportTarget,
     /// The trials of a CSV file, whose columns depend on all of them.
     lines: Vec<Value>,
     begun: bool,
 }
 
 /// The destination of an export.
-enum Out {
+enum ExportTarget {
     Folder,
     File(BufWriter<fs::File>),
     Stdout(io::Stdout),
 }
 
-impl Out {
+impl ExportTarget {
     fn write(&mut self, text: &str) -> io::Result<()> {
         match self {
             Self::Folder => {}
@@ -90,11 +90,11 @@ impl Writer {
         };
         let is_text = matches!(form, ExportForm::Csv | ExportForm::Json);
         let out = match to {
-            None if is_text => Out::Stdout(io::stdout()),
+            None if is_text => ExportTarget::Stdout(io::stdout()),
             None => return Err(Error::WantsFolder),
             Some(to) if is_text => {
                 let file = fs::File::create(part(to)).map_err(failed(to))?;
-                Out::File(BufWriter::new(file))
+                ExportTarget::File(BufWriter::new(file))
             }
             Some(to) if to.exists() => return Err(Error::Exists(to.to_owned())),
             Some(to) => {
@@ -102,7 +102,7 @@ impl Writer {
                 if form == ExportForm::Mlflow {
                     mlflow_experiment(to).map_err(failed(to))?;
                 }
-                Out::Folder
+                ExportTarget::Folder
             }
         };
         Ok(Self { form, to: to.map(Path::to_owned), out, lines: Vec::new(), begun: false })
@@ -137,7 +137,7 @@ impl Writer {
         let written = self.out.write(&end);
         written
             .and_then(|()| {
-                if let (Out::File(file), Some(to)) = (&mut self.out, &self.to) {
+                if let (ExportTarget::File(file), Some(to)) = (&mut self.out, &self.to) {
                     file.flush()?;
                     fs::rename(part(to), to)?;
                 }

@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 use self::arguments::{Action, Arguments};
 use super::run::{attend, exit_code_of, settings};
 use super::signals::Signals;
-use super::{BAD_INPUT, Common, DONE, INTERRUPTED, print_error};
+use super::{BAD_INPUT, Common, EXIT_DONE, INTERRUPTED, print_error};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
-use crate::app::{self, NniFiles, Running, Settings, What};
+use crate::app::{self, ExperimentStart, NniFiles, Running, Settings};
 use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
@@ -140,7 +140,7 @@ impl NniSession {
     async fn run(&self, mut posted: mpsc::Receiver<PostedExperiment>, signals: &mut Signals) -> u8 {
         let PostedExperiment { configuration, reply } = tokio::select! {
             Some(posted) = posted.recv() => posted,
-            () = self.stop.cancelled() => return DONE,
+            () = self.stop.cancelled() => return EXIT_DONE,
             _ = signals.next() => return INTERRUPTED,
         };
         let reply = Reply(reply);
@@ -166,8 +166,11 @@ impl NniSession {
         }
     }
 
-    /// Checks the posted experiment. Returns no [`What`] if the experiment is only shown.
-    fn prepare(&self, configuration: Value) -> Result<(Option<What>, Settings, NniFiles), String> {
+    /// Checks the posted experiment. Returns no [`ExperimentStart`] if the experiment is only shown.
+    fn prepare(
+        &self,
+        configuration: Value,
+    ) -> Result<(Option<ExperimentStart>, Settings, NniFiles), String> {
         let Arguments { id, data_dir, port, local, .. } = &self.arguments;
         let words =
             ["trial-manager".into(), "--data-dir".into(), data_dir.clone().into_os_string()];
@@ -180,7 +183,7 @@ impl NniSession {
         settings.port = if *local { 0 } else { port.checked_add(1).unwrap_or(0) };
         let (what, posted) = match self.arguments.action {
             Action::View => (None, None),
-            Action::Resume => (Some(What::Resume(id.to_string())), None),
+            Action::Resume => (Some(ExperimentStart::Resume(id.to_string())), None),
             Action::Create => {
                 let spec = self.specification(configuration.clone())?;
                 if !spec.training_service.section().is_elsewhere() {
@@ -192,7 +195,7 @@ impl NniSession {
                 } else {
                     configuration
                 };
-                (Some(What::NewAs(id.clone(), Box::new(spec))), Some(posted))
+                (Some(ExperimentStart::NewAs(id.clone(), Box::new(spec))), Some(posted))
             }
         };
         Ok((what, settings, NniFiles::new(&home(), data_dir, id, posted)))
@@ -201,7 +204,7 @@ impl NniSession {
     /// Starts the experiment's manager and runs it until its end.
     async fn run_posted(
         &self,
-        what: What,
+        what: ExperimentStart,
         settings: Settings,
         files: &NniFiles,
         reply: Reply,
@@ -289,7 +292,7 @@ impl NniSession {
     /// Waits until the client ends an experiment that no manager runs.
     async fn wait(&self, signals: &mut Signals) -> u8 {
         tokio::select! {
-            () = self.stop.cancelled() => DONE,
+            () = self.stop.cancelled() => EXIT_DONE,
             _ = signals.next() => INTERRUPTED,
         }
     }

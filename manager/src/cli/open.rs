@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::ask::{Error, ExperimentArgs};
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, print_error};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::util::files::write_file;
 
 /// The time within which a browser that cannot start has exited.
@@ -21,7 +21,7 @@ const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);
 /// Opens the portal or prints its address, and returns the exit code.
 pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
     match open_portal(place, print).await {
-        Ok(()) => DONE,
+        Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }

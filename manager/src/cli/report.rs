@@ -6,7 +6,7 @@ use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
 use super::ask::{Error, Format};
 use super::out::{text_style, write_stdout};
 use super::plain_text::{counted, printable};
-use super::table::columns::{Columns, Fit, TextStyle};
+use super::table::columns::{ColumnFit, Columns, TextStyle};
 use super::table::{
     brief, cell, columns, counting, duration, heading, more, parameter, result_name,
 };
@@ -298,10 +298,10 @@ fn table(
     let (names, left) = columns(best.iter().map(|(row, ..)| &row.parameters), COLUMNS);
     let metrics = best.iter().filter_map(|(_, result, _)| result.name.clone());
     let counts = if repeats > 1 { "mean".to_owned() } else { result_name(metrics) };
-    let fixed = [("trial", Fit::Number), ("id", Fit::Text)];
+    let fixed = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];
     let fixed = fixed.into_iter().map(|(name, fit)| (name.to_owned(), fit));
-    let fixed = fixed.chain([(counts, Fit::Number), ("time".to_owned(), Fit::Number)]);
-    let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
+    let fixed = fixed.chain([(counts, ColumnFit::Number), ("time".to_owned(), ColumnFit::Number)]);
+    let parameters = names.iter().map(|name| (heading(name), ColumnFit::Optional));
     let mut table = Columns::new(fixed.chain(parameters));
     for (row, result, number) in best {
         let metric = result.name.as_deref().unwrap_or_default();

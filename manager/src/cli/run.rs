@@ -11,14 +11,14 @@ use super::progress::Progress;
 use super::report::{self, Summary};
 use super::signals::{EndSignal, Signals};
 use super::{
-    BAD_INPUT, Common, DONE, FAULT, INTERRUPTED, LEFT, NOTHING_SUCCEEDED, OnTerm, data_dir,
-    print_error,
+    BAD_INPUT, Common, EXIT_DONE, EXIT_MANAGER_FAILED, EXIT_TRIALS_LEFT, INTERRUPTED,
+    NOTHING_SUCCEEDED, OnTerm, data_dir, print_error,
 };
-use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
+use crate::app::{self, ExperimentStart, FinishedExperiment, OwnCertificate, Running, Settings};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::util::layout::HomeDir;
-use crate::view::Board;
+use crate::view::TrialCache;
 
 /// The time between two updates of the elapsed time.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) fn settings(common: Common) -> Settings {
 }
 
 /// Runs or resumes an experiment, serves it afterwards if `keep_serving` is set, and returns the exit code.
-pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
+pub(super) async fn run(common: Common, what: ExperimentStart, keep_serving: bool) -> u8 {
     let (output, on_term) = (common.output, common.on_term);
     let settings = Settings { stays_open: keep_serving, ..settings(common) };
     let home = settings.data_dir.clone();
@@ -72,7 +72,7 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
 }
 
 /// Prints the results of an experiment that is already done, and returns the exit code.
-async fn show_finished(finished: Finished, output: Format) -> u8 {
+async fn show_finished(finished: FinishedExperiment, output: Format) -> u8 {
     if let Err(error) = app::send_remaining(&finished).await {
         print_error(&error);
     }
@@ -91,7 +91,7 @@ async fn show_finished(finished: Finished, output: Format) -> u8 {
         }
         Err(error) => {
             print_error(&error);
-            FAULT
+            EXIT_MANAGER_FAILED
         }
     }
 }
@@ -105,7 +105,7 @@ pub(super) async fn attend(
     keep_serving: bool,
 ) -> u8 {
     let mut progress = Progress::new(&running);
-    let trials = Board::of_experiment(running.store.queries().clone(), &running.spec);
+    let trials = TrialCache::of_experiment(running.store.queries().clone(), &running.spec);
     // A store that cannot be read ends the search, with a message of its own.
     if let Ok(snapshot) = trials.refresh().await {
         progress.restore(&snapshot);
@@ -114,8 +114,8 @@ pub(super) async fn attend(
     loop {
         match follow(&mut running, &mut progress, signals, on_term).await {
             ControlFlow::Break(code) => return code,
-            ControlFlow::Continue(Phase::Over) => break,
-            ControlFlow::Continue(Phase::Done) => {
+            ControlFlow::Continue(FollowEnd::Over) => break,
+            ControlFlow::Continue(FollowEnd::Done) => {
                 if keep_serving && !running.handle.is_end_requested() {
                     code_when_done = Some(report_done(&running, &progress, output).await);
                 }
@@ -135,7 +135,7 @@ async fn report_done(running: &Running, progress: &Progress, output: Format) -> 
             Ok(summary) => print_summary(&summary, output),
             Err(error) => {
                 print_error(&error);
-                FAULT
+                EXIT_MANAGER_FAILED
             }
         };
         report_serving(&running.url);
@@ -173,7 +173,7 @@ async fn finish(
         ended.stop_serving().await;
         ended.store.close().await;
         progress.report_detached(&id);
-        return LEFT;
+        return EXIT_TRIALS_LEFT;
     }
     // A signal, `experiment stop` or NNI's client requested the stop.
     let wanted = handle.is_stop_requested();
@@ -191,7 +191,7 @@ async fn finish(
             }
             Err(error) => {
                 print_error(&error);
-                FAULT
+                EXIT_MANAGER_FAILED
             }
         },
     };
@@ -204,15 +204,15 @@ async fn finish(
         }
         ended.stop_serving().await;
     }
-    // No agent runs that needs the socket, and NNI's `nnictl experiment save` cannot copy it. The next manager creates its
-    // own as soon as the store is closed.
+    // No agent runs that needs the socket, and NNI's `nnictl experiment save` cannot copy it. The next manager creates
+    // its own as soon as the store is closed.
     drop(std::fs::remove_file(socket));
     ended.store.close().await;
     code
 }
 
 /// The reason for which [`follow`] returns.
-enum Phase {
+enum FollowEnd {
     /// The search is done. Its task may continue.
     Done,
     /// The task has ended.
@@ -226,7 +226,7 @@ async fn follow(
     progress: &mut Progress,
     signals: &mut Signals,
     on_term: OnTerm,
-) -> ControlFlow<u8, Phase> {
+) -> ControlFlow<u8, FollowEnd> {
     let mut code_of_first = None;
     let mut redraw = tokio::time::interval(REDRAW_INTERVAL);
     loop {
@@ -236,10 +236,10 @@ async fn follow(
                     let is_done = matches!(notice, Notice::State(ExperimentState::Done));
                     progress.show(notice);
                     if is_done {
-                        return ControlFlow::Continue(Phase::Done);
+                        return ControlFlow::Continue(FollowEnd::Done);
                     }
                 }
-                None => return ControlFlow::Continue(Phase::Over),
+                None => return ControlFlow::Continue(FollowEnd::Over),
             },
             _ = redraw.tick(), if progress.is_live() => progress.draw(),
             signal = signals.next() => {
@@ -249,7 +249,7 @@ async fn follow(
                     return ControlFlow::Break(code);
                 }
                 if signal == EndSignal::Terminate && on_term == OnTerm::Leave {
-                    code_of_first = Some(LEFT);
+                    code_of_first = Some(EXIT_TRIALS_LEFT);
                     running.handle.leave();
                 } else {
                     code_of_first = Some(INTERRUPTED);
@@ -281,10 +281,10 @@ fn print_summary(summary: &Summary, output: Format) -> u8 {
     match report::print(summary, output) {
         Ok(()) if summary.is_interrupted() => INTERRUPTED,
         Ok(()) if summary.is_held() || !summary.has_result() => NOTHING_SUCCEEDED,
-        Ok(()) => DONE,
+        Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
-            FAULT
+            EXIT_MANAGER_FAILED
         }
     }
 }
@@ -295,6 +295,6 @@ pub(super) fn exit_code_of(error: &app::Error) -> u8 {
     } else if error.is_usage() {
         BAD_INPUT
     } else {
-        FAULT
+        EXIT_MANAGER_FAILED
     }
 }

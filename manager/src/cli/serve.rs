@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::ask::{Error, ExperimentArgs};
 use super::signals::Signals;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, print_error};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::app;
 use crate::util::layout::HomeDir;
 
@@ -48,7 +48,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
             drop(writeln!(std::io::stderr().lock(), "{lines}"));
             signals.next().await;
             viewing.close().await;
-            DONE
+            EXIT_DONE
         }
         Err(error) => {
             print_error(&error);

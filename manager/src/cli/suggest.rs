@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail};
 use crate::search::suggester::{self, Suggester};
 
 /// The reason why the command failed.
@@ -37,7 +37,7 @@ enum Error {
 /// Answers the messages on standard input until it is closed or an `end` message arrives, and returns the exit code.
 pub(super) fn suggest(tuner: &str) -> ExitCode {
     match converse(tuner) {
-        Ok(()) => ExitCode::from(DONE),
+        Ok(()) => ExitCode::from(EXIT_DONE),
         Err(error @ Error::Input(_)) => fail(&error, NOTHING_SUCCEEDED),
         Err(error) => fail(&error, BAD_INPUT),
     }

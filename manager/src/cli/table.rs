@@ -9,7 +9,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::plain_text::{counted, printable};
 use crate::view;
-use columns::{Columns, Fit, TextStyle};
+use columns::{ColumnFit, Columns, TextStyle};
 
 pub(super) mod columns;
 
@@ -127,7 +127,7 @@ fn trial_duration(trial: &Value) -> String {
 }
 
 fn table(
-    heads: impl IntoIterator<Item = (&'static str, Fit)>,
+    heads: impl IntoIterator<Item = (&'static str, ColumnFit)>,
     rows: impl Iterator<Item = Vec<String>>,
     style: TextStyle,
 ) -> String {
@@ -167,13 +167,13 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
         own.into_iter().chain(url).chain(troubled.then(|| whole(one, "trouble"))).collect()
     };
     let heads = [
-        ("id", Fit::Link),
-        ("state", Fit::State),
-        ("created (UTC)", Fit::Text),
-        ("name", Fit::Text),
+        ("id", ColumnFit::Link),
+        ("state", ColumnFit::State),
+        ("created (UTC)", ColumnFit::Text),
+        ("name", ColumnFit::Text),
     ];
-    let run = run.then_some(("address", Fit::Text));
-    let trouble = troubled.then_some(("trouble", Fit::Sentence));
+    let run = run.then_some(("address", ColumnFit::Text));
+    let trouble = troubled.then_some(("trouble", ColumnFit::Sentence));
     let heads = heads.into_iter().chain(run).chain(trouble);
     let mut columns = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
     for one in all {
@@ -400,20 +400,21 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
     // The reason of a failure is more important to the user than the numbers, so it is on their left.
     let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
-    let heads = [("trial", Fit::Number), ("id", Fit::Link), ("state", Fit::State)];
-    let why = has_reasons.then_some(("why", Fit::Sentence));
+    let heads =
+        [("trial", ColumnFit::Number), ("id", ColumnFit::Link), ("state", ColumnFit::State)];
+    let why = has_reasons.then_some(("why", ColumnFit::Sentence));
     let result = result_name(all.iter().map(|trial| text(trial, "metric")));
     let others = other_results(all);
-    let numbers = [("latest", Fit::OptionalNumber), ("time", Fit::OptionalNumber)];
+    let numbers = [("latest", ColumnFit::OptionalNumber), ("time", ColumnFit::OptionalNumber)];
     let places: BTreeSet<String> =
         all.iter().map(place).filter(|place| !place.is_empty()).collect();
     let has_places = places.len() > 1;
-    let owned = |(name, fit): (&str, Fit)| (name.to_owned(), fit);
-    let heads = heads.into_iter().chain(why).map(owned).chain([(result, Fit::Number)]);
-    let heads = heads.chain(others.iter().map(|name| (short(name), Fit::OptionalNumber)));
+    let owned = |(name, fit): (&str, ColumnFit)| (name.to_owned(), fit);
+    let heads = heads.into_iter().chain(why).map(owned).chain([(result, ColumnFit::Number)]);
+    let heads = heads.chain(others.iter().map(|name| (short(name), ColumnFit::OptionalNumber)));
     let heads = heads.chain(numbers.into_iter().map(owned));
-    let heads = heads.chain(has_places.then_some(("where", Fit::Optional)).map(owned));
-    let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
+    let heads = heads.chain(has_places.then_some(("where", ColumnFit::Optional)).map(owned));
+    let parameters = names.iter().map(|name| (heading(name), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for trial in all {
         let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null));
@@ -529,8 +530,12 @@ pub(super) fn why(one: &Value, style: TextStyle) -> String {
         let why = whole(entry, "message");
         vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), why]
     });
-    let heads =
-        [("time (UTC)", Fit::Text), ("by", Fit::Text), ("what", Fit::Text), ("why", Fit::Sentence)];
+    let heads = [
+        ("time (UTC)", ColumnFit::Text),
+        ("by", ColumnFit::Text),
+        ("what", ColumnFit::Text),
+        ("why", ColumnFit::Sentence),
+    ];
     shown.push_str(&table(heads, rows, style));
     shown
 }
@@ -600,8 +605,12 @@ pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
     let rows = all.as_array().into_iter().flatten().map(|one| {
         ["name", "type", "step", "value"].into_iter().map(|name| text(one, name)).collect()
     });
-    let heads =
-        [("metric", Fit::Text), ("type", Fit::Text), ("step", Fit::Number), ("value", Fit::Text)];
+    let heads = [
+        ("metric", ColumnFit::Text),
+        ("type", ColumnFit::Text),
+        ("step", ColumnFit::Number),
+        ("value", ColumnFit::Text),
+    ];
     table(heads, rows, style)
 }
 
@@ -609,7 +618,8 @@ pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
 pub(super) fn files(all: &Value, style: TextStyle) -> String {
     let rows = items(all, "files")
         .map(|one| vec![text(one, "name"), text(one, "bytes"), moment(one, "modified_ms")]);
-    let heads = [("file", Fit::Text), ("bytes", Fit::Number), ("changed", Fit::Text)];
+    let heads =
+        [("file", ColumnFit::Text), ("bytes", ColumnFit::Number), ("changed", ColumnFit::Text)];
     let more = if all["cut"] == true { "and more\n" } else { "" };
     format!("{}{more}in {}\n", table(heads, rows, style), text(all, "folder"))
 }

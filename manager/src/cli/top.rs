@@ -19,7 +19,7 @@ use super::signals::Signals;
 use super::spark::CURVE;
 use super::table::columns::TextStyle;
 use super::table::{self, shorten};
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
 use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::errors::chain;
@@ -59,7 +59,7 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
         _ = signals.next() => Ok(()),
     };
     match watched {
-        Ok(()) => DONE,
+        Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use trial_protocol::ExperimentId;
 
 use super::ask::Error;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail, print_error};
+use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
 use crate::util::layout::ExperimentDir;
@@ -27,7 +27,7 @@ pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitC
         return fail(&error, BAD_INPUT);
     }
     match store::backup(&dir.database(), to) {
-        Ok(()) => ExitCode::from(DONE),
+        Ok(()) => ExitCode::from(EXIT_DONE),
         Err(error) => fail(&error, BAD_INPUT),
     }
 }
@@ -38,7 +38,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
         return fail(&error, BAD_INPUT);
     }
     match store::check(&dir.database()) {
-        Ok(wrong) if wrong.is_empty() => ExitCode::from(DONE),
+        Ok(wrong) if wrong.is_empty() => ExitCode::from(EXIT_DONE),
         Ok(wrong) => {
             // Ignored: standard output may be closed.
             drop(writeln!(io::stdout().lock(), "{}", wrong.join("\n")));
@@ -69,7 +69,7 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     let removed = remove_folder(dir.path(), |moved| std::fs::remove_dir_all(moved));
     drop(store);
     match removed {
-        Ok(()) => DONE,
+        Ok(()) => EXIT_DONE,
         Err(source) => {
             print_error(&Error::File { path: dir.path().to_owned(), source });
             NOTHING_SUCCEEDED

@@ -6,7 +6,7 @@ use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::result::Steps;
-use crate::advisers::{AdviserEvent, ExternalAdviser, Order, Sample};
+use crate::advisers::{AdviserEvent, AdviserRequest, ExternalAdviser, Sample};
 use crate::job_state::JobState;
 use crate::search::assessor::{Assessment, Assessor, Bounds};
 use crate::search::search_space::Parameters;
@@ -39,7 +39,7 @@ impl Advice {
         proposal: Option<u64>,
         parameters: &Parameters,
     ) {
-        self.order(|| Order::Launched {
+        self.order(|| AdviserRequest::Launched {
             trial: trial.clone(),
             proposal,
             parameters: parameters.clone(),
@@ -54,14 +54,14 @@ impl Advice {
         if let Some(tuner) = &mut self.tuner {
             tuner.import(&samples);
         }
-        self.order(|| Order::Import(samples));
+        self.order(|| AdviserRequest::Import(samples));
     }
 
     /// Changes the search space. `tuner` is the built-in tuner for the new space, which has learned all earlier
     /// results.
     pub(super) fn space(&mut self, space: &Value, tuner: Option<Box<dyn Tuner>>) {
         self.tuner = tuner;
-        self.order(|| Order::Space(space.clone()));
+        self.order(|| AdviserRequest::Space(space.clone()));
     }
 
     /// Requests parameters. `None`: the answer arrives as an event.
@@ -69,7 +69,7 @@ impl Advice {
         match (&mut self.tuner, &self.external) {
             (Some(tuner), _) => Some(tuner.propose(id)),
             (None, Some(external)) => {
-                external.order(Order::Propose { id });
+                external.order(AdviserRequest::Propose { id });
                 None
             }
             (None, None) => Some(Proposal::Exhausted),
@@ -102,7 +102,7 @@ impl Advice {
             // NNI's assessors receive numbers, and no other members of an object.
             let number = value.number().unwrap_or(f64::NAN);
             let trial = trial.clone();
-            self.order(|| Order::Step { trial, sequence, value: number.into() });
+            self.order(|| AdviserRequest::Step { trial, sequence, value: number.into() });
         }
     }
 
@@ -146,7 +146,7 @@ impl Advice {
             Outcome::Result(value) => Some(value.clone()),
             Outcome::Failed => None,
         };
-        self.order(|| Order::Ended { trial: trial.clone(), state, result });
+        self.order(|| AdviserRequest::Ended { trial: trial.clone(), state, result });
     }
 
     /// Waits for a message of the external adviser. Never returns if there is no external adviser.
@@ -179,7 +179,7 @@ impl Advice {
         }
     }
 
-    fn order(&self, order: impl FnOnce() -> Order) {
+    fn order(&self, order: impl FnOnce() -> AdviserRequest) {
         if let Some(external) = &self.external {
             external.order(order());
         }

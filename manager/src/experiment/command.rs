@@ -66,7 +66,7 @@ impl WrittenDuration {
 
 /// A reason why the experiment refuses a command.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Refused {
+pub enum CommandError {
     /// The trial does not exist.
     #[error("there is no trial {0}")]
     UnknownTrial(TrialJobId),

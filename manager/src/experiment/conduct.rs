@@ -45,7 +45,7 @@ pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
 use super::advice::Advice;
-use super::command::{Command, Refused};
+use super::command::{Command, CommandError};
 use super::notice::Notice;
 use super::state::{self, Effect, ExperimentState, State, UserChange, UserTrial};
 use super::{Handle, TaskEvent};
@@ -226,7 +226,7 @@ impl ExperimentTask {
     async fn handle_command(
         &mut self,
         command: Command,
-    ) -> Result<Result<(), Refused>, store::Error> {
+    ) -> Result<Result<(), CommandError>, store::Error> {
         let handler = CommandHandler {
             spec: &mut self.spec,
             recorder: &self.recorder,

@@ -15,7 +15,9 @@ use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::{Budget, Failure};
 pub use self::budget::{FailureLimit, Policy};
-pub use self::events::{Effect, Event, ExperimentState, Fate, Limits, StoredTrial, UserTrial};
+pub use self::events::{
+    Effect, Event, ExperimentState, Limits, ResumedTrial, StoredTrial, UserTrial,
+};
 pub use self::user_change::UserChange;
 use super::ending::{JobEnd, conclude, failure_class};
 use crate::job_state::JobState;

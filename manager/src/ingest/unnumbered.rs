@@ -33,7 +33,7 @@ const QUEUE_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// An intake that numbers the reports itself; cheap to clone.
 #[derive(Clone)]
-pub struct Unnumbered(Arc<Shared>);
+pub struct LegacyNumbering(Arc<Shared>);
 
 struct Shared {
     intake: Intake,
@@ -86,7 +86,7 @@ struct NextNumbers {
     stderr_bytes: u64,
 }
 
-impl Unnumbered {
+impl LegacyNumbering {
     /// Creates the intake for reports without numbers. An intake must have only one, because two would assign the
     /// same numbers.
     pub fn new(intake: Intake) -> Self {

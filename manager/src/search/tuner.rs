@@ -106,14 +106,14 @@ struct BuiltInTuner {
     /// experiment's best trial.
     default_mode: OptimizeMode,
     /// The goals that the tuner supports.
-    learns: Learns,
+    learns: SupportedGoals,
     /// The constructor, which checks the arguments.
     build: Build,
 }
 
 /// The goals that a tuner supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Learns {
+enum SupportedGoals {
     /// All goals, because the tuner ignores results.
     Nothing,
     /// One objective.
@@ -132,61 +132,62 @@ pub const CHECKPOINT_FOLDER: &str = "all_checkpoint_dir";
 
 /// The settings for every tuner.
 #[derive(Debug, Clone, Copy)]
-struct Setting<'a> {
+struct TunerSettings<'a> {
     seed: u64,
     mode: OptimizeMode,
     goals: &'a Goals,
 }
 
 /// A constructor of a tuner.
-type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting<'_>) -> Result<Box<dyn Tuner>, Error>;
+type Build =
+    fn(&mut Arguments<'_>, &SearchSpace, TunerSettings<'_>) -> Result<Box<dyn Tuner>, Error>;
 
 const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "TPE",
         alias: None,
         default_mode: OptimizeMode::Minimize,
-        learns: Learns::Everything,
+        learns: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = tpe::Estimator::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, setting, model)))
+            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
         name: "Anneal",
         alias: None,
         default_mode: OptimizeMode::Minimize,
-        learns: Learns::Objective,
+        learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = anneal::Anneal::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, setting, model)))
+            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
         name: "Evolution",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Objective,
+        learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = evolution::Evolution::from_arguments(arguments, setting.seed)?;
-            Ok(Box::new(guided::Guided::new(space, setting, model)))
+            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
         name: "GP",
         alias: Some("GPTuner"),
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Objective,
+        learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = gp::Gp::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, setting, model)))
+            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
         name: "Hyperband",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Objective,
+        learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, setting)?))
         },
@@ -195,7 +196,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "BOHB",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Objective,
+        learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(hyperband::Hyperband::with_model(arguments, space, setting)?))
         },
@@ -204,27 +205,27 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "CMA-ES",
         alias: Some("CMAES"),
         default_mode: OptimizeMode::Minimize,
-        learns: Learns::Constraints,
+        learns: SupportedGoals::Constraints,
         build: |arguments, space, setting| {
             let model = cmaes::CmaEs::from_arguments(arguments, space, setting.seed)?;
-            Ok(Box::new(guided::Guided::new(space, setting, model)))
+            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
         name: "NSGA-II",
         alias: Some("NSGA2"),
         default_mode: OptimizeMode::Minimize,
-        learns: Learns::Everything,
+        learns: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = nsga2::Nsga2::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, setting, model)))
+            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
         name: "PBT",
         alias: Some("PBTTuner"),
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Objective,
+        learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(pbt::Pbt::from_arguments(arguments, space, setting)?))
         },
@@ -233,28 +234,28 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "QMC",
         alias: Some("Halton"),
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Nothing,
+        learns: SupportedGoals::Nothing,
         build: |_, space, setting| Ok(Box::new(halton::Halton::new(space, setting.seed))),
     },
     BuiltInTuner {
         name: "Random",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Nothing,
+        learns: SupportedGoals::Nothing,
         build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
     },
     BuiltInTuner {
         name: "GridSearch",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Nothing,
+        learns: SupportedGoals::Nothing,
         build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
     },
     BuiltInTuner {
         name: "Batch",
         alias: Some("BatchTuner"),
         default_mode: OptimizeMode::Maximize,
-        learns: Learns::Nothing,
+        learns: SupportedGoals::Nothing,
         build: |_, space, _| Ok(Box::new(batch::Batch::new(space)?)),
     },
 ];
@@ -332,7 +333,7 @@ impl TunerSpec {
 pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
     let algorithm = algorithm(&spec.name)?;
     let mut arguments = Arguments::new("tuner", &spec.class_args);
-    let setting = Setting {
+    let setting = TunerSettings {
         mode: arguments.optimize_mode()?.unwrap_or(algorithm.default_mode),
         seed: arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed),
         goals: &spec.goals,
@@ -351,18 +352,18 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
 impl BuiltInTuner {
     /// Returns an error for goals that the tuner does not support. `as_nni` is `true` for TPE with NNI's `tpe_args`.
     fn check_goals(&self, goals: &Goals, as_nni: bool) -> Result<(), Error> {
-        let learns = if as_nni { Learns::Objective } else { self.learns };
+        let learns = if as_nni { SupportedGoals::Objective } else { self.learns };
         let name = if as_nni { "TPE with `tpe_args`" } else { self.name };
         let several = goals.has_several_objectives();
         let what = match learns {
-            Learns::Nothing | Learns::Everything => return Ok(()),
-            Learns::Constraints | Learns::Objective if several => {
+            SupportedGoals::Nothing | SupportedGoals::Everything => return Ok(()),
+            SupportedGoals::Constraints | SupportedGoals::Objective if several => {
                 "only one objective; for several objectives, use TPE or NSGA-II"
             }
-            Learns::Objective if !goals.constraints.is_empty() => {
+            SupportedGoals::Objective if !goals.constraints.is_empty() => {
                 "no constraints; for constraints, use TPE, NSGA-II or CMA-ES"
             }
-            Learns::Constraints | Learns::Objective => return Ok(()),
+            SupportedGoals::Constraints | SupportedGoals::Objective => return Ok(()),
         };
         let problem = format!(
             "{name} supports {what}, or a tuner that does not learn: Random, QMC, GridSearch, Batch"

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 /// The code of the note that replaces reports that are permanently lost.
-pub(super) const LOST: &str = "reports-lost";
+pub(super) const REPORTS_LOST: &str = "reports-lost";
 
 /// The reports that are missing in one lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub(super) enum Gap {
 }
 
 impl Gap {
-    /// Compares three numbers of a lane: the last stored report, the last report that was acknowledged to the agent, and
-    /// the last report that the agent has deleted.
+    /// Compares three numbers of a lane: the last stored report, the last report that was acknowledged to the agent,
+    /// and the last report that the agent has deleted.
     pub(super) fn between(
         stored: Option<u64>,
         acknowledged: Option<u64>,
@@ -45,7 +45,7 @@ pub(super) fn note(stored: Option<u64>, through: u64) -> Value {
     };
     json!({
         "kind": "note",
-        "code": LOST,
+        "code": REPORTS_LOST,
         "message": format!(
             "{which} of this attempt may be lost: the database was replaced by an older copy after it had acknowledged them, \
              or it refused them, and the agent no longer has them. Results may be missing; the trial's files stdout and \
@@ -57,7 +57,7 @@ pub(super) fn note(stored: Option<u64>, through: u64) -> Value {
 /// Returns the message of a note's `body`, if the note is about lost reports.
 pub(super) fn lost_in(body: &str) -> Option<String> {
     let body: Value = serde_json::from_str(body).ok()?;
-    (body["code"] == LOST).then(|| body["message"].as_str().unwrap_or_default().to_owned())
+    (body["code"] == REPORTS_LOST).then(|| body["message"].as_str().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

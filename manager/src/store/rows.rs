@@ -245,7 +245,7 @@ pub struct Ingested {
 
 /// The final records of an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LastWords {
+pub struct FinalRecords {
     /// `true` if the end of the attempt is stored.
     pub ended: bool,
     /// The time at which the agent started the command, by the agent's clock.

@@ -67,7 +67,7 @@ fn list_losses(c: &Connection) -> Result<Vec<String>, Error> {
          AND r.body ->> 'code' = ? ORDER BY a.key, r.seq LIMIT {MAX_PROBLEMS}"
     );
     let mut statement = c.prepare(&query)?;
-    let lines = statement.query_map([gap::LOST], |row| {
+    let lines = statement.query_map([gap::REPORTS_LOST], |row| {
         let (trial, attempt, message): (String, String, String) =
             (row.get(0)?, row.get(1)?, row.get(2)?);
         Ok(format!("trial {trial}, attempt {attempt}: {message}"))

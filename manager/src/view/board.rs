@@ -46,14 +46,14 @@ impl Snapshot {
 
 /// The store of the trials in memory; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Board {
+pub struct TrialCache {
     queries: Queries,
     objective: Option<String>,
     goals: Goals,
     kept: Arc<Mutex<Arc<Snapshot>>>,
 }
 
-impl Board {
+impl TrialCache {
     /// Creates an empty board over a store. `objective` is the configured metric.
     pub fn new(queries: Queries, objective: Option<String>) -> Self {
         Self { queries, objective, goals: Goals::default(), kept: Arc::default() }

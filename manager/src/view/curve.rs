@@ -39,7 +39,7 @@ fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>) -> 
 /// A curve that is thinned while it is read. However long it is, it needs memory for about four times the requested
 /// number of points, and all its parts are equally dense.
 #[derive(Debug)]
-pub struct Thinner<T> {
+pub struct CurveDownsampler<T> {
     points: usize,
     /// Half the number of points of which two are kept.
     stretch: usize,
@@ -53,7 +53,7 @@ pub struct Thinner<T> {
 /// A point and its value.
 type CurvePoint<T> = (T, Option<f64>);
 
-impl<T> Thinner<T> {
+impl<T> CurveDownsampler<T> {
     /// Creates a thinner that keeps about `points` points, at least four.
     pub fn new(points: usize) -> Self {
         let (first, last) = (None, None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn thinned(curve: impl IntoIterator<Item = f64>, points: usize) -> (Vec<(usize, f64)>, usize) {
-        let mut thinner = Thinner::new(points);
+        let mut thinner = CurveDownsampler::new(points);
         let mut most = 0;
         for (at, value) in curve.into_iter().enumerate() {
             thinner.add((at, value), Some(value));
@@ -214,7 +214,7 @@ mod tests {
             points in 0_usize..50,
         ) {
             let numbered: Vec<_> = curve.into_iter().enumerate().collect();
-            let mut thinner = Thinner::new(points);
+            let mut thinner = CurveDownsampler::new(points);
             for (at, number) in &numbered {
                 thinner.add(*at, *number);
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 /// The columns that each trial has.
-const OWN: [&str; 9] = [
+const TRIAL_CSV_COLUMNS: [&str; 9] = [
     "sequence",
     "id",
     "state",
@@ -16,9 +16,9 @@ const OWN: [&str; 9] = [
     "ended_at_ms",
     "cause",
 ];
-/// The columns that exist only if a trial has a value: the mean of repeated trials, the machine and the code of the run,
-/// and permanently lost reports.
-const RARE: [&str; 10] = [
+/// The columns that exist only if a trial has a value: the mean of repeated trials, the machine and the code of the
+/// run, and permanently lost reports.
+const OPTIONAL_CSV_COLUMNS: [&str; 10] = [
     "mean",
     "mean_half_width",
     "mean_results",
@@ -101,9 +101,9 @@ pub fn csv(trials: &[Value]) -> String {
             parameters(trial).into_keys().filter(|name| !names.contains(name)).collect::<Vec<_>>(),
         );
     }
-    let header = OWN.into_iter().map(str::to_owned);
+    let header = TRIAL_CSV_COLUMNS.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
-    let rare: Vec<_> = RARE
+    let rare: Vec<_> = OPTIONAL_CSV_COLUMNS
         .into_iter()
         .filter(|name| trials.iter().any(|trial| !rare_text(trial, name).is_empty()))
         .collect();
@@ -111,7 +111,7 @@ pub fn csv(trials: &[Value]) -> String {
     let mut lines = vec![header.collect::<Vec<_>>().join(",")];
     for trial in trials {
         let known = parameters(trial);
-        let own = OWN
+        let own = TRIAL_CSV_COLUMNS
             .into_iter()
             .map(|name| field(&inert(trial.get(name).map(plain).unwrap_or_default())));
         let rest =

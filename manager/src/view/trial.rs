@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::{AttemptId, Metric, MetricValue, OBJECTIVE, Started, TrialJobId, Verdict};
 use utoipa::ToSchema;
 
-use super::Board;
+use super::TrialCache;
 use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{has_name, pick_with_goals, value_of};
 use crate::job_state::JobState;
@@ -278,7 +278,7 @@ pub struct TimelineEntry {
 
 /// Returns a trial in detail, without its curves and its output. `None` if there is no such trial.
 pub async fn detail(
-    board: &Board,
+    board: &TrialCache,
     store: &Store,
     id: &TrialJobId,
 ) -> Result<Option<TrialDetail>, store::Error> {

@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::util::errors::chain;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
-use crate::view::{self, Board, ExperimentSummary};
+use crate::view::{self, ExperimentSummary, TrialCache};
 
 /// The maximum number of experiments that are read at the same time.
 const READ_AT_A_TIME: usize = 8;
@@ -184,14 +184,18 @@ impl Catalog {
             if lives && let Ok(open) = home.experiment(&id).await {
                 return summary(&open.store, &open.board, now_ms).await;
             }
-            let board = Board::of_experiment(store.queries().clone(), &spec);
+            let board = TrialCache::of_experiment(store.queries().clone(), &spec);
             summary(&store, &board, now_ms).await
         };
         read.await.unwrap_or_else(unreadable)
     }
 }
 
-async fn summary(store: &Store, board: &Board, now_ms: i64) -> Result<ExperimentSummary, String> {
+async fn summary(
+    store: &Store,
+    board: &TrialCache,
+    now_ms: i64,
+) -> Result<ExperimentSummary, String> {
     let row = store.experiment().await.map_err(|error| chain(&error))?;
     let row = row.ok_or("the experiment is not stored yet")?;
     let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;

@@ -32,11 +32,14 @@ impl Visitor<'_> for Bytes {
     }
 
     fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Text, E> {
-        Ok(Text(String::from_utf8(bytes).unwrap_or_else(|error| mended(error.into_bytes()))))
+        Ok(Text(
+            String::from_utf8(bytes)
+                .unwrap_or_else(|error| replace_invalid_utf8(error.into_bytes())),
+        ))
     }
 }
 
-fn mended(mut bytes: Vec<u8>) -> String {
+fn replace_invalid_utf8(mut bytes: Vec<u8>) -> String {
     for at in 0..bytes.len().saturating_sub(2) {
         if let [0xED, 0xA0..=0xBF, 0x80..=0xBF] = bytes[at..at + 3] {
             // U+FFFD also has three bytes, so it replaces them in place.
@@ -82,7 +85,7 @@ mod tests {
 
         #[test]
         fn texts_of_random_bytes_never_panic(bytes: Vec<u8>) {
-            drop(mended(bytes.clone()));
+            drop(replace_invalid_utf8(bytes.clone()));
             drop(serde_json::from_slice::<Text>(&bytes));
         }
     }

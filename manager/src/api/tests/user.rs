@@ -13,7 +13,7 @@ use trial_protocol::{
 };
 
 use super::*;
-use crate::experiment::command::{Command, Refused};
+use crate::experiment::command::{Command, CommandError};
 use crate::job_state::JobState;
 use crate::store::{ExperimentRow, Span, TrialChange};
 
@@ -301,7 +301,7 @@ async fn changes_need_the_user_s_token_and_are_made_once() {
             let trial = TrialJobId::new("t").unwrap();
             let ended = command == Command::StopTrial(trial.clone());
             let state = JobState::Succeeded;
-            let answer = if ended { Err(Refused::Ended { trial, state }) } else { Ok(()) };
+            let answer = if ended { Err(CommandError::Ended { trial, state }) } else { Ok(()) };
             reply.send(answer).unwrap();
         }
     });

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::query_extractor::{TrialPath, json_body, large_json_body};
-use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
+use crate::experiment::command::{Command, CommandError, NewLimits, WrittenDuration};
 use crate::experiment::state::ExperimentState;
 use crate::util::errors::chain;
 use crate::util::ids;
@@ -58,7 +58,7 @@ impl Change {
         let handle = &shared.state.handle;
         match self {
             Self::Command(command) => match handle.command(command).await {
-                Err(Refused::NotRunning) => Err(not_running_reason(shared).await.into()),
+                Err(CommandError::NotRunning) => Err(not_running_reason(shared).await.into()),
                 answer => Ok(answer?),
             },
             Self::Stop if handle.elapsed().is_none() => {
@@ -68,7 +68,7 @@ impl Change {
             Self::Stop => {
                 // A stop that cannot be recorded is refused.
                 if let Err(error) = shared.state.store.database().probe().await {
-                    return Err(Refused::Held(chain(&error)).into());
+                    return Err(CommandError::Held(chain(&error)).into());
                 }
                 handle.stop();
                 Ok(())
@@ -78,12 +78,12 @@ impl Change {
 }
 
 /// Returns the reason why an experiment without a manager accepts no change.
-async fn not_running_reason(shared: &Shared) -> Refused {
+async fn not_running_reason(shared: &Shared) -> CommandError {
     match shared.state.store.experiment().await {
         Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
-            Refused::Over(ExperimentState::Done)
+            CommandError::Over(ExperimentState::Done)
         }
-        _ => Refused::NotRunning,
+        _ => CommandError::NotRunning,
     }
 }
 

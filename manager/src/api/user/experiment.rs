@@ -39,7 +39,7 @@ pub(in crate::api) async fn shown(
     let left = if running.is_some() {
         None
     } else {
-        view::abandonment(&row, state.store.database().has_writer())
+        view::missing_manager_notice(&row, state.store.database().has_writer())
     };
     // A write error makes the store unable to record the trouble, so the view reports it here.
     let ill = state.store.database().write_error().map(|error| {

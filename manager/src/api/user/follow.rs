@@ -21,7 +21,7 @@ use super::super::{Error, Shared};
 use super::experiment::shown;
 use super::log::{LineTimeView, times, unfinished};
 use super::query_extractor::{CheckedQuery, TrialPath};
-use super::silent_agent_output::{self, SilentOutput, Unheard};
+use super::silent_agent_output::{self, SilentOutput, UnreportedOutput};
 use super::trials::{MetricView, SampleView, attempt};
 use crate::job_state::JobState;
 use crate::store;
@@ -363,7 +363,7 @@ async fn send_output(
         continues = line.pause(commits) => return continues,
         output = silent_output.next(&shared, trial, silent_for) => output,
     };
-    if output != Unheard::default() {
+    if output != UnreportedOutput::default() {
         line.send_event("unheard", &seen.write(), &output).await?;
     }
     Ok(true)

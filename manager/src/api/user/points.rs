@@ -26,7 +26,7 @@ use crate::view::{self, Snapshot, TrialSummary};
 const COLUMNS: usize = 40;
 
 /// The columns that a response contains only if the request names them.
-const MORE: [&str; 9] =
+const OPTIONAL_COLUMNS: [&str; 9] =
     ["created", "started", "ended", "cause", "latest", "host", "attempts", "space", "objectives"];
 
 /// The requested columns.
@@ -65,12 +65,12 @@ pub(in crate::api) struct Points {
     change: i64,
     /// The requested additional columns.
     #[serde(flatten)]
-    more: MoreColumns,
+    more: OptionalColumns,
 }
 
 /// Columns that only a request for them returns. Times are in milliseconds since the Unix epoch.
 #[derive(Debug, Default, Serialize, ToSchema)]
-struct MoreColumns {
+struct OptionalColumns {
     /// The time at which each trial was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<Vec<i64>>,
@@ -127,7 +127,7 @@ fn rounded(value: &Value) -> Value {
     number.map_or_else(|| value.clone(), Value::from)
 }
 
-fn points(snapshot: &Snapshot, maximize: bool, more: MoreColumns) -> Points {
+fn points(snapshot: &Snapshot, maximize: bool, more: OptionalColumns) -> Points {
     let trials = &snapshot.trials;
     let mut parameters = Map::new();
     for (at, trial) in trials.iter().enumerate() {
@@ -182,11 +182,11 @@ pub(in crate::api) async fn space(shared: &Shared) -> Result<Option<SearchSpace>
 fn names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
     let words = query.columns.as_deref().unwrap_or_default().split(',').map(str::trim);
     let names: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-    match names.iter().find(|name| !MORE.contains(name)) {
+    match names.iter().find(|name| !OPTIONAL_COLUMNS.contains(name)) {
         None => Ok(names),
         Some(other) => Err(Error::BadRequest(format!(
             "columns: unknown column {other:?}; the columns are {}",
-            MORE.join(", ")
+            OPTIONAL_COLUMNS.join(", ")
         ))),
     }
 }
@@ -201,7 +201,7 @@ async fn more(
     snapshot: &Snapshot,
     names: &[&str],
     objectives: Vec<ObjectiveView>,
-) -> Result<MoreColumns, Error> {
+) -> Result<OptionalColumns, Error> {
     let has = |name: &str| names.contains(&name);
     let spans = if has("host") || has("attempts") {
         super::timeline::spans(shared, snapshot).await?
@@ -216,7 +216,7 @@ async fn more(
     }
     let host = |trial: &TrialSummary| last.get(&trial.sequence).and_then(|span| span.host.clone());
     let attempts = |trial: &TrialSummary| last.get(&trial.sequence).map_or(0, |span| span.number);
-    Ok(MoreColumns {
+    Ok(OptionalColumns {
         created: column(has("created"), snapshot, |trial| trial.created_at_ms),
         started: column(has("started"), snapshot, |trial| trial.started_at_ms),
         ended: column(has("ended"), snapshot, |trial| trial.ended_at_ms),

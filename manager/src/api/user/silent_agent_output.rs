@@ -22,7 +22,7 @@ const MAX_BYTES: usize = 64 << 10;
 
 /// Output that no agent has reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct Unheard {
+pub(super) struct UnreportedOutput {
     /// The text that the trial's first process, and all processes that it started, printed on both streams.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) text: String,
@@ -54,7 +54,7 @@ impl SilentOutput {
         shared: &Shared,
         trial: &TrialJobId,
         silent_for: Option<Duration>,
-    ) -> Unheard {
+    ) -> UnreportedOutput {
         let Some(service) = shared.state.service.get().filter(|_| !self.is_unavailable) else {
             return std::future::pending().await;
         };
@@ -66,7 +66,7 @@ impl SilentOutput {
                 Some(Ok(output)) => self.open = Some(output),
                 Some(Err(why)) => {
                     self.is_unavailable = true;
-                    return Unheard { text: String::new(), why: Some(why) };
+                    return UnreportedOutput { text: String::new(), why: Some(why) };
                 }
                 None => {}
             }
@@ -74,7 +74,7 @@ impl SilentOutput {
         self.gather().await
     }
 
-    async fn gather(&mut self) -> Unheard {
+    async fn gather(&mut self) -> UnreportedOutput {
         // Output that a dropped call left is sent soon.
         let left = self.rest.len() > unfinished(&self.rest);
         let mut until = left.then(|| Instant::now() + GATHER_TIME);
@@ -107,7 +107,7 @@ impl SilentOutput {
         let rest = self.rest.split_off(self.rest.len() - cut);
         let whole = std::mem::replace(&mut self.rest, rest);
         self.was_sent |= !whole.is_empty();
-        Unheard { text: String::from_utf8_lossy(&whole).into_owned(), why: None }
+        UnreportedOutput { text: String::from_utf8_lossy(&whole).into_owned(), why: None }
     }
 }
 

@@ -15,7 +15,7 @@ use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
-use crate::view::curve::Thinner;
+use crate::view::curve::CurveDownsampler;
 use crate::view::filter::Filter;
 use crate::view::table::{self, Column, TableQuery};
 use crate::view::{self, TrialDetail, TrialSummary};
@@ -296,7 +296,7 @@ pub(in crate::api) async fn metric_page(
     let points = usize::try_from(points).unwrap_or(usize::MAX);
     let objective = shared.state.board.objective();
     // The store does not order values, so the whole attempt is read. Only the thinned part is held in memory.
-    let mut curves: HashMap<String, Thinner<MetricRow>> = HashMap::new();
+    let mut curves: HashMap<String, CurveDownsampler<MetricRow>> = HashMap::new();
     loop {
         let rows = store.queries().metrics_after(attempt.key, after, CHUNK).await?;
         let Some(last) = rows.last() else { break };
@@ -304,10 +304,10 @@ pub(in crate::api) async fn metric_page(
         for row in rows.into_iter().filter(wanted) {
             let number = value_of(&row.metric, objective).number();
             let curve = curves.entry(row.metric.name.clone());
-            curve.or_insert_with(|| Thinner::new(points)).add(row, number);
+            curve.or_insert_with(|| CurveDownsampler::new(points)).add(row, number);
         }
     }
-    let thinned = curves.into_values().flat_map(Thinner::finish);
+    let thinned = curves.into_values().flat_map(CurveDownsampler::finish);
     let mut metrics: Vec<_> = thinned.map(MetricView::from).collect();
     metrics.sort_by_key(|metric| metric.seq);
     Ok(MetricPage { attempt: name, metrics, next: None })
@@ -377,7 +377,7 @@ pub(in crate::api) async fn sample_page(
         None => None,
         Some(points) => {
             let points = bounded("points", Some(points), points, VALUES.1)?;
-            Some(Thinner::new(usize::try_from(points).unwrap_or(usize::MAX)))
+            Some(CurveDownsampler::new(usize::try_from(points).unwrap_or(usize::MAX)))
         }
     };
     loop {
@@ -399,7 +399,7 @@ pub(in crate::api) async fn sample_page(
             break;
         }
     }
-    let samples = thinned.map(Thinner::finish).unwrap_or_default();
+    let samples = thinned.map(CurveDownsampler::finish).unwrap_or_default();
     Ok(SamplePage { attempt: name, samples, next: None })
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trial_protocol::MetricValue;
 
-use crate::app::{self, Running, Settings, What};
+use crate::app::{self, ExperimentStart, Running, Settings};
 use crate::cli::plain_text::counted;
 use crate::cli::progress::{brief, drawback, tail};
 use crate::cli::signals::Signals;
@@ -29,7 +29,7 @@ pub(super) async fn run(
     let folder = tempfile::tempdir().map_err(|error| chain(&error))?;
     let settings = Settings { data_dir: folder.path().to_owned(), ..settings };
     let mut signals = Signals::new().map_err(|error| chain(&error))?;
-    let what = What::New(Box::new(reduced(spec)));
+    let what = ExperimentStart::New(Box::new(reduced(spec)));
     let mut running = app::start(settings, what).await.map_err(|error| chain(&error))?;
     let mut interrupted = false;
     let mut started = Instant::now();

@@ -54,7 +54,7 @@ impl TextStyle {
 
 /// The layout of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Fit {
+pub(in crate::cli) enum ColumnFit {
     /// Text in full length, aligned left.
     Text,
     /// Text in full length, aligned right.
@@ -68,11 +68,11 @@ pub(in crate::cli) enum Fit {
     /// A column that is left out if all its cells are empty, or if the line would be too long. The rightmost such
     /// column is left out first.
     Optional,
-    /// A column that is aligned right, and left out after all [`Fit::Optional`] columns.
+    /// A column that is aligned right, and left out after all [`ColumnFit::Optional`] columns.
     OptionalNumber,
 }
 
-impl Fit {
+impl ColumnFit {
     fn is_optional(self) -> bool {
         matches!(self, Self::Optional | Self::OptionalNumber)
     }
@@ -81,7 +81,7 @@ impl Fit {
 /// A table under construction.
 #[derive(Debug)]
 pub(in crate::cli) struct Columns {
-    heads: Vec<(String, Fit)>,
+    heads: Vec<(String, ColumnFit)>,
     rows: Vec<Vec<String>>,
     /// The addresses of the rows' pages. Empty for a row without a page.
     pages: Vec<String>,
@@ -89,7 +89,7 @@ pub(in crate::cli) struct Columns {
 
 impl Columns {
     /// Creates a table without rows. Headings and cells must contain only printable characters.
-    pub(in crate::cli) fn new(heads: impl IntoIterator<Item = (String, Fit)>) -> Self {
+    pub(in crate::cli) fn new(heads: impl IntoIterator<Item = (String, ColumnFit)>) -> Self {
         Self { heads: heads.into_iter().collect(), rows: Vec::new(), pages: Vec::new() }
     }
 
@@ -98,13 +98,13 @@ impl Columns {
         self.push_linked(row, String::new());
     }
 
-    /// Adds a row whose [`Fit::Link`] cell is a hyperlink to `page`.
+    /// Adds a row whose [`ColumnFit::Link`] cell is a hyperlink to `page`.
     pub(in crate::cli) fn push_linked(&mut self, row: Vec<String>, page: String) {
         self.rows.push(row);
         self.pages.push(page);
     }
 
-    /// Returns the table, and the number of [`Fit::Optional`] columns that were left out for lack of space.
+    /// Returns the table, and the number of [`ColumnFit::Optional`] columns that were left out for lack of space.
     pub(in crate::cli) fn render(mut self, style: TextStyle) -> (String, usize) {
         let (widths, left_out) = self.fit(style.width);
         let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) + 2;
@@ -119,7 +119,7 @@ impl Columns {
     }
 
     /// Removes the columns that do not fit. Returns the widths of the others, and the number of removed
-    /// [`Fit::Optional`] columns.
+    /// [`ColumnFit::Optional`] columns.
     fn fit(&mut self, width: Option<usize>) -> (Vec<usize>, usize) {
         for at in (0..self.heads.len()).rev() {
             let mut cells = self.rows.iter().filter_map(|row| row.get(at));
@@ -133,7 +133,7 @@ impl Columns {
             lines.chain([columns.heads[at].0.width()]).max().unwrap_or(0)
         };
         let mut widths: Vec<_> = (0..self.heads.len()).map(|at| natural(self, at)).collect();
-        let is_sentence = |at: usize, columns: &Self| columns.heads[at].1 == Fit::Sentence;
+        let is_sentence = |at: usize, columns: &Self| columns.heads[at].1 == ColumnFit::Sentence;
         let least = |at: usize, width: usize, columns: &Self| {
             if is_sentence(at, columns) { width.min(NARROW_SENTENCE) } else { width }
         };
@@ -144,13 +144,15 @@ impl Columns {
             // A line begins with a blank, and the rule below the heading ends with one.
             let gaps = GAP * widths.len().saturating_sub(1) + 2;
             let spare = most.checked_sub(narrowest.sum::<usize>() + gaps);
-            let rightmost = |wanted: Fit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
-            let optional = rightmost(Fit::Optional).or_else(|| rightmost(Fit::OptionalNumber));
+            let rightmost =
+                |wanted: ColumnFit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
+            let optional =
+                rightmost(ColumnFit::Optional).or_else(|| rightmost(ColumnFit::OptionalNumber));
             match (spare, optional) {
                 (None, Some(at)) => {
                     let fit = self.remove(at);
                     widths.remove(at);
-                    left_out += usize::from(fit == Fit::Optional);
+                    left_out += usize::from(fit == ColumnFit::Optional);
                 }
                 (spare, _) => {
                     let mut spare = spare.unwrap_or(0);
@@ -168,7 +170,7 @@ impl Columns {
     }
 
     /// Removes a column and returns its layout.
-    fn remove(&mut self, at: usize) -> Fit {
+    fn remove(&mut self, at: usize) -> ColumnFit {
         let (_, fit) = self.heads.remove(at);
         for row in self.rows.iter_mut().filter(|row| at < row.len()) {
             row.remove(at);
@@ -197,10 +199,10 @@ impl Columns {
                 let part = cell.get(at).map(String::as_str).unwrap_or_default();
                 let pad = " ".repeat(width.saturating_sub(part.width()));
                 match fit {
-                    Fit::Number | Fit::OptionalNumber => line.push_str(&(pad + part)),
-                    Fit::State => line.push_str(&(style.paint(part, part) + &pad)),
-                    Fit::Link => line.push_str(&(style.link(page, part) + &pad)),
-                    Fit::Text | Fit::Sentence | Fit::Optional => {
+                    ColumnFit::Number | ColumnFit::OptionalNumber => line.push_str(&(pad + part)),
+                    ColumnFit::State => line.push_str(&(style.paint(part, part) + &pad)),
+                    ColumnFit::Link => line.push_str(&(style.link(page, part) + &pad)),
+                    ColumnFit::Text | ColumnFit::Sentence | ColumnFit::Optional => {
                         line.push_str(&(part.to_owned() + &pad));
                     }
                 }
@@ -237,11 +239,11 @@ mod tests {
 
     fn table() -> Columns {
         let heads = [
-            ("trial", Fit::Number),
-            ("state", Fit::State),
-            ("why", Fit::Sentence),
-            ("lr", Fit::Optional),
-            ("act", Fit::Optional),
+            ("trial", ColumnFit::Number),
+            ("state", ColumnFit::State),
+            ("why", ColumnFit::Sentence),
+            ("lr", ColumnFit::Optional),
+            ("act", ColumnFit::Optional),
         ];
         let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
         table.push(
@@ -295,7 +297,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_table_fits_the_width_and_keeps_every_word(width in 40usize..200, why in "[a-zé漢]{1,9}( [a-z]{1,9}){0,30}") {
-            let heads = [("id", Fit::Text), ("why", Fit::Sentence), ("x", Fit::Optional)];
+            let heads = [("id", ColumnFit::Text), ("why", ColumnFit::Sentence), ("x", ColumnFit::Optional)];
             let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
             table.push(vec!["abc".to_owned(), why.clone(), "1".to_owned()]);
             let (text, _) = table.render(TextStyle { width: Some(width), colours: false, links: false });
@@ -308,8 +310,10 @@ mod tests {
     #[test]
     fn an_id_links_to_its_page_if_the_terminal_supports_links() {
         let shown = |page: &str, links: bool| {
-            let mut table =
-                Columns::new([("id".to_owned(), Fit::Link), ("n".to_owned(), Fit::Number)]);
+            let mut table = Columns::new([
+                ("id".to_owned(), ColumnFit::Link),
+                ("n".to_owned(), ColumnFit::Number),
+            ]);
             table.push_linked(vec!["abc".to_owned(), "7".to_owned()], page.to_owned());
             let (text, _) = table.render(TextStyle { links, ..TextStyle::default() });
             text.lines().last().unwrap().to_owned()

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::cli::spark::{CURVE, bar, spark};
-use crate::cli::table::columns::{Columns, Fit, TextStyle};
+use crate::cli::table::columns::{ColumnFit, Columns, TextStyle};
 use crate::cli::table::{self, bytes, shorten};
 use crate::job_state::JobState;
 use crate::view;
@@ -163,20 +163,21 @@ pub(super) fn render(rows: &[ListedTrial], style: TextStyle) -> String {
 /// Returns the table in this detail, with columns for these parameters.
 fn columns(rows: &[ListedTrial], detail: Detail, names: &[String]) -> Columns {
     let all_run = rows.iter().all(|row| row.state() == JobState::Running);
-    let heads = [("trial", Fit::Number), ("id", Fit::Text)];
-    let state = (!all_run).then_some(("state", Fit::State));
-    let result = (if all_run { "latest" } else { "result" }, Fit::Number);
+    let heads = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];
+    let state = (!all_run).then_some(("state", ColumnFit::State));
+    let result = (if all_run { "latest" } else { "result" }, ColumnFit::Number);
     let rest = [
-        ("time", Fit::OptionalNumber),
-        ("why", Fit::Optional),
-        ("curve", Fit::Optional),
-        ("GPUs", Fit::Optional),
-        ("memory", Fit::Optional),
-        ("where", Fit::Optional),
+        ("time", ColumnFit::OptionalNumber),
+        ("why", ColumnFit::Optional),
+        ("curve", ColumnFit::Optional),
+        ("GPUs", ColumnFit::Optional),
+        ("memory", ColumnFit::Optional),
+        ("where", ColumnFit::Optional),
     ];
     let heads = heads.into_iter().chain(state).chain([result]).chain(rest);
     let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
-    let parameters = names.iter().map(|name| (shorten(&table::heading(name), NAME), Fit::Optional));
+    let parameters =
+        names.iter().map(|name| (shorten(&table::heading(name), NAME), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for row in rows {
         let flat = view::flat(row.trial.get("parameters").unwrap_or(&Value::Null));

@@ -15,7 +15,7 @@ use super::prepare;
 use super::recorder::Recorder;
 use crate::config::{self, ExperimentSpec, MOST_AT_A_TIME, TunerChoice};
 use crate::experiment::advice::Advice;
-use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::command::{Command, CommandError, NewLimits};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::{self, ExperimentState, State, UserChange};
 use crate::search::search_space::Parameters;
@@ -40,12 +40,12 @@ pub(super) struct CommandHandler<'a> {
 impl CommandHandler<'_> {
     /// Checks a command, and records what a resumed search needs. Returns what remains to be done, or the reason for a
     /// refusal.
-    pub(super) async fn check(mut self, command: Command) -> Result<CheckedCommand, Refused> {
+    pub(super) async fn check(mut self, command: Command) -> Result<CheckedCommand, CommandError> {
         let database = self.recorder.store().database();
         if database.write_error().is_some()
             && let Err(error) = database.probe().await
         {
-            return Err(Refused::Held(chain(&error)));
+            return Err(CommandError::Held(chain(&error)));
         }
         match command {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
@@ -61,7 +61,7 @@ impl CommandHandler<'_> {
         }
     }
 
-    async fn stop_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, Refused> {
+    async fn stop_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
         let reason = StopReason::User;
         let stop = state::Event::StopRequested { trial: trial.clone(), reason };
         self.require_live_trial(trial).await.map(|_| CheckedCommand::Event(stop))
@@ -72,27 +72,27 @@ impl CommandHandler<'_> {
         &mut self,
         trial: TrialJobId,
         body: DirectiveBody,
-    ) -> Result<CheckedCommand, Refused> {
+    ) -> Result<CheckedCommand, CommandError> {
         self.require_live_trial(trial).await.map(|trial| CheckedCommand::Directive(trial, body))
     }
 
     /// Checks that a trial has not ended.
-    async fn require_live_trial(&mut self, trial: TrialJobId) -> Result<TrialJobId, Refused> {
+    async fn require_live_trial(&mut self, trial: TrialJobId) -> Result<TrialJobId, CommandError> {
         let Some(row) = self.recorder.store().trial(&trial).await? else {
-            return Err(Refused::UnknownTrial(trial));
+            return Err(CommandError::UnknownTrial(trial));
         };
         if row.state.is_final() {
-            return Err(Refused::Ended { trial, state: row.state });
+            return Err(CommandError::Ended { trial, state: row.state });
         }
         Ok(trial)
     }
 
-    async fn retry(&mut self, trial: TrialJobId) -> Result<CheckedCommand, Refused> {
+    async fn retry(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
         let Some(row) = self.recorder.store().trial(&trial).await? else {
-            return Err(Refused::UnknownTrial(trial));
+            return Err(CommandError::UnknownTrial(trial));
         };
         if !row.state.is_final() {
-            return Err(Refused::NotEnded { trial, state: row.state });
+            return Err(CommandError::NotEnded { trial, state: row.state });
         }
         self.require_active()?;
         let TrialRow { sequence, parameters, attempt, .. } = row;
@@ -105,47 +105,47 @@ impl CommandHandler<'_> {
         &mut self,
         trial: TrialJobId,
         given: &Parameters,
-    ) -> Result<CheckedCommand, Refused> {
+    ) -> Result<CheckedCommand, CommandError> {
         self.require_active()?;
         if self.state.is_full() {
-            return Err(Refused::Full { limit: self.state.next_sequence() });
+            return Err(CommandError::Full { limit: self.state.next_sequence() });
         }
         if self.state.state() == ExperimentState::NoMoreTrial {
-            return Err(Refused::LastTrials);
+            return Err(CommandError::LastTrials);
         }
         if !self.launcher.reserve_trial_id(&trial) {
-            return Err(Refused::Wrong(format!(
+            return Err(CommandError::Wrong(format!(
                 "trial {trial} already exists; send the request again"
             )));
         }
         let Some(row) = self.recorder.store().experiment().await? else {
-            return Err(Refused::NotRunning);
+            return Err(CommandError::NotRunning);
         };
         let number = self.state.next_sequence();
         let parameters = complete_point(self.spec, given, row.seed, number);
-        let parameters = parameters.map_err(|error| Refused::Wrong(error.to_string()))?;
+        let parameters = parameters.map_err(|error| CommandError::Wrong(error.to_string()))?;
         Ok(CheckedCommand::UserChange(UserChange::Add(vec![(trial, parameters)])))
     }
 
-    fn require_active(&self) -> Result<(), Refused> {
+    fn require_active(&self) -> Result<(), CommandError> {
         match self.state.state() {
             ExperimentState::Running
             | ExperimentState::NoMoreTrial
             | ExperimentState::TunerNoMoreTrial => Ok(()),
             state @ (ExperimentState::Done
             | ExperimentState::Stopping
-            | ExperimentState::Stopped) => Err(Refused::Over(state)),
+            | ExperimentState::Stopped) => Err(CommandError::Over(state)),
         }
     }
 
     /// Checks that the search may still change: it is active, or it is done and may continue.
-    fn require_open(&self) -> Result<(), Refused> {
+    fn require_open(&self) -> Result<(), CommandError> {
         let waits = self.stays_open && self.state.state() == ExperimentState::Done;
         if waits { Ok(()) } else { self.require_active() }
     }
 
     /// Records new limits in the stored specification, for a resumed experiment.
-    async fn limit(&mut self, limits: &NewLimits) -> Result<CheckedCommand, Refused> {
+    async fn limit(&mut self, limits: &NewLimits) -> Result<CheckedCommand, CommandError> {
         self.require_open()?;
         let NewLimits { concurrency, trials, duration: ref written } = *limits;
         let duration = written.as_ref().map(|duration| duration.length);
@@ -155,7 +155,7 @@ impl CommandHandler<'_> {
             ("maxExperimentDuration", duration.is_some_and(|limit| limit.is_zero())),
         ] {
             if zero {
-                return Err(Refused::Zero(name));
+                return Err(CommandError::Zero(name));
             }
         }
         if let Some(concurrency) = concurrency {
@@ -164,12 +164,12 @@ impl CommandHandler<'_> {
                 let why = format!(
                     "the training service has room for {room} of {concurrency} trials at a time"
                 );
-                return Err(Refused::Wrong(why));
+                return Err(CommandError::Wrong(why));
             }
             if concurrency > MOST_AT_A_TIME {
                 let why =
                     format!("trialConcurrency is {concurrency}; the maximum is {MOST_AT_A_TIME}");
-                return Err(Refused::Wrong(why));
+                return Err(CommandError::Wrong(why));
             }
         }
         let mut canonical = self.spec.canonical.clone();
@@ -192,7 +192,7 @@ impl CommandHandler<'_> {
 
     /// Imports results of other searches for the tuner. Known results are skipped, so that a file may be imported
     /// twice.
-    async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
+    async fn import(&mut self, list: &Value) -> Result<CheckedCommand, CommandError> {
         self.require_open()?;
         let spec = &self.spec;
         let (native, own_parameters): (_, &[&str]) = match &spec.tuner {
@@ -201,7 +201,8 @@ impl CommandHandler<'_> {
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => (None, &[]),
         };
         let learner = Learner { space: &spec.search_space, native, own_parameters };
-        let given = samples(list, learner).map_err(|error| Refused::Wrong(error_text(&error)))?;
+        let given =
+            samples(list, learner).map_err(|error| CommandError::Wrong(error_text(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =
             self.recorder.store().imported().await?.iter().map(text).collect();
@@ -222,7 +223,7 @@ impl CommandHandler<'_> {
 
     /// Changes the search space. A built-in tuner is rebuilt for the new space and learns all results again, as on a
     /// resume, so the search does not depend on interruptions. The tuner ignores results that do not fit the new space.
-    async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, Refused> {
+    async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, CommandError> {
         self.require_open()?;
         let mut canonical = self.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
@@ -230,9 +231,9 @@ impl CommandHandler<'_> {
         }
         // Checks the settings that depend on the space again: the command's parameters and the tuner's arguments.
         let spec = config::from_canonical(&canonical);
-        let spec = spec.map_err(|error| Refused::Wrong(error.problem))?;
+        let spec = spec.map_err(|error| CommandError::Wrong(error.problem))?;
         let Some(row) = self.recorder.store().experiment().await? else {
-            return Err(Refused::NotRunning);
+            return Err(CommandError::NotRunning);
         };
         let native = match &spec.tuner {
             TunerChoice::Native(native) => {
@@ -240,7 +241,7 @@ impl CommandHandler<'_> {
             }
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
         };
-        let mut native = native.map_err(|error| Refused::Wrong(error_text(&error)))?;
+        let mut native = native.map_err(|error| CommandError::Wrong(error_text(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
             tuner.import(&as_samples(self.recorder.store().imported().await?));

@@ -1,5 +1,6 @@
 //! Handles the ends of jobs. Ends at the same time are handled together, since a commit for one costs as much as for a
-//! hundred. [`ending`] decides the final state of a trial. An end is recorded as such, or as the wait for another attempt.
+//! hundred. [`ending`] decides the final state of a trial. An end is recorded as such, or as the wait for another
+//! attempt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
 use crate::job_state::JobState;
-use crate::store::{self, LastWords, Span, TrialChange};
+use crate::store::{self, FinalRecords, Span, TrialChange};
 use crate::training_service::JobEvent;
 
 /// The reports of trials that have ended, until their ends are recorded.
@@ -50,7 +51,7 @@ impl ExperimentTask {
             self.handle_batch(event).await?;
         }
         let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
-        let words = self.last_words(&attempts).await?;
+        let words = self.final_records(&attempts).await?;
         let mut effects = Vec::new();
         for ((event, (trial, attempt)), words) in events.into_iter().zip(attempts).zip(words) {
             let event = self.end_of_job(event, trial, &attempt, words).await?;
@@ -68,9 +69,9 @@ impl ExperimentTask {
         event: JobEvent,
         trial: TrialJobId,
         attempt: &AttemptId,
-        words: LastWords,
+        words: FinalRecords,
     ) -> Result<state::Event, store::Error> {
-        let LastWords { verdict, metrics, started_at_ms, .. } = words;
+        let FinalRecords { verdict, metrics, started_at_ms, .. } = words;
         let verdict = match verdict {
             Some(verdict) => Some(verdict),
             None => self.kept_verdict(&trial, attempt).await?,
@@ -120,12 +121,12 @@ impl ExperimentTask {
 
     /// Delivers the remaining reports of gone attempts' agents, and returns the stored reports. If a report could not
     /// be stored, waits for the store and tries again, because a missing report is no evidence of a trial's end.
-    async fn last_words(
+    async fn final_records(
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],
-    ) -> Result<Vec<LastWords>, store::Error> {
+    ) -> Result<Vec<FinalRecords>, store::Error> {
         loop {
-            let words = self.recorder.last_words(attempts).await?;
+            let words = self.recorder.final_records(attempts).await?;
             if words.iter().all(|words| words.ended) {
                 return Ok(words);
             }
@@ -134,7 +135,7 @@ impl ExperimentTask {
                 self.recover(trial).await?;
             }
             if watch.has_accepted_all() {
-                return self.recorder.last_words(attempts).await;
+                return self.recorder.final_records(attempts).await;
             }
             self.recorder.wait_until_writable().await?;
         }

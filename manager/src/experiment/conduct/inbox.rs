@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::transient_errors::TransientError;
-use crate::experiment::command::Refused;
+use crate::experiment::command::CommandError;
 use crate::experiment::{Handle, TaskEvent};
 use crate::store::{self, Store};
 use crate::util::errors::chain;
@@ -30,7 +30,7 @@ const STOP_WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Heartbeats do not count, since the inbox keeps at most one for each attempt.
 const MAX_KEPT_EVENTS: usize = 1024;
 
-type Answer = Result<(), Refused>;
+type Answer = Result<(), CommandError>;
 
 /// The receiving end of a [`Handle`].
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl Inbox {
 
     /// Pauses between two tries, in which no sender has to wait. `why` is the reason for the wait.
     async fn pause_keeping_events(&mut self, why: &str) {
-        self.answer(Err(Refused::Delayed(why.to_owned())));
+        self.answer(Err(CommandError::Delayed(why.to_owned())));
         let pause_end = Instant::now() + RETRY_PAUSE;
         loop {
             tokio::select! {
@@ -174,7 +174,7 @@ impl Inbox {
                 Some(event) = self.events.recv(), if self.counted < MAX_KEPT_EVENTS => match event {
                     // The caller may no longer wait.
                     TaskEvent::Command { reply, .. } => {
-                        drop(reply.send(Err(Refused::Held(why.to_owned()))));
+                        drop(reply.send(Err(CommandError::Held(why.to_owned()))));
                     }
                     reported @ TaskEvent::Reported { .. } => self.keep_event(reported),
                 },
@@ -269,7 +269,7 @@ mod tests {
             let (a, b) = (a.clone(), b.clone());
             async move {
                 let delayed = answer.await.unwrap();
-                assert!(matches!(delayed, Err(Refused::Delayed(_))), "{delayed:?}");
+                assert!(matches!(delayed, Err(CommandError::Delayed(_))), "{delayed:?}");
                 for _ in 0..3 * MAX_KEPT_EVENTS {
                     handle.send_reports(a.clone(), first(), Vec::new()).await;
                 }
@@ -277,7 +277,7 @@ mod tests {
                 handle.send_reports(a.clone(), first(), vec![note(0), note(1)]).await;
                 handle.send_reports(b, first(), Vec::new()).await;
                 let refused = handle.command(Command::StopTrial(a.clone())).await.unwrap_err();
-                assert!(matches!(refused, Refused::Held(_)), "{refused}");
+                assert!(matches!(refused, CommandError::Held(_)), "{refused}");
                 assert!(refused.to_string().contains("no space is left"), "{refused}");
                 // Sent last, so that all earlier events have arrived.
                 handle.send_reports(a, first(), vec![note(2)]).await;

@@ -24,7 +24,7 @@ use crate::experiment::ending;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{
-    self, ExperimentState, FailureLimit, Fate, Limits, Policy, State, StoredTrial,
+    self, ExperimentState, FailureLimit, Limits, Policy, ResumedTrial, State, StoredTrial,
 };
 use crate::job_state::JobState;
 use crate::notifications::event::About;
@@ -217,20 +217,20 @@ impl ResumedTrials {
             self.add_success(&row, result);
         }
         let mut ended = false;
-        if matches!(fate, Fate::Alive { running_for: Some(_) }) {
+        if matches!(fate, ResumedTrial::Alive { running_for: Some(_) }) {
             ended = deps.store.attempt_state(&row.id, &row.attempt).await?.ended;
             self.leases.begin(&row.id, row.state == JobState::Lost && !ended);
         }
-        if matches!(fate, Fate::Alive { .. }) {
+        if matches!(fate, ResumedTrial::Alive { .. }) {
             self.starts.extend(unhandled_start(&deps.store, &row).await?);
         }
-        if fate != Fate::Ended {
-            let submitted = fate != Fate::RunAgain || row.state != JobState::Waiting;
+        if fate != ResumedTrial::Ended {
+            let submitted = fate != ResumedTrial::RunAgain || row.state != JobState::Waiting;
             let (sequence, parameters) = (row.sequence, row.parameters.clone());
             let steps = stored_steps(deps, &row).await?;
             let mut job = Job::new(sequence, parameters, row.attempt.clone(), submitted, steps);
             job.ended = ended;
-            if let Fate::Alive { running_for: Some(ran) } = fate {
+            if let ResumedTrial::Alive { running_for: Some(ran) } = fate {
                 let now = Instant::now();
                 job.running_since = Some(now.checked_sub(ran).unwrap_or(now));
             }
@@ -255,9 +255,9 @@ async fn fate(
     deps: &mut Dependencies,
     row: &TrialRow,
     gone: &mut Vec<JobEvent>,
-) -> Result<Fate, store::Error> {
+) -> Result<ResumedTrial, store::Error> {
     if row.state.is_final() {
-        return Ok(if is_interrupted(row) { Fate::RunAgain } else { Fate::Ended });
+        return Ok(if is_interrupted(row) { ResumedTrial::RunAgain } else { ResumedTrial::Ended });
     }
     let (watch, service) = (WriteWatch::begin(&deps.store), Arc::clone(&deps.service));
     let submitted = ids::submitted(&row.attempt);
@@ -277,29 +277,29 @@ async fn fate(
             let started = row.started_at_ms.filter(|_| runs);
             let now = deps.clock.now_ms();
             let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
-            Fate::Alive { running_for: started.map(ran) }
+            ResumedTrial::Alive { running_for: started.map(ran) }
         }
         // A verdict on disk counts like one in the store: the trial has ended, and must not run again.
         Adopted::Gone(event)
             if known.ended || service.kept_verdict(&row.id, &row.attempt).await.is_some() =>
         {
             gone.push(event);
-            Fate::Alive { running_for: None }
+            ResumedTrial::Alive { running_for: None }
         }
         // The job was deleted after its trial had ended. A trial that was only stopped runs again.
         Adopted::Unknown if known.ended && has_final_verdict(&deps.store, row).await? => {
             gone.push(JobEvent::unexplained(row.id.clone(), submitted));
-            Fate::Alive { running_for: None }
+            ResumedTrial::Alive { running_for: None }
         }
         // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
         // the job.
-        Adopted::Gone(_) | Adopted::Unknown => Fate::RunAgain,
+        Adopted::Gone(_) | Adopted::Unknown => ResumedTrial::RunAgain,
     })
 }
 
 /// Returns whether the store has a verdict that ends the trial of a job that no longer exists.
 async fn has_final_verdict(store: &Store, row: &TrialRow) -> Result<bool, store::Error> {
-    let words = store.last_words(vec![(row.id.clone(), row.attempt.clone())]).await?;
+    let words = store.final_records(vec![(row.id.clone(), row.attempt.clone())]).await?;
     Ok(words
         .into_iter()
         .filter_map(|words| words.verdict)
@@ -346,12 +346,12 @@ async fn recover(
 async fn teach(
     deps: &mut Dependencies,
     row: &TrialRow,
-    fate: Fate,
+    fate: ResumedTrial,
 ) -> Result<Option<MetricValue>, store::Error> {
     let none = Parameters::new();
     let parameters = row.parameters.as_object().unwrap_or(&none);
     deps.advice.adopt(&row.id, row.parameter_id, parameters);
-    if fate == Fate::Ended {
+    if fate == ResumedTrial::Ended {
         let steps = stored_steps(deps, row).await?;
         let outcome = stored_outcome(&deps.store, &deps.spec, row).await?;
         let outcome_value = match &outcome {

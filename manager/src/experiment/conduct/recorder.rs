@@ -12,7 +12,7 @@ use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::store::{
-    self, LastWords, NewNotification, NewTrial, ServicePart, Span, Store, TrialChange, TrialRow,
+    self, FinalRecords, NewNotification, NewTrial, ServicePart, Span, Store, TrialChange, TrialRow,
 };
 use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
@@ -60,11 +60,11 @@ impl Recorder {
     }
 
     /// Returns the reports of attempts, as far as the store has them.
-    pub(super) async fn last_words(
+    pub(super) async fn final_records(
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],
-    ) -> Result<Vec<LastWords>, store::Error> {
-        self.inbox.retry_while_transient(|| self.store.last_words(attempts.to_vec())).await
+    ) -> Result<Vec<FinalRecords>, store::Error> {
+        self.inbox.retry_while_transient(|| self.store.final_records(attempts.to_vec())).await
     }
 
     /// Waits until a store that refused a write can be written.

@@ -23,7 +23,7 @@ mod stopping;
 use self::doubles::{Observed, Service};
 use super::*;
 use crate::config;
-use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
+use crate::experiment::command::{Command, CommandError, NewLimits, WrittenDuration};
 use crate::ingest::{self, Intake};
 use crate::notifications::OutboxWaker;
 use crate::search::assessor::Assessor;
@@ -172,7 +172,10 @@ impl Bed {
         for _ in 0..3 {
             let nothing = NewLimits { concurrency: Some(0), ..NewLimits::default() };
             let refused = self.handle.command(Command::Limit(nothing)).await;
-            assert!(matches!(refused, Err(Refused::Zero(_) | Refused::Over(_))), "{refused:?}");
+            assert!(
+                matches!(refused, Err(CommandError::Zero(_) | CommandError::Over(_))),
+                "{refused:?}"
+            );
         }
     }
 

@@ -231,7 +231,7 @@ pub struct StoredTrial {
     /// The tuner's number for the trial.
     pub parameter_id: Option<u64>,
     /// The fate of the trial's job while no manager ran.
-    pub fate: Fate,
+    pub fate: ResumedTrial,
     /// The stop that was intended.
     pub intent: Option<StopReason>,
     /// The number of retries after temporary failures.
@@ -240,7 +240,7 @@ pub struct StoredTrial {
 
 /// The fate of a remembered trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum ResumedTrial {
     /// The trial had ended.
     Ended,
     /// The job of the trial still exists.

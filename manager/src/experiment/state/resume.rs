@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fate, Limits, LiveTrial, State, StoredTrial};
+use super::{Limits, LiveTrial, ResumedTrial, State, StoredTrial};
 
 impl State {
     /// Returns the state of an experiment that has run for `elapsed` before, with its trials in the order of their
@@ -15,12 +15,12 @@ impl State {
             state.budget.set_retries(known.trial.clone(), known.retries);
             match known.parameter_id {
                 Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
-                None if known.fate == Fate::Ended => {}
+                None if known.fate == ResumedTrial::Ended => {}
                 None => drop(state.own.insert(known.trial.clone())),
             }
             match known.fate {
-                Fate::Ended => {}
-                Fate::Alive { running_for } => {
+                ResumedTrial::Ended => {}
+                ResumedTrial::Alive { running_for } => {
                     let live = LiveTrial {
                         parameter_id: known.parameter_id,
                         running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
@@ -28,7 +28,7 @@ impl State {
                     };
                     state.live.insert(known.trial, live);
                 }
-                Fate::RunAgain => {
+                ResumedTrial::RunAgain => {
                     state.rerun_proposals.insert(known.trial.clone(), known.parameter_id);
                     state.rerun_queue.push_back(known.trial);
                 }

@@ -202,8 +202,9 @@ fn a_resumed_search_continues() {
         fate,
         intent: None,
     };
-    let alive = Fate::Alive { running_for: Some(SECOND) };
-    let known = vec![known(0, Fate::Ended), known(1, alive), known(2, Fate::RunAgain)];
+    let alive = ResumedTrial::Alive { running_for: Some(SECOND) };
+    let known =
+        vec![known(0, ResumedTrial::Ended), known(1, alive), known(2, ResumedTrial::RunAgain)];
     let mut state = State::resume(limits(2, 4), 10 * SECOND, known);
     let effects = state.step(Event::Begin, 10 * SECOND);
     let again = Effect::Relaunch { trial: id(2) };
@@ -220,7 +221,7 @@ fn a_resume_keeps_the_number_of_retries() {
         trial: id(0),
         sequence: 0,
         parameter_id: Some(0),
-        fate: Fate::Alive { running_for: None },
+        fate: ResumedTrial::Alive { running_for: None },
         intent: None,
     };
     for (retries, tried_again) in [(1, false), (2, true)] {
@@ -284,7 +285,7 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
             trial: id(0),
             sequence: 0,
             parameter_id: Some(0),
-            fate: Fate::Alive { running_for: None },
+            fate: ResumedTrial::Alive { running_for: None },
             intent,
         };
         let policy = Policy { retries, ..Policy::default() };
@@ -309,7 +310,7 @@ fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
         trial: id(0),
         sequence: 0,
         parameter_id: Some(0),
-        fate: Fate::Alive { running_for: None },
+        fate: ResumedTrial::Alive { running_for: None },
         intent: Some(StopReason::ManagerShutdown),
     };
     let mut state = State::resume(limits(1, 1), SECOND, vec![known]);

@@ -9,7 +9,7 @@ use trial_protocol::MetricValue;
 use super::dedup::Dedup;
 use super::halton;
 use super::random::generator;
-use super::{OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
+use super::{OptimizeMode, Outcome, Proposal, Sample, Tuner, TunerSettings};
 use crate::search::goals::{Goals, Merit};
 use crate::search::search_space::{Parameters, Point, SearchSpace};
 
@@ -31,12 +31,12 @@ pub(super) struct Trials {
     mode: OptimizeMode,
     goals: Goals,
     /// The results from elsewhere, in the order of their import.
-    imported: Vec<(Point, Standing)>,
-    known: BTreeMap<u64, (Point, Standing)>,
+    imported: Vec<(Point, TrialStatus)>,
+    known: BTreeMap<u64, (Point, TrialStatus)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Standing {
+enum TrialStatus {
     Running,
     Done(Merit),
     Failed,
@@ -44,7 +44,7 @@ enum Standing {
 
 /// A trial with a result, or a running trial.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct ObservedPoint<'a> {
     pub(super) point: &'a Point,
     /// The merit of the result. `None` if the trial runs.
     pub(super) merit: Option<&'a Merit>,
@@ -67,11 +67,11 @@ impl Trials {
 
     /// Returns the number of points that ended without a result.
     pub(super) fn failed(&self) -> usize {
-        self.all().filter(|(_, standing)| *standing == Standing::Failed).count()
+        self.all().filter(|(_, standing)| *standing == TrialStatus::Failed).count()
     }
 
     /// Returns the imported points, then the proposed ones.
-    fn all(&self) -> impl Iterator<Item = &(Point, Standing)> {
+    fn all(&self) -> impl Iterator<Item = &(Point, TrialStatus)> {
         self.imported.iter().chain(self.known.values())
     }
 
@@ -96,11 +96,11 @@ impl Trials {
     }
 
     /// Returns the trials with a result and the running trials, in the order of their ids, imported trials first.
-    pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
+    pub(super) fn known(&self) -> impl Iterator<Item = ObservedPoint<'_>> {
         self.all().filter_map(|(point, standing)| match standing {
-            Standing::Done(merit) => Some(Known { point, merit: Some(merit) }),
-            Standing::Running => Some(Known { point, merit: None }),
-            Standing::Failed => None,
+            TrialStatus::Done(merit) => Some(ObservedPoint { point, merit: Some(merit) }),
+            TrialStatus::Running => Some(ObservedPoint { point, merit: None }),
+            TrialStatus::Failed => None,
         })
     }
 
@@ -108,18 +108,18 @@ impl Trials {
     pub(super) fn running(&self) -> impl Iterator<Item = &Point> {
         self.known
             .values()
-            .filter(|(_, standing)| *standing == Standing::Running)
+            .filter(|(_, standing)| *standing == TrialStatus::Running)
             .map(|(point, _)| point)
     }
 
     pub(super) fn propose(&mut self, id: u64, point: Point) {
-        self.known.insert(id, (point, Standing::Running));
+        self.known.insert(id, (point, TrialStatus::Running));
     }
 
     pub(super) fn observe(&mut self, id: u64, outcome: &Outcome) {
         let ended = match outcome {
             Outcome::Result(value) => self.standing(value),
-            Outcome::Failed => Standing::Failed,
+            Outcome::Failed => TrialStatus::Failed,
         };
         if let Some((_, standing)) = self.known.get_mut(&id) {
             *standing = ended;
@@ -132,15 +132,15 @@ impl Trials {
     }
 
     /// Returns the standing of a trial with this result.
-    fn standing(&self, value: &MetricValue) -> Standing {
-        self.goals.merit(value, self.mode).map_or(Standing::Failed, Standing::Done)
+    fn standing(&self, value: &MetricValue) -> TrialStatus {
+        self.goals.merit(value, self.mode).map_or(TrialStatus::Failed, TrialStatus::Done)
     }
 }
 
-fn with_merit((point, standing): &(Point, Standing)) -> Option<(&Point, &Merit)> {
+fn with_merit((point, standing): &(Point, TrialStatus)) -> Option<(&Point, &Merit)> {
     match standing {
-        Standing::Done(merit) => Some((point, merit)),
-        Standing::Running | Standing::Failed => None,
+        TrialStatus::Done(merit) => Some((point, merit)),
+        TrialStatus::Running | TrialStatus::Failed => None,
     }
 }
 
@@ -149,7 +149,7 @@ const SUGGESTIONS: usize = 3;
 
 /// A tuner around a model.
 #[derive(Debug)]
-pub(super) struct Guided<M> {
+pub(super) struct ModelBasedTuner<M> {
     space: SearchSpace,
     seed: u64,
     dedup: Dedup,
@@ -157,9 +157,9 @@ pub(super) struct Guided<M> {
     model: M,
 }
 
-impl<M: Model> Guided<M> {
-    pub(super) fn new(space: &SearchSpace, setting: Setting<'_>, model: M) -> Self {
-        let Setting { seed, mode, goals } = setting;
+impl<M: Model> ModelBasedTuner<M> {
+    pub(super) fn new(space: &SearchSpace, setting: TunerSettings<'_>, model: M) -> Self {
+        let TunerSettings { seed, mode, goals } = setting;
         let dedup = Dedup::new(space);
         Self { space: space.clone(), seed, dedup, trials: Trials::new(mode, goals), model }
     }
@@ -173,7 +173,7 @@ impl<M: Model> Guided<M> {
     }
 }
 
-impl<M: Model> Tuner for Guided<M> {
+impl<M: Model> Tuner for ModelBasedTuner<M> {
     fn propose(&mut self, id: u64) -> Proposal {
         let mut rng = generator(self.seed, id);
         let mut asked = 0;

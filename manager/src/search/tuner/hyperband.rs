@@ -13,7 +13,7 @@ use serde_json::Value;
 use self::model::Model;
 use super::end::TrialProgress;
 use super::random::generator;
-use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, TRIAL_BUDGET, Tuner};
+use super::{Error, OptimizeMode, Outcome, Proposal, Sample, TRIAL_BUDGET, Tuner, TunerSettings};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Parameters, SearchSpace};
 
@@ -119,7 +119,7 @@ impl Hyperband {
     pub(super) fn from_arguments(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        setting: Setting<'_>,
+        setting: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let largest = arguments.integer("R", 1..=LARGEST)?.unwrap_or(60);
         Self::with_budgets((1, largest), arguments, space, setting)
@@ -129,7 +129,7 @@ impl Hyperband {
     pub(super) fn with_model(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        setting: Setting<'_>,
+        setting: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let model = Model::from_arguments(arguments, space)?;
         let least = arguments.integer("min_budget", 1..=LARGEST)?.unwrap_or(1);
@@ -146,7 +146,7 @@ impl Hyperband {
         (least, largest): (u64, u64),
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        Setting { seed, mode, .. }: Setting<'_>,
+        TunerSettings { seed, mode, .. }: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let eta = arguments.integer("eta", 2..=1_000_000)?.unwrap_or(3);
         let serial = arguments.one_of("exec_mode", &["parallelism", "serial"])? == Some("serial");
@@ -329,7 +329,8 @@ mod tests {
         let args = json!({"R": 81, "eta": 3}).as_object().unwrap().clone();
         let mut arguments = Arguments::new("tuner", &args);
         let space = SearchSpace::parse(&json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
-        let setting = Setting { seed: 0, mode: OptimizeMode::Maximize, goals: &Goals::default() };
+        let setting =
+            TunerSettings { seed: 0, mode: OptimizeMode::Maximize, goals: &Goals::default() };
         let mut tuner =
             Hyperband::from_arguments(&mut arguments, &space.unwrap(), setting).unwrap();
         for plan in expected {

@@ -20,7 +20,9 @@ use serde_json::Value;
 
 use super::end::TrialProgress;
 use super::random::generator;
-use super::{CHECKPOINT_FOLDER, Error, OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
+use super::{
+    CHECKPOINT_FOLDER, Error, OptimizeMode, Outcome, Proposal, Sample, Tuner, TunerSettings,
+};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::unit_cube::{double, index};
 use crate::search::search_space::{
@@ -69,7 +71,7 @@ impl Pbt {
     pub(super) fn from_arguments(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        Setting { seed, mode, .. }: Setting<'_>,
+        TunerSettings { seed, mode, .. }: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let folder = match arguments.raw(CHECKPOINT_FOLDER) {
             None => "checkpoint".to_owned(),

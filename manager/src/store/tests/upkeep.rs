@@ -37,7 +37,7 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
             bed.store.record_verdict(&trial("t"), &attempt("a1"), own.clone(), 2).await.unwrap();
         }
         send(after).await;
-        let records = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();
+        let records = bed.store.final_records(vec![(trial("t"), attempt("a1"))]).await.unwrap();
         assert!(records[0].ended, "{case}");
         assert_eq!(records[0].verdict.as_ref(), Some(&own), "{case}");
         let key = bed.store.queries().changes(0, 9).await.unwrap()[0].trial;

@@ -22,7 +22,7 @@ impl Bed {
         self.report(trial, trial.attempt.as_str(), 1, Vec::new()).await
     }
 
-    async fn kill(&self, trial: &TrialRow) -> Result<(), Refused> {
+    async fn kill(&self, trial: &TrialRow) -> Result<(), CommandError> {
         self.handle.command(Command::StopTrial(trial.id.clone())).await
     }
 }
@@ -45,7 +45,7 @@ async fn soon<T>(done: impl Future<Output = T>) -> T {
 async fn a_command_is_refused_while_the_task_waits_for_the_disk() {
     let (bed, trial) = waiting().await;
     let refused = soon(bed.kill(&trial)).await.unwrap_err();
-    assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
+    assert!(matches!(refused, CommandError::Held(_)), "{refused:?}");
     assert!(refused.to_string().contains("no space is left on its disk"), "{refused}");
     // These are more events than the channel holds.
     for _ in 0..200 {
@@ -64,7 +64,7 @@ async fn a_stop_from_before_the_disk_failure_is_performed_later() {
     bed.settled().await;
     bed.store.database().fill_disk(true);
     let delayed = soon(bed.kill(&trial)).await.unwrap_err();
-    assert!(matches!(delayed, Refused::Delayed(_)), "{delayed:?}");
+    assert!(matches!(delayed, CommandError::Delayed(_)), "{delayed:?}");
     assert_eq!(
         *bed.service.stopped.lock().unwrap(),
         [],
@@ -89,7 +89,7 @@ async fn a_command_is_refused_as_soon_as_the_store_cannot_write() {
     bed.store.database().fill_disk(true);
     bed.heartbeat(&trial).await.unwrap_err();
     let refused = bed.kill(&trial).await.unwrap_err();
-    assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
+    assert!(matches!(refused, CommandError::Held(_)), "{refused:?}");
     bed.store.database().fill_disk(false);
     bed.kill(&trial).await.unwrap();
     assert_eq!(*bed.service.stopped.lock().unwrap(), std::slice::from_ref(&trial.id));

@@ -2,10 +2,10 @@
 //! `SciPy`'s `curve_fit`.
 
 /// The maximum number of parameters of a family.
-const MOST: usize = 4;
+const MAX_FAMILY_PARAMETERS: usize = 4;
 
 /// The parameters of a curve. A family with fewer parameters ignores the last ones.
-type Parameters = [f64; MOST];
+type Parameters = [f64; MAX_FAMILY_PARAMETERS];
 
 /// A family of curves.
 #[derive(Debug)]
@@ -128,14 +128,14 @@ fn fit(family: &Family, results: &[f64]) -> Option<Parameters> {
         (1..).zip(results).map(|(x, y): (u32, &f64)| (family.at)(f64::from(x), p) - y).collect()
     };
     let square = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>();
-    let mut parameters = [1.0; MOST];
+    let mut parameters = [1.0; MAX_FAMILY_PARAMETERS];
     let mut current = errors(&parameters);
     let mut sum = square(&current);
     let mut damping = 1e-3;
     let mut left = EVALUATIONS * (n + 1);
     while sum.is_finite() {
         // Forward differences, with MINPACK's step.
-        let mut slopes = vec![[0.0; MOST]; results.len()];
+        let mut slopes = vec![[0.0; MAX_FAMILY_PARAMETERS]; results.len()];
         for j in 0..n {
             let step = f64::EPSILON.sqrt() * parameters[j].abs().max(f64::MIN_POSITIVE.sqrt());
             let mut moved = parameters;
@@ -173,13 +173,13 @@ fn fit(family: &Family, results: &[f64]) -> Option<Parameters> {
 
 /// Returns the damped least-squares step: solves (J'J + damping diag(J'J)) step = -J'errors.
 fn step(n: usize, slopes: &[Parameters], errors: &[f64], damping: f64) -> Parameters {
-    let mut system = [[0.0; MOST + 1]; MOST];
+    let mut system = [[0.0; MAX_FAMILY_PARAMETERS + 1]; MAX_FAMILY_PARAMETERS];
     for (row, error) in slopes.iter().zip(errors) {
         for i in 0..n {
             for j in 0..n {
                 system[i][j] += row[i] * row[j];
             }
-            system[i][MOST] -= row[i] * error;
+            system[i][MAX_FAMILY_PARAMETERS] -= row[i] * error;
         }
     }
     for (i, row) in system.iter_mut().enumerate().take(n) {
@@ -189,7 +189,10 @@ fn step(n: usize, slopes: &[Parameters], errors: &[f64], damping: f64) -> Parame
 }
 
 /// Solves a linear system by Gaussian elimination with the largest pivot. A direction without slope gets the step 0.
-fn solve(n: usize, system: &mut [[f64; MOST + 1]; MOST]) -> Parameters {
+fn solve(
+    n: usize,
+    system: &mut [[f64; MAX_FAMILY_PARAMETERS + 1]; MAX_FAMILY_PARAMETERS],
+) -> Parameters {
     for column in 0..n {
         let pivot = (column..n)
             .max_by(|a, b| system[*a][column].abs().total_cmp(&system[*b][column].abs()))
@@ -206,11 +209,11 @@ fn solve(n: usize, system: &mut [[f64; MOST + 1]; MOST]) -> Parameters {
             }
         }
     }
-    let mut solution = [0.0; MOST];
+    let mut solution = [0.0; MAX_FAMILY_PARAMETERS];
     for i in (0..n).rev() {
         let known: f64 = (i + 1..n).map(|j| system[i][j] * solution[j]).sum();
         if system[i][i].abs() > f64::MIN_POSITIVE {
-            solution[i] = (system[i][MOST] - known) / system[i][i];
+            solution[i] = (system[i][MAX_FAMILY_PARAMETERS] - known) / system[i][i];
         }
     }
     solution

@@ -22,7 +22,7 @@ enum Feature {
 }
 
 /// The number of the chosen option. The distance of two options is then 1, like that of the two ends of a number.
-const SET: f64 = std::f64::consts::FRAC_1_SQRT_2;
+const CHOSEN_OPTION: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
 /// The number for a parameter that is not present: the middle of its range.
 const ABSENT: f64 = 0.5;
@@ -51,7 +51,9 @@ impl Features {
                         Some(Coordinate::Index(index)) => usize::try_from(*index).ok(),
                         Some(Coordinate::Real(_)) | None => None,
                     };
-                    numbers.extend((0..*count).map(|i| if chosen == Some(i) { SET } else { 0.0 }));
+                    numbers.extend(
+                        (0..*count).map(|i| if chosen == Some(i) { CHOSEN_OPTION } else { 0.0 }),
+                    );
                 }
                 (Feature::Real(real), Some(Coordinate::Real(x))) => numbers.push(real.share(*x)),
                 (Feature::Ranks(ranks), Some(Coordinate::Index(i))) => {

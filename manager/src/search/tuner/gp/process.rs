@@ -150,7 +150,7 @@ impl Process {
 }
 
 /// The maximum cost of a fit, in multiplications.
-const EFFORT: usize = 12_000_000;
+const MAX_FIT_COST: usize = 12_000_000;
 
 /// Returns the process with the settings that make the values most likely.
 ///
@@ -166,7 +166,7 @@ pub(super) fn fit(
     let features = places.first().map_or(1, Vec::len).max(1);
     let n = values.len();
     let cost = n * n * (n / 6 + features) + 1;
-    let mut left = (EFFORT / cost).clamp(6, 300);
+    let mut left = (MAX_FIT_COST / cost).clamp(6, 300);
     let usual = 0.5 * f64::from(u32::try_from(features).unwrap_or(u32::MAX)).sqrt();
     let attempt = |scales: &[f64], noise: f64| {
         let inverse = scales.iter().map(|scale| 1.0 / (scale * scale)).collect();

@@ -20,7 +20,7 @@ use super::{count, whole};
 use crate::search::goals::Merit;
 use crate::search::pareto;
 use crate::search::search_space::{Coordinate, Parent, Point, SearchSpace};
-use crate::search::tuner::guided::{Known, Model, Trials};
+use crate::search::tuner::guided::{Model, ObservedPoint, Trials};
 
 /// The settings of the estimator.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,7 +51,7 @@ impl Joint {
     }
 
     /// Splits the trials into the good trials and the others, each in the order of their ids.
-    fn split<'a>(&self, known: &[Known<'a>]) -> (Vec<&'a Point>, Vec<&'a Point>) {
+    fn split<'a>(&self, known: &[ObservedPoint<'a>]) -> (Vec<&'a Point>, Vec<&'a Point>) {
         let done: Vec<(usize, &Merit)> =
             known.iter().enumerate().filter_map(|(at, known)| Some((at, known.merit?))).collect();
         let good = whole((self.gamma * count(done.len())).ceil().min(count(self.most_good)));
@@ -62,8 +62,9 @@ impl Joint {
         }
         let (below, above): (Vec<_>, Vec<_>) =
             known.iter().zip(is_good).partition(|(_, good)| *good);
-        let points =
-            |part: Vec<(&Known<'a>, bool)>| part.iter().map(|(known, _)| known.point).collect();
+        let points = |part: Vec<(&ObservedPoint<'a>, bool)>| {
+            part.iter().map(|(known, _)| known.point).collect()
+        };
         (points(below), points(above))
     }
 
@@ -120,7 +121,7 @@ impl Model for Joint {
         if self.is_starting(trials) {
             return space.sample_point(rng);
         }
-        let known: Vec<Known<'_>> = trials.known().collect();
+        let known: Vec<ObservedPoint<'_>> = trials.known().collect();
         let (below, above) = self.split(&known);
         let mut point = vec![None; space.dimensions().len()];
         self.decide(space, None, (&below, &above), &mut point, rng);
@@ -165,10 +166,10 @@ mod tests {
         let point: Point = vec![];
         let losses = [5.0, 1.0, 4.0, 0.5, 3.0, 2.0, 9.0, 8.0, 7.0, 6.0, f64::INFINITY];
         let merits = losses.map(|loss| Merit { losses: vec![loss], violation: 0.0 });
-        let known: Vec<Known<'_>> = merits
+        let known: Vec<ObservedPoint<'_>> = merits
             .iter()
-            .map(|merit| Known { point: &point, merit: Some(merit) })
-            .chain([Known { point: &point, merit: None }])
+            .map(|merit| ObservedPoint { point: &point, merit: Some(merit) })
+            .chain([ObservedPoint { point: &point, merit: None }])
             .collect();
         let (good, others) = Joint::default().split(&known);
         // Two of eleven are good. The running trial is among the others.

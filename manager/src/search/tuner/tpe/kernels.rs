@@ -29,10 +29,10 @@ pub(super) enum Axis {
 pub(super) type Place = Coordinate;
 
 /// The number of standard deviations between the `low` and `high` of a normal distribution.
-const FRAME: f64 = 3.5;
+const NORMAL_SIGMAS: f64 = 3.5;
 
 /// The number of newest trials with full weight. Older trials have less weight.
-const FRESH: usize = 25;
+const FULL_WEIGHT_TRIALS: usize = 25;
 
 /// The number of times that a candidate outside the bounds is drawn again.
 const REDRAWS: usize = 100;
@@ -45,7 +45,8 @@ impl Axis {
                     Self::Number { low, high, bounded: true, whole: false }
                 }
                 Shape::Normal { mu, sigma } => {
-                    let (low, high) = (mu - sigma * FRAME / 2.0, mu + sigma * FRAME / 2.0);
+                    let (low, high) =
+                        (mu - sigma * NORMAL_SIGMAS / 2.0, mu + sigma * NORMAL_SIGMAS / 2.0);
                     Self::Number { low, high, bounded: false, whole: false }
                 }
             },
@@ -195,7 +196,7 @@ impl Kernels {
 /// Returns the weight of each of `known` trials, and of the space after them. The weight is 1, or less for older
 /// trials if there are many.
 fn weights(known: usize) -> Vec<f64> {
-    let ramp = known.saturating_sub(FRESH);
+    let ramp = known.saturating_sub(FULL_WEIGHT_TRIALS);
     let start = 1.0 / count(known.max(1));
     let step = if ramp > 1 { (1.0 - start) / count(ramp - 1) } else { 0.0 };
     let weight = |i| if i < ramp { start + step * count(i) } else { 1.0 };
@@ -243,7 +244,7 @@ impl Axis {
                     .iter()
                     .zip(widths)
                     .map(|(mu, width)| part(*mu, width.clamp(least.min(range), range)));
-                let space = if bounded { range } else { range / FRAME };
+                let space = if bounded { range } else { range / NORMAL_SIGMAS };
                 around.chain([part(f64::midpoint(low, high), space)]).collect()
             }
         }
