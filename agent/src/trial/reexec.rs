@@ -347,7 +347,7 @@ extern "C" fn handle_fault(signal: c_int) {
     // SAFETY: both may be called in a handler of a signal.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
-        libc::create_fence(signal);
+        libc::raise(signal);
     }
 }
 
