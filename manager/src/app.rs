@@ -1,22 +1,22 @@
 //! Composition: builds the parts of a manager that runs one experiment, starts them, and ends them in order. It
 //! decides nothing.
 
+mod address_files;
+mod advertised_address;
 mod advisers;
+mod backup_check;
 mod error;
+mod experiment_setup;
 mod home;
-mod idle;
 mod listener;
 mod nni_files;
 mod notifier;
-mod opened;
-mod presence;
-mod reach;
-mod restored;
-mod served;
-mod servers;
-mod serving;
-mod stored;
+mod server_lookup;
+mod server_start;
+mod server_tasks;
+mod stored_experiment;
 mod trial_program;
+mod without_manager;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use tokio::sync::mpsc;
 use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
+use self::experiment_setup::OpenedExperiment;
 pub use self::home::serve_home;
-pub use self::idle::{clean, retry_trials};
 pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
 pub use self::notifier::send_remaining;
-use self::opened::Opened;
-use self::served::ServerTasks;
-pub use self::servers::{home_of, manager_of, viewer_of};
-use self::serving::{Parts, StartedServers};
-pub use self::stored::{ViewServer, stored, view, view_on_machine};
+pub use self::server_lookup::{home_of, manager_of, viewer_of};
+use self::server_start::{Parts, StartedServers};
+use self::server_tasks::ServerTasks;
+pub use self::stored_experiment::{ViewServer, stored, view, view_on_machine};
 pub use self::trial_program::find_trial_program;
+pub use self::without_manager::{clean, retry_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::CodeRecorder;
@@ -176,8 +176,8 @@ async fn begin(
     new: Option<Box<ExperimentSpec>>,
 ) -> Result<Running, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let opened = Opened::open(&settings, &id, &dir, new, clock.as_ref()).await?;
-    let Opened { checked, listener, store, mut spec, seed } = opened;
+    let opened = OpenedExperiment::open(&settings, &id, &dir, new, clock.as_ref()).await?;
+    let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
     let advice = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
     let (handle, events) = Handle::new(EVENTS);

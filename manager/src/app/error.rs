@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use trial_protocol::{ExperimentId, IdError};
 
-use super::{FinishedExperiment, reach};
+use super::{FinishedExperiment, advertised_address};
 use crate::api;
 use crate::code_archive;
 use crate::config;
@@ -105,7 +105,7 @@ pub enum Error {
     Platform(#[from] BoxError),
     /// The address for trials on other machines is invalid or unknown.
     #[error(transparent)]
-    Advertise(#[from] reach::BadAddress),
+    Advertise(#[from] advertised_address::BadAddress),
     /// The certificate for encrypted connections cannot be used.
     #[error("connections from other machines cannot be encrypted")]
     Tls(#[from] api::tls::Error),

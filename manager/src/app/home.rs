@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use trial_protocol::ExperimentId;
 
 use super::Error;
+use super::address_files::listen_locally;
 use super::listener::Endpoint;
-use super::presence::listen_locally;
-use super::servers::{home_of, manager_of};
-use super::stored::{ViewServer, answer_commands, state, viewer_settings};
+use super::server_lookup::{home_of, manager_of};
+use super::stored_experiment::{ViewServer, answer_commands, state, viewer_settings};
 use crate::api;
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::Client;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::reach::AdvertisedAddress;
-use super::{Error, Settings, reach};
+use super::advertised_address::AdvertisedAddress;
+use super::{Error, Settings, advertised_address};
 use crate::api::auth::Reach;
 use crate::api::tls::Tls;
 use crate::util::files::private_folder;
@@ -43,7 +43,8 @@ impl Endpoint {
         server: Option<&str>,
     ) -> Result<Self, Error> {
         let encrypted = settings.certificate.is_some() || !address.ip().is_loopback();
-        let advertised = reach::advertised_address(advertise, address, encrypted, server)?;
+        let advertised =
+            advertised_address::advertised_address(advertise, address, encrypted, server)?;
         // If a URL is configured, the proxy in front of the manager has its own certificate.
         let trusts_own_authority = advertised.host.is_some() || settings.certificate.is_some();
         // Connections that leave the machine are encrypted; those over the loopback interface do not leave it.

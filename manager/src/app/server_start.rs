@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
+use super::address_files::AddressFiles;
+use super::experiment_setup::bind;
 use super::listener::Endpoint;
-use super::opened::bind;
-use super::presence::AddressFiles;
-use super::served::ServerTasks;
+use super::server_tasks::ServerTasks;
 use super::{Error, Settings};
 use crate::advisers::DEFAULT_PYTHON;
 use crate::api;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
-use super::{Error, FinishedExperiment, Settings, reach, restored};
+use super::{Error, FinishedExperiment, Settings, advertised_address, backup_check};
 use crate::config::{self, ExperimentSpec, SecretFile};
 use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
@@ -18,7 +18,7 @@ use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
 /// An experiment with an open record.
-pub(super) struct Opened {
+pub(super) struct OpenedExperiment {
     /// The training service, which was checked first.
     pub(super) checked: Box<dyn CheckedPlatform>,
     /// The socket for agents and the user.
@@ -31,7 +31,7 @@ pub(super) struct Opened {
     pub(super) seed: u64,
 }
 
-impl Opened {
+impl OpenedExperiment {
     /// Creates the experiment `new`, or resumes the one in `dir`.
     pub(super) async fn open(
         settings: &Settings,
@@ -100,7 +100,7 @@ impl Opened {
         };
         let checked = check(settings, id, &spec, false).await?;
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
-        restored::announce(&store, dir).await?;
+        backup_check::announce(&store, dir).await?;
         Ok(Self { checked, listener, store, spec, seed })
     }
 }
@@ -155,7 +155,8 @@ pub(super) async fn bind(
     port: u16,
 ) -> Result<TcpListener, Error> {
     let host = settings.host.clone();
-    let host = host.unwrap_or_else(|| reach::listen_on(checked.api_server()).to_owned());
+    let host =
+        host.unwrap_or_else(|| advertised_address::listen_on(checked.api_server()).to_owned());
     let bound = TcpListener::bind((host.as_str(), port)).await;
     bound.map_err(|source| Error::Listen { host, port, source })
 }

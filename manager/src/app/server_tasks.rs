@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::presence::AddressFiles;
+use super::address_files::AddressFiles;
 use crate::api;
 use crate::api::tls::Tls;
 use crate::store::Store;

@@ -14,7 +14,7 @@ use trial_protocol::ExperimentId;
 
 use super::listener::Endpoint;
 use super::retry_trials;
-use super::servers::viewer_of;
+use super::server_lookup::viewer_of;
 use super::{Error, Settings};
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::{Client, in_process};
@@ -131,7 +131,7 @@ pub async fn view(
     // Reads all trials now, so that the first page need not wait.
     state.board.refresh().await?;
     let router = api::router(state);
-    if let Some(local) = super::presence::listen_locally(&dir.view_socket()) {
+    if let Some(local) = super::address_files::listen_locally(&dir.view_socket()) {
         let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
         tokio::spawn(api::serve_local(local, router, stopped));
     }
