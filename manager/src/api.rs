@@ -3,7 +3,6 @@
 //! Only this module uses status codes and headers. It must not touch SQL or decide about trials.
 
 mod agent;
-mod answers;
 pub mod auth;
 mod body;
 pub mod client;
@@ -23,6 +22,7 @@ pub mod program;
 mod quota;
 pub mod rendezvous;
 mod request_origin;
+mod response_memory;
 mod serve;
 pub mod session;
 #[cfg(test)]
@@ -135,7 +135,10 @@ pub fn router(state: ApiState) -> Router {
             log_in::LogIn::from_ref(&shared),
             log_in::throttle,
         ))
-        .layer(axum::middleware::from_fn_with_state(answers::Answers::new(), answers::bound))
+        .layer(axum::middleware::from_fn_with_state(
+            response_memory::ResponseMemory::new(),
+            response_memory::bound,
+        ))
         .layer(compress::layer())
         .layer(axum::middleware::map_response(nosniff))
         .with_state(shared)

@@ -40,9 +40,9 @@ pub use self::without_manager::{clean, retry_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::CodeRecorder;
-use crate::experiment::conduct::{Dependencies, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
+use crate::experiment::task::{Dependencies, Inbox, run_experiment};
 use crate::notifications::{self, Notifier, OutboxWaker};
 use crate::store::{self, Store};
 use crate::token::Secret;
@@ -178,7 +178,7 @@ async fn begin(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let opened = OpenedExperiment::open(&settings, &id, &dir, new, clock.as_ref()).await?;
     let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
-    let advice = advisers::build(&spec, &id, &dir, seed)?;
+    let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
     let (handle, events) = Handle::new(EVENTS);
     let parts = Parts {
@@ -201,7 +201,7 @@ async fn begin(
         id: id.clone(),
         spec: spec.clone(),
         store: store.clone(),
-        advice,
+        advisers,
         service: Arc::clone(&service),
         code: code.map(|source| CodeRecorder::start(store.attempt_records().clone(), source)),
         secret,
@@ -224,7 +224,7 @@ async fn begin(
         handle,
         store,
         machine,
-        conducted: tokio::spawn(conduct(dependencies)),
+        conducted: tokio::spawn(run_experiment(dependencies)),
         server,
         service,
         notifier: notifier.as_ref().map(Notifier::start),

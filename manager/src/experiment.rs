@@ -1,5 +1,5 @@
 //! The experiment: a pure state machine ([`state`]) and the task that performs what it decides
-//! ([`conduct`]). Others talk to it through a [`Handle`].
+//! ([`task`]). Others talk to it through a [`Handle`].
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,10 +14,9 @@ use self::departed_pods::DepartedPods;
 use self::directive_queue::DirectiveQueue;
 use crate::util::clock::{Clock as _, SystemClock};
 
-pub mod advice;
+pub mod advisers;
 pub mod code_recorder;
 pub mod command;
-pub mod conduct;
 pub mod departed_pods;
 pub mod directive_queue;
 pub mod ending;
@@ -25,6 +24,7 @@ pub mod lease;
 pub mod notice;
 pub mod result;
 pub mod state;
+pub mod task;
 
 /// An event for the experiment.
 #[derive(Debug)]

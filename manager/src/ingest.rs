@@ -10,9 +10,9 @@
 //! The intake does not interpret reports, and does not depend on HTTP.
 
 mod arrival;
+mod legacy_numbering;
 #[cfg(test)]
 mod tests;
-mod unnumbered;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use trial_protocol::{
 
 pub use arrival::Unreadable;
 pub(crate) use arrival::read;
-pub use unnumbered::LegacyNumbering;
+pub use legacy_numbering::LegacyNumbering;
 
 use crate::experiment::Handle;
 use crate::store::{self, Arrival, Store};

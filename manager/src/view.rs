@@ -2,7 +2,6 @@
 //! the view up to date, so no page reads everything again. The view makes no decisions and writes nothing.
 
 pub mod attempts;
-mod board;
 mod chosen_curves;
 pub mod code;
 pub mod curve;
@@ -18,6 +17,7 @@ pub mod state_names;
 mod summary;
 pub mod table;
 mod trial;
+mod trial_cache;
 
 use std::collections::BTreeMap;
 
@@ -26,13 +26,13 @@ use serde_json::Value;
 use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
-pub use board::{Snapshot, TrialCache};
 pub use chosen_curves::chosen_curves;
 pub use span::span;
 pub use summary::{BestTrial, ExperimentSummary};
 #[cfg(test)]
 pub(crate) use trial::tests::summary;
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
+pub use trial_cache::{Snapshot, TrialCache};
 
 use crate::config::ExperimentSpec;
 use crate::experiment::result::is_better;

@@ -15,7 +15,7 @@ const CIRCLES: [&str; 5] = [
     "agent delivery",
     "manager api",
     "manager api/user",
-    "manager experiment/conduct",
+    "manager experiment/task",
     "manager training_service/kubernetes",
 ];
 

@@ -1,6 +1,6 @@
 //! Tests of the routes, called without a socket.
 
-mod doors;
+mod authorization;
 mod follow;
 mod nni;
 mod pods;

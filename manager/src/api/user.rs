@@ -1,7 +1,7 @@
 //! The routes of users, below `/api/v1`: the experiment, its trials, their curves and output, and changes to them.
 //! [`view`](crate::view) defines the responses.
 
-mod act;
+mod changes;
 mod curves;
 pub(super) mod document;
 mod experiment;
@@ -19,9 +19,9 @@ use axum::middleware::from_fn;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
 use utoipa_axum::routes;
 
-use super::answers::limit_long_lists;
+use super::response_memory::limit_long_lists;
 use super::{Shared, auth, ticket};
-pub(super) use act::{Change, Changes, add_trial};
+pub(super) use changes::{Change, Changes, add_trial};
 pub(super) use experiment::{importance_by, improvements_of, parameter_importance, shown};
 pub(super) use files::{code_diff, files};
 pub(super) use log::{
@@ -38,7 +38,7 @@ pub(super) use trials::{
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let in_turn = || from_fn(limit_long_lists);
     OpenApiRouter::new()
-        .routes(routes!(experiment::experiment, act::limit))
+        .routes(routes!(experiment::experiment, changes::limit))
         .routes(routes!(experiment::configuration))
         .routes(routes!(export::export))
         .routes(routes!(export::origins))
@@ -46,12 +46,12 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(curves::curves))
         .routes(routes!(timeline::timeline_route))
         .routes(routes!(experiment::importance))
-        .routes(routes!(act::stop))
-        .routes(routes!(act::import))
-        .routes(routes!(act::search_space))
+        .routes(routes!(changes::stop))
+        .routes(routes!(changes::import))
+        .routes(routes!(changes::search_space))
         .routes(routes!(follow::events))
         .routes(routes!(trials::list).layer(in_turn()))
-        .routes(routes!(act::add))
+        .routes(routes!(changes::add))
         .routes(routes!(trials::one))
         .routes(routes!(trials::metrics).layer(in_turn()))
         .routes(routes!(trials::samples).layer(in_turn()))
@@ -61,10 +61,10 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(files::list))
         .routes(routes!(files::file))
         .routes(routes!(follow::trial_events))
-        .routes(routes!(act::kill))
-        .routes(routes!(act::retry))
-        .routes(routes!(act::flush))
-        .routes(routes!(act::log_level))
+        .routes(routes!(changes::kill))
+        .routes(routes!(changes::retry))
+        .routes(routes!(changes::flush))
+        .routes(routes!(changes::log_level))
         .routes(routes!(auth::begin_session, auth::end_session))
         .routes(routes!(ticket::issue))
         .routes(routes!(document::json))

@@ -8,7 +8,7 @@ use crate::advisers::{
     self, AdviserEvent, AdviserRequest, DEFAULT_PYTHON, ExternalAdviser, Program, ProgramSettings,
 };
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
-use crate::experiment::advice::Advice;
+use crate::experiment::advisers::Advisers;
 use crate::search::assessor;
 use crate::search::tuner;
 use crate::util::errors::chain;
@@ -55,7 +55,7 @@ pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(
     let id = ids::experiment();
     let dir = ExperimentDir::new(folder.path(), &id);
     let mut tuner = match build(spec, &id, &dir, ids::seed()) {
-        Ok(advice) => advice.external?,
+        Ok(advisers) => advisers.external?,
         Err(error) => return Some((name, Err(chain(&error)))),
     };
     tuner.order(AdviserRequest::Propose { id: 0 });
@@ -82,7 +82,7 @@ pub(super) fn build(
     id: &ExperimentId,
     dir: &ExperimentDir,
     seed: u64,
-) -> Result<Advice, Error> {
+) -> Result<Advisers, Error> {
     let native = match &spec.tuner {
         TunerChoice::Native(native) => Some(tuner::build(native, &spec.search_space, seed)?),
         TunerChoice::Nni { .. } | TunerChoice::Command { .. } => None,
@@ -127,5 +127,5 @@ pub(super) fn build(
             secret_variables: spec.secret_variables(),
         })
     });
-    Ok(Advice { tuner: native, assessor: judge, external })
+    Ok(Advisers { tuner: native, assessor: judge, external })
 }

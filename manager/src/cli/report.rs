@@ -11,9 +11,9 @@ use super::table::{
     brief, cell, columns, counting, duration, heading, more, parameter, result_name,
 };
 use crate::config::ExperimentSpec;
-use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
 use crate::experiment::state::ExperimentState;
+use crate::experiment::task::trial_result;
 use crate::job_state::JobState;
 use crate::search::goals::{Goals, Objective};
 use crate::search::repeats::{Estimate, competitors};

@@ -12,11 +12,11 @@ mod end;
 mod evolution;
 mod gp;
 mod grid;
-mod guided;
 mod halton;
 mod history;
 mod hyperband;
 pub mod import;
+mod model_based;
 mod nsga2;
 mod pbt;
 mod random;
@@ -150,7 +150,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         learns: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = tpe::Estimator::from_arguments(arguments)?;
-            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
+            Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
@@ -160,7 +160,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = anneal::Anneal::from_arguments(arguments)?;
-            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
+            Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
@@ -170,7 +170,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = evolution::Evolution::from_arguments(arguments, setting.seed)?;
-            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
+            Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
@@ -180,7 +180,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = gp::Gp::from_arguments(arguments)?;
-            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
+            Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
@@ -208,7 +208,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         learns: SupportedGoals::Constraints,
         build: |arguments, space, setting| {
             let model = cmaes::CmaEs::from_arguments(arguments, space, setting.seed)?;
-            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
+            Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {
@@ -218,7 +218,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         learns: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = nsga2::Nsga2::from_arguments(arguments)?;
-            Ok(Box::new(guided::ModelBasedTuner::new(space, setting, model)))
+            Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
         },
     },
     BuiltInTuner {

@@ -8,7 +8,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::guided::{Model, Trials};
+use super::model_based::{Model, Trials};
 use super::{Error, OptimizeMode};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::sample::standard_normal;

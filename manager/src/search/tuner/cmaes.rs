@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 
 use self::distribution::{Distribution, Weights};
 use super::Error;
-use super::guided::{Model, Trials};
+use super::model_based::{Model, Trials};
 use super::random::generator;
 use crate::search::class_args::Arguments;
 use crate::search::goals::Merit;

@@ -15,7 +15,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::Error;
-use super::guided::{Model, Trials};
+use super::model_based::{Model, Trials};
 use super::random::generator;
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Coordinate, Point, SearchSpace};

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use self::features::Features;
 use self::process::{Matern, Process};
 use super::Error;
-use super::guided::{Model, Trials};
+use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::sample::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};

@@ -10,7 +10,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::Error;
-use super::guided::{Model, Trials};
+use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Merit;
 use crate::search::pareto::{crowding, fronts};

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use self::density::{Categories, Mixture, Prior};
 pub(super) use self::joint::Joint;
 use super::Error;
-use super::guided::{Model, Trials};
+use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
 

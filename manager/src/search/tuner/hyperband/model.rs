@@ -6,15 +6,15 @@
 
 use rand::Rng as _;
 
-use super::super::guided::Trials;
 use super::super::halton;
+use super::super::model_based::Trials;
 use super::super::random::generator;
 use super::super::tpe::Joint;
 use super::{Error, Hyperband, OptimizeMode, Outcome, TrialProgress};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
-use crate::search::tuner::guided::Model as _;
+use crate::search::tuner::model_based::Model as _;
 
 /// The number of draws to replace a point that was already tried.
 const DRAWS: usize = 32;

@@ -20,7 +20,7 @@ use super::{count, whole};
 use crate::search::goals::Merit;
 use crate::search::pareto;
 use crate::search::search_space::{Coordinate, Parent, Point, SearchSpace};
-use crate::search::tuner::guided::{Model, ObservedPoint, Trials};
+use crate::search::tuner::model_based::{Model, ObservedPoint, Trials};
 
 /// The settings of the estimator.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -249,7 +249,7 @@ impl ExperimentTask {
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }
-            self.advice.observe_for_assessor(&trial, end.state, &job.steps);
+            self.advisers.observe_for_assessor(&trial, end.state, &job.steps);
             let ran = job.running_since.take().map(|since| since.elapsed());
             job.renew_at = None;
             let words = self.pending_ends.get(&trial);

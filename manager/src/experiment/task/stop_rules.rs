@@ -16,7 +16,7 @@ use trial_protocol::{Better, DirectiveBody, StopReason, StopRule, StopWhen, Tria
 use super::job::Job;
 use super::live_jobs::LiveJobs;
 use crate::experiment::Handle;
-use crate::experiment::advice::Advice;
+use crate::experiment::advisers::Advisers;
 use crate::experiment::state::State;
 use crate::search::assessor::Bounds;
 use crate::search::class_args::OptimizeMode;
@@ -70,23 +70,24 @@ impl StopRules {
         &self,
         trial: &TrialJobId,
         jobs: &mut LiveJobs,
-        advice: &Advice,
+        advisers: &Advisers,
         state: &State,
     ) {
         let is_stopping = state.intent(trial).is_some();
         let Some(job) = jobs.get_mut(trial) else { return };
-        let rule = if is_stopping { None } else { self.assessor_rule(job, advice, others(state)) };
+        let rule =
+            if is_stopping { None } else { self.assessor_rule(job, advisers, others(state)) };
         self.push(trial, job, rule);
     }
 
     /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
-    pub(super) fn renew(&mut self, jobs: &mut LiveJobs, advice: &Advice, state: &State) {
+    pub(super) fn renew(&mut self, jobs: &mut LiveJobs, advisers: &Advisers, state: &State) {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
         let is_due = |job: &Job| is_stale || job.renew_at.is_some_and(|at| now >= at);
         let due = jobs.iter_mut().filter(|(_, job)| job.running_since.is_some() && is_due(job));
         for (trial, job) in due.filter(|(trial, _)| state.intent(trial).is_none()) {
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
-            let rule = self.assessor_rule(job, advice, others(state));
+            let rule = self.assessor_rule(job, advisers, others(state));
             if rule.is_some() {
                 self.push(trial, job, rule);
             }
@@ -111,10 +112,10 @@ impl StopRules {
     }
 
     /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
-    fn assessor_rule(&self, job: &Job, advice: &Advice, others: usize) -> Option<LeasedRule> {
+    fn assessor_rule(&self, job: &Job, advisers: &Advisers, others: usize) -> Option<LeasedRule> {
         let lease = self.lease()?;
         let name = job.steps.plain_name()?.to_owned();
-        let Bounds { mode, from, bounds } = advice.bounds(&job.steps, others)?;
+        let Bounds { mode, from, bounds } = advisers.bounds(&job.steps, others)?;
         let better = match mode {
             OptimizeMode::Maximize => Better::Larger,
             OptimizeMode::Minimize => Better::Smaller,

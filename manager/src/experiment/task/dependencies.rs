@@ -9,7 +9,7 @@ use trial_protocol::ExperimentId;
 use super::inbox::Inbox;
 use crate::config::ExperimentSpec;
 use crate::experiment::Handle;
-use crate::experiment::advice::Advice;
+use crate::experiment::advisers::Advisers;
 use crate::experiment::code_recorder::CodeRecorder;
 use crate::experiment::notice::Notice;
 use crate::notifications::OutboxWaker;
@@ -27,7 +27,7 @@ pub struct Dependencies {
     /// The store that records everything.
     pub store: Store,
     /// The tuner and the assessor.
-    pub advice: Advice,
+    pub advisers: Advisers,
     /// The service that runs trials.
     pub service: Arc<dyn TrainingService>,
     /// Records the code with which attempts start. `None`: trials do not run in the code directory itself.

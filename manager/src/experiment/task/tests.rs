@@ -119,11 +119,15 @@ impl Bed {
         let service = Arc::new(service);
         service.delivers_to(&intake);
         let observed = Observed::default();
-        let conductor = Dependencies {
+        let dependencies = Dependencies {
             id,
             spec: config::load(&file).unwrap(),
             store: store.clone(),
-            advice: Advice { tuner: Some(Box::new(observed.clone())), assessor, external: None },
+            advisers: Advisers {
+                tuner: Some(Box::new(observed.clone())),
+                assessor,
+                external: None,
+            },
             service: Arc::<Service>::clone(&service),
             code: None,
             secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
@@ -136,7 +140,7 @@ impl Bed {
             lease: Duration::from_mins(1),
             stays_open: false,
         };
-        let task = tokio::spawn(conduct(conductor));
+        let task = tokio::spawn(run_experiment(dependencies));
         let (stand_still, standing) = std_mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || standing.recv());
         Self {

@@ -44,7 +44,7 @@ use self::recorder::Recorder;
 pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
-use super::advice::Advice;
+use super::advisers::Advisers;
 use super::command::{Command, CommandError};
 use super::notice::Notice;
 use super::state::{self, Effect, ExperimentState, State, UserChange, UserTrial};
@@ -76,7 +76,7 @@ struct ExperimentTask {
     rules: StopRules,
     announcer: Announcer,
     /// The tuner and the assessor.
-    advice: Advice,
+    advisers: Advisers,
     handle: Handle,
     /// News from the training service.
     job_news: mpsc::UnboundedReceiver<JobNews>,
@@ -93,7 +93,7 @@ struct ExperimentTask {
 }
 
 /// Conducts the experiment until it ends, is stopped or is left, and returns its state.
-pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
+pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
     let mut task = prepare::prepare(dependencies).await?;
     task.time.publish(&task.handle);
     task.add_initial().await?;
@@ -131,18 +131,18 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
             1.. = task.job_news.recv_many(&mut news, MAX_BATCH) => {
                 task.handle_job_news(std::mem::take(&mut news)).await?;
             }
-            event = task.advice.next_event() => task.handle_adviser(event).await?,
+            event = task.advisers.next_event() => task.handle_adviser(event).await?,
             // The next manager takes over the trials that continue. The requests to them are recorded.
             () = &mut out_of_reach, if stopping => break,
             () = sleep_until_wake(wake) => task.perform(state::Event::Tick).await?,
             () = sleep_until(check) => {
-                task.rules.renew(&mut task.jobs, &task.advice, &task.state);
+                task.rules.renew(&mut task.jobs, &task.advisers, &task.state);
                 let (jobs, service) = (&task.jobs, task.launcher.service());
                 task.leases.check(jobs, service, &mut task.recorder, &task.announcer).await?;
             }
         }
     }
-    task.advice.close().await;
+    task.advisers.close().await;
     task.launcher.close().await;
     Ok(task.state.state())
 }
@@ -233,7 +233,7 @@ impl ExperimentTask {
             launcher: &mut self.launcher,
             jobs: &mut self.jobs,
             state: &self.state,
-            advice: &mut self.advice,
+            advisers: &mut self.advisers,
             announcer: &self.announcer,
             stays_open: self.stays_open,
         };
@@ -316,7 +316,7 @@ impl ExperimentTask {
         }
         if runs {
             self.leases.begin(trial);
-            self.rules.send(trial, &mut self.jobs, &self.advice, &self.state);
+            self.rules.send(trial, &mut self.jobs, &self.advisers, &self.state);
         }
         Ok(())
     }
@@ -358,7 +358,7 @@ impl ExperimentTask {
 
     /// Presents a trial's next step to the assessor.
     fn assess_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
-        if !self.advice.assesses() {
+        if !self.advisers.assesses() {
             return None;
         }
         let job = self.jobs.add_step(trial, metric)?;
@@ -366,7 +366,7 @@ impl ExperimentTask {
         if metric.sequence == 0 {
             self.rules.mark_stale();
         }
-        match self.advice.step(trial, metric.sequence, &metric.value, &job.steps) {
+        match self.advisers.step(trial, metric.sequence, &metric.value, &job.steps) {
             Assessment::Bad { reason } => self.give_up(trial, &reason),
             Assessment::Good => None,
         }
@@ -378,7 +378,7 @@ impl ExperimentTask {
         let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
         for trial in self.jobs.find(runs) {
             if let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
-                && let Assessment::Bad { reason } = self.advice.assess(&trial, &job.steps)
+                && let Assessment::Bad { reason } = self.advisers.assess(&trial, &job.steps)
                 && let Some(event) = self.give_up(&trial, &reason)
             {
                 self.perform(event).await?;
@@ -406,20 +406,20 @@ impl ExperimentTask {
             AdviserEvent::Ready => Some(state::Event::TunerReady),
             AdviserEvent::Kill { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
-                    format!("stopped early by {}", self.advice.external_assessor_name())
+                    format!("stopped early by {}", self.advisers.external_assessor_name())
                 });
                 self.give_up(&trial, &reason)
             }
             AdviserEvent::Trouble(trouble) => {
                 // A trouble that holds the search stays visible until the search is resumed.
                 if trouble.is_some() || !self.state.is_held() {
-                    let name = self.advice.external_name();
+                    let name = self.advisers.external_name();
                     self.announcer.report_trouble(&mut self.recorder, name, trouble).await?;
                 }
                 None
             }
             AdviserEvent::Lost { message } => {
-                let (name, tunes) = (self.advice.external_name(), self.advice.depends());
+                let (name, tunes) = (self.advisers.external_name(), self.advisers.depends());
                 self.announcer.record_loss(&mut self.recorder, name, &message, tunes).await?;
                 tunes.then_some(state::Event::TunerLost)
             }
@@ -572,7 +572,7 @@ impl ExperimentTask {
             }
             Effect::RecordEnd { trial, end } => return self.record_ends(vec![(trial, end)]).await,
             Effect::Observe { trial, parameter_id, state, outcome } => {
-                self.advice.observe(&trial, parameter_id, state, &outcome);
+                self.advisers.observe(&trial, parameter_id, state, &outcome);
             }
             Effect::Teach { trial, result } => self.teach(&trial, result),
             Effect::RecordState(state) => {
@@ -589,11 +589,11 @@ impl ExperimentTask {
     fn teach(&mut self, trial: &TrialJobId, value: MetricValue) {
         let parameters = self.jobs.parameters(trial);
         let sample = parameters.map(|parameters| Sample { parameters, value });
-        self.advice.import(Vec::from_iter(sample));
+        self.advisers.import(Vec::from_iter(sample));
     }
 
     fn propose(&mut self, parameter_id: u64) -> Option<state::Event> {
-        let proposal = self.advice.propose(parameter_id)?;
+        let proposal = self.advisers.propose(parameter_id)?;
         let trial = self.launcher.new_trial_id();
         Some(state::Event::Proposed { parameter_id, proposal, trial })
     }
@@ -612,7 +612,7 @@ impl ExperimentTask {
             if let Some(job) = self.jobs.get_mut(&trial) {
                 job.running_since = Some(Instant::now());
             }
-            self.rules.send(&trial, &mut self.jobs, &self.advice, &self.state);
+            self.rules.send(&trial, &mut self.jobs, &self.advisers, &self.state);
             self.announcer.notify(Notice::Running { trial });
         }
         Ok(())
@@ -665,7 +665,7 @@ impl ExperimentTask {
         self.recorder.insert_trials(&rows).await?;
         for row in rows {
             if let Value::Object(parameters) = &row.parameters {
-                self.advice.notify_launched(&row.id, row.parameter_id, parameters);
+                self.advisers.notify_launched(&row.id, row.parameter_id, parameters);
             }
             self.jobs.add_new(row);
         }

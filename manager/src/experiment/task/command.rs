@@ -14,7 +14,7 @@ use super::new_trials::complete_point;
 use super::prepare;
 use super::recorder::Recorder;
 use crate::config::{self, ExperimentSpec, MOST_AT_A_TIME, TunerChoice};
-use crate::experiment::advice::Advice;
+use crate::experiment::advisers::Advisers;
 use crate::experiment::command::{Command, CommandError, NewLimits};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::{self, ExperimentState, State, UserChange};
@@ -31,7 +31,7 @@ pub(super) struct CommandHandler<'a> {
     pub(super) launcher: &'a mut JobLauncher,
     pub(super) jobs: &'a mut LiveJobs,
     pub(super) state: &'a State,
-    pub(super) advice: &'a mut Advice,
+    pub(super) advisers: &'a mut Advisers,
     pub(super) announcer: &'a Announcer,
     /// `true` if a search that is done may continue.
     pub(super) stays_open: bool,
@@ -214,7 +214,7 @@ impl CommandHandler<'_> {
         let now = self.recorder.now_ms();
         self.recorder.store().import(fresh.clone(), now).await?;
         let count = fresh.len();
-        self.advice.import(as_samples(fresh));
+        self.advisers.import(as_samples(fresh));
         let plural = if count == 1 { "" } else { "s" };
         let message = format!("the tuner has learned {count} imported result{plural}");
         self.announcer.notify(Notice::Message(message));
@@ -267,7 +267,7 @@ impl CommandHandler<'_> {
         }
         let stored = spec.canonical.clone();
         self.recorder.store().set_canonical(stored).await?;
-        self.advice.space(spec.search_space.as_json(), native);
+        self.advisers.space(spec.search_space.as_json(), native);
         self.spec.search_space = spec.search_space;
         self.spec.canonical = spec.canonical;
         self.announcer.notify(Notice::Message("the search space has changed".to_owned()));

@@ -32,7 +32,7 @@ const MAX_ADDRESSES: usize = 1_024;
 
 /// The memory that all responses share; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Answers {
+pub(super) struct ResponseMemory {
     all: Arc<Semaphore>,
     of: Arc<Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>>,
 }
@@ -56,7 +56,7 @@ impl AsRef<[u8]> for HeldBytes {
     }
 }
 
-impl Answers {
+impl ResponseMemory {
     pub(super) fn new() -> Self {
         Self { all: Arc::new(Semaphore::new(TOTAL_BYTES / PERMIT_BYTES)), of: Arc::default() }
     }
@@ -129,7 +129,7 @@ pub(super) async fn limit_long_lists(request: Request, next: Next) -> Response {
 /// Reserves a share of the memory for each complete response. If too little memory is free, the client gets 503 and
 /// retries.
 pub(super) async fn bound(
-    State(answers): State<Answers>,
+    State(answers): State<ResponseMemory>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -159,7 +159,7 @@ mod tests {
 
     #[tokio::test]
     async fn responses_are_bounded_and_free_their_memory() {
-        let answers = Answers::new();
+        let answers = ResponseMemory::new();
         let one = answers.allowance(peer(1));
         let half = || Bytes::from(vec![b'x'; ADDRESS_BYTES / 2]);
         let mut held = vec![one.try_hold(half()).unwrap(), one.try_hold(half()).unwrap()];
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn addresses_without_a_response_are_removed() {
-        let answers = Answers::new();
+        let answers = ResponseMemory::new();
         for n in 0..10_000_u32 {
             drop(answers.allowance(Some(Peer(IpAddr::V4(n.into())))));
         }

@@ -1,5 +1,5 @@
 //! The advisers of an experiment, behind one interface: its tuner and its assessor, built-in or external. A built-in
-//! adviser answers at once, an external one later through [`Advice::next_event`]. This module makes no decisions
+//! adviser answers at once, an external one later through [`Advisers::next_event`]. This module makes no decisions
 //! itself.
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::search::tuner::{Outcome, Proposal, Tuner};
 
 /// The advisers of one experiment. At least one of `tuner` and `external` makes proposals.
 #[derive(Debug)]
-pub struct Advice {
+pub struct Advisers {
     /// A built-in tuner.
     pub tuner: Option<Box<dyn Tuner>>,
     /// A built-in assessor.
@@ -23,7 +23,7 @@ pub struct Advice {
     pub external: Option<ExternalAdviser>,
 }
 
-impl Advice {
+impl Advisers {
     /// Informs the advisers of a trial that an earlier manager started.
     pub(super) fn adopt(&mut self, trial: &TrialJobId, id: Option<u64>, parameters: &Parameters) {
         if let (Some(tuner), Some(id)) = (&mut self.tuner, id) {

@@ -40,12 +40,12 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let stored = deps.store.experiment().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
     let was_done = stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
-    let has_external = deps.advice.external.is_some();
+    let has_external = deps.advisers.external.is_some();
     let trouble =
         current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
-    deps.advice.import(as_samples(deps.store.imported().await?));
+    deps.advisers.import(as_samples(deps.store.imported().await?));
     let mut loaded = ResumedTrials::new(deps.lease);
     for row in rows {
         loaded.add(&mut deps, row).await?;
@@ -81,7 +81,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         leases,
         announcer,
         jobs: LiveJobs::new(jobs, deps.handle.clone(), deps.spec.objective.clone()),
-        advice: deps.advice,
+        advisers: deps.advisers,
         handle: deps.handle,
         job_news: deps.jobs,
         spec: deps.spec,
@@ -160,7 +160,7 @@ fn policy(spec: &ExperimentSpec) -> Policy {
 /// Repeats the directives and stops that an earlier manager may not have sent before it died.
 async fn repeat_directives(task: &mut ExperimentTask) {
     for trial in task.jobs.find(|job| job.running_since.is_some() && !job.ended) {
-        task.rules.send(&trial, &mut task.jobs, &task.advice, &task.state);
+        task.rules.send(&trial, &mut task.jobs, &task.advisers, &task.state);
     }
     for trial in task.jobs.find(|_| true) {
         if let Some(reason) = task.state.intent(&trial) {
@@ -350,7 +350,7 @@ async fn teach(
 ) -> Result<Option<MetricValue>, store::Error> {
     let none = Parameters::new();
     let parameters = row.parameters.as_object().unwrap_or(&none);
-    deps.advice.adopt(&row.id, row.parameter_id, parameters);
+    deps.advisers.adopt(&row.id, row.parameter_id, parameters);
     if fate == ResumedTrial::Ended {
         let steps = stored_steps(deps, row).await?;
         let outcome = stored_outcome(&deps.store, &deps.spec, row).await?;
@@ -358,12 +358,12 @@ async fn teach(
             Outcome::Result(value) => Some(value.clone()),
             Outcome::Failed => None,
         };
-        deps.advice.observe_for_assessor(&row.id, row.state, &steps);
-        deps.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
+        deps.advisers.observe_for_assessor(&row.id, row.state, &steps);
+        deps.advisers.observe(&row.id, row.parameter_id, row.state, &outcome);
         if let (None, Some(value)) = (row.parameter_id, &outcome_value) {
             // The user chose the parameters.
             let (parameters, value) = (parameters.clone(), value.clone());
-            deps.advice.import(vec![Sample { parameters, value }]);
+            deps.advisers.import(vec![Sample { parameters, value }]);
         }
         return Ok(outcome_value);
     }
@@ -391,13 +391,13 @@ pub(super) async fn stored_outcome(
 /// Returns the intermediate results of a trial's attempt, if they are needed.
 async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, store::Error> {
     let mut steps = Steps::new(deps.spec.objective.as_deref());
-    if deps.advice.assesses() {
+    if deps.advisers.assesses() {
         let rows = deps.store.metrics(&row.id).await?;
         let keeper = ids::of_old_keeper(&row.attempt);
         let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
         for known in rows.iter().filter(|known| own(&known.attempt)) {
             if steps.insert(&known.metric) {
-                deps.advice.pass_step(&row.id, known.metric.sequence, &known.metric.value);
+                deps.advisers.pass_step(&row.id, known.metric.sequence, &known.metric.value);
             }
         }
     }
