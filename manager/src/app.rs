@@ -110,7 +110,7 @@ pub struct FinishedExperiment {
 }
 
 /// A running experiment.
-pub struct Running {
+pub struct RunningManager {
     /// The experiment's id.
     pub id: ExperimentId,
     /// The specification.
@@ -137,7 +137,7 @@ pub struct Running {
 }
 
 /// An experiment that has ended and is still served.
-pub struct Ended {
+pub struct EndedExperiment {
     /// The final state.
     pub state: ExperimentState,
     /// The experiment's store.
@@ -147,7 +147,7 @@ pub struct Ended {
 
 /// Starts a manager for one experiment. If a new experiment cannot start, its folder is removed: the user corrects
 /// the experiment file, and the next experiment has another id.
-pub async fn start(settings: Settings, what: ExperimentStart) -> Result<Running, Error> {
+pub async fn start(settings: Settings, what: ExperimentStart) -> Result<RunningManager, Error> {
     let (id, new, is_ours) = match what {
         ExperimentStart::New(spec) => (ids::experiment(), Some(spec), true),
         ExperimentStart::Named(id, spec) => {
@@ -174,7 +174,7 @@ async fn begin(
     id: ExperimentId,
     dir: ExperimentDir,
     new: Option<Box<ExperimentSpec>>,
-) -> Result<Running, Error> {
+) -> Result<RunningManager, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let opened = OpenedExperiment::open(&settings, &id, &dir, new, clock.as_ref()).await?;
     let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
@@ -214,7 +214,7 @@ async fn begin(
         lease: settings.lease,
         stays_open: settings.stays_open,
     };
-    Ok(Running {
+    Ok(RunningManager {
         id,
         spec,
         dir,
@@ -265,10 +265,10 @@ pub async fn check_advisers(spec: &ExperimentSpec) -> Vec<(String, Result<(), St
     advisers::check(spec).await
 }
 
-impl Running {
+impl RunningManager {
     /// Waits for the experiment's end and ends the watchers of its jobs. Notifications are sent, also after a
     /// failure. The server continues, because an agent may still send its last report.
-    pub async fn end(self) -> Result<Ended, Error> {
+    pub async fn end(self) -> Result<EndedExperiment, Error> {
         let conducted = self.conducted.await;
         if let Some(notifier) = self.notifier {
             notifications::warn_of_rest(notifier.finish().await, &self.id);
@@ -287,11 +287,11 @@ impl Running {
         if !state.is_active() {
             self.service.close().await;
         }
-        Ok(Ended { state, store: self.store, server: self.server })
+        Ok(EndedExperiment { state, store: self.store, server: self.server })
     }
 }
 
-impl Ended {
+impl EndedExperiment {
     /// Stops the servers. Clients that follow a stream of events receive its end, and may send another request for a
     /// moment.
     pub async fn stop_serving(&mut self) {

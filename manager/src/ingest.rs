@@ -23,7 +23,7 @@ use trial_protocol::{
     AttemptId, ExperimentId, Lane, NoCommonVersion, Offer, ReportAck, TrialJobId, capability,
 };
 
-pub use arrival::Unreadable;
+pub use arrival::BatchError;
 pub(crate) use arrival::read;
 pub use legacy_numbering::LegacyNumbering;
 

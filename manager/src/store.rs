@@ -42,7 +42,7 @@ pub use error::{Class, Error};
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow, Outbox};
 pub use query::{
-    AttemptHost, AttemptRow, AttemptStep, Change, LineTime, LogPart, LogQueries, Queries,
+    AttemptHost, AttemptRow, AttemptStep, LineTime, LogPart, LogQueries, Queries, TrialRevision,
     TrialSummaryRow,
 };
 pub use rows::{

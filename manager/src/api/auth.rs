@@ -31,7 +31,7 @@ use super::Error;
 use super::local_user::is_of_own_user;
 use super::log_in::LogIn;
 pub(super) use super::request_origin::{
-    basic, bearer, is_from_portal, names_this_machine, of_a_browser, refuse_browsers,
+    basic, bearer, is_from_browser, is_from_portal, names_this_machine, refuse_browsers,
 };
 use super::session::{LIFETIME, Sessions};
 use crate::token::{Secret, UserToken};
@@ -149,7 +149,7 @@ impl Gate {
             return Err(Error::Forbidden(detail.to_owned()));
         }
         if let Some(password) = basic(headers) {
-            if of_a_browser(headers) {
+            if is_from_browser(headers) {
                 let detail = "the scheme Basic is only for programs; in a browser, log in on the page /login";
                 return Err(Error::Forbidden(detail.to_owned()));
             }

@@ -181,8 +181,8 @@ impl IntoResponse for Error {
     }
 }
 
-impl From<ingest::Unreadable> for Error {
-    fn from(error: ingest::Unreadable) -> Self {
+impl From<ingest::BatchError> for Error {
+    fn from(error: ingest::BatchError) -> Self {
         Self::BadRequest(error.to_string())
     }
 }

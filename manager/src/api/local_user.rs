@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use nix::unistd::geteuid;
 
-use super::request_origin::{names_this_machine, of_a_browser};
+use super::request_origin::{is_from_browser, names_this_machine};
 
 /// The two ends of a TCP connection without encryption, as an extension of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) async fn is_of_own_user(parts: &Parts) -> bool {
     let shows_nothing = !headers.contains_key(header::AUTHORIZATION);
     let is_direct =
         ["forwarded", "x-forwarded-for", "via"].iter().all(|name| !headers.contains_key(*name));
-    if of_a_browser(headers) || !shows_nothing || !is_direct || !names_this_machine(headers) {
+    if is_from_browser(headers) || !shows_nothing || !is_direct || !names_this_machine(headers) {
         return false;
     }
     match parts.extensions.get::<Connection>() {

@@ -156,14 +156,14 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
         {
             return refusal(StatusCode::CONFLICT, "this manager already has an experiment");
         }
-        NodePhase::Running(manager) => return hand_over(manager, request).await,
+        NodePhase::Running(manager) => return forward_to_manager(manager, request).await,
         NodePhase::Stored(_, status) if is_request(Method::GET, "/check-status") => {
             (status, Vec::new())
         }
         NodePhase::Stored(..) if is_request(Method::DELETE, "/experiment") => {
             return node.end(request).await;
         }
-        NodePhase::Stored(manager, _) => return hand_over(manager, request).await,
+        NodePhase::Stored(manager, _) => return forward_to_manager(manager, request).await,
         NodePhase::Initialized if is_request(Method::POST, "/experiment") => {
             return node.submit(request).await;
         }
@@ -183,7 +183,7 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
     refusal(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-async fn hand_over(manager: Router, request: Request) -> Response {
+async fn forward_to_manager(manager: Router, request: Request) -> Response {
     match manager.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

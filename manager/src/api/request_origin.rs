@@ -27,7 +27,7 @@ pub(super) fn basic(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Returns whether a request has a header that browsers send and that no page can remove.
-pub(super) fn of_a_browser(headers: &HeaderMap) -> bool {
+pub(super) fn is_from_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
@@ -36,7 +36,7 @@ pub(super) fn of_a_browser(headers: &HeaderMap) -> bool {
 /// Refuses requests of browsers, on listeners that only serve programs. Any page can make a browser send a simple
 /// request there.
 pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
-    if of_a_browser(request.headers()) {
+    if is_from_browser(request.headers()) {
         let detail = "this port is only for NNI's keeper; requests of browsers are refused";
         return Error::Forbidden(detail.to_owned()).into_response();
     }

@@ -24,7 +24,7 @@ use super::signals::Signals;
 use super::{BAD_INPUT, Common, EXIT_DONE, INTERRUPTED, print_error};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
-use crate::app::{self, ExperimentStart, NniFiles, Running, Settings};
+use crate::app::{self, ExperimentStart, NniFiles, RunningManager, Settings};
 use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
@@ -278,7 +278,12 @@ impl NniSession {
     }
 
     /// Logs the progress of the running experiment and updates NNI's files, until the client ends it.
-    async fn attend(&self, mut running: Running, files: &NniFiles, signals: &mut Signals) -> u8 {
+    async fn attend(
+        &self,
+        mut running: RunningManager,
+        files: &NniFiles,
+        signals: &mut Signals,
+    ) -> u8 {
         running.url = format!("http://localhost:{}", self.arguments.port);
         let (following, store) = (files.clone(), running.store.clone());
         let following = tokio::spawn(async move { following.follow(&store).await });

@@ -14,7 +14,7 @@ use trial_protocol::{ExperimentId, MetricValue};
 use super::out::{stderr_link, stderr_width};
 use super::plain_text::printable;
 use super::table;
-use crate::app::Running;
+use crate::app::RunningManager;
 use crate::config::ExperimentSpec;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
@@ -60,7 +60,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Creates the display, and prints the experiment's address and folder.
-    pub(super) fn new(running: &Running) -> Self {
+    pub(super) fn new(running: &RunningManager) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let target =
             if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -14,7 +14,9 @@ use super::{
     BAD_INPUT, Common, EXIT_DONE, EXIT_MANAGER_FAILED, EXIT_TRIALS_LEFT, INTERRUPTED,
     NOTHING_SUCCEEDED, OnTerm, data_dir, print_error,
 };
-use crate::app::{self, ExperimentStart, FinishedExperiment, OwnCertificate, Running, Settings};
+use crate::app::{
+    self, ExperimentStart, FinishedExperiment, OwnCertificate, RunningManager, Settings,
+};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::util::layout::HomeDir;
@@ -98,7 +100,7 @@ async fn show_finished(finished: FinishedExperiment, output: Format) -> u8 {
 
 /// Shows an experiment until it ends, serves it afterwards if `keep_serving` is set, and returns the exit code.
 pub(super) async fn attend(
-    mut running: Running,
+    mut running: RunningManager,
     signals: &mut Signals,
     output: Format,
     on_term: OnTerm,
@@ -127,7 +129,7 @@ pub(super) async fn attend(
 }
 
 /// Prints the results of a search that is done and may continue, and returns the exit code.
-async fn report_done(running: &Running, progress: &Progress, output: Format) -> u8 {
+async fn report_done(running: &RunningManager, progress: &Progress, output: Format) -> u8 {
     let (id, done) = (running.id.clone(), ExperimentState::Done);
     let summary = Summary::read(&running.store, id, done, &running.spec).await;
     progress.suspend(|| {
@@ -152,7 +154,7 @@ fn report_serving(url: &str) {
 /// Ends an experiment's manager, and returns the exit code. `code_when_done` is the code that belongs to the results
 /// that were printed when the search was done.
 async fn finish(
-    running: Running,
+    running: RunningManager,
     progress: &Progress,
     signals: &mut Signals,
     output: Format,
@@ -222,7 +224,7 @@ enum FollowEnd {
 /// Shows an experiment's notices until the search is done or its task ends. At the second signal, breaks with the exit
 /// code.
 async fn follow(
-    running: &mut Running,
+    running: &mut RunningManager,
     progress: &mut Progress,
     signals: &mut Signals,
     on_term: OnTerm,

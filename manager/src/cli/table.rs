@@ -513,8 +513,8 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
     pairs(own.chain(parameters(one)))
 }
 
-/// Returns the explanation of a trial's state: verdict, evidence and timeline.
-pub(super) fn why(one: &Value, style: TextStyle) -> String {
+/// Returns the why of a trial's state: verdict, evidence and timeline.
+pub(super) fn explanation(one: &Value, style: TextStyle) -> String {
     let mut shown = pairs(
         [("state", state(one, style)), ("why", wrapped(one, "message", style, VERDICT_INDENT))]
             .into_iter()

@@ -29,7 +29,7 @@ mod head;
 mod list;
 mod text;
 
-use controls::{Change, Content, Controls, HELP, KeyEffect, List, Pane};
+use controls::{Content, Controls, HELP, KeyEffect, List, Pane, TrialAction};
 use list::ListedTrial;
 
 /// The time between two updates of the screen.
@@ -154,10 +154,10 @@ impl Message {
 }
 
 /// Requests a change of a trial, and returns its effect in words.
-async fn request(client: &Client, change: Change, trial: &str) -> String {
+async fn request(client: &Client, change: TrialAction, trial: &str) -> String {
     let (verb, effect) = match change {
-        Change::Stop => ("kill", "is being stopped"),
-        Change::Retry => ("retry", "runs again"),
+        TrialAction::Stop => ("kill", "is being stopped"),
+        TrialAction::Retry => ("retry", "runs again"),
     };
     match client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {
         Ok(_) => format!("trial {trial} {effect}"),

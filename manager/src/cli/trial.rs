@@ -175,7 +175,9 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             trials(&options, &query, limit).await
         }
         TrialCommand::Show { trial, options } => show_trial(&options, &trial, table::trial).await,
-        TrialCommand::Why { trial, options } => show_trial(&options, &trial, table::why).await,
+        TrialCommand::Why { trial, options } => {
+            show_trial(&options, &trial, table::explanation).await
+        }
         TrialCommand::Logs { trial, follow, stderr, place } => {
             logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::base::Base;
 use super::direction::{Direction, Statement};
 use super::inherited::Service;
-use super::section::{Problem, Section, Shared, resolve};
+use super::section::{InheritableFields, Problem, Section, resolve};
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
     algorithms, command, document, goals, labels, notifications, service,
@@ -75,7 +75,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     let name = top.string_or_unset("experimentName")?;
     experiment_type(&mut top)?;
     let search_space = search_space(&mut top, base)?;
-    let shared = Shared::take(&mut top, base)?;
+    let shared = InheritableFields::take(&mut top, base)?;
     let code = shared.code.clone().unwrap_or_else(|| resolve(".", base));
     top.record("trialCodeDirectory", code.to_string_lossy());
     let limits = SearchLimits::take(&mut top)?;
@@ -134,7 +134,7 @@ fn experiment_type(top: &mut Section) -> Result<(), Problem> {
 /// Reads `trainingService` and the fields about it, the last of which is `recordPackages`.
 fn service(
     top: &mut Section,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     tuner: &TunerChoice,
     base: Base<'_>,
@@ -328,7 +328,11 @@ fn patience(top: &mut Section) -> Result<Duration, Problem> {
 }
 
 /// Checks and records fields that NNI's manager or dispatcher uses and that have no effect in TrialKeeper.
-fn without_effect(top: &mut Section, base: Base<'_>, shared: &Shared) -> Result<(), Problem> {
+fn without_effect(
+    top: &mut Section,
+    base: Base<'_>,
+    shared: &InheritableFields,
+) -> Result<(), Problem> {
     if top.boolean_or("useAnnotation", false)? {
         let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
         return Err(top.fault("useAnnotation", problem));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::base::Base;
 use super::secret_file::SecretFile;
-use super::section::{Problem, Section, Shared};
+use super::section::{InheritableFields, Problem, Section};
 use super::{HybridPart, TrainingServiceSpec};
 
 /// The common interface of the sections of all services. The defaults are those of a service whose trials run on other
@@ -91,11 +91,11 @@ impl Inherited {
     /// Reads the fields of a platform's section, and records the inherited values.
     pub(super) fn take(
         section: &mut Section,
-        shared: &Shared,
+        shared: &InheritableFields,
         shared_code: &Path,
         base: Base<'_>,
     ) -> Result<Self, Problem> {
-        let own = Shared::take(section, base)?;
+        let own = InheritableFields::take(section, base)?;
         let owner =
             |is_own: bool, name: &str| if is_own { section.at(name) } else { name.to_owned() };
         let command_path = owner(own.command.is_some(), "trialCommand");

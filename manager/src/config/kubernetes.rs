@@ -32,7 +32,7 @@ use super::TrainingServiceSpec;
 use super::base::Base;
 use super::document::kind;
 use super::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
-use super::section::{Problem, Section, Shared};
+use super::section::{InheritableFields, Problem, Section};
 use crate::util::nearest::advice;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.
@@ -187,7 +187,7 @@ pub enum AgentSource {
 /// Reads the section of `platform: kubeflow`.
 pub(super) fn kubeflow(
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {
@@ -214,7 +214,7 @@ pub(super) fn kubeflow(
 pub(super) fn section(
     workload: WorkloadKind,
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{Problem, Section, Shared};
+use super::section::{InheritableFields, Problem, Section};
 use super::{LocalSpec, TrainingServiceSpec};
 
 /// The fields of NNI 3.0's `LocalConfig`, in the order of the canonical form.
@@ -41,7 +41,7 @@ impl ServiceSection for LocalSpec {
 /// Reads the section of `platform: local`.
 pub(super) fn section(
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::base::Base;
 use super::document::kind;
 use super::inherited::{Inherited, Service, no_command};
-use super::section::{Problem, Section, Shared, resolve};
+use super::section::{InheritableFields, Problem, Section, resolve};
 use super::{PluginSpec, TrainingServiceSpec, document};
 
 /// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.
@@ -46,7 +46,7 @@ const MODULE: &str = "trialkeeper.openpai";
 /// Reads the section.
 pub(super) fn section(
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {

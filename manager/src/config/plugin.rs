@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::TrainingServiceSpec;
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{Problem, Section, Shared};
+use super::section::{InheritableFields, Problem, Section};
 
 /// The fields, in the order of the canonical form.
 pub(super) const FIELDS: [&str; 9] = [
@@ -45,7 +45,7 @@ impl ServiceSection for PluginSpec {
 /// Reads the section.
 pub(super) fn section(
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {

@@ -11,7 +11,7 @@ use super::TrainingServiceSpec;
 use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::secret_file::{PrivateText, SecretFile};
-use super::section::{Problem, Section, Shared};
+use super::section::{InheritableFields, Problem, Section};
 
 /// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
 pub(super) const FIELDS: [&str; 9] = [
@@ -172,7 +172,7 @@ impl MachineSpec {
 
 pub(super) fn section(
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {

@@ -403,7 +403,7 @@ impl Section {
 }
 
 /// The fields that may be at the top level or in the training service.
-pub(super) struct Shared {
+pub(super) struct InheritableFields {
     pub(super) command: Option<String>,
     pub(super) code: Option<PathBuf>,
     pub(super) gpus: Option<u32>,
@@ -411,7 +411,7 @@ pub(super) struct Shared {
     pub(super) debug: Option<bool>,
 }
 
-impl Shared {
+impl InheritableFields {
     pub(super) fn take(section: &mut Section, base: Base<'_>) -> Result<Self, Problem> {
         let command = section.string_or_unset("trialCommand")?;
         let code = section.string_or_unset("trialCodeDirectory")?;

@@ -8,7 +8,7 @@ use super::base::Base;
 use super::document::kind;
 use super::inherited::Service;
 use super::kubernetes::WorkloadKind;
-use super::section::{Problem, Section, Shared};
+use super::section::{InheritableFields, Problem, Section};
 use super::{hybrid, kubernetes, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
@@ -20,7 +20,7 @@ pub(super) const HYBRID: &str = "hybrid";
 /// Reads the section `trainingService`.
 pub(super) fn service(
     top: &mut Section,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {
@@ -39,7 +39,7 @@ pub(super) fn service(
 /// Reads one section.
 fn read_one(
     value: Value,
-    shared: &Shared,
+    shared: &InheritableFields,
     shared_code: &Path,
     base: Base<'_>,
 ) -> Result<Service, Problem> {

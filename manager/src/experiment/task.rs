@@ -574,7 +574,7 @@ impl ExperimentTask {
             Effect::Observe { trial, parameter_id, state, outcome } => {
                 self.advisers.observe(&trial, parameter_id, state, &outcome);
             }
-            Effect::Teach { trial, result } => self.teach(&trial, result),
+            Effect::Teach { trial, result } => self.report_to_tuner(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
                 self.time.follow(state, &self.handle);
@@ -586,7 +586,7 @@ impl ExperimentTask {
     }
 
     /// Teaches the tuner the result of a trial of the user.
-    fn teach(&mut self, trial: &TrialJobId, value: MetricValue) {
+    fn report_to_tuner(&mut self, trial: &TrialJobId, value: MetricValue) {
         let parameters = self.jobs.parameters(trial);
         let sample = parameters.map(|parameters| Sample { parameters, value });
         self.advisers.import(Vec::from_iter(sample));

@@ -12,7 +12,7 @@ use crate::store::Arrival;
 /// The error for bytes that are not a batch.
 #[derive(Debug, thiserror::Error)]
 #[error("not a batch of reports: {0}")]
-pub struct Unreadable(#[from] serde_json::Error);
+pub struct BatchError(#[from] serde_json::Error);
 
 /// A [`ReportBatch`] with unparsed bodies.
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ struct WireReport {
 }
 
 /// Parses a batch.
-pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
+pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, BatchError> {
     let wire: WireBatch = serde_json::from_slice(bytes)?;
     let mut bodies = Vec::with_capacity(wire.reports.len());
     let mut reports = Vec::with_capacity(wire.reports.len());

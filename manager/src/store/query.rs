@@ -66,7 +66,7 @@ const PAGE_ROWS: u32 = 10_000;
 
 /// A change of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
+pub struct TrialRevision {
     /// The number of the change. Numbers rise in the order in which the changes were stored, and are never reused.
     pub number: i64,
     /// The trial's key in the store.
@@ -158,12 +158,15 @@ impl Queries {
     }
 
     /// Returns at most `limit` changes of trials after number `after`, oldest first.
-    pub async fn changes(&self, after: i64, limit: u32) -> Result<Vec<Change>, Error> {
+    pub async fn changes(&self, after: i64, limit: u32) -> Result<Vec<TrialRevision>, Error> {
         self.database
             .read(move |c| {
                 let mut statement = c.prepare_cached(CHANGES)?;
                 let rows = statement.query_and_then(params![after, limit], |row| {
-                    Ok::<_, Error>(Change { number: row.get("key")?, trial: row.get("trial")? })
+                    Ok::<_, Error>(TrialRevision {
+                        number: row.get("key")?,
+                        trial: row.get("trial")?,
+                    })
                 })?;
                 rows.collect()
             })

@@ -31,7 +31,7 @@ pub(super) const SELECT_SENDER: &str = "SELECT t.key, a.key, a.facts_through, a.
 
 /// The result of writing a batch.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct StoredBatch {
     /// The highest number up to which the lane is stored.
     pub(super) through: Option<u64>,
     /// A flag for each report of the batch: `true` if the report was new.
@@ -42,13 +42,13 @@ pub(super) struct Written {
 
 /// Stores the reports of the batch that are not stored yet, and the time of the attempt's last report. All checks
 /// precede the first write.
-pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
+pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<StoredBatch, Error> {
     let batch = &arrival.batch;
     check(batch)?;
     let BatchSender { trial, attempt, through, over } = match record_sender(c, arrival, now_ms)? {
         SenderRecord::Recorded(sender) => sender,
         SenderRecord::ReportsMissing(through) => {
-            return Ok(Written { through, fresh: Vec::new(), resend: true });
+            return Ok(StoredBatch { through, fresh: Vec::new(), resend: true });
         }
     };
 
@@ -62,7 +62,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
     if over && batch.lane == Lane::Facts && fresh.contains(&true) {
         append_event(c, trial, now_ms, None)?;
     }
-    Ok(Written { through, fresh, resend: false })
+    Ok(StoredBatch { through, fresh, resend: false })
 }
 
 /// The place of a batch's reports in the store, and the time at which they are stored.

@@ -114,7 +114,7 @@ struct Cursor(PageStart, i64);
 
 /// A name that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
+pub enum QueryError {
     /// A text that is not a cursor of this API.
     #[error("the cursor does not belong to this list")]
     Cursor,
@@ -155,7 +155,7 @@ pub fn page<'a>(
     cursor: Option<&str>,
     limit: usize,
     now_ms: i64,
-) -> Result<Page<'a>, Unknown> {
+) -> Result<Page<'a>, QueryError> {
     check_names(trials, wanted)?;
     let after = cursor.map(read_cursor).transpose()?;
     let (after, now_ms) = after.map_or((None, now_ms), |Cursor(place, at)| (Some(place), at));
@@ -181,7 +181,7 @@ pub fn page<'a>(
 }
 
 /// Checks that the filter and the order use existing columns. Without trials, all names are accepted.
-fn check_names(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
+fn check_names(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), QueryError> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
     check_order(trials, &wanted.by)?;
     if let Some(filter) = wanted.filter.as_ref().filter(|_| !trials.is_empty()) {
@@ -195,11 +195,11 @@ fn check_names(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), 
         return Ok(());
     }
     let all = trials.iter().map(|trial| cause_of(trial).to_owned()).collect();
-    Err(Unknown::Cause(cause.to_owned(), words(all)))
+    Err(QueryError::Cause(cause.to_owned(), words(all)))
 }
 
 /// Checks that a trial has the parameter or the metric of the order.
-fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), Unknown> {
+fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), QueryError> {
     let words = |all: BTreeSet<&str>| Vec::from_iter(all).join(", ");
     let has_parameter = |name: &str| trials.iter().any(|trial| parameter(trial, name).is_some());
     let has_metric = |name: &str| trials.iter().any(|trial| filter::metric(trial, name).is_some());
@@ -209,14 +209,14 @@ fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), Unknown>
             let all: Vec<_> =
                 trials.iter().flat_map(|trial| super::flat(&trial.parameters)).collect();
             let names = all.iter().map(|(name, _)| name.as_str()).collect();
-            Err(Unknown::Parameter(name.clone(), words(names)))
+            Err(QueryError::Parameter(name.clone(), words(names)))
         }
         Column::Metric(name) if !has_metric(name) => {
             let names = trials.iter().flat_map(|trial| trial.metrics.keys());
-            Err(Unknown::Metric(name.clone(), words(names.map(String::as_str).collect())))
+            Err(QueryError::Metric(name.clone(), words(names.map(String::as_str).collect())))
         }
         Column::Named(name) if !has_parameter(name) && !has_metric(name) => {
-            Err(Unknown::Column(name.clone()))
+            Err(QueryError::Column(name.clone()))
         }
         Column::Sequence
         | Column::Id
@@ -233,7 +233,7 @@ fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), Unknown>
 }
 
 /// Checks that each name of an expression is a parameter or a metric of a trial.
-fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unknown> {
+fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), QueryError> {
     let unknown = filter.names();
     if unknown.is_empty() {
         return Ok(());
@@ -253,7 +253,7 @@ fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(
         Some((name, position)) => {
             let names = all.iter().map(String::as_str).chain(FIELDS);
             let problem = format!("no trial has {name:?}; {}", advice(name, names));
-            Err(Unknown::Filter(FilterError { position, problem }))
+            Err(QueryError::Filter(FilterError { position, problem }))
         }
     }
 }
@@ -344,9 +344,9 @@ fn write_cursor(place: &PageStart, now_ms: i64) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&(place, now_ms)).unwrap_or_default())
 }
 
-fn read_cursor(text: &str) -> Result<Cursor, Unknown> {
-    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| Unknown::Cursor)?;
-    serde_json::from_slice(&bytes).map_err(|_| Unknown::Cursor)
+fn read_cursor(text: &str) -> Result<Cursor, QueryError> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| QueryError::Cursor)?;
+    serde_json::from_slice(&bytes).map_err(|_| QueryError::Cursor)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trial_protocol::MetricValue;
 
-use crate::app::{self, ExperimentStart, Running, Settings};
+use crate::app::{self, ExperimentStart, RunningManager, Settings};
 use crate::cli::plain_text::counted;
 use crate::cli::progress::{brief, drawback, tail};
 use crate::cli::signals::Signals;
@@ -65,7 +65,7 @@ pub(super) async fn run(
     if interrupted { Err("it was interrupted".to_owned()) } else { finding }
 }
 
-async fn finish(running: Running) -> Result<(), String> {
+async fn finish(running: RunningManager) -> Result<(), String> {
     let mut ended = running.end().await.map_err(|error| chain(&error))?;
     ended.stop_serving().await;
     ended.store.close().await;

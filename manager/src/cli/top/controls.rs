@@ -83,7 +83,7 @@ pub(super) enum Pane {
 
 /// A change that the user has to confirm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum TrialAction {
     Stop,
     Retry,
 }
@@ -96,7 +96,7 @@ pub(super) enum KeyEffect {
     /// Load the state again, because the key changed the query.
     Reload,
     /// Change the trial with this id.
-    Change(Change, String),
+    Change(TrialAction, String),
     /// Open the page of the trial with this id.
     Open(String),
     /// Quit the program.
@@ -128,7 +128,7 @@ pub(super) struct Controls {
     /// The text while the user types it. `None` if keys are commands.
     typed: Option<(Input, String)>,
     /// The change that the user has to confirm, and the id of its trial.
-    question: Option<(Change, String)>,
+    question: Option<(TrialAction, String)>,
     /// The selected row. `None` if the user has not selected any.
     pub(super) row: Option<usize>,
     /// The id of the selected trial, which stays selected when the list changes.
@@ -185,8 +185,8 @@ impl Controls {
             Key::Char('e') => self.switch_stream(),
             Key::Char('w') => self.show(Content::Why, list),
             Key::Enter | Key::Char('l') => self.toggle_output(list),
-            Key::Char('K') => self.ask(Change::Stop, list),
-            Key::Char('R') => self.ask(Change::Retry, list),
+            Key::Char('K') => self.ask(TrialAction::Stop, list),
+            Key::Char('R') => self.ask(TrialAction::Retry, list),
             Key::Char('o') => self.subject(list).map_or(KeyEffect::Draw, KeyEffect::Open),
             Key::Down | Key::Char('j') => self.select(list, |at| at + 1),
             Key::Up | Key::Char('k') => self.select(list, |at| at.saturating_sub(1)),
@@ -227,10 +227,10 @@ impl Controls {
         match (&self.typed, &self.question) {
             (Some((Input::Filter, typed)), _) => return format!("filter: {typed}▏"),
             (Some((Input::Search, typed)), _) => return format!("search: {typed}▏"),
-            (_, Some((Change::Stop, trial))) => {
+            (_, Some((TrialAction::Stop, trial))) => {
                 return format!("stop trial {trial}? y stops it, any other key does not");
             }
-            (_, Some((Change::Retry, trial))) => {
+            (_, Some((TrialAction::Retry, trial))) => {
                 return format!("rerun trial {trial}? y reruns it, any other key does not");
             }
             (None, None) => {}
@@ -262,7 +262,7 @@ impl Controls {
         }
     }
 
-    fn ask(&mut self, change: Change, list: List<'_>) -> KeyEffect {
+    fn ask(&mut self, change: TrialAction, list: List<'_>) -> KeyEffect {
         self.question = self.subject(list).map(|trial| (change, trial));
         KeyEffect::Draw
     }
@@ -379,12 +379,12 @@ mod tests {
         press(&mut controls, "jjK");
         assert!(controls.hint(80).starts_with("stop trial b?"), "{}", controls.hint(80));
         let change = |change, trial: &str| KeyEffect::Change(change, trial.to_owned());
-        assert_eq!(press(&mut controls, "y"), [change(Change::Stop, "b")]);
+        assert_eq!(press(&mut controls, "y"), [change(TrialAction::Stop, "b")]);
         assert_eq!(press(&mut controls, "o"), [KeyEffect::Open("b".to_owned())]);
         press(&mut controls, "jjjjjjjR");
         assert_eq!(controls.row, Some(2), "no further than the last");
         assert!(controls.hint(80).starts_with("rerun trial c?"), "{}", controls.hint(80));
-        assert_eq!(press(&mut controls, "y"), [change(Change::Retry, "c")]);
+        assert_eq!(press(&mut controls, "y"), [change(TrialAction::Retry, "c")]);
         press(&mut controls, "g");
         assert_eq!(controls.row, Some(0));
         press(&mut controls, "G");

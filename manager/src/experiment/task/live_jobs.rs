@@ -87,8 +87,8 @@ impl LiveJobs {
         self.jobs.insert(trial, job);
     }
 
-    /// Adopts the attempt of the first pod that reports for the submitted attempt. It is recorded when the pod's command
-    /// runs. `intent` is the reason for which the trial must stop.
+    /// Adopts the attempt of the first pod that reports for the submitted attempt. It is recorded when the pod's
+    /// command runs. `intent` is the reason for which the trial must stop.
     pub(super) fn adopt_first_pod(
         &mut self,
         trial: &TrialJobId,

@@ -209,7 +209,7 @@ impl ResumedTrials {
     /// Takes over a trial: determines the trial's fate, and teaches the tuner and the assessor its results.
     async fn add(&mut self, deps: &mut Dependencies, row: TrialRow) -> Result<(), store::Error> {
         let fate = fate(deps, &row, &mut self.gone).await?;
-        let result = teach(deps, &row, fate).await?;
+        let result = replay_result(deps, &row, fate).await?;
         let succeeded = row.state == JobState::Succeeded;
         self.has_reported =
             self.has_reported || succeeded || !deps.store.metrics(&row.id).await?.is_empty();
@@ -343,7 +343,7 @@ async fn recover(
 }
 
 /// Rebuilds the tuner's knowledge, and returns the result of an ended trial.
-async fn teach(
+async fn replay_result(
     deps: &mut Dependencies,
     row: &TrialRow,
     fate: ResumedTrial,
