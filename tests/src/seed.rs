@@ -18,6 +18,9 @@ const APPLICATION_ID: i64 = 0x544b_6462;
 /// The time of the first event, in milliseconds since the Unix epoch.
 const BEGAN_MS: i64 = 1_780_000_000_000;
 
+/// The number of a trial's first report. Agents do not count from 0.
+const FIRST_REPORT: i64 = 3_677_864_190_728_193;
+
 /// The number of samples per trial, one second apart.
 const READINGS: i64 = 8;
 
@@ -174,9 +177,18 @@ fn fill(
             event.execute(params![key, begun, "WAITING", numbered, None::<String>, None::<i64>])?;
             event.execute(params![key, begun, "RUNNING", numbered, None::<String>, None::<i64>])?;
             event.execute(params![key, begun + 8000, state, numbered, message, code])?;
-            attempt.execute(params![key, numbered, begun + 8000, steps + 2, READINGS])?;
+            let last = FIRST_REPORT + steps + 2;
+            attempt.execute(params![key, numbered, begun + 8000, last, READINGS])?;
             let started = json!({"kind": "started", "command": ["sh", "-c", "python3 train.py"], "pid": 2, "host": "node-1", "agent_version": "0.1.0"});
-            report.execute(params![key, 0, 0, begun, "started", started.to_string(), 0])?;
+            report.execute(params![
+                key,
+                0,
+                FIRST_REPORT,
+                begun,
+                "started",
+                started.to_string(),
+                0
+            ])?;
             let top = 0.95 - (lr.log10() + 2.5).powi(2) / 8.0 - momentum * 0.05;
             for step in 0..steps {
                 let grown = 1.0 - (-f64::from(u32::try_from(step).unwrap_or(0)) / 120.0).exp();
@@ -185,7 +197,7 @@ fn fill(
                 report.execute(params![
                     key,
                     0,
-                    step + 1,
+                    FIRST_REPORT + step + 1,
                     begun + step * 8,
                     "metric",
                     body.to_string(),
@@ -197,7 +209,7 @@ fn fill(
                 report.execute(params![
                     key,
                     0,
-                    steps + 1,
+                    FIRST_REPORT + steps + 1,
                     begun + 7900,
                     "metric",
                     body.to_string(),
@@ -207,15 +219,7 @@ fn fill(
             let (cause, class) =
                 if failed { ("exit", "user-error") } else { ("succeeded", "none") };
             let verdict = json!({"kind": "ended", "cause": cause, "class": class, "confidence": "certain", "exit": {"code": code}, "message": format!("it exited with {code}"), "evidence": {}});
-            report.execute(params![
-                key,
-                0,
-                steps + 2,
-                begun + 8000,
-                "ended",
-                verdict.to_string(),
-                1
-            ])?;
+            report.execute(params![key, 0, last, begun + 8000, "ended", verdict.to_string(), 1])?;
             // A generator of its own, so that the samples do not change the other random values.
             let mut readings = Random(seed ^ key.unsigned_abs());
             for reading in 1..=READINGS {

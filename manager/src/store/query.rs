@@ -30,6 +30,8 @@ const OLD_KEEPER_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
      JOIN attempt a ON a.trial = t.key AND a.name = t.attempt || ?2 WHERE t.key = ?1";
 const REPORTED: &str = "SELECT 1 FROM report \
      WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
+const COUNT_FACTS: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM report WHERE attempt = ? AND lane = 0 LIMIT ?)";
 const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
      FROM attempt WHERE trial = ? ORDER BY key";
 // The planner prefers the primary key of a `WITHOUT ROWID` table to any other index. To find the few reports that are
@@ -193,6 +195,31 @@ impl Queries {
         self.database
             .read(move |c| {
                 keys.iter().map(|key| Ok((*key, ReportSources::of(c, *key)?.facts()))).collect()
+            })
+            .await
+    }
+
+    /// Returns the numbers of facts of the current attempts of these trials, in order, as long as they add up to at most
+    /// `most`. The numbers of an attempt's reports do not start at 0, so they are counted.
+    pub async fn report_counts(&self, keys: Vec<i64>, most: u64) -> Result<Vec<u64>, Error> {
+        self.database
+            .read(move |c| {
+                let (mut counts, mut left) = (Vec::new(), most);
+                for key in keys {
+                    let sources = ReportSources::of(c, key)?;
+                    let mut count = 0;
+                    for (attempt, _) in [sources.agent, sources.keeper].into_iter().flatten() {
+                        let mut statement = c.prepare_cached(COUNT_FACTS)?;
+                        let bound = i64::try_from(left.saturating_add(1)).unwrap_or(i64::MAX);
+                        let facts: i64 =
+                            statement.query_row(params![attempt, bound], |r| r.get(0))?;
+                        count += facts.unsigned_abs();
+                    }
+                    let Some(rest) = left.checked_sub(count) else { break };
+                    counts.push(count);
+                    left = rest;
+                }
+                Ok(counts)
             })
             .await
     }

@@ -116,6 +116,11 @@ impl TrialSummary {
         MetricValue::from(self.last.clone()?).number()
     }
 
+    /// Returns the trial's key in the store.
+    pub fn key(&self) -> i64 {
+        self.key
+    }
+
     /// Returns the run time in milliseconds. `None` if the trial has not started.
     pub fn duration_ms(&self, now_ms: i64) -> Option<i64> {
         Some(self.ended_at_ms.unwrap_or(now_ms).saturating_sub(self.started_at_ms?).max(0))

@@ -103,7 +103,8 @@ fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
 async fn curves(shared: &Shared, ranked: &[&TrialSummary]) -> Result<Vec<Curve>, Error> {
     let mut curves = Vec::new();
     for trial in ranked.iter().take(CURVES) {
-        let is_short = trial.facts_through.is_some_and(|reports| reports <= MAX_REPORTS);
+        let queries = shared.state.store.queries();
+        let is_short = !queries.report_counts(vec![trial.key()], MAX_REPORTS).await?.is_empty();
         let Ok(id) = TrialJobId::new(&trial.id) else { continue };
         if !is_short {
             continue;

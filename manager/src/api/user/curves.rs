@@ -96,7 +96,12 @@ pub(super) async fn curves(
     let mode = shown(&shared, &snapshot).await?.optimize_mode;
     let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let chosen = chosen_curves(&snapshot, mode, count, MOST_REPORTS);
+    let mut chosen = chosen_curves(&snapshot, mode, count);
+    let keys = chosen.iter().map(|trial| trial.key()).collect();
+    let counts = shared.state.store.queries().report_counts(keys, MOST_REPORTS).await?;
+    // A single trial is read whatever its length.
+    chosen.truncate(counts.len().max(1));
+    chosen.sort_by_key(|trial| trial.sequence);
     let counting = chosen.iter().find_map(|trial| trial.metric.clone());
     let mut metrics: HashMap<String, Vec<TrialCurve>> = HashMap::new();
     for trial in &chosen {

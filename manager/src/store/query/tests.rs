@@ -181,6 +181,24 @@ async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
 }
 
 #[tokio::test]
+async fn reports_are_counted_up_to_a_limit() {
+    let bed = Bed::new().await;
+    let note = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
+    bed.send_as("a", Lane::Facts, vec![note(), note(), note()]).await;
+    bed.send_as("a", Lane::Bulk, vec![log(0, "x")]).await;
+    let counted = async |keys, most| bed.store.queries().report_counts(keys, most).await.unwrap();
+    let table = [
+        (vec![1], 3, vec![3]),
+        (vec![1], 2, vec![]),
+        (vec![1, 1, 1], 8, vec![3, 3]),
+        (vec![99, 1], 3, vec![0, 3]),
+    ];
+    for (keys, most, expected) in table {
+        assert_eq!(counted(keys.clone(), most).await, expected, "{keys:?}, {most}");
+    }
+}
+
+#[tokio::test]
 async fn output_is_found_by_its_position() {
     let bed = Bed::new().await;
     let bodies = vec![log(0, "0123456789"), ReportBody::Sample(Box::default()), log(10, "abcdef")];
