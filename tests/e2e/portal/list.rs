@@ -1,7 +1,7 @@
 //! The list of trials: its download and its selection.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed, send_request};
+use trialkeeper_tests::{BOUND, Browser, Search, TestBed, get, send_request};
 
 /// Runs a search of three trials to its end. Two trials have x below 0.6. Returns the experiment's id.
 fn searched(bed: &TestBed) -> String {
@@ -31,6 +31,25 @@ fn a_filtered_list_can_be_downloaded() {
     assert!(status == 400 && answer.contains("filter: at character"), "{status} {answer}");
     let (status, answer) = exported("colour=red");
     assert!(status == 400 && answer.contains("colour"), "{status} {answer}");
+}
+
+#[test]
+fn metrics_that_trials_print_are_columns_and_curves() {
+    let bed = TestBed::new();
+    let command = "for step in 1 2; do echo \"score={{x}} epoch=$step\"; done";
+    let done = Search::new(command, 3).with("objective", "score").run(&bed);
+    done.expect_done(3, 0);
+    let (_serving, url) = bed.serve(&done.id);
+    let page = |query: &str| get(&url, &format!("/trials?{query}")).unwrap().1;
+    let plain = page("");
+    assert!(plain.contains("value=\"metrics.epoch\""), "the column is not offered: {plain}");
+    assert!(!plain.contains("data-label=\"epoch\""), "{plain}");
+    let chosen =
+        page("column=metrics.epoch&sort=metrics.epoch&order=desc&filter=epoch%20%3D%3D%202");
+    assert_eq!(chosen.matches("data-label=\"epoch\">2</td>").count(), 3, "{chosen}");
+    let (_, curves) = get(&url, "/api/v1/experiment/curves").unwrap();
+    let curves: serde_json::Value = serde_json::from_str(&curves).unwrap();
+    assert_eq!((&curves["shown"], &curves["of"]), (&json!(3), &json!(3)), "{curves}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 use trial_protocol::OBJECTIVE;
 
+use super::words;
 use crate::search::goals::Goals;
 use crate::view::space::ParameterAxis;
 use crate::view::{self, TrialSummary};
@@ -14,7 +15,7 @@ use crate::view::{self, TrialSummary};
 const USUAL_PARAMETERS: usize = 12;
 /// The maximum number of columns to choose from.
 const MAX_COLUMNS: usize = 200;
-/// The place of the column of means: after the result.
+/// The place of the column of means and of further objectives: after the result.
 const MEAN_PLACE: usize = 3;
 /// The key of the column of machines.
 pub(super) const MACHINE: &str = "machine";
@@ -35,7 +36,7 @@ pub(super) enum ColumnContent {
     Ended,
     Attempt,
     Machine,
-    /// A member of results that are objects.
+    /// Another metric: a member of results that are objects, or one that the trial reports by its name.
     Metric {
         name: String,
         is_objective: bool,
@@ -84,9 +85,10 @@ impl Column {
     }
 }
 
-/// Returns a member of a trial's result, preferably of the final one.
-pub(super) fn member<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
-    results(trial).find_map(|members| members.get(name))
+/// Returns a metric of a trial, preferably of its final result.
+pub(super) fn metric<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
+    let member = results(trial).find_map(|members| members.get(name));
+    member.or_else(|| trial.metrics.get(name))
 }
 
 /// Returns a trial's results that are objects, the final one first.
@@ -96,7 +98,7 @@ fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
 }
 
 /// Returns all columns that the trials can have, in their order: parameters in the order of the search space. Of several
-/// objectives, the first is the result, and each other one has its own column.
+/// objectives, the first is the result, and the others follow it.
 pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goals) -> Vec<Column> {
     let mut columns = vec![
         Column::new("id", "Id", ColumnContent::Id, false),
@@ -110,7 +112,10 @@ pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goal
         Column::new(MACHINE, "Machine", ColumnContent::Machine, false),
         Column::new("attempt", "Attempt", ColumnContent::Attempt, false),
     ];
-    columns.extend(metrics(trials, goals));
+    let (objectives, others): (Vec<_>, Vec<_>) =
+        metrics(trials, goals).into_iter().partition(Column::is_usual);
+    columns.splice(MEAN_PLACE..MEAN_PLACE, objectives);
+    columns.extend(others);
     if trials.iter().any(|trial| trial.estimate.is_some()) {
         columns.insert(MEAN_PLACE, Column::new("mean", "Mean", ColumnContent::Mean, true));
     }
@@ -120,8 +125,12 @@ pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goal
     columns
 }
 
-/// Returns the columns in the request, or the default ones.
-pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
+/// Returns the columns in the request, or the default ones for these trials.
+pub(super) fn shown(
+    all: &[Column],
+    asked: Option<&[String]>,
+    trials: &[&TrialSummary],
+) -> Vec<Column> {
     if let Some(asked) = asked {
         return all.iter().filter(|column| asked.contains(&column.key)).cloned().collect();
     }
@@ -132,7 +141,45 @@ pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
             && (parameters <= USUAL_PARAMETERS
                 || !matches!(column.kind, ColumnContent::Parameter(_)))
     });
-    usual.cloned().collect()
+    let mut usual = usual.cloned().collect();
+    remove_redundant(&mut usual, trials);
+    usual
+}
+
+/// Returns whether the latest result of a trial is its final one, or missing. If a trial violates a constraint, the
+/// objective's own value is final.
+pub(super) fn is_latest_final(trial: &TrialSummary) -> bool {
+    let named = |last: &Value| last.get(trial.metric.as_deref()?).cloned();
+    let last = trial.last.as_ref().map(|last| words::result(&named(last).unwrap_or(last.clone())));
+    trial.latest.is_none() || trial.latest.as_ref().map(words::result) == last
+}
+
+/// Removes default columns that tell nothing about trials that have all ended: the latest results if each equals the
+/// final one, and the reasons if there are none. While trials run, all columns stay: a new one would change each row.
+fn remove_redundant(columns: &mut Vec<Column>, trials: &[&TrialSummary]) {
+    let has_reason = |trial: &&TrialSummary| trial.message.is_some() || trial.stopping.is_some();
+    if !trials.iter().all(|trial| trial.state.is_final()) {
+        return;
+    }
+    let (repeated, reasons) =
+        (trials.iter().all(|trial| is_latest_final(trial)), trials.iter().any(has_reason));
+    columns.retain(|column| match column.kind {
+        ColumnContent::Latest => !repeated,
+        ColumnContent::Why => reasons,
+        ColumnContent::Sequence
+        | ColumnContent::Id
+        | ColumnContent::State
+        | ColumnContent::Final
+        | ColumnContent::Mean
+        | ColumnContent::Duration
+        | ColumnContent::Created
+        | ColumnContent::Started
+        | ColumnContent::Ended
+        | ColumnContent::Attempt
+        | ColumnContent::Machine
+        | ColumnContent::Metric { .. }
+        | ColumnContent::Parameter(_) => true,
+    });
 }
 
 /// Returns the number of parameters without a column among the default ones.
@@ -148,16 +195,19 @@ fn result_name(trials: &[&TrialSummary]) -> String {
 }
 
 fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
-    let mut names: Vec<&str> = Vec::new();
-    let first = goals.objectives.first().map(|first| first.metric.as_str());
-    for name in trials.iter().flat_map(|trial| results(trial)).flat_map(Map::keys) {
-        if names.len() < MAX_COLUMNS
-            && name != OBJECTIVE
-            && first != Some(name)
-            && !names.contains(&name.as_str())
-        {
-            names.push(name);
+    let mut names: Vec<&str> = goals.objectives.iter().map(|one| one.metric.as_str()).collect();
+    for trial in trials {
+        let members = results(trial).flat_map(Map::keys);
+        for name in members.chain(trial.metrics.keys()) {
+            // The metric that counts is the result.
+            let counts = name == OBJECTIVE || trial.metric.as_ref() == Some(name);
+            if names.len() < MAX_COLUMNS && !counts && !names.contains(&name.as_str()) {
+                names.push(name);
+            }
         }
+    }
+    if !goals.objectives.is_empty() {
+        names.remove(0);
     }
     let column = |name: &str| {
         let is_objective = goals.objectives.iter().any(|objective| objective.metric == name);
@@ -213,9 +263,14 @@ impl Parameters {
 mod tests {
     use serde_json::json;
 
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::job_state::JobState;
+    use crate::search::goals::Objective;
     use crate::search::repeats::Estimate;
     use crate::search::search_space::SearchSpace;
+    use crate::search::tuner::OptimizeMode;
     use crate::view::space;
     use crate::view::summary;
 
@@ -258,5 +313,53 @@ mod tests {
         assert_eq!(of(&[&one, &two], &axes), expected(&["final#"], &with_own));
         let bare = ["parameters.lr#", "parameters.own.x"];
         assert_eq!(of(&[&repeated], &[]), expected(&["final#", "mean#"], &bare));
+    }
+
+    #[test]
+    fn metrics_reported_by_name_have_columns() {
+        let goal =
+            |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
+        let two = Goals { objectives: vec![goal("loss"), goal("size")], ..Goals::default() };
+        let mut trial = summary(0, 0);
+        trial.metric = Some("loss".to_owned());
+        trial.metrics =
+            BTreeMap::from(["epoch", "loss", "size"].map(|name| (name.to_owned(), json!(1))));
+        let keys = |goals: &Goals| -> Vec<(String, bool)> {
+            let all = of(&[&trial], &[], goals);
+            let metrics = all.iter().filter(|column| column.key.starts_with("metrics."));
+            metrics.map(|column| (column.key.clone(), column.is_usual())).collect()
+        };
+        let named = |keys: &[(&str, bool)]| -> Vec<(String, bool)> {
+            keys.iter().map(|(key, usual)| ((*key).to_owned(), *usual)).collect()
+        };
+        let plain = named(&[("metrics.epoch", false), ("metrics.size", false)]);
+        assert_eq!(keys(&Goals::default()), plain);
+        assert_eq!(keys(&two), named(&[("metrics.size", true), ("metrics.epoch", false)]));
+        assert_eq!(metric(&trial, "epoch"), Some(&json!(1)));
+        assert_eq!(of(&[&trial], &[], &two)[3].key, "metrics.size", "objectives stand together");
+    }
+
+    #[test]
+    fn columns_that_tell_nothing_are_left_out() {
+        let trial = |last: Value, latest: Value, message: Option<&str>| {
+            let mut trial = summary(0, 0);
+            (trial.last, trial.latest) = (Some(last), Some(latest));
+            trial.message = message.map(str::to_owned);
+            trial.state = JobState::Succeeded;
+            trial
+        };
+        let mut running = trial(json!(1), json!(1), None);
+        running.state = JobState::Running;
+        let (same, other) = (trial(json!(1), json!(1), None), trial(json!(1), json!(2), Some("x")));
+        for (trials, expected) in [
+            (vec![&same], [false, false]),
+            (vec![&same, &other], [true, true]),
+            (vec![&same, &running], [true, true]),
+            (vec![], [false, false]),
+        ] {
+            let columns = shown(&of(&trials, &[], &Goals::default()), None, &trials);
+            let has = |key| columns.iter().any(|column: &Column| column.key == key);
+            assert_eq!([has("latest"), has("why")], expected);
+        }
     }
 }

@@ -68,8 +68,9 @@ impl TableRequest {
 /// A list that can be sorted and selected from. The heading of a column links to the same list in another order.
 pub(super) struct Sorting<'a> {
     request: &'a TableRequest,
-    /// The columns of all trials of the experiment.
+    /// The columns of all trials of the experiment, and the shown ones.
     columns: Vec<Column>,
+    shown: Vec<Column>,
     /// The machines of the trials, by the trial's position, if they are shown.
     hosts: HashMap<u64, String>,
 }
@@ -147,15 +148,15 @@ pub(super) fn table(
     if trials.is_empty() {
         return html! { p.hint { "No trials match." } };
     }
-    let own;
-    let all = if let Some(sorting) = sorting {
-        &sorting.columns
+    let (own, own_shown);
+    let (all, shown) = if let Some(sorting) = sorting {
+        (&sorting.columns, &sorting.shown)
     } else {
         own = columns::of(trials, &[], goals);
-        &own
+        own_shown = columns::shown(&own, None, trials);
+        (&own, &own_shown)
     };
     let chosen = sorting.and_then(|sorting| sorting.request.columns.as_deref());
-    let shown = columns::shown(all, chosen);
     let more = if chosen.is_none() { columns::beyond(all) } else { 0 };
     let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
         Some(sorting) => sorting.heading(&column.key, &column.name, number(column.numeric)),
@@ -171,13 +172,13 @@ pub(super) fn table(
                     tr {
                         @if sorting.is_some() { th scope="col" { span.hidden { "Selected" } input type="checkbox" data-all="trial" aria-label="select all trials on this page" hidden; } }
                         (heading(&sequence))
-                        @for column in &shown { (heading(column)) }
+                        @for column in shown { (heading(column)) }
                     }
                 }
                 tbody {
                     @for trial in trials {
                         @let host = sorting.and_then(|sorting| sorting.hosts.get(&trial.sequence));
-                        @let row = has.part(row(trial, host.map(String::as_str), &shown, now_ms, sorting.is_some()));
+                        @let row = has.part(row(trial, host.map(String::as_str), shown, now_ms, sorting.is_some()));
                         tr data-part=(row.mark) { (row.content) }
                     }
                 }
@@ -252,7 +253,7 @@ fn cell(
             html! { td data-label=(label) { (words::sanitize(host.unwrap_or_default())) } }
         }
         ColumnContent::Metric { name, .. } => {
-            let value = columns::member(trial, name);
+            let value = columns::metric(trial, name);
             html! { td.number data-label=(label) { (value.map(words::brief).unwrap_or_default()) } }
         }
         ColumnContent::Parameter(name) => {
@@ -309,14 +310,15 @@ pub(super) async fn list(
     let hosts = if has_machines { machines(&shared).await? } else { HashMap::new() };
     let all: Vec<_> = snapshot.trials.iter().map(AsRef::as_ref).collect();
     let columns = columns::of(&all, &axes(&shared).await?, shared.state.board.goals());
-    let sorting = Sorting { request: &request, columns, hosts };
+    let shown = columns::shown(&columns, request.columns.as_deref(), &all);
+    let sorting = Sorting { request: &request, columns, shown, hosts };
     let content = html! {
         h1 { "Trials" }
         div.bar {
             (filters(&request))
             (chosen_actions(&viewer, &link(&request, &[])))
         }
-        (chooser(&request, &sorting.columns))
+        (chooser(&sorting))
         @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::sanitize(fault))) } }
         div #list data-live data-change=(snapshot.through) {
             p.hint {
@@ -342,15 +344,15 @@ pub(super) async fn list(
 }
 
 /// Renders the form that selects the columns of the table.
-fn chooser(request: &TableRequest, all: &[Column]) -> Markup {
-    let shown = columns::shown(all, request.columns.as_deref());
+fn chooser(sorting: &Sorting<'_>) -> Markup {
+    let Sorting { request, columns, shown, .. } = sorting;
     let is_shown = |column: &Column| shown.iter().any(|one| one.key == column.key);
     html! {
         details.columns {
             summary { "Columns" }
             form.inline method="get" action=(url("/trials")) {
                 (kept(request, &["state", "q", "filter", "cause", "sort", "order"]))
-                @for column in all {
+                @for column in columns {
                     label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::sanitize(&column.name)) }
                 }
                 button.second { "Apply" }
