@@ -32,14 +32,19 @@ const axis = (name, column, scale) => {
   return { name, column, where, value, at: written, step, ticks, log: scale.log, options: scale.options };
 };
 
-// Creates the axes of the visible trials.
-const axesOf = (points, values, rows, title) => {
+// Creates the axes of the visible trials: the parameters, the objectives that are not selected, and the result.
+const axesOf = (points, values, rows, title, others) => {
   const names = parameterNames(points).filter((name) => rows.some((at) => points.parameters[name][at] !== null));
   const shown = names.slice(0, AXES);
   const axes = shown.map((name) => axis(name, points.parameters[name], parameter(rows.map((at) => points.parameters[name][at]), axisOf(points, name))));
-  const [low, high] = spread(rows.map((at) => values[at]));
-  axes.push(axis(names.includes(title) ? `${title} (result)` : title, values, numbers(low, high)));
-  axes.at(-1).isResult = true;
+  const measured = (metric, column) => {
+    const [low, high] = spread(rows.map((at) => column[at]).filter((value) => value !== null)) ?? [0, 1];
+    axes.push({ ...axis(names.includes(metric) ? `${metric} (result)` : metric, column, numbers(low, high)), metric });
+    return [low, high];
+  };
+  for (const other of others) measured(other.name, other.values);
+  const [low, high] = measured(title, values);
+  axes.at(-1).isResult = others.length === 0;
   // If all results are equal, the scale has values above and below that no trial has. The only result is in the middle.
   if (low === high) Object.assign(axes.at(-1), { where: (value) => value === null ? null : 0.5 });
   return { axes, left: names.length - shown.length };
@@ -49,15 +54,17 @@ const axesOf = (points, values, rows, title) => {
 const precise = (value) => Number(value.toPrecision(6));
 // The reserved words of the filter.
 const TAKEN = /^(number|id|state|cause|duration|final|latest|step|and|or|not|true|false|null)$/i;
-const quoted = (name) => /^[A-Za-z_][\w.]*$/.test(name) && !TAKEN.test(name) ? name : `\`parameters.${name.replace(/[\\`]/g, "\\$&")}\``;
-const identifier = (axis) => axis.isResult ? "final" : quoted(axis.name);
+const isPlain = (name) => /^[A-Za-z_][\w.]*$/.test(name);
+const escaped = (name) => `\`${name.replace(/[\\`]/g, "\\$&")}\``;
+const quoted = (name) => isPlain(name) && !TAKEN.test(name) ? name : escaped(`parameters.${name}`);
+const quotedMetric = (name) => isPlain(name) ? `metrics.${name}` : escaped(`metrics.${name}`);
+const identifier = (axis) => axis.isResult ? "final" : axis.metric !== undefined ? quotedMetric(axis.metric) : quoted(axis.name);
 const literal = (option) => JSON.stringify(Array.isArray(option) ? JSON.stringify(option) : option);
-// The filter supports only the first of several objectives. Ranges of the others are in the address alone.
-const inAddress = (axes, ranges, isFirst) => {
+const inAddress = (axes, ranges) => {
   const chosen = axes.filter(({ name }) => ranges.has(name));
   const ends = (axis) => ranges.get(axis.name).map((part) => axis.options ? axis.at(part) : precise(axis.value(part)));
   const words = new URLSearchParams(chosen.map((axis) => [axis.name, ends(axis).join("..")])).toString();
-  const conditions = chosen.filter((axis) => isFirst || !axis.isResult).flatMap((axis) => {
+  const conditions = chosen.flatMap((axis) => {
     const [low, high] = ranges.get(axis.name), name = identifier(axis);
     if (axis.options) {
       const within = axis.options.filter((option) => { const at = axis.where(option); return at >= low - 1e-6 && at <= high + 1e-6; });
@@ -83,14 +90,14 @@ const fromAddress = (axes, ranges, words) => {
 const marks = new WeakMap();
 
 // Draws the figure. `points` are the trials in columns, and `ranges` the selected range of each axis. `better` is the direction of the
-// objective, `title` its name, and `values` are the results. `pending` are ranges from an address. `again` redraws the figure after a
+// objective, `title` its name, and `values` are the results. `others` are the other objectives. `pending` are ranges from an address. `again` redraws the figure after a
 // change of `ranges`. Returns the selection, for an address and for the table.
-const parallel = (figure, points, ranges, { better, title, values = points.final, pending = {}, heading = "Parameters and results" }, again) => {
+const parallel = (figure, points, ranges, { better, title, values = points.final, others = [], pending = {}, heading = "Parameters and results" }, again) => {
   if (!figure) return null;
   const rows = points.id.map((_, at) => at).filter((at) => values[at] !== null);
   if (rows.length === 0) { figure.replaceChildren(note("Nothing to show yet: no trial has succeeded with a numeric result.")); figure.dataset.drawn = 0; return null; }
   const began = performance.now();
-  const { axes, left } = axesOf(points, values, rows, title);
+  const { axes, left } = axesOf(points, values, rows, title, others);
   fromAddress(axes, ranges, pending);
   const result = axes.at(-1);
   const good = (at) => { const part = result.where(values[at]); return better === "minimize" ? 1 - part : part; };
@@ -131,7 +138,7 @@ const parallel = (figure, points, ranges, { better, title, values = points.final
   });
   figure.dataset.drawn = rows.length;
   performance.measure("plot parallel", { start: began });
-  return inAddress(axes, ranges, values === points.final || values === points.objectives?.[0].values);
+  return inAddress(axes, ranges);
 };
 
 // Splits a long name into two lines.

@@ -7,6 +7,13 @@ import { parallel } from "./parallel.js";
 import { objectives, ready } from "./points.js";
 import { history } from "./plots-kinds.js";
 
+// Shows only the tables of one objective. A rule also applies to tables that arrive later. CSS alone cannot compare two attributes.
+const rules = new CSSStyleSheet();
+const showTablesOf = (objective) => {
+  document.adoptedStyleSheets = [rules];
+  rules.replaceSync(`[data-objective]:not([data-objective="${objective}"]) { display: none; }`);
+};
+
 // Fetches the trials and draws both plots. Returns the trials, the objectives, the selected objective, a function that adds a plot to the
 // page, and a function that updates all plots.
 const search = async (json) => {
@@ -16,8 +23,8 @@ const search = async (json) => {
   const all = () => objectives(points, summary.dataset.mode, summary.dataset.name);
   const plots = [];
   const update = () => { for (const one of plots) one(); };
-  const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { document.body.dataset.objective = whichChoice.value; past.plot.zoomed.clear(); update(); });
-  document.body.dataset.objective = "0";
+  const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { showTablesOf(whichChoice.value); past.plot.zoomed.clear(); update(); });
+  showTablesOf("0");
   const objective = () => ({ ...all()[Number(whichChoice.value)], at: Number(whichChoice.value) });
   const add = (id, controls, model, settings = {}) => {
     const plot = new Plot(figureOf(id), { name: id, title: titleOf(id), controls, ...settings });
@@ -34,17 +41,18 @@ const search = async (json) => {
   const controls = [...all().length > 1 ? [which] : [], ...points.ended ? [by] : [], log];
   const past = add("history", controls, () => history(points, objective(), { by: byChoice.value, log: logBox.checked }));
   await painted();
-  brushes(points, objective, plots);
+  brushes(points, all, objective, plots);
   return { points, all, objective, add, plots, update };
 };
 
 // The parallel coordinates. The address holds the ranges, and a link leads to the table of the trials within them.
-const brushes = (points, objective, plots) => {
+const brushes = (points, all, objective, plots) => {
   const place = figureOf("parallel"), ranges = new Map();
   let pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const lines = () => {
-    const { mode, name, values } = objective();
-    const chosen = parallel(place, points, ranges, { better: mode, title: name, values, heading: titleOf("parallel"), pending }, again);
+    const { mode, name, values, at } = objective();
+    const others = all().filter((_, other) => other !== at);
+    const chosen = parallel(place, points, ranges, { better: mode, title: name, values, others, heading: titleOf("parallel"), pending }, again);
     pending = {};
     return chosen;
   };

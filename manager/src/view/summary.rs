@@ -42,6 +42,9 @@ pub struct ExperimentSummary {
     pub metric: Option<String>,
     /// The best trial. Absence means that none has succeeded with a numeric result.
     pub best: Option<BestTrial>,
+    /// The number of trials on the Pareto front. Absence means that the experiment has one objective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub front: Option<usize>,
     /// The number of trials so far.
     pub trials: usize,
     /// The number of trials that have ended.
@@ -84,6 +87,7 @@ impl ExperimentSummary {
             optimize_mode: view.optimize_mode.to_owned(),
             metric,
             best,
+            front: (!view.objectives.is_empty()).then_some(view.pareto.len()),
             trials: view.trials,
             ended: view.trials.saturating_sub(OPEN.into_iter().map(count).sum()),
             failed: count("FAILED"),
@@ -107,6 +111,7 @@ impl ExperimentSummary {
             optimize_mode: String::new(),
             metric: None,
             best: None,
+            front: None,
             trials: 0,
             ended: 0,
             failed: 0,

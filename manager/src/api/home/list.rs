@@ -498,6 +498,8 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
             @if let Some(best) = &summary.best {
                 a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (words::number(best.value)) }
                 @if let Some(metric) = &summary.metric { " " small { (words::sanitize(metric)) } }
+            } @else if let Some(front) = summary.front {
+                a href=(url(&format!("/e/{id}/"))) { (front) } " " small { "on the front" }
             }
         }
         td.progress data-label="Trials" {

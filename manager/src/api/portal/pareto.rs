@@ -22,7 +22,7 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                         ". No other trial dominates " @if shown.pareto.len() == 1 { "it." } @else { "them. None of them is better than another in every objective." }
                 }
                 div.scroll tabindex="0" role="region" aria-label="Best trials" {
-                    table {
+                    table.cards {
                         thead {
                             tr {
                                 th.number scope="col" { "Trial" }
@@ -38,9 +38,9 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                         tbody {
                             @for trial in shown.pareto.iter().take(SHOWN) {
                                 tr {
-                                    td.number { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
+                                    td.number.first data-label="Trial" { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
                                     @for objective in &shown.objectives {
-                                        td.number {
+                                        td.number data-label=(words::sanitize(&objective.metric)) {
                                             (value_of(trial.last.as_ref(), &objective.metric)
                                                 .as_ref().map(words::value).unwrap_or_default())
                                         }
