@@ -142,6 +142,7 @@ pub(super) fn routes() -> OpenApiRouter<Home> {
     OpenApiRouter::new()
         .routes(routes!(list::experiments))
         .routes(routes!(list::export))
+        .routes(routes!(compare::export))
         .routes(routes!(auth::begin_session, auth::end_session))
         .routes(routes!(document::json))
 }

@@ -70,9 +70,15 @@ pub fn lines<const N: usize>(
     header: &[&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> String {
-    let line = |row: [String; N]| row.map(|text| field(&inert(text))).join(",") + "\r\n";
-    let header = header.join(",") + "\r\n";
-    std::iter::once(header).chain(rows.map(line)).collect()
+    let header = header.map(str::to_owned);
+    table(std::iter::once(header).chain(rows))
+}
+
+/// Returns a line for each row (RFC 4180), harmless for spreadsheets.
+pub fn table(rows: impl Iterator<Item = impl IntoIterator<Item = String>>) -> String {
+    let line = |row: Vec<String>| row.join(",") + "\r\n";
+    let fields = |text: String| field(&inert(text));
+    rows.map(|row| line(row.into_iter().map(fields).collect())).collect()
 }
 
 /// Returns the field of a rare column.

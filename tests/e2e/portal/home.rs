@@ -92,6 +92,20 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     assert!(page.contains("/api/v1/experiments/export?q=first&amp;format=csv"), "{page}");
 
     let both = format!("/compare?experiment={}&experiment={id}", ended.id);
+    let comparison = |format: &str| {
+        let path =
+            both.replace("/compare?", &format!("/api/v1/experiments/comparison?format={format}&"));
+        get(&url, &path).unwrap()
+    };
+    let (status, csv) = comparison("csv");
+    let has = |part: &str| csv.contains(part);
+    assert!(status == 200 && has("part,name,first try,") && has("\r\nresult,state,done,"), "{csv}");
+    assert!(has("\r\nparameter,x,0.") && has("\r\nsetting,maxTrialNumber,2,1\r\n"), "{csv}");
+    let (status, answer) = comparison("json");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((status, &answer[0]["name"]), (200, &json!("first try")), "{answer}");
+    assert_eq!(answer[0]["settings"]["maxTrialNumber"], "2", "{answer}");
+    assert_eq!(comparison("xml").0, 400);
     for path in ["/", &both, &format!("/about/{id}"), "/login", "/api"] {
         let (_, page) = get(&url, path).unwrap();
         for elsewhere in ["http://", "https://", "src=\"//", " style=", "onclick", "<script>"] {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::super::Error;
+use super::super::auth::User;
 use super::super::portal::base::url;
 use super::super::portal::plot::{Steps, plot};
 use super::super::portal::{self, PageRefusal, Viewer, page as dressed, words};
@@ -17,6 +18,7 @@ use super::catalog::Entry;
 use super::{Home, list};
 use crate::search::tuner::OptimizeMode;
 use crate::view::curve::improvements;
+use crate::view::export::{self, plain};
 use crate::view::{self, Snapshot};
 
 /// The scripts that the page needs, which browsers load in advance.
@@ -45,8 +47,10 @@ struct ComparedExperiment {
     /// The best result over the milliseconds since the start.
     over_time: Steps,
     settings: BTreeMap<String, String>,
-    /// The parameters of the best trial.
+    /// The parameters of the best trial, shortened.
     parameters: BTreeMap<String, String>,
+    /// The same parameters in full.
+    exact_parameters: BTreeMap<String, String>,
 }
 
 /// `GET /compare?experiment=a&experiment=b`: shows the comparison of experiments.
@@ -56,19 +60,8 @@ pub(super) async fn page(
     RawQuery(query): RawQuery,
 ) -> Result<Response, PageRefusal> {
     let query = query.unwrap_or_default();
-    let ids: Vec<_> =
-        query.split('&').filter_map(|pair| pair.strip_prefix("experiment=")).collect();
-    let entries = home.0.catalog.refresh(&home).await;
-    let (mut columns, mut unreadable) = (Vec::new(), Vec::new());
-    for id in ids.iter().take(COMPARED) {
-        let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
-        match column(&home, &entries, &id).await {
-            Ok(column) => columns.push(column),
-            // The experiment may have been removed since its selection.
-            Err(error) => unreadable.push(format!("{id}: {}", error.parts().2)),
-        }
-    }
-    distinguish_names(&mut columns);
+    let ids = selected(&query);
+    let (columns, unreadable) = columns(&home, &ids).await?;
     let content = html! {
         h1 { "Compare experiments" }
         @for problem in &unreadable { p.trouble { (words::sanitize(problem)) } }
@@ -77,10 +70,133 @@ pub(super) async fn page(
         } @else {
             @if ids.len() > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (ids.len()) " selected experiments." } }
             (warning(&columns))
+            p.hint { "Download: " a href=(file_link(&columns, "csv")) download { "CSV" } ", " a href=(file_link(&columns, "json")) download { "JSON" } }
             (comparison(&columns))
         }
     };
     Ok(dressed(&viewer, "Compare", Some("comparison"), &content))
+}
+
+/// Returns the ids of the selected experiments.
+fn selected(query: &str) -> Vec<&str> {
+    query.split('&').filter_map(|pair| pair.strip_prefix("experiment=")).collect()
+}
+
+/// Returns the address of a file with the comparison.
+fn file_link(columns: &[ComparedExperiment], format: &str) -> String {
+    let ids = columns.iter().map(|column| format!("&experiment={}", column.entry.summary.id));
+    let ids: String = ids.collect();
+    url(&format!("/api/v1/experiments/comparison?format={format}{ids}"))
+}
+
+/// Reads the experiments. Also returns the problems of those that cannot be read.
+async fn columns(
+    home: &Home,
+    ids: &[&str],
+) -> Result<(Vec<ComparedExperiment>, Vec<String>), Error> {
+    let entries = home.0.catalog.refresh(home).await;
+    let (mut columns, mut unreadable) = (Vec::new(), Vec::new());
+    for id in ids.iter().take(COMPARED) {
+        let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
+        match column(home, &entries, &id).await {
+            Ok(column) => columns.push(column),
+            // The experiment may have been removed since its selection.
+            Err(error) => unreadable.push(format!("{id}: {}", error.parts().2)),
+        }
+    }
+    distinguish_names(&mut columns);
+    Ok((columns, unreadable))
+}
+
+/// Returns a comparison of experiments as a file: their results, the parameters of their best trials, and their settings
+///
+/// Only a home has this route. Compares up to eight experiments. A CSV file has a column for each of them.
+#[utoipa::path(
+    get, path = "/api/v1/experiments/comparison", tag = "home",
+    params(
+        ("experiment" = Vec<String>, Query, description = "the id of an experiment; once for each"),
+        ("format" = Option<String>, Query, description = "`csv` (default) or `json`"),
+    ),
+    responses((status = 200, body = String, content_type = "text/csv"), (status = 400, description = "unknown format")),
+)]
+pub(in crate::api) async fn export(
+    _: User,
+    State(home): State<Home>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Error> {
+    let query = query.unwrap_or_default();
+    let ids = selected(&query);
+    let mut others = query.split('&').filter(|pair| !pair.starts_with("experiment="));
+    let format = others.find_map(|pair| pair.strip_prefix("format=")).unwrap_or("csv");
+    let (columns, unreadable) = columns(&home, &ids).await?;
+    if let Some(problem) = unreadable.first() {
+        return Err(Error::BadRequest(problem.clone()));
+    }
+    let text = match format {
+        "csv" => table_of(&columns),
+        "json" => serde_json::to_string_pretty(&json_of(&columns)).unwrap_or_default(),
+        other => {
+            return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
+        }
+    };
+    Ok(list::attachment("comparison", format, text))
+}
+
+/// The facts of the table of results, with their names.
+fn facts(column: &ComparedExperiment) -> [(&'static str, Value); 8] {
+    let summary = &column.entry.summary;
+    let best = summary.best.as_ref();
+    [
+        ("state", json!(list::standing(&column.entry))),
+        ("metric", json!(summary.metric)),
+        ("optimize_mode", json!(summary.optimize_mode)),
+        ("best", json!(best.map(|best| best.value))),
+        ("best_trial", json!(best.map(|best| &best.id))),
+        ("ended", json!(summary.ended)),
+        ("failed", json!(summary.failed)),
+        ("elapsed_ms", json!(summary.elapsed_ms)),
+    ]
+}
+
+fn json_of(columns: &[ComparedExperiment]) -> Value {
+    let member = |column: &ComparedExperiment| {
+        let mut member = json!({
+            "id": column.entry.summary.id, "name": column.name,
+            "parameters": column.exact_parameters, "settings": column.settings,
+        });
+        if let Some(members) = member.as_object_mut() {
+            members.extend(facts(column).map(|(name, value)| (name.to_owned(), value)));
+        }
+        member
+    };
+    columns.iter().map(member).collect()
+}
+
+/// Returns the comparison as a table with a column for each experiment.
+fn table_of(columns: &[ComparedExperiment]) -> String {
+    let row = |part: &str, name: &str, values: Vec<String>| -> Vec<String> {
+        [part.to_owned(), name.to_owned()].into_iter().chain(values).collect()
+    };
+    let of = |value: &dyn Fn(&ComparedExperiment) -> String| columns.iter().map(value).collect();
+    let mut rows = vec![
+        row("part", "name", of(&|column| column.name.clone())),
+        row("result", "id", of(&|column| column.entry.summary.id.clone())),
+    ];
+    let names = columns.first().map(facts).into_iter().flatten().map(|(name, _)| name);
+    rows.extend(
+        names
+            .enumerate()
+            .map(|(at, name)| row("result", name, of(&|column| plain(&facts(column)[at].1)))),
+    );
+    let parts: [(&str, Members); 2] =
+        [("parameter", |column| &column.exact_parameters), ("setting", |column| &column.settings)];
+    for (part, members) in parts {
+        let (different, same) = partitioned(columns, members);
+        rows.extend(different.into_iter().chain(same).map(|name| {
+            row(part, name, of(&|column| members(column).get(name).cloned().unwrap_or_default()))
+        }));
+    }
+    export::table(rows.into_iter())
 }
 
 async fn column(
@@ -103,10 +219,13 @@ async fn column(
     flatten("", &view::without_secrets(&row.canonical), &mut settings);
     let best = entry.summary.best.as_ref();
     let best = best.and_then(|best| snapshot.trials.iter().find(|trial| trial.id == best.id));
-    let parameters = best.map(|best| view::flat(&best.parameters)).unwrap_or_default().into_iter();
-    let parameters = parameters.map(|(name, value)| (name, words::brief(value))).collect();
+    let parameters = best.map(|best| view::flat(&best.parameters)).unwrap_or_default();
+    let of = |written: fn(&Value) -> String| -> BTreeMap<String, String> {
+        parameters.iter().map(|(name, value)| (name.clone(), written(value))).collect()
+    };
+    let (parameters, exact_parameters) = (of(words::brief), of(plain));
     #[rustfmt::skip]
-    let column = ComparedExperiment { entry, name, begun_ms, until_ms, over_trials, over_time, settings, parameters };
+    let column = ComparedExperiment { entry, name, begun_ms, until_ms, over_trials, over_time, settings, parameters, exact_parameters };
     Ok(column)
 }
 
@@ -247,11 +366,11 @@ fn time_unit(times: impl Iterator<Item = f64>) -> (f64, &'static str) {
     UNITS.into_iter().find(|(unit, _)| longest >= 2.0 * unit).unwrap_or(UNITS[3])
 }
 
+/// A function that returns a group of an experiment's members.
+type Members = fn(&ComparedExperiment) -> &BTreeMap<String, String>;
+
 /// Returns the names of all members, those with different values first.
-fn partitioned(
-    columns: &[ComparedExperiment],
-    of: fn(&ComparedExperiment) -> &BTreeMap<String, String>,
-) -> (Vec<&String>, Vec<&String>) {
+fn partitioned(columns: &[ComparedExperiment], of: Members) -> (Vec<&String>, Vec<&String>) {
     let mut names: Vec<&String> = columns.iter().flat_map(|column| of(column).keys()).collect();
     names.sort();
     names.dedup();
@@ -311,7 +430,7 @@ fn members(
     columns: &[ComparedExperiment],
     names: &[&String],
     are_different: bool,
-    of: fn(&ComparedExperiment) -> &BTreeMap<String, String>,
+    of: Members,
 ) -> Markup {
     html! {
         @for name in names {

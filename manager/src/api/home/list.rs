@@ -285,17 +285,23 @@ pub(in crate::api) async fn export(
     let CheckedQuery(query) = CheckedQuery::<ExperimentQuery>::of_text(&rest.join("&"))?;
     let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
     let listed: Vec<_> = chosen.into_iter().map(listed).collect();
-    let (kind, text) = match format {
-        "csv" => ("text/csv; charset=utf-8", lines(&CSV_COLUMNS, listed.iter().map(csv_fields))),
-        "json" => ("application/json", serde_json::to_string_pretty(&listed).unwrap_or_default()),
+    let text = match format {
+        "csv" => lines(&CSV_COLUMNS, listed.iter().map(csv_fields)),
+        "json" => serde_json::to_string_pretty(&listed).unwrap_or_default(),
         other => {
             return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
         }
     };
-    let disposition = format!("attachment; filename=\"experiments.{format}\"");
+    Ok(attachment("experiments", format, text))
+}
+
+/// Returns a file in the format `csv` or `json` for downloading.
+pub(super) fn attachment(name: &str, format: &str, text: String) -> Response {
+    let kind = if format == "csv" { "text/csv; charset=utf-8" } else { "application/json" };
+    let disposition = format!("attachment; filename=\"{name}.{format}\"");
     let headers =
         [(header::CONTENT_TYPE, kind), (header::CONTENT_DISPOSITION, disposition.as_str())];
-    Ok((headers, text).into_response())
+    (headers, text).into_response()
 }
 
 /// Returns the fields of an experiment, in the order of [`CSV_COLUMNS`].
