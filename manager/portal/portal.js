@@ -461,12 +461,13 @@ addEventListener("pageshow", choosing);
 choosing();
 
 // Shows times in the browser's time zone: in the tooltip of "5 min ago", and wherever the page shows a time to the second.
+const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const local = () => {
   for (const one of document.querySelectorAll("time[datetime]:not([data-local])")) {
     const at = new Date(one.dateTime);
     if (Number.isNaN(at.getTime())) continue;
     one.dataset.local = "";
-    one.title = `${at.toLocaleString()} (${one.dateTime.replace("T", " ").replace("Z", " UTC")})`;
+    one.title = `${whole.format(at)} (${one.dateTime.replace("T", " ").replace("Z", " UTC")})`;
     const own = moment(at.getTime() / 1000);
     if (one.classList.contains("exact")) one.textContent = own;
     if (one.dataset.at !== undefined) one.dataset.at = own.slice(11);

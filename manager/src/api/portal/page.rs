@@ -21,6 +21,10 @@ const LONGEST_WAY_BACK: usize = 2000;
 
 /// The script's name of the page whose charts uPlot draws.
 const WITH_CURVES: &str = "trial";
+/// The page with a long table.
+const WITH_LIST: &str = "list";
+/// The id of the element after that table.
+const LIST_END: &str = "list-end";
 
 /// The paths and names of an experiment's pages.
 const EXPERIMENT_PAGES: &[(&str, &str)] = &[
@@ -118,6 +122,8 @@ pub(in crate::api) fn page(
                 link rel="icon" href=(url("/assets/icon.svg"));
                 @if script == Some(WITH_CURVES) { link rel="stylesheet" href=(url("/assets/uplot.css")); }
                 link rel="stylesheet" href=(url("/assets/portal.css"));
+                // Without it, a browser lays out a long table several times while it reads it.
+                @if script == Some(WITH_LIST) { link rel="expect" href={ "#" (LIST_END) } blocking="render"; }
                 @if script.is_some() {
                     link rel="modulepreload" href=(url("/assets/charts.js"));
                     @if script == Some(WITH_CURVES) { script src=(url("/assets/uplot.js")) defer {} }
@@ -132,6 +138,11 @@ pub(in crate::api) fn page(
         }
     };
     with_headers(StatusCode::OK, page)
+}
+
+/// Renders the end of a list, for which the browser waits before it draws the page.
+pub(super) fn list_end() -> Markup {
+    html! { span id=(LIST_END) {} }
 }
 
 /// Renders the header of every page: its links, the choice of a theme, and the link to log in or out.

@@ -12,7 +12,7 @@ use super::super::user::{CheckedQuery, ListQuery, TrialPage, axes, machines, sho
 use super::super::{Error, Shared, percent};
 use super::base::url;
 use super::columns::{self, Column, ColumnContent};
-use super::page::{PageRefusal, Viewer, page, time};
+use super::page::{PageRefusal, Viewer, list_end, page, time};
 use super::parts::Has;
 use super::plot_place::{plot_keys, plot_place};
 use super::words;
@@ -339,6 +339,7 @@ pub(super) async fn list(
                 }
             }
         }
+        (list_end())
     };
     Ok(page(&viewer, "Trials", Some("list"), &content))
 }
