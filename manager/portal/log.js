@@ -50,7 +50,7 @@ const controls = (stream) => {
   };
   const wrap = element("input", { type: "checkbox" });
   const bar = element("div", { class: "log-bar" }, field, step("↑", "Previous match", -1), step("↓", "Next match", 1), count, element("label", {}, wrap, " wrap lines"));
-  log.before(bar);
+  log.previousElementSibling.append(bar);
   let ranges = [], now = -1;
   const show = () => {
     highlight(`found-${stream}`, ranges);

@@ -136,8 +136,7 @@ class Plot {
     figure.replaceChildren(this.bar, chooser, element("div", { class: "plot-body" }, this.host, this.tip), this.message, this.table.details);
     this.listen();
     nearing(figure, (visible) => { this.visible = visible; if (visible && this.stale) this.draw(); });
-    let width = figure.clientWidth;
-    new ResizeObserver(() => { if (figure.clientWidth !== width) { width = figure.clientWidth; this.late(); } }).observe(figure);
+    new ResizeObserver(() => { if (this.roomOf() !== this.width) this.late(); }).observe(this.host);
     const again = () => this.late();
     addEventListener("theme", again);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
@@ -160,6 +159,9 @@ class Plot {
     return this.model;
   }
 
+  // Returns the width of the picture on the page.
+  roomOf() { return Math.max(260, this.host.clientWidth); }
+
   draw() {
     const began = performance.now(), model = this.made();
     if (!model) return;
@@ -172,7 +174,7 @@ class Plot {
     this.message.hidden = !this.message.textContent;
     // A plot that loads keeps its room, so that the page does not move.
     if (empty) { if (!model.loading) this.figure.dataset.drawn = 0; return; }
-    const width = Math.max(260, this.host.clientWidth);
+    const width = this.width = this.roomOf();
     this.lay(width, 0);
     for (const canvas of [this.canvas, this.over]) { canvas.style.width = `${width}px`; canvas.style.height = `${this.height}px`; }
     this.paint(new CanvasSurface(this.canvas, width, this.height, devicePixelRatio || 1));

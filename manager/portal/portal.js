@@ -211,6 +211,7 @@ const trial = async () => {
       row.cells[1].className = row.cells[2].className = "number";
     }
     while (rows.rows.length > ROWS) rows.deleteRow(0);
+    byId("results").hidden = rows.rows.length === 0;
   };
   const takeSamples = (more) => {
     for (const one of more) if (one.seq > sampled) { sampled = one.seq; samples.push(one); }
@@ -222,19 +223,25 @@ const trial = async () => {
     const counts = byId("summary").dataset.metric;
     // With several objectives, each has its own chart, because metrics such as loss and latency cannot share an axis.
     const counted = goals.map((name, at) => at === 0 && !curves.has(name) ? counts : name);
+    // A single value is no curve. The table contains it.
+    const isDrawn = (name) => curves.has(name) && (curves.get(name).length > 1 || !over());
     counted.forEach((name, at) => {
       const figure = chart(`goal-${at}`), curve = curves.get(name);
-      figure.hidden = !curve;
-      if (curve) draw(figure, [{ label: metricNamed(goals[at]), stroke: stroke(at), width: 2, spanGaps: true }], join([curve]), { x: "step", y: metricNamed(goals[at]) });
+      figure.hidden = !isDrawn(name);
+      if (!figure.hidden) draw(figure, [{ label: metricNamed(goals[at]), stroke: stroke(at), width: 2, spanGaps: true }], join([curve]), { x: "step", y: metricNamed(goals[at]) });
     });
-    const others = [...curves.keys()].filter((name) => !counted.includes(name));
-    chart("metrics").hidden = curves.size > others.length && others.length === 0;
+    const others = [...curves.keys()].filter((name) => !counted.includes(name) && isDrawn(name));
+    chart("metrics").hidden = counted.some(isDrawn) && others.length === 0;
     const all = !others.includes(counts);
     const names = others.sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
+    byId("curves-hint").hidden = curves.size === 0;
+    byId("curves-click").hidden = others.length < 2;
     const left = others.length - names.length;
     byId("curves-left").textContent = left ? `${left} more metrics are in the table and in the API.` : "";
     const series = names.map((name, at) => ({ label: metricNamed(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
-    draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: over() ? "This trial reported no intermediate results." : "No intermediate results yet." });
+    draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: curves.size ? "Each metric has a single value, which is in the table." : over() ? "This trial reported no intermediate results." : "No intermediate results yet." });
+    // A trial of less than a second has no samples.
+    chart("memory").closest("section").hidden = over() && samples.length === 0;
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
     const plot = (name, kind, y, columns) => {

@@ -12,7 +12,7 @@ fn search() -> Search {
         {"loss": 0, "latency": 0, "memory": 40}
     ]);
     let command =
-        "echo latency={{latency}}; echo memory={{memory}}; echo loss=7; echo loss={{loss}}";
+        "for loss in 7 {{loss}}; do echo latency={{latency}} memory={{memory}} loss=$loss; done";
     Search::new(command, 4)
         .with("searchSpace", json!({"sets": {"_type": "choice", "_value": sets}}))
         .with("tuner", json!({"name": "Batch"}))

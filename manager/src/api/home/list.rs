@@ -517,7 +517,7 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
                 progress value=(summary.ended) max=(most) aria-label={ "trials of " (id) " that have ended" } {}
             }
         }
-        td data-label="Owner" { (summary.owner.as_deref().map(words::sanitize).unwrap_or_default()) }
+        td.owner data-label="Owner" { (summary.owner.as_deref().map(words::sanitize).unwrap_or_default()) }
         td data-label="Platform" { (summary.platform) }
         td data-label="Started" { @if summary.created_at_ms > 0 { (time(summary.created_at_ms, now_ms)) } }
         td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (words::sanitize(&first)) } } }

@@ -59,7 +59,7 @@ pub(super) async fn overview(
                 details #improvements data-live data-part=(steps.mark) hidden[has_no_improvement(&tables)] { (steps.content) }
                 (plot_keys())
             }))
-            (parallel_place())
+            (parallel_place("broad"))
             section {
                 h2 { "Parameter importance" }
                 div #importance data-live data-part=(importance.mark) { (importance.content) }
@@ -118,7 +118,10 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                 dd {
                     (shown.trials)
                     @if let Some(most) = shown.max_trial_number {
-                        " " small { "of " (most) }
+                        " " small {
+                            "of " (most)
+                            @if let Some(left_ms) = left_ms(shown, ended) { ", about " (words::span(left_ms)) " left" }
+                        }
                         progress value=(ended) max=(most) aria-label="ended trials" {}
                     }
                 }
@@ -144,6 +147,16 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             }
         }
     }
+}
+
+/// Returns the time until all trials have ended at the present rate. `None` if the experiment has ended or has no rate.
+fn left_ms(shown: &ExperimentView, ended: usize) -> Option<u64> {
+    let rate = shown.ended_per_hour.filter(|rate| *rate > 0.0 && shown.ended_at_ms.is_none())?;
+    let left = shown.max_trial_number?.checked_sub(u64::try_from(ended).ok()?)?;
+    let left: f64 = left.to_string().parse().ok()?;
+    // Whole seconds: an estimate is not more precise.
+    let seconds = format!("{:.0}", 3600.0 * left / rate).parse::<u64>().ok()?;
+    seconds.checked_mul(1000).filter(|ms| *ms > 0)
 }
 
 /// Renders the best trial or, before one has succeeded, the current leader.
@@ -288,34 +301,45 @@ pub(super) async fn configuration(
     let row = shared.state.store.experiment().await?;
     let row = row.ok_or(super::super::Error::NotFound)?;
     let safe = view::without_secrets(&row.canonical);
-    let text = serde_json::to_string_pretty(&safe).unwrap_or_default();
+    let text = words::outline(&safe);
     let space = safe.get("searchSpace").and_then(|space| space.as_object());
     let space = space.filter(|space| !space.is_empty());
     // The search space of a user's own tuner may have any form.
     let values = |entry: &Value| {
-        words::value(if entry.get("_type").is_some() { &entry["_value"] } else { entry })
+        let values = if entry.get("_type").is_some() { &entry["_value"] } else { entry };
+        if values.is_string() {
+            words::value(values)
+        } else {
+            words::sanitize(&words::in_one_line(values))
+        }
     };
     let content = html! {
         h1 { "Configuration" }
-        @if let Some(space) = space {
-            h2 { "Search space" }
-            div.scroll tabindex="0" role="region" aria-label="Search space" {
-                table.cards {
-                    thead { tr { th scope="col" { "Parameter" } th scope="col" { "Type" } th scope="col" { "Values" } } }
-                    tbody {
-                        @for (name, range) in space {
-                            tr {
-                                th scope="row" { (words::sanitize(name)) }
-                                td { (range.get("_type").map(words::value).unwrap_or_default()) }
-                                td.wrap { code { (values(range)) } }
+        div.parts {
+            @if let Some(space) = space {
+                section {
+                    h2 { "Search space" }
+                    div.scroll tabindex="0" role="region" aria-label="Search space" {
+                        table.cards {
+                            thead { tr { th scope="col" { "Parameter" } th scope="col" { "Type" } th scope="col" { "Values" } } }
+                            tbody {
+                                @for (name, range) in space {
+                                    tr {
+                                        th scope="row" { (words::sanitize(name)) }
+                                        td { (range.get("_type").map(words::value).unwrap_or_default()) }
+                                        td.wrap { code { (values(range)) } }
+                                    }
+                                }
                             }
                         }
                     }
                 }
             }
+            section {
+                h2 { "Checked configuration" }
+                pre.file tabindex="0" { (words::sanitize(&text)) }
+            }
         }
-        h2 { "Checked configuration" }
-        pre.file tabindex="0" { (words::sanitize(&text)) }
     };
     Ok(page(&viewer, "Configuration", None, &content))
 }

@@ -159,9 +159,9 @@ fn page_header(viewer: &Viewer) -> Markup {
     html! {
         header {
             nav aria-label="Pages" {
-                @if let Site::Within(home) = &site { a href=(home) { "Experiments" } }
+                @if let Site::Within(home) = &site { a.up href=(home) { "Experiments" } }
                 strong {
-                    "TrialKeeper"
+                    span { "TrialKeeper" }
                     @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
                 }
                 @for (path, name) in pages { (place(path, name)) }
@@ -174,10 +174,10 @@ fn page_header(viewer: &Viewer) -> Markup {
                     }
                 }
                 @if viewer.may_change {
-                    form method="post" action=(url("/logout")) { button.plain { "Log out" } }
+                    form.session method="post" action=(url("/logout")) { button.plain { "Log out" } }
                 } @else {
                     @let here = (viewer.path == "/login").then_some("page");
-                    a href=(login_path(viewer.way_back.as_deref())) aria-current=[here] { "Log in" }
+                    a.session href=(login_path(viewer.way_back.as_deref())) aria-current=[here] { "Log in" }
                 }
             }
             p #connection role="status" {}

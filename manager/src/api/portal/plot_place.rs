@@ -37,9 +37,9 @@ const PARALLEL_KEYS: &str = "Each line is a trial. Point at a line to see the tr
     arrow keys move an end, Page Up and Page Down move it further, Home and End all the way. Escape clears the range.";
 
 /// Renders the place of the parallel coordinates, with the instructions.
-pub(super) fn parallel_place() -> Markup {
+pub(super) fn parallel_place(width: &str) -> Markup {
     let keys = help("parallel-keys", PARALLEL_KEYS);
-    plot_place("parallel", "Parameters and results", "broad", &keys)
+    plot_place("parallel", "Parameters and results", width, &keys)
 }
 
 /// Renders instructions, which plots name as their description. They are closed, because they fill half of a phone's

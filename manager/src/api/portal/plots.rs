@@ -69,7 +69,7 @@ pub(super) async fn plots(
                     details #front-table data-live data-part=(best.mark) { (best.content) }
                 }))
             }
-            (parallel_place())
+            (parallel_place(if shown.objectives.is_empty() { "broad" } else { "wide" }))
             (plot_place("importance-bars", "Parameter importance", "half", &html! {
                 details #importance data-live data-part=(importance.mark) { (importance.content) }
             }))

@@ -14,12 +14,13 @@ use super::super::user::{
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
+use super::columns;
 use super::page::{PageRefusal, Viewer, exact_time, page, zone};
 use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::search::own_point;
-use crate::view::{self, TrialDetail};
+use crate::view::{self, TrialDetail, TrialSummary};
 
 /// The number of bytes of each stream that the page shows at first.
 const TAIL: u32 = 64 << 10;
@@ -59,8 +60,8 @@ pub(super) async fn trial(
         div #summary data-live data-part=(top.mark) data-trial=(summary.id) data-metric=[summary.metric.as_deref()]
             data-goals=[goals_word(state.board.goals())]
             data-after=[rest.after] data-ended[summary.state.is_final()] { (top.content) }
-        (rest.content)
-        div #story data-live {
+        div.parts { (rest.content) }
+        div.parts #story data-live {
             @for part in story.into_iter().filter(|part| !part.0.is_empty()) {
                 @let part = viewer.has.part(part);
                 section data-part=(part.mark) { (part.content) }
@@ -97,12 +98,12 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
             h2 #curves-title { "Results" }
             (goal_charts(shared.state.board.goals()))
             figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
-            p.hint {
-                "Click a name below the chart to show or hide its curve. " span #curves-left {} " Download: "
+            p.hint #curves-hint {
+                span #curves-click { "Click a name below the chart to show or hide its curve. " } span #curves-left {} " Download: "
                 a href={ (url("/api/v1/experiment/export?format=csv&trial=")) (summary.id) } download { "CSV" } ", "
                 a href={ (url("/api/v1/experiment/export?format=json&trial=")) (summary.id) } download { "JSON" }
             }
-            details #results {
+            details #results hidden[metrics.metrics.is_empty()] {
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
                     table {
@@ -127,7 +128,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
             (output(&summary.id, "stderr", "Standard error", &stderr))
         }
         @if let Some(changes) = &changes { (code(&summary.id, detail, changes)) }
-        section {
+        section.wide {
             h2 { "Machine" }
             div.machine {
                 @for (name, title) in MACHINE {
@@ -198,26 +199,41 @@ fn head(
             @if let Some(estimate) = &trial.estimate {
                 div { dt { "With these parameters" } dd { (words::estimate(estimate)) } }
             }
-            (results(trial.last.as_ref(), (trial.metric.as_deref(), trial.latest.as_ref(), trial.latest_step), goals))
+            (results(trial.last.as_ref(), trial.metric.as_deref(), goals))
+            @if !is_repeated(trial) { (latest(trial, goals)) }
             @if !shows_duration { div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } } }
             @if let Some(code) = trial.exit_code.filter(|_| !shows_exit) { div { dt { "Exit code" } dd { (code) } } }
         }
         @if let Some(message) = message { p class=(kind) { (words::sanitize(message)) } }
         @if let Some(lost) = &trial.lost { p.trouble { (words::sanitize(lost)) } }
         @if let Some(reason) = &trial.stopping { p.best { "Being stopped: " (reason) } }
-        @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
-        h2 { "Parameters" }
-        (parameters(&trial.parameters))
+        div.facts {
+            @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
+            section { h2 { "Parameters" } (parameters(&trial.parameters)) }
+        }
+    }
+}
+
+/// Returns whether the latest result of a trial is its final result.
+fn is_repeated(trial: &TrialSummary) -> bool {
+    trial.state.is_final() && columns::is_latest_final(trial)
+}
+
+/// Renders the tile of the latest result.
+fn latest(trial: &TrialSummary, goals: &Goals) -> Markup {
+    let metric = trial.metric.as_ref().filter(|_| !goals.is_plain());
+    let value = trial.latest.as_ref().map_or_else(|| "–".to_owned(), words::result);
+    html! {
+        div {
+            dt { "Latest " @if let Some(metric) = metric { (words::sanitize(metric)) } @else { "step" } }
+            dd { (value) @if let Some(step) = trial.latest_step { " " small { "@" (step) } } }
+        }
     }
 }
 
 /// Renders the tiles of a trial's results. With several counting metrics, each has a tile with the limit that it
 /// breaks. Otherwise the tiles are the result and the other numbers of the same report.
-fn results(
-    last: Option<&Value>,
-    (metric, latest, step): (Option<&str>, Option<&Value>, Option<u64>),
-    goals: &Goals,
-) -> Markup {
+fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup {
     let none = || "none".to_owned();
     let members = last.and_then(Value::as_object);
     let counted = members.filter(|members| goals.is_plain() && members.contains_key(OBJECTIVE));
@@ -237,10 +253,6 @@ fn results(
             @for (name, value) in beside.take(MEMBERS) {
                 div { dt { "Final " (words::sanitize(name)) } dd { (words::brief(value)) } }
             }
-        }
-        div {
-            dt { "Latest " @if let (false, Some(metric)) = (goals.is_plain(), metric) { (words::sanitize(metric)) } @else { "step" } }
-            dd { (latest.map_or_else(|| "–".to_owned(), words::result)) @if let Some(step) = step { " " small { "@" (step) } } }
         }
     }
 }
@@ -298,12 +310,14 @@ fn output(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
     html! {
         details open {
             summary { (name) }
-            p.hint {
-                @if part.from > 0 { "The first " (part.from) " bytes are not shown. " }
-                a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
-                ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
-                label.times { input type="checkbox" data-times=(stream); " times (" (zone()) ")" }
-                label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
+            div.log-head {
+                p.hint {
+                    @if part.from > 0 { "The first " (part.from) " bytes are not shown. " }
+                    a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
+                    ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
+                    label.times { input type="checkbox" data-times=(stream); " times (" (zone()) ")" }
+                    label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
+                }
             }
             pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (timed(part)) }
         }
@@ -427,7 +441,11 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
     }
 }
 
+/// Renders the attempts, if there are several: the rest of the page describes a single one.
 fn attempts(detail: &TrialDetail) -> Markup {
+    if detail.attempts.len() < 2 {
+        return Markup::default();
+    }
     html! {
         h2 { "Attempts" }
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
@@ -578,17 +596,42 @@ mod tests {
             (&two, Some(broken), &["<div data-kind=\"bad\"><dt>Final memory</dt><dd>40 <small>above 16</small></dd>"]),
             (&two, None, &["<dt>Final memory</dt><dd>none</dd>"]),
             (&Goals::default(), Some(bare), &["<dt>Final result</dt><dd>0.5</dd>", "<dt>Final f1</dt><dd>0.25</dd>"]),
-            (&Goals::default(), Some(json!(0.5)), &["<dt>Final result</dt><dd>0.5</dd>", "<dt>Latest step</dt>"]),
+            (&Goals::default(), Some(json!(0.5)), &["<dt>Final result</dt><dd>0.5</dd>"]),
         ];
         for (goals, last, parts) in table {
-            let page = results(last.as_ref(), (None, None, None), goals).into_string();
+            let page = results(last.as_ref(), None, goals).into_string();
             for part in parts {
                 assert!(page.contains(part), "{part} in {page}");
             }
             assert!(!page.contains('{'), "{page}");
         }
-        let named = results(Some(&json!(0.5)), (Some("acc"), None, None), &Goals::default());
+        let named = results(Some(&json!(0.5)), Some("acc"), &Goals::default());
         assert!(named.into_string().contains("<dt>Final acc</dt><dd>0.5</dd>"));
+    }
+
+    #[test]
+    fn the_latest_result_is_shown_unless_it_is_the_final_one() {
+        let trial = |state, last: Option<f64>, latest: Option<f64>| {
+            let mut trial = view::summary(0, 0);
+            (trial.state, trial.last) = (state, last.map(Value::from));
+            trial.latest = latest.map(Value::from);
+            trial
+        };
+        let (running, done) = (JobState::Running, JobState::Succeeded);
+        for (trial, expected) in [
+            (trial(running, None, None), false),
+            (trial(running, None, Some(0.5)), false),
+            (trial(done, Some(0.5), Some(0.5)), true),
+            (trial(done, Some(0.5), None), true),
+            (trial(done, Some(0.5), Some(0.4)), false),
+            (trial(JobState::Failed, None, Some(0.4)), false),
+        ] {
+            assert_eq!(is_repeated(&trial), expected, "{trial:?}");
+        }
+        let mut running = trial(running, None, Some(0.5));
+        (running.metric, running.latest_step) = (Some("acc".to_owned()), Some(3));
+        let tile = latest(&running, &Goals::default()).into_string();
+        assert_eq!(tile, "<div><dt>Latest step</dt><dd>0.5 <small>@3</small></dd></div>");
     }
 
     #[test]

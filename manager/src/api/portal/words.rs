@@ -10,6 +10,8 @@ use crate::view::{TrialSummary, turns_writing};
 
 /// The maximum length of a value in a table, in characters.
 const BRIEF: usize = 40;
+/// The maximum length of a line with several members in an outline, in characters.
+const OUTLINE_WIDTH: usize = 80;
 
 /// Makes foreign text harmless to display. Escape sequences of terminals are removed. Control characters and marks
 /// that change the direction of writing are replaced by symbols.
@@ -60,6 +62,57 @@ pub(in crate::api) fn value(value: &Value) -> String {
         },
         Value::Null => String::new(),
         Value::Bool(_) | Value::Array(_) | Value::Object(_) => sanitize(&value.to_string()),
+    }
+}
+
+/// Formats a JSON value over several lines. A member that fits stays on one line.
+pub(in crate::api) fn outline(value: &Value) -> String {
+    outline_at(value, 0)
+}
+
+fn outline_at(value: &Value, depth: usize) -> String {
+    let short = in_one_line(value);
+    if depth > 0 && short.chars().count() + 2 * depth <= OUTLINE_WIDTH {
+        return short;
+    }
+    let inner = "  ".repeat(depth + 1);
+    let lines = |parts: Vec<String>, ends: [&str; 2]| {
+        let parts = parts.iter().map(|part| format!("{inner}{part}"));
+        let parts = parts.collect::<Vec<_>>().join(",\n");
+        format!("{}\n{parts}\n{}{}", ends[0], "  ".repeat(depth), ends[1])
+    };
+    match value {
+        Value::Array(all) if !all.is_empty() => {
+            lines(all.iter().map(|one| outline_at(one, depth + 1)).collect(), ["[", "]"])
+        }
+        Value::Object(members) if !members.is_empty() => {
+            let member = |(name, value): (&String, &Value)| {
+                format!("{}: {}", Value::from(name.as_str()), outline_at(value, depth + 1))
+            };
+            lines(members.iter().map(member).collect(), ["{", "}"])
+        }
+        Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => short,
+    }
+}
+
+/// Formats a JSON value on one line.
+pub(in crate::api) fn in_one_line(value: &Value) -> String {
+    match value {
+        Value::Array(all) => {
+            format!("[{}]", all.iter().map(in_one_line).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(members) => {
+            let member = |(name, value): (&String, &Value)| {
+                format!("{}: {}", Value::from(name.as_str()), in_one_line(value))
+            };
+            format!("{{{}}}", members.iter().map(member).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
     }
 }
 
@@ -250,6 +303,21 @@ mod tests {
         ];
         for (value, text) in table {
             assert_eq!(result(&value), text, "{value}");
+        }
+    }
+
+    #[test]
+    fn an_outline_has_lines_that_fit() {
+        let long = "x".repeat(80);
+        #[rustfmt::skip]
+        let table = [
+            (json!({"a": [1, 0.5], "b": {"c": "d"}}), "{\n  \"a\": [1, 0.5],\n  \"b\": {\"c\": \"d\"}\n}".to_owned()),
+            (json!({"a": [long]}), format!("{{\n  \"a\": [\n    \"{long}\"\n  ]\n}}")),
+            (json!({}), "{}".to_owned()), (json!(1), "1".to_owned()),
+        ];
+        for (value, text) in table {
+            assert_eq!(outline(&value), text);
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         }
     }
 
