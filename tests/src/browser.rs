@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -15,6 +17,12 @@ use crate::wait_for;
 /// The time limit of a script. axe-core inspects every element of a page. On a busy machine this takes longer
 /// than the 30 seconds that `WebDriver` allows by default.
 const SCRIPT_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// A script that returns the width and the height of the page's content in pixels. A picture contains at most the
+/// first 9,000 pixels of the height.
+const PAGE_SIZE: &str = "
+  const ends = [...document.body.children].map((one) => one.getBoundingClientRect().bottom + scrollY);
+  return [document.documentElement.clientWidth, Math.min(9000, Math.max(...ends))];";
 
 /// A browser with a temporary profile. Dropping it closes the browser.
 #[derive(Debug)]
@@ -211,8 +219,22 @@ impl Browser {
     pub fn screenshot(&self, path: &Path) {
         self.devtools("Emulation.setScrollbarsHidden", &json!({"hidden": true}));
         let data = self.session_request("GET", "/screenshot", None);
-        let text = data.as_str().expect("a picture is base64");
-        std::fs::write(path, decode(text)).expect("the folder is writable");
+        write_picture(path, &data);
+    }
+
+    /// Saves a picture of the whole page, which may be higher than the viewport.
+    pub fn screenshot_page(&self, path: &Path) {
+        let size = self.script(PAGE_SIZE);
+        let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
+        let picture = json!({"format": "png", "optimizeForSpeed": true, "captureBeyondViewport": true, "clip": clip});
+        let data = self.devtools("Page.captureScreenshot", &picture);
+        write_picture(path, &data["data"]);
+    }
+
+    /// Sets the folder of downloads, which the browser creates.
+    pub fn set_download_folder(&self, path: &Path) {
+        let behavior = json!({"behavior": "allow", "downloadPath": path});
+        self.devtools("Browser.setDownloadBehavior", &behavior);
     }
 
     /// Returns the bytes that the open page and its requests have transferred so far.
@@ -229,9 +251,9 @@ impl Browser {
         entries.iter().map(|entry| entry["message"].to_string()).collect()
     }
 
-    fn devtools(&self, command: &str, parameters: &Value) {
+    fn devtools(&self, command: &str, parameters: &Value) -> Value {
         let body = json!({"cmd": command, "params": parameters});
-        self.session_request("POST", "/goog/cdp/execute", Some(&body));
+        self.session_request("POST", "/goog/cdp/execute", Some(&body))
     }
 }
 
@@ -244,20 +266,11 @@ fn mouse_button(what: &str) -> Value {
     json!({"type": what, "button": 0})
 }
 
-/// Decodes standard base64 (RFC 4648).
-fn decode(text: &str) -> Vec<u8> {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut bytes, mut held, mut bits) = (Vec::new(), 0_u32, 0);
-    for letter in text.bytes() {
-        let Some(value) = LETTERS.iter().position(|known| *known == letter) else { continue };
-        held = held << 6 | u32::try_from(value).unwrap_or(0);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push(u8::try_from(held >> bits & 0xff).unwrap_or(0));
-        }
-    }
-    bytes
+/// Writes a picture that the browser has sent as base64.
+fn write_picture(path: &Path, data: &Value) {
+    let bytes = BASE64_STANDARD.decode(data.as_str().expect("a picture is a text"));
+    let bytes = bytes.expect("a picture is base64");
+    std::fs::write(path, bytes).expect("the folder is writable");
 }
 
 impl Drop for Browser {

@@ -1,0 +1,134 @@
+//! The page of a trial in a real browser: its output, the changes of its code, and its files.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Browser, Gate, Search, TestBed, get, wait_for};
+
+/// A trial that prints more lines than fit, one of them long, leaves a file, and then waits at the gate.
+const TRIAL: &str = r#"#!/bin/sh
+seq 1 100
+printf 'a long line: %0900d\n' 7
+echo model >"$NNI_OUTPUT_DIR/model.txt"
+echo "before the gate"
+read _ <"$BED/gate"
+echo "after the gate"
+read _ <"$BED/gate"
+echo "score=0.5"
+echo "at the end"
+"#;
+
+/// Makes the code directory a git repository whose script has changed since its commit.
+fn make_code(bed: &TestBed) {
+    bed.script("code/trial.sh", "#!/bin/sh\n");
+    let code = bed.path("code");
+    for words in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "first"]] {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=a", "-c", "user.email=a@example.com"]).args(words);
+        assert!(git.current_dir(&code).status().unwrap().success(), "{words:?}");
+    }
+    bed.script("code/trial.sh", TRIAL);
+}
+
+#[test]
+#[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
+fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    make_code(&bed);
+    let command = format!("BED='{}' ./trial.sh", bed.folder().display());
+    let running = Search::new(&command, 1).start(&bed);
+    let url = wait_for("the manager's address", BOUND, || {
+        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
+        Some(url.trim().to_owned())
+    });
+    let id = wait_for("the trial", BOUND, || {
+        let list: Value = serde_json::from_str(&get(&url, "/api/v1/trials")?.1).ok()?;
+        Some(list["trials"].as_array()?.first()?["id"].as_str()?.to_owned())
+    });
+    browser.set_viewport(1280, 900, false);
+    browser.set_download_folder(&bed.path("downloads"));
+    browser.open(&format!("{url}/trials/{id}"));
+    let log = "const log = document.getElementById('log-stdout');";
+    let shows = |text: &str| {
+        let script = format!("{log} return log.textContent.includes('{text}')");
+        browser.wait(text, BOUND, &script);
+    };
+    let box_of = |label: &str| {
+        format!(
+            "[...document.querySelectorAll('details:has(#log-stdout) label')].find((one) => one.textContent.includes('{label}')).querySelector('input')"
+        )
+    };
+
+    // The view follows the output until the user looks at another part.
+    shows("before the gate");
+    let at_end = format!(
+        "{log} return log.scrollTop > 0 && log.scrollTop + log.clientHeight > log.scrollHeight - 5"
+    );
+    browser.wait("the view to be at the end", BOUND, &at_end);
+    gate.open(1);
+    shows("after the gate");
+    browser.wait("the view to follow", BOUND, &at_end);
+    browser.script(&format!("{}.click(); {log} log.scrollTop = 0", box_of("follow")));
+    gate.open(1);
+    shows("at the end");
+    assert_eq!(browser.script(&format!("{log} return log.scrollTop")), json!(0));
+
+    // Long lines are wrapped or scrolled, and the browser keeps the choice.
+    let is_wide = format!("{log} return log.scrollWidth > log.clientWidth + 5");
+    assert_eq!(browser.script(&is_wide), json!(false));
+    browser.script(&format!("{}.click()", box_of("wrap lines")));
+    assert_eq!(browser.script(&is_wide), json!(true));
+    assert_eq!(running.finish(BOUND).code, Some(0));
+    let (_serving, url) = bed.serve(&id_of_experiment(&bed));
+    browser.open(&format!("{url}/trials/{id}"));
+    browser.script("localStorage.setItem('wrap', 'no')");
+    browser.open(&format!("{url}/trials/{id}"));
+    browser.wait("the choice of the last visit", BOUND, &is_wide);
+
+    // Each line has a time beside it, which is not a part of the text.
+    let times = format!(
+        "{log} return [...log.querySelectorAll('.at')].filter((one) => one.checkVisibility()).map((one) => one.dataset.at)"
+    );
+    assert_eq!(browser.script(&times), json!([]));
+    browser.script(&format!("{}.click()", box_of("times")));
+    let times = browser.script(&times);
+    let is_time = |time: &Value| time.as_str().is_some_and(|time| time.len() == 8);
+    assert!(times.as_array().unwrap().iter().any(is_time), "{times}");
+    let text = browser.script(&format!("{log} return log.textContent"));
+    assert!(text.as_str().unwrap().starts_with("1\n2\n3\n"), "{text}");
+
+    // The output, the changes and the files are downloaded.
+    let diff = browser.script(
+        "const code = [...document.querySelectorAll('summary')].find((one) => one.textContent.includes('changed file')).parentElement;
+         code.open = true;
+         return [code.querySelector('summary').textContent, code.querySelector('pre').textContent]",
+    );
+    assert!(diff[0].as_str().unwrap().starts_with("1 changed file since commit "), "{diff}");
+    assert!(diff[1].as_str().unwrap().contains("\n+seq 1 100\n"), "{diff}");
+    let file = "return document.querySelector('[aria-label=Files] tbody tr').textContent";
+    let file = browser.script(file);
+    assert!(file.as_str().unwrap().starts_with("model.txt6"), "{file}");
+    for (link, name, part) in [
+        (
+            "details:has(#log-stdout) a[download]".to_owned(),
+            format!("{id}-stdout.txt"),
+            "before the gate\nafter the gate",
+        ),
+        ("a[download$=diff]".to_owned(), format!("{id}.diff"), "+++ b/trial.sh"),
+        ("[aria-label=Files] a".to_owned(), "model.txt".to_owned(), "model"),
+    ] {
+        browser.script(&format!("document.querySelector('{link}').click()"));
+        let downloaded = bed.path("downloads").join(&name);
+        let text = wait_for(&name, BOUND, || std::fs::read_to_string(&downloaded).ok());
+        assert!(text.contains(part), "{name}: {text}");
+    }
+}
+
+fn id_of_experiment(bed: &TestBed) -> String {
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    folder.file_name().into_string().unwrap()
+}
