@@ -40,6 +40,21 @@ fn the_shares_equal_optuna_s() {
 }
 
 #[test]
+fn the_documentation_compares_these_shares() {
+    let recorded = include_str!("../../../fixtures/importance/optuna_values.json");
+    let recorded: Value = serde_json::from_str(recorded).unwrap();
+    let case = &recorded["cases"][0];
+    let trials: Vec<(Value, f64)> = serde_json::from_value(case["trials"].clone()).unwrap();
+    let page = include_str!("../../../../docs/benchmarks.md");
+    for one in shares(&case["space"], &trials, OptimizeMode::Minimize) {
+        let percent = |share: &Value| format!("{:.2}", 100.0 * share.as_f64().unwrap());
+        let [ped, fanova] = ["importance", "fanova"].map(|of| percent(&case[of][&one.name]));
+        let row = format!("| `{}` | {:.2} | {ped} | {fanova} |", one.name, 100.0 * one.share);
+        assert!(page.contains(&row), "docs/benchmarks.md must contain {row}");
+    }
+}
+
+#[test]
 fn the_only_parameter_with_an_effect_has_the_whole_importance() {
     // The result depends only on x, and y and z are spread evenly for every x.
     let space = json!({
