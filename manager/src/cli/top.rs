@@ -407,7 +407,7 @@ async fn text(
     let base = format!("/api/v1/trials/{trial}");
     if *content == Content::Why {
         let found = client.ask("GET", &base, None).await?;
-        return Ok(table::why(&found, TextStyle { colours: false, ..text_style() }));
+        return Ok(table::explanation(&found, TextStyle { colours: false, ..text_style() }));
     }
     let path = format!("{base}/log?stream={}&tail={OUTPUT}", content.name());
     let part = client.ask("GET", &path, None).await?;

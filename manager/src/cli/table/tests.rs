@@ -122,7 +122,7 @@ attempts       1
 
 #[test]
 fn why_shows_verdict_evidence_and_timeline() {
-    let shown = why(&a_trial(), PIPE);
+    let shown = explanation(&a_trial(), PIPE);
     let expected = "\
 state  FAILED
 why    it exited with 3
@@ -167,7 +167,7 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
     for shown in [
         trials(&json!([trial]), PIPE),
         super::trial(&trial, PIPE),
-        why(&trial, PIPE),
+        explanation(&trial, PIPE),
         super::experiment(&experiment, PIPE),
         experiments(&json!([experiment]), PIPE),
         metrics(&json!([metric]), PIPE),
@@ -186,7 +186,7 @@ fn a_long_reason_is_wrapped_over_several_lines() {
                   the platform or the kernel did it.";
     trial["message"] = json!(reason);
     trial["timeline"] = json!([{"at_ms": 0, "by": "agent", "what": "ended", "message": reason}]);
-    let shown = why(&trial, PIPE);
+    let shown = explanation(&trial, PIPE);
     assert!(shown.lines().all(|line| line.chars().count() <= 140), "{shown}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains(&format!("why {reason}")), "{shown}");
