@@ -138,6 +138,9 @@ pub enum Error {
         /// The plugin's message.
         message: String,
     },
+    /// The search ended before the plugin was ready.
+    #[error("the search ended before the plugin was ready")]
+    Closed,
 }
 
 impl Error {
@@ -145,7 +148,7 @@ impl Error {
     fn may_pass(&self) -> bool {
         match self {
             Self::Unusable(_) | Self::Trouble { .. } => true,
-            Self::Write { .. } | Self::Start(_) | Self::Refused { .. } => false,
+            Self::Write { .. } | Self::Start(_) | Self::Refused { .. } | Self::Closed => false,
         }
     }
 }
@@ -263,7 +266,19 @@ impl Shared {
     /// Starts a process and prepares it for jobs.
     async fn open(&self) -> Result<Started, Error> {
         let mut started = Link::start(&self.program).map_err(Error::Start)?;
-        let opened = self.handshake(&started.link).await;
+        let Started { link, notifications, .. } = &mut started;
+        // A plugin may send any number of messages before its answer, and may take minutes.
+        let messages = async {
+            while let Some(message) = notifications.recv().await {
+                self.handle_message(message);
+            }
+            std::future::pending().await
+        };
+        let opened = tokio::select! {
+            opened = self.handshake(link) => opened,
+            () = self.ended.cancelled() => Err(Error::Closed),
+            () = messages => Err(Error::Closed),
+        };
         if let Err(error) = opened {
             link::end(&started.link, &mut started.child).await;
             return Err(error);

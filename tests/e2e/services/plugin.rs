@@ -52,6 +52,21 @@ for line in sys.stdin:
     say(answer)
 "#;
 
+/// A plugin that reports much while it opens, and then pulls an image for minutes. The check of the experiment file
+/// starts the plugin without opening it.
+const SLOW: &str = r#"
+import json, os, sys, time
+def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "open":
+        for number in range(30000):
+            say({"method": "log", "params": {"level": "debug", "message": str(number)}})
+        open(os.environ["TEST_BED"] + "/opening", "w").close()
+        time.sleep(300)
+    say({"id": message["id"], "result": {"protocol": 1} if message["method"] == "initialize" else {}})
+"#;
+
 /// A plugin whose machine has no memory left: each job is killed before its agent has reported.
 const STARVED: &str = r#"
 import json, sys
@@ -240,6 +255,21 @@ fn a_noisy_plugin_runs_its_search() {
     for message in expected {
         assert!(done.stderr.contains(&message), "{message}: {}", done.stderr);
     }
+}
+
+#[test]
+fn an_interrupt_ends_a_search_whose_plugin_opens() {
+    let bed = TestBed::new();
+    let service =
+        json!({"platform": "plugin", "command": ["python3", bed.script("slow.py", SLOW)]});
+    let running = search(&bed, &service, 1).start(&bed);
+    wait_for("the plugin to report everything", BOUND, || {
+        bed.path("opening").exists().then_some(())
+    });
+    running.signal(Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    bed.wait_until_empty();
 }
 
 #[test]
