@@ -107,6 +107,16 @@ pub(super) enum Error {
     /// The experiment has no manager that could change it.
     #[error("experiment {0} has no manager; run `trial-manager resume {0}`")]
     NotRunning(ExperimentId),
+    /// The manager of the experiment runs, and does not answer.
+    #[error(
+        "the manager of experiment {0} does not answer, although it has the database open: is its process stopped or overloaded?"
+    )]
+    Silent(ExperimentId),
+    /// Trials of the experiment run without a manager.
+    #[error(
+        "trials of experiment {0} still run: {1}; `trial-manager resume {0}` continues the search, and Ctrl-C then stops them"
+    )]
+    TrialsRun(ExperimentId, String),
     /// The experiment is done and cannot be changed.
     #[error("experiment {0} is DONE: there is nothing to stop or to change")]
     Ended(ExperimentId),
@@ -158,6 +168,8 @@ impl Error {
             | Self::Token
             | Self::Output(_)
             | Self::NotRunning(_)
+            | Self::Silent(_)
+            | Self::TrialsRun(..)
             | Self::Ended(_) => false,
         }
     }
@@ -180,7 +192,8 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
     let mut found = Vec::new();
     for id in ids {
         let database = ExperimentDir::new(data_dir, &id).database();
-        if database.exists() {
+        // Opening a named pipe would block.
+        if database.is_file() {
             let row = match Store::open_to_read(&database) {
                 Ok(store) => store.experiment().await,
                 Err(error) => Err(error),
@@ -236,7 +249,10 @@ impl ExperimentArgs {
             return Ok(client);
         }
         let shown = client.ask("GET", "/api/v1/experiment", None).await?;
-        let id = self.dir().await?.0;
+        let (id, dir) = self.dir().await?;
+        if Store::is_open_to_write(&dir.database()) == Some(true) {
+            return Err(Error::Silent(id));
+        }
         let done = shown.get("state").and_then(Value::as_str) == Some("DONE");
         Err(if done { Error::Ended(id) } else { Error::NotRunning(id) })
     }

@@ -10,6 +10,7 @@ use super::ask::Error;
 use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
+use crate::training_service::local;
 use crate::util::layout::ExperimentDir;
 
 /// Checks that the experiment exists. Without this check, the error would be SQLite's, for a missing file.
@@ -66,6 +67,12 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
             return BAD_INPUT;
         }
     };
+    let running = local::running_trials(&dir);
+    if !running.is_empty() {
+        let trials: Vec<String> = running.iter().map(ToString::to_string).collect();
+        print_error(&Error::TrialsRun(id.clone(), trials.join(", ")));
+        return BAD_INPUT;
+    }
     let removed = remove_folder(dir.path(), |moved| std::fs::remove_dir_all(moved));
     drop(store);
     match removed {

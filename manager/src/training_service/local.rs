@@ -99,7 +99,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The agent program cannot be started.
-    #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
+    #[error("cannot start the agent {}{}", .program.display(), start_advice(.source))]
     StartAgent {
         /// The path of the program.
         program: PathBuf,
@@ -107,6 +107,31 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+/// Returns the remedy for an agent that cannot be started.
+fn start_advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            "; build it or name it with --agent"
+        }
+        io::ErrorKind::ArgumentListTooLong => {
+            "; the command with its parameters is too long for the system: read long parameters from \
+             $TRIALKEEPER_PARAMETERS_FILE"
+        }
+        io::ErrorKind::InvalidInput => {
+            "; the command or a parameter in it contains a NUL character"
+        }
+        _ => "",
+    }
+}
+
+/// Returns the trials whose agents run on this machine, according to the locks in the folder of their experiment.
+pub fn running_trials(dir: &ExperimentDir) -> Vec<TrialJobId> {
+    let entries = std::fs::read_dir(dir.path()).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let trials = names.filter_map(|name| TrialJobId::new(name).ok());
+    trials.filter(|id| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)))).collect()
 }
 
 #[derive(Debug)]

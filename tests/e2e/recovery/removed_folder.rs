@@ -44,6 +44,30 @@ fn a_removed_address_and_socket_are_created_again() {
 }
 
 #[test]
+fn an_experiment_whose_trials_run_without_a_manager_is_not_removed() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let running = waiting(&bed, &gate, 1).start(&bed);
+    let folder = folder_of_running(&bed);
+    running.signal(Signal::SIGKILL);
+    drop(running.finish(BOUND));
+    let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
+    let remove = || {
+        let mut command = bed.manager();
+        command.args(["experiment", "rm", &id, "--data-dir"]).arg(bed.data());
+        bed.start(&mut command).finish(BOUND)
+    };
+    let refused = remove();
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("still run"), "{}", refused.stderr);
+    assert!(folder.exists());
+    gate.open(100);
+    bed.wait_until_empty();
+    assert_eq!(remove().code, Some(0));
+    assert!(!folder.exists());
+}
+
+#[test]
 fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
