@@ -26,7 +26,9 @@ macro_rules! id {
             pub fn new(text: impl Into<String>) -> Result<Self, IdError> {
                 let text = text.into();
                 let allowed: fn(u8) -> bool = $allowed;
-                if text.is_empty() || text.len() > $max || !text.bytes().all(allowed) {
+                let is_long = text.is_empty() || text.len() > $max;
+                // A leading hyphen would make the id an option on a command line.
+                if is_long || text.starts_with('-') || !text.bytes().all(allowed) {
                     // Truncated: a hostile id may be megabytes long.
                     let text = text.chars().take(80).collect();
                     return Err(IdError { what: $what, rule: $rule, text });
@@ -63,17 +65,17 @@ macro_rules! id {
 }
 
 id! {
-    /// The id of an experiment, which is one search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`.
+    /// The id of an experiment, which is one search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`, not beginning with `-`.
     ///
     /// TrialKeeper's own ids are 8 lower-case characters. The wider rule is NNI's, for ids that a user chooses.
-    ExperimentId, "experiment id", 32, "1 to 32 of A-Z a-z 0-9 _ -",
+    ExperimentId, "experiment id", 32, "1 to 32 of A-Z a-z 0-9 _ -, not beginning with -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
 id! {
-    /// The id of a trial in an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`. TrialKeeper's own ids are 5 lower-case
+    /// The id of a trial in an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`, not beginning with `-`. TrialKeeper's own ids are 5 lower-case
     /// characters. Kubernetes names are lower-case, so two ids that differ only in case would collide there.
-    TrialJobId, "trial id", 32, "1 to 32 of A-Z a-z 0-9 _ -",
+    TrialJobId, "trial id", 32, "1 to 32 of A-Z a-z 0-9 _ -, not beginning with -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
@@ -100,6 +102,7 @@ mod tests {
             ("empty",              "",             false),
             ("a path",             "../evil",      false),
             ("a dot",              "a.b",          false),
+            ("an option",          "-dash",        false),
             ("a NUL",              "a\0b",         false),
             ("not ASCII",          "é",            false),
             ("too long",           long.as_str(),  false),

@@ -237,7 +237,7 @@ async fn refusals_have_nni_s_form_without_nni_s_faults() {
         (&put,    "/experiment?update_type=MAX_TRIAL_NUM", false, 401, "send the user's token as a bearer token; it is in the file user.token in the experiment's folder (if a program cannot, such as NNI's client, start it with NETRC set to the path of the file netrc in the same folder)"),
         (&put,    "/experiment?update_type=TRIAL_NUMBER",  true,  400, "update_type must be SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM or MAX_EXEC_DURATION, not \"TRIAL_NUMBER\""),
         (&put,    "/experiment?update_type=MAX_TRIAL_NUM", true,  400, "params.maxTrialNumber is missing"),
-        (&delete, "/trial-jobs/no.id",                     true,  400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
+        (&delete, "/trial-jobs/no.id",                     true,  400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -, not beginning with -"),
         (&get,    "/tensorboard/x",                        false, 501, "this manager does not support this route of NNI's API; see docs/rest-api.md"),
     ];
     for (method, path, token, status, error) in table {

@@ -196,7 +196,7 @@ async fn errors_are_shown_on_a_page() {
         ("/trials?limit=0",     400, "Limit must be from 1 to 1000, not 0"),
         ("/trials?limit=many",  400, "The query cannot be read: limit: invalid digit found in string"),
         ("/trials?colour=red",  400, "The query cannot be read: colour: unknown field `colour`"),
-        ("/trials/no.id",       400, "&quot;no.id&quot; is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
+        ("/trials/no.id",       400, "&quot;no.id&quot; is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -, not beginning with -"),
         ("/login?next=a&next=b", 400, "The query cannot be read: duplicate field `next`"),
     ];
     for (path, status, detail) in table {

@@ -265,7 +265,7 @@ async fn invalid_queries_are_refused_with_their_problem() {
         ("/api/v1/trials/nobody",             404, "there is no trial nobody"),
         ("/api/v1/trials/nobody/metrics",     404, "there is no trial nobody"),
         ("/api/v1/trials/nobody/events",      404, "there is no trial nobody"),
-        ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
+        ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -, not beginning with -"),
         ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state; expected WAITING, RUNNING, SUCCEEDED, FAILED, USER_CANCELED, SYS_CANCELED, EARLY_STOPPED, LOST, UNKNOWN"),
         ("/api/v1/trials?sort=luck",          400, "sort is \"luck\"; expected sequence, id, state, final, latest, started, ended, duration, parameters.NAME or metrics.NAME"),
         ("/api/v1/trials?order=up",           400, "order must be asc or desc, not \"up\""),
