@@ -6,6 +6,7 @@
 use std::future::pending;
 use std::io;
 
+use nix::sys::signal::Signal as Signum;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A signal that requests the end of the program.
@@ -32,6 +33,9 @@ impl Signals {
             .unwrap_or_default();
         let unless_ignored =
             |kind| if is_in(ignored, kind) { Ok(None) } else { signal(kind).map(Some) };
+        // With a handler, a write beyond the limit of a file's size fails like one to a full disk. Without it, the signal
+        // would end the manager. Programs that the manager starts do not inherit the handler.
+        drop(signal(SignalKind::from_raw(Signum::SIGXFSZ as i32))?);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: unless_ignored(SignalKind::interrupt())?,

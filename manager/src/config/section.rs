@@ -273,6 +273,9 @@ impl Section {
     pub(super) fn unrecorded_string(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.take(name) {
             None => Ok(None),
+            Some(Value::String(text)) if text.contains('\0') => {
+                Err(self.fault(name, "must not contain a NUL character"))
+            }
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text)),
             Some(Value::String(_)) => Err(self.fault(name, "must not be empty")),
             Some(other) => {

@@ -213,7 +213,8 @@ fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
         let id = ExperimentId::new(folder.file_name().to_str()?).ok()?;
         let database = ExperimentDir::new(data_dir, &id).database();
         let stamp = |file: Metadata| (file.size(), file.mtime(), file.mtime_nsec());
-        let own = stamp(std::fs::metadata(&database).ok()?);
+        // Opening a named pipe would block.
+        let own = stamp(std::fs::metadata(&database).ok().filter(Metadata::is_file)?);
         let log = std::fs::metadata(database.with_extension("db-wal")).ok().map(stamp);
         Some((
             id.to_string(),

@@ -1,5 +1,7 @@
 //! The API's own description, `OpenAPI` 3.1, generated from the handlers' declarations.
 
+use std::sync::LazyLock;
+
 use axum::Json;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
@@ -17,7 +19,12 @@ use super::super::home;
 struct Api;
 
 /// Returns the description.
-pub(in crate::api) fn document() -> Value {
+pub(in crate::api) fn document() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(generate);
+    &DOCUMENT
+}
+
+fn generate() -> Value {
     let mut document = Api::openapi();
     document.merge(super::routes().into_openapi());
     document.merge(home::routes().into_openapi());
@@ -104,5 +111,5 @@ fn complete(path: &str, operation: &mut Value) {
     responses((status = 200, body = Object)),
 )]
 pub(in crate::api) async fn json(_: User) -> Json<Value> {
-    Json(document())
+    Json(document().clone())
 }
