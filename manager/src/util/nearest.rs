@@ -1,14 +1,17 @@
 //! PURE: suggests an allowed name for a mistyped one.
 
+/// The maximum number of characters that are compared.
+const MAX_COMPARED_CHARS: usize = 64;
+
 /// Returns the allowed name that is nearest to `word`, if the difference may be a typing mistake. Case and
 /// underscores are ignored. About one edit is accepted per three characters; swapping two neighbours counts as one
 /// edit.
 pub fn nearest<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = folded(word);
+    let plain = clipped(word);
     let budget = (plain.chars().count() / 3).max(1);
     allowed
         .into_iter()
-        .map(|name| (distance(&plain, &folded(name)), name))
+        .map(|name| (strsim::osa_distance(&plain, &clipped(name)), name))
         .filter(|(edits, _)| *edits <= budget)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, name)| name)
@@ -30,25 +33,9 @@ pub fn folded(name: &str) -> String {
     name.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-/// Returns the number of insertions, deletions, replacements and swaps of neighbours that turn one text into the
-/// other.
-fn distance(from: &str, to: &str) -> usize {
-    let from: Vec<char> = from.chars().take(64).collect();
-    let to: Vec<char> = to.chars().take(64).collect();
-    let mut rows = vec![(0..=to.len()).collect::<Vec<_>>()];
-    for (i, a) in from.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in to.iter().enumerate() {
-            let mut best =
-                (rows[i][j] + usize::from(a != b)).min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
-                best = best.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[from.len()][to.len()]
+/// Returns the folded beginning of a name. Comparing two texts takes time in proportion to the product of their lengths.
+fn clipped(name: &str) -> String {
+    folded(name).chars().take(MAX_COMPARED_CHARS).collect()
 }
 
 #[cfg(test)]
