@@ -17,6 +17,7 @@ use crate::collect::{Direction, Pattern};
 use crate::delivery::ManagerAddress;
 
 mod config_file;
+mod defaults;
 pub mod legacy;
 mod origin;
 mod plain;
@@ -72,7 +73,7 @@ pub enum Command {
             long,
             env = "TRIALKEEPER_GPU_PROGRAM",
             value_name = "PROGRAM",
-            default_value = "nvidia-smi"
+            default_value = defaults::GPU_PROGRAM
         )]
         gpu_program: PathBuf,
         /// The output format.
@@ -172,7 +173,7 @@ pub struct DoctorArgs {
         long,
         env = "TRIALKEEPER_GPU_PROGRAM",
         value_name = "PROGRAM",
-        default_value = "nvidia-smi"
+        default_value = defaults::GPU_PROGRAM
     )]
     pub gpu_program: PathBuf,
     /// The output format.
@@ -226,7 +227,7 @@ pub struct RunArgs {
     pub spool_dir: Option<PathBuf>,
     /// Maximum size of the spool in bytes. Above it, logs and samples are dropped, but never metrics or lifecycle
     /// reports.
-    #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = "268435456")]
+    #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = defaults::SPOOL_BYTES)]
     pub spool_bytes: u64,
     /// Size in bytes at which the files `stdout` and `stderr` are rotated [default: never].
     #[arg(long, env = "TRIALKEEPER_ROTATE_BYTES", value_name = "N", value_parser = rotate_bytes)]
@@ -241,10 +242,10 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_LOG_COLLECTION", value_name = "WAY", default_value = "none")]
     pub log_collection: LogCollection,
     /// Length in bytes up to which a line is sent completely.
-    #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = "16384", value_parser = log_line_bytes)]
+    #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = defaults::LOG_LINE_BYTES, value_parser = log_line_bytes)]
     pub log_line_bytes: usize,
     /// Maximum bytes of each stream to send per second. The rest is dropped and counted.
-    #[arg(long, env = "TRIALKEEPER_LOG_RATE", value_name = "N", default_value = "67108864")]
+    #[arg(long, env = "TRIALKEEPER_LOG_RATE", value_name = "N", default_value = defaults::LOG_RATE)]
     pub log_rate: u64,
     /// A variable whose value is masked in all data that is sent. Can be repeated.
     #[arg(long, env = "TRIALKEEPER_MASK_ENV", value_name = "NAME", value_delimiter = ',')]
@@ -258,7 +259,7 @@ pub struct RunArgs {
         env = "TRIALKEEPER_COLLECT",
         value_name = "KINDS",
         value_delimiter = ',',
-        default_value = "text,json"
+        default_value = defaults::COLLECT
     )]
     pub collect: Vec<Collect>,
     /// A regular expression for lines of output, whose named groups are metrics. Can be repeated (in the
@@ -289,16 +290,16 @@ pub struct RunArgs {
     pub direction: Option<Direction>,
 
     /// Time for the trial to end after a stop request, before it is killed.
-    #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = "20s", value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = defaults::GRACE, value_parser = duration)]
     pub grace: Duration,
     /// Time that processes left behind by the trial may continue.
-    #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = "2s", value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = defaults::DRAIN, value_parser = duration)]
     pub drain: Duration,
     /// Time for delivery after the trial's end. Remaining reports stay in the spool.
-    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "5s", value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = defaults::FLUSH, value_parser = duration)]
     pub flush: Duration,
     /// Maximum time between two messages to the manager.
-    #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = heartbeat)]
+    #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = defaults::HEARTBEAT, value_parser = heartbeat)]
     pub heartbeat: Duration,
     /// The observation of the trial from outside.
     #[command(flatten)]

@@ -9,12 +9,11 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use clap::ValueEnum;
 
 use super::values::{heartbeat, log_line_bytes, manager, rotate_bytes, sample_interval};
-use super::{Collect, PodArgs, RunArgs, WatchArgs, config_file, duration};
+use super::{PodArgs, RunArgs, WatchArgs, config_file, defaults, duration};
 
 /// The prefix of the agent's variables.
 pub(super) const PREFIX: &str = "TRIALKEEPER_";
@@ -87,7 +86,7 @@ pub(super) fn run(
         [run, rest @ ..] if run == "run" => (true, rest),
         rest => (false, rest),
     };
-    let mut run = defaults();
+    let mut run = default_run();
     let mut given = Vec::new();
     while let [word, more @ ..] = rest
         && word.as_encoded_bytes().starts_with(b"-")
@@ -144,25 +143,27 @@ pub(super) fn has_agent_prefix(name: &OsStr) -> bool {
 }
 
 /// Returns the defaults of all flags. All others are absent, empty or off by default.
-fn defaults() -> RunArgs {
+fn default_run() -> RunArgs {
+    let time = |text| duration(text).unwrap_or_default();
+    let number = |text| read(text).unwrap_or_default();
     RunArgs {
-        spool_bytes: 256 << 20,
-        log_line_bytes: 16 << 10,
-        log_rate: 64 << 20,
-        collect: vec![Collect::Text, Collect::Json],
-        grace: Duration::from_secs(20),
-        drain: Duration::from_secs(2),
-        flush: Duration::from_secs(5),
-        heartbeat: Duration::from_secs(5),
+        spool_bytes: number(defaults::SPOOL_BYTES),
+        log_line_bytes: log_line_bytes(defaults::LOG_LINE_BYTES).unwrap_or_default(),
+        log_rate: number(defaults::LOG_RATE),
+        collect: defaults::COLLECT.split(',').filter_map(choice).collect(),
+        grace: time(defaults::GRACE),
+        drain: time(defaults::DRAIN),
+        flush: time(defaults::FLUSH),
+        heartbeat: time(defaults::HEARTBEAT),
         watch: WatchArgs {
-            sample_interval: Duration::from_secs(5),
-            gpu_program: PathBuf::from("nvidia-smi"),
-            stall_after: Duration::from_mins(30),
-            gpu_idle_after: Duration::from_mins(10),
-            gpu_hang_after: Duration::from_mins(5),
+            sample_interval: time(defaults::SAMPLE_INTERVAL),
+            gpu_program: PathBuf::from(defaults::GPU_PROGRAM),
+            stall_after: time(defaults::STALL_AFTER),
+            gpu_idle_after: time(defaults::GPU_IDLE_AFTER),
+            gpu_hang_after: time(defaults::GPU_HANG_AFTER),
             ..WatchArgs::default()
         },
-        pod: PodArgs { start_timeout: Duration::from_mins(10), ..PodArgs::default() },
+        pod: PodArgs { start_timeout: time(defaults::START_TIMEOUT), ..PodArgs::default() },
         ..RunArgs::default()
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::duration;
+use super::{defaults, duration};
 use crate::pod::peers::{Role, Task};
 
 /// The options of a pod.
@@ -27,7 +27,7 @@ pub struct PodArgs {
     #[arg(long, env = "TRIALKEEPER_CODE_BASE", value_name = "DIR")]
     pub code_base: Option<PathBuf>,
     /// Maximum time for fetching and for waiting for the other pods, together.
-    #[arg(long, env = "TRIALKEEPER_START_TIMEOUT", value_name = "TIME", default_value = "10m", value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_START_TIMEOUT", value_name = "TIME", default_value = defaults::START_TIMEOUT, value_parser = duration)]
     pub start_timeout: Duration,
     /// Role of this pod in its trial [default: `$FC_TASKROLE_NAME`].
     #[arg(long, env = "TRIALKEEPER_ROLE", value_name = "NAME")]
