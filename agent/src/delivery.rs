@@ -22,6 +22,7 @@ use crate::spool::{Dialect, LaneFiles, Sender, Spool};
 
 mod address;
 mod batch;
+mod batch_delivery;
 mod client_cache;
 mod compression;
 mod counts;
@@ -39,7 +40,7 @@ mod token;
 
 pub use crate::delivery::dialect::{Error, RetryDecision};
 pub use address::ManagerAddress;
-use batch::BatchDelivery;
+use batch_delivery::BatchDelivery;
 pub use counts::Counts;
 pub use credentials::Credentials;
 use deadline::Deadline;

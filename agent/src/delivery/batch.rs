@@ -1,20 +1,9 @@
-//! The delivery of one batch. It is sent until the manager accepts it, permanently refuses it, or the deadline has
-//! passed.
+//! PURE: the reports that are sent together, and the outcome of an ack.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tracing::warn;
 use trial_protocol::{AttemptId, Lane, ReportAck};
 
-use super::deadline::Deadline;
-use super::manager_session::ManagerSession;
-use super::{BACKOFF, Error, RetryDecision};
-use crate::spool::{Cursor, Dialect, Record};
-use crate::util::backoff::JitteredBackoff;
-
-/// The time between two attempts if only a person can solve the problem.
-const OPERATOR_INTERVAL: Duration = Duration::from_mins(1);
+use super::Error;
+use crate::spool::{Cursor, Record};
 
 /// Reports of one lane that are sent together.
 pub(super) struct Batch<'a> {
@@ -40,8 +29,8 @@ pub(super) enum BatchOutcome {
 }
 
 impl Batch<'_> {
-    /// PURE: returns the outcome of this batch according to an ack.
-    fn outcome(&self, ack: &ReportAck) -> Result<BatchOutcome, Error> {
+    /// Returns the outcome of this batch according to an ack.
+    pub(super) fn outcome(&self, ack: &ReportAck) -> Result<BatchOutcome, Error> {
         let Cursor { acknowledged, forgotten } = self.cursor;
         // Only if there are reports to send again. Otherwise a manager that keeps asking would cause an endless loop.
         if ack.resend && ack.through.max(forgotten) < acknowledged {
@@ -57,83 +46,6 @@ impl Batch<'_> {
                 Ok(BatchOutcome::Through(through.min(last.seq)))
             }
             Some(_) | None => Err(Error::NotStored),
-        }
-    }
-}
-
-/// Delivers batches, one after the other, for any lane.
-pub(super) struct BatchDelivery {
-    session: Arc<ManagerSession>,
-    deadline: Arc<Deadline>,
-    /// The attempt of this process.
-    own: AttemptId,
-}
-
-impl BatchDelivery {
-    pub(super) fn new(
-        session: Arc<ManagerSession>,
-        deadline: Arc<Deadline>,
-        own: AttemptId,
-    ) -> Self {
-        Self { session, deadline, own }
-    }
-
-    /// Returns the protocol of the manager.
-    pub(super) fn dialect(&self) -> Dialect {
-        self.session.dialect()
-    }
-
-    /// Sends a batch until it is accepted or refused. `answer` is the answer to a first attempt, if there was one.
-    pub(super) async fn deliver(
-        &self,
-        mut batch: Batch<'_>,
-        mut answer: Option<Result<ReportAck, Error>>,
-    ) -> BatchOutcome {
-        let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
-        loop {
-            let sent = match answer.take() {
-                Some(sent) => sent,
-                None => tokio::select! {
-                    sent = self.session.send(&batch) => sent,
-                    () = self.deadline.wait_until_passed_after_end() => {
-                        let posted = self.session.take_posted();
-                        return posted.map_or(BatchOutcome::OutOfTime, BatchOutcome::Through);
-                    }
-                },
-            };
-            let acknowledged = sent.and_then(|ack| {
-                self.session.record_ack(&ack, *batch.attempt == self.own);
-                batch.outcome(&ack)
-            });
-            let error = match acknowledged {
-                Ok(outcome) => return outcome,
-                Err(error) => error,
-            };
-            self.session.record_failure(&error);
-            let pause = match error.retry_decision() {
-                // Many agents may get the same time. The random pause spreads their requests.
-                RetryDecision::RetryAfter(after) => after + backoff.next_pause(),
-                RetryDecision::NeedsOperator if self.deadline.has_trial_ended() => {
-                    return BatchOutcome::OutOfTime;
-                }
-                RetryDecision::NeedsOperator => OPERATOR_INTERVAL,
-                RetryDecision::Split | RetryDecision::SplitOrRetry if batch.records.len() > 1 => {
-                    batch.records.truncate(batch.records.len() / 2);
-                    continue;
-                }
-                RetryDecision::Retry | RetryDecision::SplitOrRetry => backoff.next_pause(),
-                // A single report that is permanently refused must not block all others.
-                RetryDecision::Split => {
-                    warn!("the manager permanently refuses a report; it is skipped: {error}");
-                    let first = batch.records.first();
-                    return first
-                        .map_or(BatchOutcome::Nothing, |record| BatchOutcome::Refused(record.seq));
-                }
-            };
-            self.session.refresh();
-            if !self.deadline.pause(pause).await {
-                return BatchOutcome::OutOfTime;
-            }
         }
     }
 }

@@ -6,7 +6,8 @@ use tracing::{debug, warn};
 use trial_protocol::{AttemptId, Lane};
 
 use super::FACTS_BYTES;
-use super::batch::{Batch, BatchDelivery, BatchOutcome};
+use super::batch::{Batch, BatchOutcome};
+use super::batch_delivery::BatchDelivery;
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
 /// Delivers one lane of an earlier process. Returns the number of undelivered reports.

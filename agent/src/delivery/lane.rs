@@ -6,7 +6,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use trial_protocol::{Lane, ReportAck, capability};
 
-use super::batch::{Batch, BatchDelivery, BatchOutcome};
+use super::batch::{Batch, BatchOutcome};
+use super::batch_delivery::BatchDelivery;
 use super::deadline::Deadline;
 use super::earlier_attempts::deliver_earlier_attempt;
 use super::long_poll::{LongPoll, LongPollOutcome};
