@@ -214,7 +214,7 @@ impl CommandHandler<'_> {
         let now = self.recorder.now_ms();
         self.recorder.store().import(fresh.clone(), now).await?;
         let count = fresh.len();
-        self.advisers.import(as_samples(fresh));
+        self.advisers.import(prepare::as_samples(fresh));
         let plural = if count == 1 { "" } else { "s" };
         let message = format!("the tuner has learned {count} imported result{plural}");
         self.announcer.notify(Notice::Message(message));
@@ -244,7 +244,7 @@ impl CommandHandler<'_> {
         let mut native = native.map_err(|error| CommandError::Wrong(error_text(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
-            tuner.import(&as_samples(self.recorder.store().imported().await?));
+            tuner.import(&prepare::as_samples(self.recorder.store().imported().await?));
             for row in self.recorder.store().trials().await? {
                 let none = Parameters::new();
                 let ended = !prepare::is_interrupted(&row) && row.state.is_final();
@@ -280,15 +280,6 @@ pub(super) enum CheckedCommand {
     Event(state::Event),
     UserChange(UserChange),
     Directive(TrialJobId, DirectiveBody),
-}
-
-/// Returns stored results for a tuner.
-pub(super) fn as_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
-    let sample = |row: ImportedRow| {
-        let parameters = row.parameters.as_object()?.clone();
-        Some(Sample { parameters, value: row.value.into() })
-    };
-    rows.into_iter().filter_map(sample).collect()
 }
 
 /// Returns the path of an error and the problem.

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use trial_protocol::{AttemptId, Lane, MetricValue, Report, ReportBody, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
-use super::command::as_samples;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_jobs::LiveJobs;
@@ -31,7 +30,7 @@ use crate::notifications::event::About;
 use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample};
-use crate::store::{self, AttemptState, ReportRow, Store, TrialRow};
+use crate::store::{self, AttemptState, ImportedRow, ReportRow, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::util::ids;
 
@@ -402,4 +401,13 @@ async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, 
         }
     }
     Ok(steps)
+}
+
+/// Returns stored results for a tuner.
+pub(super) fn as_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
+    let sample = |row: ImportedRow| {
+        let parameters = row.parameters.as_object()?.clone();
+        Some(Sample { parameters, value: row.value.into() })
+    };
+    rows.into_iter().filter_map(sample).collect()
 }
