@@ -22,12 +22,13 @@ use utoipa_axum::routes;
 use super::response_memory::limit_long_lists;
 use super::{Shared, auth, ticket};
 pub(super) use changes::{Change, Changes, add_trial};
-pub(super) use experiment::{importance_by, improvements_of, parameter_importance, shown};
+pub(super) use experiment::{
+    axes, importance_by, improvements_of, parameter_importance, shown, space,
+};
 pub(super) use files::{code_diff, files};
 pub(super) use log::{
     LineTimeView, LogQuery, LogView, output_attempt, view as log_view, whole_log,
 };
-pub(super) use points::{axes, space};
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
 pub(super) use timeline::machines;
 pub(super) use trials::{

@@ -3,19 +3,20 @@
 use axum::Json;
 use axum::extract::State;
 use serde_json::Value;
+use trial_protocol::MetricValue;
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::points::{axes, provisional};
 use crate::config;
 use crate::job_state::JobState;
+use crate::search::search_space::SearchSpace;
 use crate::search::tuner::OptimizeMode;
 use crate::util::errors::chain;
 use crate::util::layout::PACKAGES_FILE;
 use crate::view::curve::Improvement;
 use crate::view::importance::{self, Importance};
 use crate::view::service_part;
-use crate::view::space::ParameterAxis;
+use crate::view::space::{self, ParameterAxis};
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
 /// The maximum number of versions of the code in the view.
@@ -145,4 +146,23 @@ pub(in crate::api) fn importance_by(
         trials.filter_map(|trial| Some((view::flat(&trial.parameters), number(trial)?))).collect();
     let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
     importance::importance(&results, axes, mode)
+}
+
+/// Returns the latest finite result of a trial that has not succeeded.
+pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
+    let latest = || MetricValue::from(trial.latest.clone()?).number();
+    let number = trial.number().or_else(latest).filter(|number| number.is_finite());
+    number.filter(|_| trial.state != JobState::Succeeded)
+}
+
+/// Returns the parameters of the search space, in its order. Empty if the space has a form of the tuner's own.
+pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, Error> {
+    Ok(space(shared).await?.map(|space| space::axes(&space)).unwrap_or_default())
+}
+
+/// Returns the search space. `None` if it has a form of the tuner's own.
+pub(in crate::api) async fn space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
+    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
+    Ok(space.and_then(Result::ok))
 }

@@ -11,15 +11,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::experiment::{improvements_of, result, shown};
+use super::experiment::{axes, improvements_of, provisional, result, shown};
 use super::query_extractor::CheckedQuery;
 use crate::job_state::JobState;
 use crate::search::repeats::Estimate;
-use crate::search::search_space::SearchSpace;
 use crate::view::attempts::AttemptSpan;
 use crate::view::curve::Improvement;
 use crate::view::pareto::{ObjectiveView, value_of};
-use crate::view::space::{self, ParameterAxis};
+use crate::view::space::ParameterAxis;
 use crate::view::{self, Snapshot, TrialSummary};
 
 /// The maximum number of columns for parameters. A chart has as many axes.
@@ -157,25 +156,6 @@ fn points(snapshot: &Snapshot, maximize: bool, more: OptionalColumns) -> Points 
 /// Returns the mean of a trial's point, once the point is complete.
 fn mean(trial: &TrialSummary) -> Option<f64> {
     trial.estimate.filter(Estimate::is_complete).map(|estimate| estimate.mean)
-}
-
-/// Returns the latest finite result of a trial that has not succeeded.
-pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
-    let latest = || MetricValue::from(trial.latest.clone()?).number();
-    let number = trial.number().or_else(latest).filter(|number| number.is_finite());
-    number.filter(|_| trial.state != JobState::Succeeded)
-}
-
-/// Returns the parameters of the search space, in its order. Empty if the space has a form of the tuner's own.
-pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, Error> {
-    Ok(space(shared).await?.map(|space| space::axes(&space)).unwrap_or_default())
-}
-
-/// Returns the search space. `None` if it has a form of the tuner's own.
-pub(in crate::api) async fn space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
-    let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
-    Ok(space.and_then(Result::ok))
 }
 
 /// Returns the names of the columns in a query.
