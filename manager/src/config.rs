@@ -227,7 +227,7 @@ pub enum TrainingServiceSpec {
     Remote(RemoteSpec),
     /// The user's own program.
     Plugin(PluginSpec),
-    /// Objects on Kubernetes: Jobs, JobSets, Frameworks and others.
+    /// Objects on Kubernetes, such as Jobs and Frameworks.
     Kubernetes(Box<KubernetesSpec>),
     /// Several of these services.
     Hybrid(HybridSpec),

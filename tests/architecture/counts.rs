@@ -13,7 +13,7 @@ const ALLOWED: [(&str, usize); 8] = [
     ("sentences of comments with more than 30 words", 0),
     ("public types whose name another public type of the crate has", 0),
     ("constants whose name does not include their subject", 0),
-    ("functions of more than 60 lines", 15),
+    ("functions of more than 60 lines", 14),
     ("folders with more than 20 source files", 3),
     ("types whose methods lie in more than one file", 11),
 ];

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use axum::Router;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 use trial_protocol::ExperimentId;
@@ -56,7 +58,7 @@ pub(super) struct StartedServers {
     /// The authority that agents trust. `None` without TLS.
     pub(super) ca_file: Option<PathBuf>,
     /// The routes that answer requests on this machine's loopback interface.
-    pub(super) machine: axum::Router,
+    pub(super) machine: Router,
     /// The cell for the training service, which is set once the service has started.
     pub(super) service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// The source of the version of the trials' code. `None` if the version is not recorded.
@@ -106,23 +108,14 @@ fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
 
 impl Parts<'_> {
     /// Starts the servers on a bound listener.
-    pub(super) async fn serve(
-        &self,
-        listener: tokio::net::TcpListener,
-    ) -> Result<StartedServers, Error> {
+    pub(super) async fn serve(&self, listener: TcpListener) -> Result<StartedServers, Error> {
         let (settings, checked) = (self.settings, self.checked);
         let address = listener.local_addr().map_err(|source| Error::Listen {
             host: String::new(),
             port: settings.port,
             source,
         })?;
-        let intake = Intake::new(
-            self.store.clone(),
-            self.handle.clone(),
-            self.id.clone(),
-            Arc::clone(self.clock),
-        )
-        .with_lease(settings.lease);
+        let intake = self.intake();
         let mut server = ServerTasks::default();
         if let Some(port) = settings.legacy_port {
             let listener = bind(settings, checked, port).await?;
@@ -150,15 +143,7 @@ impl Parts<'_> {
         if let Some(agent) = checked.agent_for_pods() {
             router = router.merge(api::program::router(agent.to_owned(), state));
         }
-        let presence = AddressFiles {
-            dir: self.dir.clone(),
-            url: url.clone(),
-            store: self.store.clone(),
-            router: router.clone(),
-            closed: server.closed.clone(),
-        };
-        presence.write_url()?;
-        server.serve_socket(presence);
+        self.publish(&mut server, &url, &router)?;
         let router = match &settings.url_prefix {
             Some(prefix) => api::also_below(prefix, router),
             None => router,
@@ -176,6 +161,26 @@ impl Parts<'_> {
             service,
             code,
         })
+    }
+
+    fn intake(&self) -> Intake {
+        let (store, handle) = (self.store.clone(), self.handle.clone());
+        Intake::new(store, handle, self.id.clone(), Arc::clone(self.clock))
+            .with_lease(self.settings.lease)
+    }
+
+    /// Writes the address, and serves the local socket.
+    fn publish(&self, server: &mut ServerTasks, url: &str, router: &Router) -> Result<(), Error> {
+        let files = AddressFiles {
+            dir: self.dir.clone(),
+            url: url.to_owned(),
+            store: self.store.clone(),
+            router: router.clone(),
+            closed: server.closed.clone(),
+        };
+        files.write_url()?;
+        server.serve_socket(files);
+        Ok(())
     }
 
     fn state(
@@ -239,8 +244,8 @@ fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
 }
 
 /// Returns the routes for the server on this machine's loopback interface. Empty without a port.
-fn machine_router(state: &api::ApiState, port: Option<u16>) -> axum::Router {
-    let Some(port) = port else { return axum::Router::new() };
+fn machine_router(state: &api::ApiState, port: Option<u16>) -> Router {
+    let Some(port) = port else { return Router::new() };
     api::router(api::ApiState {
         gate: state.gate.of_machine(),
         place: api::ServerInfo { port: Some(port), ..state.place.clone() },
