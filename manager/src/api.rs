@@ -66,7 +66,7 @@ pub struct ApiState {
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// The authorisation of users.
-    pub gate: auth::Gate,
+    pub gate: auth::Authenticator,
     /// Cancelled when the manager stops. Requests that only wait are then answered.
     pub closing: CancellationToken,
     /// Cancelled when the manager no longer serves clients; after `closing`, or together with it.

@@ -277,7 +277,7 @@ impl RunningManager {
             Err(source @ store::Error::Displaced { .. }) => {
                 return Err(Error::Displaced { id: self.id, source });
             }
-            Err(source) if source.may_pass() && self.handle.is_end_requested() => {
+            Err(source) if source.is_temporary() && self.handle.is_end_requested() => {
                 return Err(Error::Left { id: self.id, source });
             }
             conducted => conducted?,

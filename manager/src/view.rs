@@ -307,7 +307,7 @@ fn is_secret(name: &str) -> bool {
 
 /// Returns whether a character changes the direction of the text, and can so disguise it. These are
 /// Unicode's bidirectional marks, embeddings, overrides and isolates (Unicode Technical Report 36, section 3.1).
-pub fn turns_writing(character: char) -> bool {
+pub fn is_direction_mark(character: char) -> bool {
     matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'

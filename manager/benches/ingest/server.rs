@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use trial_manager::api::auth::{Gate, Reach};
+use trial_manager::api::auth::{Authenticator, Reach};
 use trial_manager::api::session::Sessions;
 use trial_manager::api::{self, ApiState, Pods, ServerInfo};
 use trial_manager::code_archive::CodeArchive;
@@ -65,7 +65,8 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
     let user = UserToken::load_or_create(&folder.join("user.token")).unwrap();
     let sessions = Sessions::load(store.sessions().clone(), clock.clone()).await.unwrap();
-    let gate = Gate::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
+    let gate =
+        Authenticator::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
     let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()), 1);
     let closing = CancellationToken::new();
     let board = TrialCache::new(store.queries().clone(), None);

@@ -48,7 +48,7 @@ pub enum Reach {
 
 /// The check of the user's token, for an experiment or a home; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Gate(Arc<Inner>);
+pub struct Authenticator(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -71,7 +71,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User(());
 
-impl Gate {
+impl Authenticator {
     /// Creates the gate of an experiment for the owner of `user`. `secret` distinguishes trials' tokens from invented
     /// ones.
     pub fn new(
@@ -341,11 +341,11 @@ mod tests {
             }
         }
 
-        fn gate(&self, reach: Reach) -> Gate {
+        fn gate(&self, reach: Reach) -> Authenticator {
             let user = UserToken::load_or_create(&self.folder.path().join("user.token")).unwrap();
             let secret = Secret::load_or_create(&self.folder.path().join("secret")).unwrap();
             let sessions = self.sessions.clone();
-            Gate::new(&ExperimentId::new("e").unwrap(), user, secret, sessions, reach)
+            Authenticator::new(&ExperimentId::new("e").unwrap(), user, secret, sessions, reach)
         }
     }
 

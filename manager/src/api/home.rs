@@ -26,7 +26,7 @@ use trial_protocol::ExperimentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{self, Gate};
+use super::auth::{self, Authenticator};
 use super::client::Client;
 use super::log_in::{self, LogIn};
 use super::portal::{self, base};
@@ -57,7 +57,8 @@ pub struct OpenExperiment {
 #[async_trait::async_trait]
 pub trait ExperimentSource: Send + Sync {
     /// Opens an experiment for reading, for users whom `gate` admits. On failure, returns the reason.
-    async fn open(&self, id: &ExperimentId, gate: &Gate) -> Result<OpenExperiment, String>;
+    async fn open(&self, id: &ExperimentId, gate: &Authenticator)
+    -> Result<OpenExperiment, String>;
     /// Returns a client of the manager that runs the experiment, if there is one.
     async fn manager(&self, id: &ExperimentId) -> Option<Client>;
 }
@@ -92,7 +93,7 @@ impl Home {
     /// Creates the home of `data_dir`, for users whom `gate` admits.
     pub fn new(
         data_dir: PathBuf,
-        gate: Gate,
+        gate: Authenticator,
         source: Box<dyn ExperimentSource>,
         clock: Arc<dyn Clock>,
     ) -> Self {

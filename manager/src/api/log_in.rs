@@ -7,14 +7,14 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::Shared;
-use super::auth::Gate;
+use super::auth::Authenticator;
 use super::throttle::{Peer, Throttle};
 use super::ticket::Tickets;
 
 /// The state of the handlers for the log-in.
 #[derive(Clone)]
 pub(super) struct LogIn {
-    pub(super) gate: Gate,
+    pub(super) gate: Authenticator,
     pub(super) tickets: Tickets,
     pub(super) throttle: Throttle,
 }

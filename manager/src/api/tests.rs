@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use super::auth::{Gate, Reach};
+use super::auth::{Authenticator, Reach};
 use super::body::BODY_LIMIT_BYTES;
 use super::session::Sessions;
 use super::{ApiState, Pods, ServerInfo, router};
@@ -72,7 +72,7 @@ impl Bed {
         let e = ExperimentId::new("e").unwrap();
         let sessions =
             Sessions::load(store.sessions().clone(), Arc::new(SystemClock)).await.unwrap();
-        let gate = Gate::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
+        let gate = Authenticator::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
         let pods = Pods::new(code, 1);
         let board = TrialCache::new(store.queries().clone(), objective.map(str::to_owned));

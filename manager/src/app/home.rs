@@ -14,7 +14,7 @@ use super::listener::Endpoint;
 use super::server_lookup::{home_of, manager_of};
 use super::stored_experiment::{ViewServer, answer_commands, state, viewer_settings};
 use crate::api;
-use crate::api::auth::{Gate, Reach};
+use crate::api::auth::{Authenticator, Reach};
 use crate::api::client::Client;
 use crate::api::home::{ExperimentSource, Home, OpenExperiment};
 use crate::api::session::Sessions;
@@ -35,7 +35,11 @@ struct StoredExperiments {
 
 #[async_trait::async_trait]
 impl ExperimentSource for StoredExperiments {
-    async fn open(&self, id: &ExperimentId, gate: &Gate) -> Result<OpenExperiment, String> {
+    async fn open(
+        &self,
+        id: &ExperimentId,
+        gate: &Authenticator,
+    ) -> Result<OpenExperiment, String> {
         let dir = ExperimentDir::new(&self.data_dir, id);
         let (handle, commands) = Handle::new(1);
         let stop = self.stop.child_token();
@@ -75,7 +79,7 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<ViewSe
     let endpoint = Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let Endpoint { tls, url, reach, .. } = endpoint;
     let sessions = Sessions::load(store.sessions().clone(), Arc::clone(&clock)).await?;
-    let gate = Gate::of_home(UserToken::load_or_create(&dir.token())?, sessions, reach);
+    let gate = Authenticator::of_home(UserToken::load_or_create(&dir.token())?, sessions, reach);
     let stop = CancellationToken::new();
     let source = StoredExperiments {
         data_dir: data_dir.to_owned(),

@@ -16,7 +16,7 @@ use super::server_tasks::ServerTasks;
 use super::{Error, Settings};
 use crate::advisers::DEFAULT_PYTHON;
 use crate::api;
-use crate::api::auth::Gate;
+use crate::api::auth::Authenticator;
 use crate::api::session::Sessions;
 use crate::code_archive::version::CodeTracker;
 use crate::code_archive::{CodeArchive, packages};
@@ -134,7 +134,7 @@ impl Parts<'_> {
         let sessions =
             Sessions::load(self.store.sessions().clone(), Arc::clone(self.clock)).await?;
         let user = user_token(self.dir)?;
-        let gate = Gate::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
+        let gate = Authenticator::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
         let service = Arc::new(OnceLock::new());
         let pods = api::Pods::new(archive, self.spec.training_service.section().pods_of_trial());
         let state = self.state(intake, gate, &server, pods, &service, address.port());
@@ -186,7 +186,7 @@ impl Parts<'_> {
     fn state(
         &self,
         intake: Intake,
-        gate: Gate,
+        gate: Authenticator,
         server: &ServerTasks,
         pods: api::Pods,
         service: &Arc<OnceLock<Arc<dyn TrainingService>>>,

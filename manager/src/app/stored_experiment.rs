@@ -16,7 +16,7 @@ use super::listener::Endpoint;
 use super::retry_trials;
 use super::server_lookup::viewer_of;
 use super::{Error, Settings};
-use crate::api::auth::{Gate, Reach};
+use crate::api::auth::{Authenticator, Reach};
 use crate::api::client::{Client, in_process};
 use crate::api::session::Sessions;
 use crate::api::{self, Pods};
@@ -59,7 +59,13 @@ pub(super) async fn state(
     Ok(api::ApiState {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
         board: TrialCache::of_experiment(store.queries().clone(), &spec),
-        gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),
+        gate: Authenticator::new(
+            id,
+            user,
+            secret.clone(),
+            Sessions::in_memory(clock.clone()),
+            reach,
+        ),
         secret: Arc::new(secret),
         // Agents do not report to a server without trials.
         pods: Pods::new(CodeArchive::new(spec.trial_code_directory, dir.code_archive()), 1),

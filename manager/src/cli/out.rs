@@ -60,7 +60,7 @@ fn escaped_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         // All of these characters have four hexadecimal digits. A raw line end occurs only between members.
-        if c.is_control() && c != '\n' || view::turns_writing(c) {
+        if c.is_control() && c != '\n' || view::is_direction_mark(c) {
             write!(escaped, "\\u{:04x}", u32::from(c)).unwrap_or_default();
         } else {
             escaped.push(c);
@@ -88,7 +88,7 @@ mod tests {
     fn escaped_json_has_no_control_characters_and_the_same_content() {
         let value = json!({"a\u{9b}31m": ["\u{1b}[2J\n\t\u{7f}", "x\u{202e}y\u{61c}", "é€😀"]});
         let text = escaped_json(&format!("{value:#}"));
-        let is_control = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);
+        let is_control = |c: char| c.is_control() && c != '\n' || view::is_direction_mark(c);
         assert!(!text.contains(is_control) && text.contains("é€😀"), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         let yaml = serde_saphyr::to_string(&value).unwrap();

@@ -1,6 +1,6 @@
 //! PURE: foreign text and numbers of things as plain text for a terminal.
 
-use crate::view::turns_writing;
+use crate::view::is_direction_mark;
 
 /// Returns a number of things in words, such as `3 trials`.
 pub(super) fn counted(number: usize, thing: &str) -> String {
@@ -9,6 +9,6 @@ pub(super) fn counted(number: usize, thing: &str) -> String {
 
 /// Replaces control characters and direction marks, because a trial's output must not control the terminal.
 pub(super) fn printable(text: &str) -> String {
-    let is_control = |c: char| c.is_control() && c != '\t' || turns_writing(c);
+    let is_control = |c: char| c.is_control() && c != '\t' || is_direction_mark(c);
     text.chars().map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }

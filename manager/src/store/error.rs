@@ -212,7 +212,7 @@ impl Error {
     }
 
     /// Returns whether the error may be temporary, or disappear once an operator has freed space.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         match self.class() {
             Some(Class::Full | Class::Disk | Class::Busy) => true,
             Some(Class::Damaged | Class::Internal) => false,

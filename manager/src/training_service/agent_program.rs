@@ -47,7 +47,7 @@ fn absolute(path: PathBuf) -> PathBuf {
 }
 
 /// Returns the reason why a program cannot run in every image. `None`: its header shows no reason.
-pub fn unfit(program: &Path) -> Option<&'static str> {
+pub fn image_problem(program: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     // An unreadable program is reported later, when it is needed.
     File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
@@ -113,6 +113,6 @@ mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
     fn a_test_program_is_not_static() {
-        assert!(unfit(&std::env::current_exe().unwrap()).is_some());
+        assert!(image_problem(&std::env::current_exe().unwrap()).is_some());
     }
 }

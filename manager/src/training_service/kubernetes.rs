@@ -405,7 +405,7 @@ impl Shared {
                 (next, is_lost) = (next + 1, false);
                 continue;
             };
-            *may_exist |= *kind == self.kind.resource() && error.may_pass();
+            *may_exist |= *kind == self.kind.resource() && error.is_temporary();
             let needs_shared = error.is_not_found() || self.kind.lacks_shared(&error.to_string());
             // The preflight checks showed that the account has the rights, so a quota is exhausted or an object was
             // removed since. The trial is not at fault and waits for at most `startUpDeadline`.

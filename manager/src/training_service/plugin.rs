@@ -145,7 +145,7 @@ pub enum Error {
 
 impl Error {
     /// Returns whether the plugin may become usable without a change of the experiment file.
-    fn may_pass(&self) -> bool {
+    fn is_temporary(&self) -> bool {
         match self {
             Self::Unusable(_) | Self::Trouble { .. } => true,
             Self::Write { .. } | Self::Start(_) | Self::Refused { .. } | Self::Closed => false,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 use trial_protocol::TrialJobId;
 
-use super::super::auth::Gate;
+use super::super::auth::Authenticator;
 use super::super::body::BODY_TIMEOUT;
 use super::super::log_in::LogIn;
 use super::super::throttle::Peer;
@@ -29,7 +29,7 @@ const FORM_LIMIT: usize = 48 << 10;
 
 /// Reads the form of a user who may make changes.
 pub(in crate::api) async fn form<T: DeserializeOwned>(
-    gate: &Gate,
+    gate: &Authenticator,
     request: Request,
 ) -> Result<T, Error> {
     gate.admit(&Method::POST, request.headers())?;
@@ -241,7 +241,7 @@ pub(super) async fn login_page(
     Ok(response)
 }
 
-fn login_form(gate: &Gate, next: &str, problem: Option<&str>) -> Response {
+fn login_form(gate: &Authenticator, next: &str, problem: Option<&str>) -> Response {
     let viewer = Viewer::unknown("/login");
     let (file, folder) = gate.token_file();
     let is_home = gate.is_of_home();

@@ -6,7 +6,7 @@ use trial_protocol::OBJECTIVE;
 use crate::search::repeats::Estimate;
 pub(in crate::api) use crate::view::span;
 pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state as state};
-use crate::view::{TrialSummary, turns_writing};
+use crate::view::{TrialSummary, is_direction_mark};
 
 /// The maximum length of a value in a table, in characters.
 const BRIEF: usize = 40;
@@ -32,7 +32,7 @@ pub(in crate::api) fn sanitize(text: &str) -> String {
             }
             '\u{7f}' => tamed.push('\u{2421}'),
             '\u{80}'..='\u{9f}' => tamed.push('\u{fffd}'),
-            _ if turns_writing(character) => tamed.push('\u{fffd}'),
+            _ if is_direction_mark(character) => tamed.push('\u{fffd}'),
             _ => tamed.push(character),
         }
     }

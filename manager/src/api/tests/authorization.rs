@@ -97,7 +97,8 @@ async fn every_route_refuses_unauthorised_clients() {
     ];
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
     let sessions = Sessions::in_memory(Arc::new(SystemClock));
-    let gate = Gate::new(&e, user, bed.state.secret.as_ref().clone(), sessions, Reach::Network);
+    let gate =
+        Authenticator::new(&e, user, bed.state.secret.as_ref().clone(), sessions, Reach::Network);
     let program = std::env::current_exe().unwrap();
     let state = ApiState { gate, ..bed.state.clone() };
     let router = router(state.clone()).merge(super::super::program::router(program, state));

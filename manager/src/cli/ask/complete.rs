@@ -86,8 +86,8 @@ fn experiment_ids() -> Vec<CompletionCandidate> {
         let name = row.as_ref().and_then(|row| row.canonical.get("experimentName")?.as_str());
         let text = row.as_ref().map(|row| format!("{} {}", row.state, name.unwrap_or_default()));
         // A name must not contain control sequences for the terminal.
-        let text =
-            text.map(|text| text.replace(|c: char| c.is_control() || view::turns_writing(c), " "));
+        let text = text
+            .map(|text| text.replace(|c: char| c.is_control() || view::is_direction_mark(c), " "));
         CompletionCandidate::new(found.id.as_str())
             .help(text.map(|text| text.trim_end().to_owned().into()))
     });
@@ -140,7 +140,7 @@ fn metrics() -> Vec<String> {
     names.sort_unstable();
     names.dedup();
     // A name must not contain control sequences for the terminal.
-    names.retain(|name| !name.contains(|c: char| c.is_control() || view::turns_writing(c)));
+    names.retain(|name| !name.contains(|c: char| c.is_control() || view::is_direction_mark(c)));
     names
 }
 

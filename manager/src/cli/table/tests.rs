@@ -172,7 +172,7 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
         experiments(&json!([experiment]), PIPE),
         metrics(&json!([metric]), PIPE),
     ] {
-        let steers = |c: char| c.is_control() && c != '\n' || crate::view::turns_writing(c);
+        let steers = |c: char| c.is_control() && c != '\n' || crate::view::is_direction_mark(c);
         assert!(!shown.contains(steers), "{shown:?}");
         // Reasons are shown in full length.
         assert!(shown.len() < 20_000, "{} bytes", shown.len());

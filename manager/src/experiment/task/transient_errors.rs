@@ -15,7 +15,7 @@ pub(super) trait TransientError: std::error::Error {
 
 impl TransientError for store::Error {
     fn is_transient(&self) -> bool {
-        self.may_pass()
+        self.is_temporary()
     }
 }
 

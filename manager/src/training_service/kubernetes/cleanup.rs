@@ -73,7 +73,7 @@ pub async fn clean(
                 Ok(left) => debug!("{} objects are still going", left.len()),
                 // The kind was removed together with its controller and all of its objects.
                 Err(client::Error::NotFound { .. }) => break,
-                Err(error) if error.may_pass() => debug!("{error}; trying again"),
+                Err(error) if error.is_temporary() => debug!("{error}; trying again"),
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(backoff.next_pause()).await;

@@ -39,7 +39,7 @@ impl Platform for KubernetesSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         self.checked(context)
             .await
-            .map_err(|error| if may_pass(&error) { OutOfReach(error).into() } else { error })
+            .map_err(|error| if is_temporary(&error) { OutOfReach(error).into() } else { error })
     }
 
     fn describe(&self) -> String {
@@ -52,12 +52,12 @@ impl Platform for KubernetesSpec {
 }
 
 /// Returns whether the cluster may be usable later without a change of the experiment file.
-fn may_pass(error: &BoxError) -> bool {
+fn is_temporary(error: &BoxError) -> bool {
     let cause = match error.downcast_ref::<Refusal>() {
         Some(Refusal::Cluster(cause)) => Some(cause),
         Some(_) | None => error.downcast_ref::<client::Error>(),
     };
-    cause.is_some_and(client::Error::may_pass)
+    cause.is_some_and(client::Error::is_temporary)
 }
 
 impl KubernetesSpec {
@@ -107,7 +107,7 @@ pub async fn clean_cluster(access: &Access, id: &ExperimentId) -> Result<(), cli
 /// Finds the agent program that pods fetch. Logs a warning if the program does not run in every image.
 fn agent_for_any_image(chosen: Option<&Path>) -> Result<PathBuf, agent_program::Error> {
     let agent = agent_program::find(chosen)?;
-    if let Some(why) = agent_program::unfit(&agent) {
+    if let Some(why) = agent_program::image_problem(&agent) {
         warn!(
             "{} is the agent of pods whose image has no trialkeeper, and {why}: build a static agent (cargo static) \
              and name it with --agent, or set agentImage",

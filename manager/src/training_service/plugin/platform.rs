@@ -24,7 +24,7 @@ impl Platform for PluginSpec {
             let secrets = context.spec.secret_variables();
             let (gpus, code) = (context.spec.trial_gpu_number, &context.spec.trial_code_directory);
             let plugin = probe(self, gpus, code, secrets).await.map_err(|error| {
-                if error.may_pass() {
+                if error.is_temporary() {
                     OutOfReach(error.into()).into()
                 } else {
                     BoxError::from(error)

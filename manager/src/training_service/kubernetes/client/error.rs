@@ -128,7 +128,7 @@ pub enum Error {
 
 impl Error {
     /// Returns whether the same request may succeed later.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Trouble { .. } => true,
             Self::NoKubeconfig
@@ -159,7 +159,7 @@ impl Error {
         is_auth_error
             || matches!(self, Self::NotAllowed { .. })
             || self.is_not_found()
-            || self.may_pass()
+            || self.is_temporary()
     }
 
     /// Returns whether the object, its namespace or its kind does not exist.
@@ -330,10 +330,10 @@ mod tests {
             (500, true,  true,  "is in trouble (500)"),
             (503, true,  true,  "is in trouble (503)"),
         ];
-        for (code, may_pass, is_recoverable, text) in table {
+        for (code, is_temporary, is_recoverable, text) in table {
             let status = Status { code, message: "exceeded quota".to_owned(), ..Status::default() };
             let error = of("https://k", kube::Error::Api(Box::new(status)));
-            assert_eq!(error.may_pass(), may_pass, "{code}");
+            assert_eq!(error.is_temporary(), is_temporary, "{code}");
             assert_eq!(error.is_recoverable(), is_recoverable, "{code}");
             assert_eq!(error.is_quota(), code == 403, "{code}");
             assert!(error.to_string().contains(text), "{code}: {error}");
@@ -341,7 +341,7 @@ mod tests {
         }
         let status = Status { code: 409, reason: "AlreadyExists".to_owned(), ..Status::default() };
         let there = of("https://k", kube::Error::Api(Box::new(status)));
-        assert!(there.is_conflict() && !there.may_pass(), "{there}");
+        assert!(there.is_conflict() && !there.is_temporary(), "{there}");
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
             assert!(
                 !error.to_string().contains("secret") && !error.to_string().contains("a-token")
             );
-            assert!(error.is_recoverable() && !error.may_pass(), "{error}");
+            assert!(error.is_recoverable() && !error.is_temporary(), "{error}");
         }
     }
 }

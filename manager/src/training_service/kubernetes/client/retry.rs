@@ -23,7 +23,7 @@ where
     let mut pause = FIRST_RETRY_PAUSE;
     for _ in 1..TRIES {
         match request().await {
-            Err(error) if error.may_pass() && began.elapsed() + pause < RETRY_TIMEOUT => {
+            Err(error) if error.is_temporary() && began.elapsed() + pause < RETRY_TIMEOUT => {
                 debug!("{error}; trying again");
             }
             done => return done,
