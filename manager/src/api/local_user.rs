@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_socket_s_owner_is_found_by_both_ends() {
+    fn a_sockets_owner_is_found_by_both_ends() {
         #[rustfmt::skip]
         let table = [
             ("127.0.0.1:54000",        "127.0.0.1:8080", Some(1000)),

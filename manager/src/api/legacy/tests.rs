@@ -158,7 +158,7 @@ fn marked(metric: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_trial_s_reports_are_stored_and_passed_on_once_across_a_restart() {
+async fn a_trials_reports_are_stored_and_forwarded_once_across_a_restart() {
     let mut bed = Bed::new().await;
     let version = bed.post("version/exp/abcde", r#"{"tag": "VCSuccess"}"#).await;
     assert_eq!(version, (StatusCode::OK, String::new()));
@@ -221,7 +221,7 @@ async fn a_retried_trial_stores_new_reports() {
 }
 
 #[tokio::test]
-async fn faults_that_end_nni_s_experiment_become_notes() {
+async fn errors_that_end_nnis_experiment_become_notes() {
     let bed = Bed::new().await;
     let fail =
         json!({"tag": "VCFail", "msg": "NNIManager version is 2.9, TrialKeeper version is 3.0"});
@@ -392,7 +392,7 @@ async fn bodies_that_wait_for_the_disk_count_as_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs TRIALKEEPER_TEST_NNI_PYTHON, a Python with NNI 3.0"]
-async fn nni_s_own_keeper_is_served() {
+async fn nnis_own_keeper_is_served() {
     let python = std::env::var("TRIALKEEPER_TEST_NNI_PYTHON")
         .expect("the variable contains the path of a Python");
     let bed = Bed::new().await;

@@ -65,7 +65,7 @@ async fn a_stream_sends_changes_and_resumes_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_trial_s_stream_sends_its_events_and_resumes_without_a_gap() {
+async fn a_trials_stream_sends_its_events_and_resumes_without_a_gap() {
     let bed = Bed::searched().await;
     bed.change("t", JobState::Running).await;
     let path = "/api/v1/trials/t/events";

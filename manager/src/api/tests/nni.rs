@@ -41,7 +41,7 @@ impl Bed {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn responses_have_the_fields_of_nni_s() {
+async fn responses_have_the_fields_of_nnis_own() {
     let bed = Bed::searched().await;
     let profile = bed.got("/experiment").await;
     let members = |pairs: &[(&str, &'static str)]| {
@@ -128,7 +128,7 @@ async fn responses_have_the_fields_of_nni_s() {
 }
 
 #[tokio::test]
-async fn the_logs_of_nni_s_pages_are_returned() {
+async fn the_logs_of_nnis_pages_are_returned() {
     let bed = Bed::new().await;
     let get = async |path: &str| {
         let request = Request::builder().uri(path).header(header::HOST, "localhost");
@@ -224,7 +224,7 @@ async fn objects_are_sent_to_nni_with_every_member() {
 }
 
 #[tokio::test]
-async fn refusals_have_nni_s_form_without_nni_s_faults() {
+async fn refusals_have_nnis_form_without_its_bugs() {
     let bed = Bed::searched().await;
     let (get, put, delete) = (Method::GET, Method::PUT, Method::DELETE);
     #[rustfmt::skip]

@@ -83,7 +83,7 @@ async fn the_token_selects_the_trial_whose_parameters_are_sent() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_trial_s_token_is_refused() {
+async fn a_client_without_a_trials_token_is_refused() {
     let bed = Bed::new().await;
     #[rustfmt::skip]
     let table = [

@@ -285,7 +285,7 @@ async fn invalid_queries_are_refused_with_their_problem() {
 }
 
 #[tokio::test]
-async fn changes_need_the_user_s_token_and_are_made_once() {
+async fn changes_need_the_users_token_and_are_made_once() {
     let mut bed = Bed::searched().await;
     let anonymous = Request::post("/api/v1/trials/u/kill").header(header::HOST, "localhost");
     let refused = bed.send(anonymous.body(Body::empty()).unwrap()).await;

@@ -17,7 +17,7 @@ fn part(at: u32, of: f64) -> f64 {
 }
 
 #[test]
-fn the_shares_equal_optuna_s() {
+fn the_shares_equal_optunas() {
     let recorded = include_str!("../../../fixtures/importance/optuna_values.json");
     let recorded: Value = serde_json::from_str(recorded).unwrap();
     for case in recorded["cases"].as_array().unwrap() {
