@@ -19,7 +19,7 @@ const APPLICATION_ID: i64 = 0x544b_6462;
 const BEGAN_MS: i64 = 1_780_000_000_000;
 
 /// The number of a trial's first report. Agents do not count from 0.
-const FIRST_REPORT: i64 = 3_677_864_190_728_193;
+pub const FIRST_REPORT: i64 = 3_677_864_190_728_193;
 
 /// The number of samples per trial, one second apart.
 const READINGS: i64 = 8;

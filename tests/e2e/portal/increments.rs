@@ -8,11 +8,13 @@ use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
 struct ChangingStore(Connection);
 
 impl ChangingStore {
-    /// Adds a step to an ended trial, as its attempt's fact number `seq`.
-    fn add_step(&self, trial: i64, seq: i64, value: f64) {
-        let body = json!({"kind": "metric", "name": "default", "type": "intermediate", "sequence": seq, "value": value});
+    /// Adds a step to an ended trial, as the fact of this number, counted from the attempt's first.
+    fn add_step(&self, trial: i64, step: i64, value: f64) {
+        let body = json!({"kind": "metric", "name": "default", "type": "intermediate", "sequence": step, "value": value});
         let report = "INSERT INTO report VALUES (?, 0, ?, 0, 0, 'metric', ?, 0)";
-        self.0.execute(report, params![trial, seq, body.to_string()]).unwrap();
+        self.0
+            .execute(report, params![trial, seed::FIRST_REPORT + step, body.to_string()])
+            .unwrap();
         self.notify(trial);
     }
 
@@ -218,9 +220,8 @@ fn compared_curves_fetch_only_new_steps() {
     let twice = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('after=')).length >= 1";
     browser.wait("the curve's new step", BOUND, twice);
     let news = requests_of(&browser, "t00001/metrics?").split_off(1);
-    let small = |(query, bytes): &(String, f64)| {
-        query.starts_with("type=intermediate&after=4") && *bytes < 1000.0
-    };
+    let after = format!("type=intermediate&after={}", (seed::FIRST_REPORT + 400) / 100);
+    let small = |(query, bytes): &(String, f64)| query.starts_with(&after) && *bytes < 1000.0;
     assert!(news.iter().all(small), "{news:?}");
     assert_eq!(
         requests_of(&browser, "t00003/metrics?").len(),
