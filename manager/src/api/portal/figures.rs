@@ -10,9 +10,11 @@ use crate::view::space::ParameterAxis;
 
 /// The top and the bottom of the plotted area, in pixels.
 const TOP: f64 = 16.0;
-const BOTTOM: f64 = 200.0;
+const BOTTOM: f64 = 236.0;
 /// The height of a plot, in pixels.
-const HEIGHT: f64 = 236.0;
+const HEIGHT: f64 = 272.0;
+/// The width of the labels beside a plot, in pixels.
+const SIDE: f64 = 60.0;
 /// The size of the curves' own picture, which is stretched, in its own units.
 const UNITS: f64 = 1000.0;
 /// The share of the area that stays free at each end of an axis.
@@ -68,9 +70,16 @@ impl Axis {
             return marks(low, high).into_iter().map(|at| (at, words::number(at + 0.0))).collect();
         }
         let powers = marks(low, high).into_iter().filter(|at| at.fract() == 0.0);
-        let powers: Vec<_> = powers.map(|at| (at, words::number(10_f64.powf(at)))).collect();
-        let ends = || [low, high].map(|at| (at, words::number(10_f64.powf(at)))).into();
-        if powers.len() > 1 { powers } else { ends() }
+        let labelled = |at: f64| (at, words::number(10_f64.powf(at)));
+        let powers: Vec<_> = powers.map(labelled).collect();
+        if powers.len() > 1 {
+            return powers;
+        }
+        let steps = (0_i32..).map(|power| f64::from(power) + low.floor());
+        let steps = steps.take_while(|power| *power <= high);
+        let steps = steps.flat_map(|power| [1.0_f64, 2.0, 5.0].map(|step| power + step.log10()));
+        let steps: Vec<_> = steps.filter(|at| (low..=high).contains(at)).map(labelled).collect();
+        if steps.len() > 1 { steps } else { [low, high].map(labelled).into() }
     }
 }
 
@@ -128,6 +137,12 @@ impl Scale {
         Some(Self { low: low - pad, high: high + pad })
     }
 
+    /// Returns the scale on which each of `count` options is in the middle of its part.
+    fn of_options(count: usize) -> Self {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        Self { low: -0.5, high: f64::from(count) - 0.5 }
+    }
+
     fn share(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
@@ -140,22 +155,28 @@ impl Figure {
         let drawn = || self.curves.iter().flat_map(|curve| curve.points.iter());
         let xs = marked().map(|(x, _)| *x).chain(drawn().map(|(x, _)| *x));
         let ys = marked().filter_map(|(_, y)| *y).chain(drawn().map(|(_, y)| *y));
-        let scales = Scale::of(xs.map(|x| self.across.scaled(x)))
-            .zip(Scale::of(ys.map(|y| self.up.scaled(y))));
+        let across = Scale::of(xs.map(|x| self.across.scaled(x))).map(|scale| {
+            let options = self.across.options.len();
+            if options == 0 { scale } else { Scale::of_options(options) }
+        });
+        let scales = across.zip(Scale::of(ys.map(|y| self.up.scaled(y))));
         let Some((across, up)) = scales else {
             return html! { p.hint { (self.title) ": no numeric result." } };
         };
         html! {
             figure.plot {
-                svg role="img" aria-label=(self.description()) width="100%" height=(HEIGHT) {
-                    (self.frame(&across, &up))
-                    svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
-                        @for (at, curve) in self.curves.iter().enumerate() {
-                            polyline class={ "curve c" (at % 8) } points=(self.corners(curve, &across, &up)) vector-effect="non-scaling-stroke" {}
+                div.plane {
+                    svg aria-hidden="true" width=(SIDE) height=(HEIGHT) { (self.side(&up)) }
+                    svg role="img" aria-label=(self.description()) width="100%" height=(HEIGHT) {
+                        (self.frame(&across, &up))
+                        svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
+                            @for (at, curve) in self.curves.iter().enumerate() {
+                                polyline class={ "curve c" (at % 8) } points=(self.corners(curve, &across, &up)) vector-effect="non-scaling-stroke" {}
+                            }
                         }
-                    }
-                    @for marks in &self.marks {
-                        @for point in &marks.points { (self.mark(marks.shape, *point, &across, &up)) }
+                        @for marks in &self.marks {
+                            @for point in &marks.points { (self.mark(marks.shape, *point, &across, &up)) }
+                        }
                     }
                 }
                 (self.legend())
@@ -170,13 +191,22 @@ impl Figure {
         if counts.is_empty() { self.title.clone() } else { format!("{}: {counts}", self.title) }
     }
 
-    /// Renders the lines, labels and names of the axes.
-    fn frame(&self, across: &Scale, up: &Scale) -> Markup {
+    /// Renders the labels of the vertical axis. They are beside the plot, where no mark covers them.
+    fn side(&self, up: &Scale) -> Markup {
         html! {
             @for (value, label) in self.up.labels(up.low, up.high) {
-                @let y = BOTTOM - up.share(value) * (BOTTOM - TOP);
-                line.rule x1="0" x2="100%" y1=(format!("{y:.1}")) y2=(format!("{y:.1}")) {}
-                text x="2" y=(format!("{:.1}", y - 4.0)) { (label) }
+                @let y = format!("{:.1}", BOTTOM - up.share(value) * (BOTTOM - TOP));
+                text x=(SIDE - 8.0) y=(y) text-anchor="end" dominant-baseline="central" { (label) }
+            }
+        }
+    }
+
+    /// Renders the lines, and the labels and the name of the horizontal axis.
+    fn frame(&self, across: &Scale, up: &Scale) -> Markup {
+        html! {
+            @for (value, _) in self.up.labels(up.low, up.high) {
+                @let y = format!("{:.1}", BOTTOM - up.share(value) * (BOTTOM - TOP));
+                line.rule x1="0" x2="100%" y1=(y) y2=(y) {}
             }
             @for (value, label) in self.across.labels(across.low, across.high) {
                 @let share = across.share(value);
@@ -289,6 +319,7 @@ mod tests {
         };
         assert_eq!(labels(-4.2, -0.9), ["0.0001", "0.001", "0.01", "0.1"]);
         assert_eq!(labels(-1.0, -0.9), ["0.1", "0.12589"]);
+        assert_eq!(labels(1.14, 2.77), ["20", "50", "100", "200", "500"]);
         let choice = Axis::of_parameter(&parameter(false, Some(vec![json!("relu"), json!(true)])));
         let places = [json!("relu"), json!(true), json!(3)].map(|value| choice.place(&value));
         assert_eq!(places, [Some(0.0), Some(1.0), None]);

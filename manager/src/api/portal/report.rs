@@ -72,7 +72,7 @@ pub(super) async fn report(
     let view = shown(&shared, &snapshot).await?;
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let configuration = view::without_secrets(&row.canonical);
-    let configuration = serde_json::to_string_pretty(&configuration).unwrap_or_default();
+    let configuration = words::outline(&configuration);
     let maximize = view.optimize_mode == OptimizeMode::Maximize.as_str();
     let ranked = ranked(&snapshot, maximize);
     let report = Report {
