@@ -19,10 +19,10 @@ use crate::wait_for;
 const SCRIPT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A script that returns the width and the height of the page's content in pixels. A picture contains at most the
-/// first 9,000 pixels of the height.
+/// first 6,500 pixels of the height.
 const PAGE_SIZE: &str = "
   const ends = [...document.body.children].map((one) => one.getBoundingClientRect().bottom + scrollY);
-  return [document.documentElement.clientWidth, Math.min(9000, Math.max(...ends))];";
+  return [document.documentElement.clientWidth, Math.min(6500, Math.max(...ends))];";
 
 /// A browser with a temporary profile. Dropping it closes the browser.
 #[derive(Debug)]
