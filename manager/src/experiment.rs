@@ -22,6 +22,7 @@ pub mod directive_queue;
 pub mod ending;
 pub mod lease;
 pub mod notice;
+pub mod pod_ends;
 pub mod result;
 pub mod state;
 pub mod task;

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, Cause, Class, ExperimentId, TrialJobId, Verdict};
 
+use self::completion::TrialCompletion;
+
 pub mod agent_program;
+pub mod completion;
 pub mod hybrid;
 pub mod kubernetes;
 pub mod local;
@@ -72,7 +75,8 @@ pub struct JobEvent {
     pub message: Option<String>,
     /// The prospect of a retry, if the service knows it.
     pub class: Option<Class>,
-    /// The cause, if the service is certain of it. The agent may have died before it could report the cause.
+    /// The cause, if the service is certain of it. The agent may have died before it could report the cause. It is
+    /// `Preempted` if the disruption removed another pod of the job before the main pod failed.
     pub cause: Option<Cause>,
     /// The disruption that removed the job's machine, in the platform's words.
     pub disruption: Option<String>,
@@ -195,6 +199,17 @@ pub struct PartStatus {
     pub trouble: Option<String>,
 }
 
+/// The reliability of an end that follows from the verdicts of a trial's agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerdictTrust {
+    /// No knowledge of the service can change the end.
+    Final,
+    /// Pods have failed. The service may have removed another pod before, which made them fail.
+    Failed,
+    /// As [`Self::Failed`], and other pods were stopped by the service or from outside.
+    FailedAndStopped,
+}
+
 /// The sender for the news of all jobs.
 pub type JobEvents = mpsc::UnboundedSender<JobNews>;
 
@@ -248,17 +263,20 @@ pub trait TrainingService: Send + Sync {
     /// at once, and the end is reported as an event. Has no effect on a job that is gone.
     async fn stop(&self, trial: &TrialJobId);
 
-    /// Returns whether a trial ends when its agent reports the end, even if its job still exists. The service then ends
-    /// the job itself, and the next trial does not wait for that.
-    fn ends_with_verdict(&self) -> bool {
-        false
+    /// Returns the rules by which a trial ends with its agents' verdicts, even if its job still exists. The service then
+    /// ends the job itself, and the next trial does not wait for that. `None`: the trial ends with its job.
+    fn completion(&self, _trial: &TrialJobId) -> Option<TrialCompletion> {
+        None
     }
 
-    /// Informs the service that a trial was recorded as ended because its agent reported the end, although the job
-    /// still exists. Returns at once.
-    async fn hand_over(&self, _trial: &TrialJobId) {}
+    /// Informs the service that a trial ends because its agents have reported the ends of all its commands, although the
+    /// job still exists. Returns at once. `false`: the trial must wait for its job, because the service may know another
+    /// reason for the end.
+    async fn hand_over(&self, _trial: &TrialJobId, _trust: VerdictTrust) -> bool {
+        true
+    }
 
-    /// Ends a job whose agent has reported the end of its command and is silent since. Returns at once.
+    /// Ends a job whose agents' verdicts have decided the end of its trial, and that continues. Returns at once.
     async fn finish(&self, trial: &TrialJobId) {
         self.stop(trial).await;
     }

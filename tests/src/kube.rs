@@ -216,7 +216,7 @@ impl Kube {
         self.shared.faults.slow(fits, time, count);
     }
 
-    /// Starts or stops the controllers of Frameworks and of the training operator's jobs.
+    /// Starts or stops the controllers of all kinds. The kubelet and the garbage collector work on.
     pub fn set_controllers_running(&self, works: bool) {
         self.shared.controller.store(works, Ordering::SeqCst);
         self.shared.objects.wake();

@@ -24,6 +24,7 @@ use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
 use crate::job_state::JobState;
 use crate::training_service::JobEvent;
+use crate::training_service::completion::PodResult;
 
 /// The end of a job at its training service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -124,6 +125,16 @@ pub fn succeeded_without(
 /// since the platform may have removed the job's machine and may run the trial again.
 pub fn is_final(verdict: &Verdict) -> bool {
     !matches!(verdict.cause, Cause::Stopped | Cause::Preempted) || verdict.stop.is_some()
+}
+
+/// Returns the end of a pod's command according to its agent.
+pub fn pod_result(verdict: &Verdict) -> PodResult {
+    match (verdict.cause, verdict.stop) {
+        _ if !is_final(verdict) => PodResult::Signaled,
+        (_, Some(_)) | (Cause::EarlyStopped | Cause::Deadline, None) => PodResult::Requested,
+        (Cause::Succeeded, None) => PodResult::Succeeded,
+        (_, None) => PodResult::Failed,
+    }
 }
 
 /// Returns whether the agent saw no more of the trial's end than a signal that requests an end. A service may send it

@@ -8,6 +8,7 @@
 mod announcer;
 mod command;
 mod dependencies;
+mod early_ends;
 mod ends;
 mod inbox;
 mod job;
@@ -17,6 +18,7 @@ mod live_jobs;
 mod new_trials;
 mod prepare;
 mod recorder;
+mod reruns;
 mod running_time;
 mod stop_rules;
 mod transient_errors;
@@ -57,7 +59,7 @@ use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Sample;
 use crate::store::{self, NewTrial};
-use crate::training_service::{JobNews, JobWaits};
+use crate::training_service::JobNews;
 use crate::util::ids;
 
 /// The code of the note by which an agent reports that it stopped its trial by a rule of the assessor.
@@ -139,6 +141,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
                 task.rules.renew(&mut task.jobs, &task.advisers, &task.state);
                 let (jobs, service) = (&task.jobs, task.launcher.service());
                 task.leases.check(jobs, service, &mut task.recorder, &task.announcer).await?;
+                task.finish_decided_jobs().await;
             }
         }
     }
@@ -266,6 +269,10 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt.clone(), job.requeued);
+        if let Some(pod) = ids::other_pod(&attempt, &ids::submitted(&current)) {
+            self.handle_reports_of_other_pod(trial, pod, &fresh);
+            return Ok(());
+        }
         if ids::is_later(&attempt, &current)
             || self.recorder.is_newer_pod(trial, &attempt, &current).await?
         {
@@ -288,35 +295,8 @@ impl ExperimentTask {
                 self.perform(event).await?;
             }
             if let ReportBody::Ended(verdict) = &report.body {
-                self.note_final_verdict(trial, verdict);
+                self.record_main_end(trial, verdict);
             }
-        }
-        Ok(())
-    }
-
-    /// Takes over the attempt of a pod that the cluster has started again. From now on, only the reports of its agent
-    /// count, and no longer those of the earlier agent.
-    async fn take_over_attempt(
-        &mut self,
-        trial: &TrialJobId,
-        attempt: AttemptId,
-    ) -> Result<(), store::Error> {
-        let Some(earlier) = self.jobs.replace_attempt(trial, attempt.clone()) else {
-            return Ok(());
-        };
-        if !ids::is_pod_of(&attempt, &earlier) {
-            info!(%trial, "the cluster has started its pod again");
-        }
-        let runs = self.state.is_running(trial);
-        let state = if runs { JobState::Running } else { JobState::Waiting };
-        self.recorder.record_state(trial, state, None, Some(attempt)).await?;
-        // The new agent has not received the directives for the earlier one.
-        if let Some(reason) = self.state.intent(trial) {
-            self.jobs.push_stop_directive(trial, reason);
-        }
-        if runs {
-            self.leases.begin(trial);
-            self.rules.send(trial, &mut self.jobs, &self.advisers, &self.state);
         }
         Ok(())
     }
@@ -473,27 +453,6 @@ impl ExperimentTask {
             }
         }
         self.announcer.record_waits(&self.jobs, &mut self.recorder, waits).await
-    }
-
-    /// Records that a running job waits again. Another pod will run it from its beginning.
-    async fn record_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
-        if !self.jobs.is_current_submission(&news.trial, &news.attempt)
-            || self.state.intent(&news.trial).is_some()
-        {
-            return Ok(());
-        }
-        // The trial's agent, which had not reported yet, is gone.
-        if !self.state.is_running(&news.trial) {
-            return self.announcer.record_waits(&self.jobs, &mut self.recorder, vec![news]).await;
-        }
-        let JobWaits { trial, why, .. } = news;
-        info!(%trial, "the trial waits again: {why}");
-        self.leases.end(&trial);
-        let Some(sequence) = self.jobs.requeue(&trial) else { return Ok(()) };
-        self.perform(state::Event::Requeued { trial: trial.clone() }).await?;
-        self.recorder.record_state(&trial, JobState::Waiting, Some(why.clone()), None).await?;
-        self.announcer.notify(Notice::Waits { trial, sequence, why });
-        Ok(())
     }
 
     async fn perform(&mut self, event: state::Event) -> Result<(), store::Error> {

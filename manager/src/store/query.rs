@@ -63,6 +63,10 @@ const ATTEMPT_HOSTS: &str = "SELECT a.key, a.trial, a.name, \
      WHERE a.key > ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'started' \
      ORDER BY a.key LIMIT ?";
 
+const VERDICTS: &str = "SELECT a.name, r.seq, r.stored_at_ms, r.body \
+     FROM attempt a CROSS JOIN report r INDEXED BY report_beside_metrics ON r.attempt = a.key \
+     WHERE a.trial = ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'ended'";
+
 /// The number of rows per read, so that no reader holds a connection for long.
 const PAGE_ROWS: u32 = 10_000;
 
@@ -253,6 +257,26 @@ impl Queries {
     pub async fn attempts(&self, id: &TrialJobId) -> Result<Vec<AttemptRow>, Error> {
         let id = id.clone();
         self.database.read(move |c| attempts(c, trial_key(c, &id)?)).await
+    }
+
+    /// Returns the verdicts on all attempts of a trial, in the order in which they were stored. Reports that are not
+    /// valid verdicts are skipped.
+    pub async fn verdicts(&self, id: &TrialJobId) -> Result<Vec<(AttemptId, Verdict)>, Error> {
+        let id = id.clone();
+        self.database
+            .read(move |c| {
+                let mut statement = c.prepare_cached(VERDICTS)?;
+                let rows = statement.query_and_then([trial_key(c, &id)?], |row| {
+                    let place: (i64, u64) = (row.get("stored_at_ms")?, unsigned(row, "seq")?);
+                    let attempt = parsed(row, "name", AttemptId::new)?;
+                    Ok::<_, Error>((place, attempt, parsed(row, "body", serde_json::from_str).ok()))
+                })?;
+                let mut rows = rows.collect::<Result<Vec<_>, Error>>()?;
+                rows.sort_by_key(|(place, ..)| *place);
+                let verdict = |(_, attempt, verdict): (_, _, Option<_>)| Some((attempt, verdict?));
+                Ok(rows.into_iter().filter_map(verdict).collect())
+            })
+            .await
     }
 
     /// Returns at most `limit` metrics of an attempt after seq `after` (-1 for all). Reports that are not valid

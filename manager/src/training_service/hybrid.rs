@@ -17,9 +17,10 @@ use tracing::{info, warn};
 use trial_protocol::{AttemptId, Class, TrialJobId, Verdict};
 
 use self::schedule::{RefusalResult, Schedule};
+use super::completion::TrialCompletion;
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobPart, JobWaits, Output, PartStatus,
-    SubmitError, TrainingService, TrialJobSpec,
+    SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
 use crate::util::errors::chain;
 use crate::util::files::{private_folder, write_file};
@@ -345,13 +346,14 @@ impl TrainingService for Hybrid {
         }
     }
 
-    fn ends_with_verdict(&self) -> bool {
-        self.shared.parts.iter().all(|part| part.service.ends_with_verdict())
+    fn completion(&self, trial: &TrialJobId) -> Option<TrialCompletion> {
+        self.shared.service_of(trial)?.completion(trial)
     }
 
-    async fn hand_over(&self, trial: &TrialJobId) {
-        if let Some(service) = self.shared.service_of(trial) {
-            service.hand_over(trial).await;
+    async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
+        match self.shared.service_of(trial) {
+            Some(service) => service.hand_over(trial, trust).await,
+            None => false,
         }
     }
 

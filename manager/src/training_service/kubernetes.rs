@@ -43,7 +43,8 @@ use self::tracker::{Act, Tracker};
 use self::watch_clock::WatchClock;
 use self::watching::Watched;
 use self::workload::{Workload, workload};
-use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
+use super::completion::TrialCompletion;
+use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec, VerdictTrust};
 use crate::config::kubernetes::{HandOver, KubernetesSpec};
 use crate::util::backoff::Backoff;
 
@@ -204,24 +205,28 @@ impl TrainingService for KubernetesService {
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        // Other pods of the trial have their own grace period, and the controller may start another pod after this one.
-        if manifest::has_one_pod(&self.shared.settings.common.spec) {
+        let spec = &self.shared.settings.common.spec;
+        let has_one_pod = !self.shared.kind.completion(spec).has_several_pods();
+        // Without rules, the trial's other pods may run on, and the controller may start another pod after this one.
+        if self.completion(trial).is_some() || has_one_pod && !manifest::has_retries(spec) {
             let acts = self.shared.tracker().finish(trial, self.shared.now());
             self.shared.nearer.notify_one();
             self.shared.perform(acts);
         }
     }
 
-    fn ends_with_verdict(&self) -> bool {
-        // Other pods of the trial have their own grace period, and their ends belong to the trial, too.
+    fn completion(&self, _trial: &TrialJobId) -> Option<TrialCompletion> {
         let spec = &self.shared.settings.common.spec;
-        spec.hand_over == HandOver::Verdict && manifest::has_one_pod(spec)
+        // Retries are the controller's.
+        let is_wanted = spec.hand_over == HandOver::Verdict && !manifest::has_retries(spec);
+        is_wanted.then(|| self.shared.kind.completion(spec))
     }
 
-    async fn hand_over(&self, trial: &TrialJobId) {
-        let acts = self.shared.tracker().hand_over(trial, self.shared.now());
+    async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
+        let (is_accepted, acts) = self.shared.tracker().hand_over(trial, trust, self.shared.now());
         self.shared.nearer.notify_one();
         self.shared.perform(acts);
+        is_accepted
     }
 
     fn mark_running(&self, trial: &TrialJobId) {

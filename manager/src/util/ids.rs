@@ -89,6 +89,27 @@ pub fn is_pod_of(attempt: &AttemptId, submitted: &AttemptId) -> bool {
     matches!(parts(attempt), (of, Try::Pod(_)) if of == *submitted)
 }
 
+/// A pod whose metrics are not the trial's, according to the identifier of its reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherPod {
+    /// The role of the pod.
+    pub role: String,
+    /// The number of the pod in its role.
+    pub index: u64,
+    /// The part of the identifier that distinguishes the pods that have this place in turn.
+    pub run: String,
+}
+
+/// Returns the pod that reports as `attempt`, if it is another pod of the submitted attempt than the one whose metrics
+/// are the trial's. The identifier ends with the pod's place, as in `k3f9a-1_p4c7e2b9d1f0a-worker-1`.
+pub fn other_pod(attempt: &AttemptId, submitted: &AttemptId) -> Option<OtherPod> {
+    let rest = attempt.as_str().strip_prefix(submitted.as_str())?;
+    let (run, place) =
+        rest.split_once('-').filter(|(run, _)| run.is_empty() || run.starts_with('_'))?;
+    let (role, index) = place.rsplit_once('-')?;
+    Some(OtherPod { role: role.to_owned(), index: index.parse().ok()?, run: run.to_owned() })
+}
+
 /// The part of an attempt's identifier that distinguishes the cluster's own tries.
 #[derive(Debug, PartialEq, Eq)]
 enum Try<'a> {
@@ -191,6 +212,20 @@ mod tests {
             assert!(!is_later(&known(attempt), &known(than)), "{attempt} {than}");
         }
         assert_eq!(submitted(&known("k-1_p4c7e")).as_str(), "k-1");
+        for (attempt, expected) in [
+            ("k-1-worker-1", Some(("worker", 1, ""))),
+            ("k-1_p4c7e-ps-0", Some(("ps", 0, "_p4c7e"))),
+            ("k-1_0_2-big-worker-12", Some(("big-worker", 12, "_0_2"))),
+            ("k-1", None),
+            ("k-1_p4c7e", None),
+            ("k-1-legacy", None),
+            ("k-12-worker-1", None),
+            ("k-1-worker-x", None),
+        ] {
+            let pod = other_pod(&known(attempt), &known("k-1"));
+            let found = pod.as_ref().map(|pod| (pod.role.as_str(), pod.index, pod.run.as_str()));
+            assert_eq!(found, expected, "{attempt}");
+        }
         assert!(is_pod_of(&known("k-1_p4c7e"), &known("k-1")));
         assert!(!is_pod_of(&known("k-1_p4c7e"), &known("k-1_p1234")));
     }

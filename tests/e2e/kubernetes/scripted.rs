@@ -3,6 +3,7 @@
 
 mod admission;
 mod credentials;
+mod dead_controllers;
 mod deleted_pods;
 mod fetched;
 mod job_sets;
@@ -160,11 +161,7 @@ fn a_failing_second_pod_fails_the_trial() {
     let section = service(&bed, &json!({"taskRoles": roles}));
     let search = run(&bed, &search(&bed, &kube, "unused", 1).with("trainingService", section));
     search.expect_done(0, 1);
-    assert!(
-        search.stderr.contains("ps 0: the container ended with exit code 5"),
-        "{}",
-        search.stderr
-    );
+    assert!(search.stderr.contains("ps 0: The trial exited with code 5"), "{}", search.stderr);
     kube.wait_until_empty();
 }
 

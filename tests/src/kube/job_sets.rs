@@ -45,6 +45,10 @@ impl Run {
         let Ok(jobs) = jobs.collect::<Result<Vec<String>, String>>() else { return };
         let mut written = Value::Null;
         while !self.is_over() {
+            if !self.shared.controller.load(Ordering::SeqCst) {
+                std::thread::park_timeout(POLL_INTERVAL);
+                continue;
+            }
             let suspended = self.is_suspended();
             for job in &jobs {
                 self.suspend(job, suspended);
@@ -175,7 +179,8 @@ impl Run {
 
     fn is_suspended(&self) -> bool {
         let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
-        self.shared.objects.inspect("jobsets", &self.name, suspended).unwrap_or(false)
+        // A set that is gone must not resume its Jobs.
+        self.shared.objects.inspect("jobsets", &self.name, suspended).unwrap_or(true)
     }
 }
 

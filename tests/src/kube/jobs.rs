@@ -131,7 +131,9 @@ impl<'a> Run<'a> {
             for pod in &mut pods {
                 self.poll(pod, asked);
             }
+            let works = self.shared.controller.load(Ordering::SeqCst);
             let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
+            let failed = failed.filter(|_| works);
             let wanted = !self.is_over() && !self.is_suspended();
             if (!wanted || failed.is_some()) && !asked {
                 asked = true;
@@ -146,6 +148,10 @@ impl<'a> Run<'a> {
                         self.shared.objects.remove("pods", &pod.name);
                     }
                     return self.is_over();
+                }
+                if !works {
+                    std::thread::park_timeout(POLL_INTERVAL);
+                    continue;
                 }
                 self.pace(player::DECIDED_MS);
                 self.finish(&pods, failed);

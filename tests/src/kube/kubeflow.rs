@@ -151,6 +151,10 @@ impl<'a> Run<'a> {
             for pod in pods.iter_mut() {
                 self.poll(pod);
             }
+            if !self.shared.controller.load(Ordering::SeqCst) {
+                std::thread::park_timeout(POLL_INTERVAL);
+                continue;
+            }
             let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
             let succeeded = pods.iter().any(|pod| pod.decides && pod.code == Some(0));
             let all_ended = pods.iter().all(|pod| pod.code.is_some());

@@ -236,11 +236,15 @@ pub(super) fn run(run: &FrameworkRun<'_>) {
             pod.apply_deletion(run);
             restart_failed(run, &roles, pod);
         }
-        // After the deletion of the Framework, the state of its pods does not matter.
-        if run.is_unwanted() {
+        let works = run.shared.controller.load(Ordering::SeqCst);
+        // After the deletion of the Framework, the state of its pods does not matter. Only a controller that runs follows
+        // a request to stop.
+        let is_ended = || run.is_being_deleted() || run.shared.ended.load(Ordering::SeqCst);
+        let is_over = if works { run.is_unwanted() } else { is_ended() };
+        if is_over {
             break None;
         }
-        if let Some(decided) = decide(&roles, &pods) {
+        if let Some(decided) = decide(&roles, &pods).filter(|_| works) {
             break Some(decided);
         }
         std::thread::park_timeout(POLL_INTERVAL);

@@ -90,7 +90,7 @@ impl ExperimentTask {
         let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
         let objective = self.spec.objective.as_deref();
         let found = result::pick_with_goals(metrics.clone(), attempt, objective, &self.spec.goals);
-        let gone = JobEnd::of(event);
+        let gone = JobEnd::of(self.explained_by_pods(event));
         let intent = self.state.intent(&trial);
         let verdict = match ending::service_verdict(intent, verdict.as_ref(), &gone) {
             Some(own) => Some(self.record_verdict(&trial, attempt, own).await?),
@@ -202,38 +202,6 @@ impl ExperimentTask {
         };
         self.recorder.record_derived(trial, attempt, &metric).await?;
         Ok(TrialResult { last: Some(value), ..found })
-    }
-
-    /// Remembers a trial whose agent has reported the end, if the trial may end before its job.
-    pub(super) fn note_final_verdict(&mut self, trial: &TrialJobId, verdict: &Verdict) {
-        if let Some(job) = self.jobs.get(trial)
-            && ending::is_final(verdict)
-            && self.launcher.service().ends_with_verdict()
-        {
-            self.final_verdicts.push((trial.clone(), job.attempt.clone()));
-        }
-    }
-
-    /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
-    pub(super) async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
-        let mut noted = std::mem::take(&mut self.final_verdicts);
-        // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
-        let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
-        noted.retain(|(trial, attempt)| {
-            !is_interrupted && self.jobs.is_current_submission(trial, attempt)
-        });
-        if noted.is_empty() {
-            return Ok(false);
-        }
-        let mut ends = Vec::new();
-        for (trial, attempt) in noted {
-            info!(%trial, "its agent has reported the end; not waiting for its job");
-            self.launcher.service().hand_over(&trial).await;
-            ends.push(JobEvent::unexplained(trial, attempt));
-        }
-        // The future is boxed, because this call handles waiting events, as its caller does.
-        Box::pin(self.handle_ends(ends)).await?;
-        Ok(true)
     }
 
     /// Records ends in one commit, and reports them. Returns the points whose results are now complete.

@@ -4,6 +4,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use trial_protocol::{AttemptId, TrialJobId};
 
+use crate::experiment::pod_ends::PodEnds;
 use crate::experiment::result::Steps;
 use crate::util::ids;
 
@@ -31,6 +32,18 @@ pub(super) struct Job {
     pub(super) ended: bool,
     /// True if a queue evicted the attempt. Reports of its pod no longer count.
     pub(super) requeued: bool,
+    /// The ends of the commands of the attempt's pods.
+    pub(super) pods: PodEnds,
+    /// The time since which the ends of some pods decide the trial while others run.
+    pub(super) decided: Option<Decided>,
+}
+
+/// The time since which the end of a trial is decided while some of its pods run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Decided {
+    pub(super) since: Instant,
+    /// True if the service was asked to end the job.
+    pub(super) is_finishing: bool,
 }
 
 impl Job {
@@ -54,7 +67,19 @@ impl Job {
             renew_at: None,
             ended: false,
             requeued: false,
+            pods: PodEnds::default(),
+            decided: None,
         }
+    }
+
+    /// Returns whether the service may end the job, because the end of its command is the end of the trial.
+    pub(super) fn may_finish(&self) -> bool {
+        self.ended && !self.pods.has_others()
+    }
+
+    fn reset(&mut self) {
+        (self.ended, self.requeued) = (false, false);
+        (self.pods, self.decided) = (PodEnds::default(), None);
     }
 
     /// Begins the next attempt, if the present one may have been submitted.
@@ -66,7 +91,7 @@ impl Job {
         self.steps = steps;
         self.given_up = None;
         (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
-        (self.ended, self.requeued) = (false, false);
+        self.reset();
     }
 
     /// Makes a running attempt wait: another pod will run it from its beginning.
@@ -75,6 +100,8 @@ impl Job {
         self.given_up = None;
         (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
         (self.ended, self.requeued) = (false, true);
+        self.pods.restart();
+        self.decided = None;
     }
 
     /// Gives the next attempt its number before a slot for it is free.
@@ -82,13 +109,13 @@ impl Job {
         self.attempt = ids::next_attempt(trial, &self.attempt);
         self.steps = steps;
         (self.submitted, self.given_up) = (false, None);
-        (self.ended, self.requeued) = (false, false);
+        self.reset();
     }
 
     /// Makes an attempt that the cluster started the present one, and returns the earlier one.
     pub(super) fn replace_attempt(&mut self, attempt: AttemptId, steps: Steps) -> AttemptId {
         self.steps = steps;
-        (self.ended, self.requeued) = (false, false);
+        (self.ended, self.requeued, self.decided) = (false, false, None);
         std::mem::replace(&mut self.attempt, attempt)
     }
 

@@ -82,9 +82,11 @@ impl LeaseMonitor {
         let expired = self.expired();
         for trial in expired {
             let seconds = self.leases.lease().as_secs();
-            if jobs.get(&trial).is_some_and(|job| job.ended) {
-                info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
-                service.finish(&trial).await;
+            if let Some(job) = jobs.get(&trial).filter(|job| job.ended) {
+                if job.may_finish() {
+                    info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
+                    service.finish(&trial).await;
+                }
                 continue;
             }
             let message = format!(

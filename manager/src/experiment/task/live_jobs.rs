@@ -148,6 +148,9 @@ impl LiveJobs {
     pub(super) fn end(&self, trial: &TrialJobId) {
         if let Some(job) = self.jobs.get(trial) {
             self.handle.forget(trial, &job.attempt);
+            for (attempt, _) in job.pods.others(&ids::submitted(&job.attempt)) {
+                self.handle.forget(trial, &attempt);
+            }
             self.handle.departed().forget(trial);
         }
     }

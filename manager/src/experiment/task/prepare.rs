@@ -120,6 +120,9 @@ async fn catch_up(
         task.handle_event(event).await?;
     }
     task.handle_ends(gone).await?;
+    for trial in task.jobs.find(|job| job.submitted) {
+        task.restore_pod_ends(&trial).await?;
+    }
     repeat_directives(task).await;
     Ok(())
 }

@@ -124,10 +124,27 @@ impl Recorder {
         if !ids::is_another_pod(attempt, current) {
             return Ok(false);
         }
+        let attempts = self.attempts(trial).await?;
+        let position = |of: &AttemptId| attempts.iter().position(|known| known == of);
+        Ok(position(attempt) > position(current))
+    }
+
+    /// Returns the attempts of a trial in the order of their first reports.
+    pub(super) async fn attempts(
+        &mut self,
+        trial: &TrialJobId,
+    ) -> Result<Vec<AttemptId>, store::Error> {
         let attempts = || self.store.queries().attempts(trial);
         let attempts = self.inbox.retry_while_transient(attempts).await?;
-        let position = |of: &AttemptId| attempts.iter().position(|known| known.attempt == *of);
-        Ok(position(attempt) > position(current))
+        Ok(attempts.into_iter().map(|known| known.attempt).collect())
+    }
+
+    /// Returns the verdicts on all attempts of a trial, in the order in which they were stored.
+    pub(super) async fn verdicts(
+        &mut self,
+        trial: &TrialJobId,
+    ) -> Result<Vec<(AttemptId, Verdict)>, store::Error> {
+        self.inbox.retry_while_transient(|| self.store.queries().verdicts(trial)).await
     }
 
     /// Records changes of several trials in one commit.

@@ -355,6 +355,7 @@ fn statements() -> impl Iterator<Item = &'static str> {
         TIMELINE,
         ATTEMPT_STEPS,
         ATTEMPT_HOSTS,
+        VERDICTS,
     ];
     shown.into_iter().chain(log::STATEMENTS).chain([DELETE_MIDDLE_CHUNKS, SELECT_SENDER])
 }

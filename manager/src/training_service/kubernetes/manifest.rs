@@ -181,9 +181,8 @@ pub fn grace(spec: &KubernetesSpec) -> Duration {
     Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
 }
 
-/// Returns whether a trial has exactly one pod: only one at a time, and none that replaces it because the template lets
-/// the controller retry.
-pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
+/// Returns whether the template lets the controller replace a pod that failed by another.
+pub fn has_retries(spec: &KubernetesSpec) -> bool {
     let retries = |of: &Value| {
         let policy = &of["retryPolicy"];
         policy["fancyRetryPolicy"] == true
@@ -191,9 +190,7 @@ pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
     };
     let framework = spec.template.as_ref().map_or(&Value::Null, |template| &template["spec"]);
     let roles = framework["taskRoles"].as_array().map_or(&[][..], Vec::as_slice);
-    spec.roles.iter().map(|role| role.task_number).sum::<u64>() == 1
-        && !retries(framework)
-        && !roles.iter().any(|role| retries(&role["task"]))
+    retries(framework) || roles.iter().any(|role| retries(&role["task"]))
 }
 
 /// Returns the name of the container that reports the trial's metrics: the template's name, or the default.

@@ -11,7 +11,7 @@ use super::outcome::WorkloadOutcome;
 use super::tracker::Act;
 use super::watching::Watched;
 use super::workload::StopRequest;
-use super::{POD_POLL, Settings, Shared, cleanup, manifest, pod_end};
+use super::{POD_POLL, STATE_POLL, Settings, Shared, cleanup, manifest, pod_end};
 use crate::util::backoff::Backoff;
 
 impl Shared {
@@ -96,11 +96,12 @@ impl Shared {
         let Some(pods) = self.pods_and_ended(name).await else { return Vec::new() };
         let trial = self.trial_containers();
         let remains = pods.iter().any(|pod| pod_end::outlives_trial(pod, &trial));
+        let has_running = pods.iter().any(|pod| !pod_end::has_ended(pod));
         let pods = pods.into_iter().map(|pod| pod_end::without_other_containers(pod, &trial));
         let pods: Vec<_> = pods.collect();
         let spec = &self.settings.common.spec;
         let Some(outcome) = self.kind.settle(spec, &pods) else { return Vec::new() };
-        if remains {
+        if remains && !has_running {
             let mut acts = self.tracker().complete_end(name, outcome);
             warn!(
                 "the trial of {name} has ended, but another container runs on in its pod, as when a service mesh added \
@@ -111,19 +112,35 @@ impl Shared {
             return acts;
         }
         let why = format!(
-            "{} has decided this end and cannot write it, as when Kueue's webhook, which is called for every pod, does not \
+            "{} has not written this end: it may be down, or Kueue's webhook, which is called for every pod, does not \
              answer; the end is read from the pods",
             self.kind.controller()
         );
         warn!("{name}: {why}");
-        self.tracker().settle_end(name, outcome, &why)
+        self.tracker().settle_end(name, outcome, &why, has_running)
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.
     async fn inspect(&self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
+        if self.kind.ends_before_pods() && self.await_ends(name).await.is_none() {
+            return Vec::new();
+        }
+        if !outcome.needs_pods {
+            return self.tracker().complete_end(name, outcome);
+        }
         let Some(pods) = self.pods_and_ended(name).await else { return Vec::new() };
         let outcome = self.kind.explain(&self.settings.common.spec, outcome, &pods);
         self.tracker().complete_end(name, outcome)
+    }
+
+    /// Waits until the pods of a workload have ended whose controller ends them after the workload. `None`: the service is
+    /// closing.
+    async fn await_ends(&self, name: &str) -> Option<()> {
+        let until = Instant::now() + self.ending_time();
+        while self.tracker().has_running_pods(name) && Instant::now() < until {
+            self.closing.run_until_cancelled(tokio::time::sleep(STATE_POLL)).await?;
+        }
+        Some(())
     }
 
     /// Waits until the pods of a deleted workload are gone.

@@ -25,6 +25,7 @@ use crate::training_service::{Adopted, JobEvent, JobNews};
 
 mod act;
 mod deadlines;
+mod early_ends;
 mod job;
 mod pods;
 mod queue;
@@ -157,6 +158,7 @@ impl Tracker {
             never_fits_since: None,
             ending_since: None,
             handed_over: None,
+            settled: None,
         };
         self.jobs.insert(name.to_owned(), job);
     }
@@ -267,24 +269,6 @@ impl Tracker {
         self.stop(&name, now)
     }
 
-    /// Stops the workload of a trial that has ended according to its agent, while the workload has not.
-    pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
-        let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
-        // A queue that took the trial back lets it run again.
-        if self.jobs.get(&name).is_some_and(|job| job.phase == JobPhase::Suspended) {
-            return Vec::new();
-        }
-        if let Some(job) = self.jobs.get_mut(&name)
-            && job.stop.is_none()
-        {
-            job.forced = Some(ForcedEnd::failure(
-                "the trial ended, but its pod did not: does another process run in the pod, or is its node down?"
-                    .to_owned(),
-            ));
-        }
-        self.stop(&name, now)
-    }
-
     fn stop(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.stop.is_some() {
@@ -345,7 +329,7 @@ impl Tracker {
                 job.ending_since = job.ending_since.or(Some(now));
                 Vec::new()
             }
-            JobPhase::Completed(outcome) if outcome.needs_pods => {
+            JobPhase::Completed(outcome) if outcome.needs_pods || self.kind.ends_before_pods() => {
                 let outcome = outcome.clone();
                 if std::mem::replace(&mut job.is_inspected, true) {
                     return Vec::new();
@@ -395,6 +379,9 @@ impl Tracker {
 
     /// Ends a workload that was deleted. Its pods are gone, or their time limit has passed.
     pub fn end_deleted_workload(&mut self, name: &str) -> Vec<Act> {
+        if let Some(outcome) = self.jobs.get_mut(name).and_then(|job| job.settled.take()) {
+            return self.end(name, outcome);
+        }
         self.end(name, WorkloadOutcome::failure("stopped on request".to_owned()))
     }
 
@@ -468,18 +455,31 @@ impl Tracker {
     }
 
     /// Handles the end of a workload that was read from its pods, since its controller does not write it for the reason
-    /// `why`.
-    pub fn settle_end(&mut self, name: &str, outcome: WorkloadOutcome, why: &str) -> Vec<Act> {
+    /// `why`. `has_running`: some of its pods still run, and end with the workload.
+    pub fn settle_end(
+        &mut self,
+        name: &str,
+        outcome: WorkloadOutcome,
+        why: &str,
+        has_running: bool,
+    ) -> Vec<Act> {
         let outcome = self.explained(name, outcome);
         let message = format!("{}; {why}", outcome.message);
-        self.end(name, WorkloadOutcome { message, ..outcome })
+        let outcome = WorkloadOutcome { message, ..outcome };
+        let Some(job) = self.jobs.get_mut(name).filter(|job| has_running && !job.is_inspected)
+        else {
+            return self.end(name, outcome);
+        };
+        (job.settled, job.is_inspected, job.phase) = (Some(outcome), true, JobPhase::Ending);
+        (job.waits_since, job.runs_since) = (None, None);
+        vec![Act::Discard(name.to_owned()), Act::AwaitPods(name.to_owned())]
     }
 
     fn explained(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
         if outcome.succeeded {
             WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome }
         } else {
-            self.pods.explain(name, outcome)
+            outcome
         }
     }
 

@@ -14,6 +14,7 @@ use super::manifest::{ATTEMPT, Common, example};
 use super::outcome::{JobPhase, WorkloadOutcome};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
+use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 
 pub mod framework;
 pub mod job;
@@ -82,14 +83,17 @@ pub trait Workload: Debug + Send + Sync {
         pods: &[Value],
     ) -> WorkloadOutcome;
 
-    /// Derives the outcome of a workload from its pods, for a controller that has decided the end but does not complete
-    /// the workload. `None`: the pods are not conclusive, or such a controller always completes workloads of this kind.
-    fn settle(&self, _spec: &KubernetesSpec, _pods: &[Value]) -> Option<WorkloadOutcome> {
-        None
+    /// Derives the outcome of a workload from its pods, for a controller that does not report the end. `None`: the pods
+    /// are not conclusive.
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome>;
+
+    /// Returns the rules by which the pods of a trial end it.
+    fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
+        several_pods::completion(spec, |_| RoleSuccess::Never)
     }
 
-    /// Returns true if the kind's controller reads the ends of pods from Jobs, and reports nothing before the Jobs do.
-    fn follows_jobs(&self) -> bool {
+    /// Returns true if the controller reports the end of a workload before it has ended the remaining pods.
+    fn ends_before_pods(&self) -> bool {
         false
     }
 

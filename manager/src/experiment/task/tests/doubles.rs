@@ -8,7 +8,10 @@ use async_trait::async_trait;
 use super::*;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Proposal, Sample, Tuner};
-use crate::training_service::{Adopted, JobEvent, SubmitError, TrainingService, TrialJobSpec};
+use crate::training_service::completion::TrialCompletion;
+use crate::training_service::{
+    Adopted, JobEvent, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+};
 
 #[derive(Default)]
 pub(super) struct Service {
@@ -18,9 +21,11 @@ pub(super) struct Service {
     pub(super) alive: bool,
     /// Set if the service does not know the jobs of an earlier manager.
     pub(super) forgets: bool,
-    /// Set if trials end with their agents' verdicts, before their jobs.
-    pub(super) hands_over: bool,
-    pub(super) handed_over: Mutex<Vec<TrialJobId>>,
+    /// The rules by which trials end with their agents' verdicts, before their jobs.
+    pub(super) completion: Option<TrialCompletion>,
+    /// Set if the service makes trials wait for their jobs.
+    pub(super) keeps: bool,
+    pub(super) handed_over: Mutex<Vec<(TrialJobId, VerdictTrust)>>,
     /// The remaining reports of a gone job's agent, and the number of times that they were refused.
     pub(super) left: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
@@ -75,12 +80,13 @@ impl TrainingService for Service {
         self.finished.lock().unwrap().push(trial.clone());
     }
 
-    fn ends_with_verdict(&self) -> bool {
-        self.hands_over
+    fn completion(&self, _: &TrialJobId) -> Option<TrialCompletion> {
+        self.completion.clone()
     }
 
-    async fn hand_over(&self, trial: &TrialJobId) {
-        self.handed_over.lock().unwrap().push(trial.clone());
+    async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
+        self.handed_over.lock().unwrap().push((trial.clone(), trust));
+        !self.keeps
     }
 
     fn room(&self) -> Option<usize> {

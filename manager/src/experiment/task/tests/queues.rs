@@ -1,7 +1,8 @@
 //! Tests of jobs that a queue evicts and other pods run again, and of jobs that outlive their trials.
 
 use super::*;
-use crate::training_service::{JobWaits, PodLeft};
+use crate::training_service::completion::{PodPlace, RoleCompletion, RoleSuccess, TrialCompletion};
+use crate::training_service::{JobWaits, PodLeft, VerdictTrust};
 use crate::util::ids;
 
 /// Returns the attempt of a pod.
@@ -93,12 +94,17 @@ async fn a_pod_that_has_left_is_known_until_its_trial_ends() {
     assert!(!bed.handle.departed().has(&id, "u"));
 }
 
+fn place(role: &str, index: u64) -> PodPlace {
+    PodPlace { role: role.to_owned(), index }
+}
+
 /// Returns a search of two trials, one after the other, which end with their agents' verdicts. The first one runs.
 async fn handing_over() -> Bed {
     let bed = Bed::new().await;
     bed.begun().await;
     let (folder, store) = bed.died().await;
-    let service = Service { alive: true, hands_over: true, ..Service::default() };
+    let completion = TrialCompletion::of_one_pod(place("worker", 0));
+    let service = Service { alive: true, completion: Some(completion), ..Service::default() };
     Bed::start(folder, store, service, (1, 2), None)
 }
 
@@ -113,8 +119,143 @@ async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
     bed.end_job(&trial);
     bed.settled().await;
     assert_eq!(bed.trial(JobState::Succeeded).await.id, trial.id);
-    assert_eq!(*bed.service.handed_over.lock().unwrap(), [trial.id]);
+    let handed_over = (trial.id, VerdictTrust::Final);
+    assert_eq!(*bed.service.handed_over.lock().unwrap(), [handed_over]);
     assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(0.5.into())]);
+}
+
+/// Returns a search whose trials have a worker that decides, and a parameter server. The first trial runs.
+async fn with_server(keeps: bool) -> Bed {
+    let bed = Bed::new().await;
+    bed.begun().await;
+    let (folder, store) = bed.died().await;
+    let role = |role: &str, success| RoleCompletion {
+        role: role.to_owned(),
+        pods: 1,
+        min_failed: Some(1),
+        success,
+    };
+    let roles = vec![role("worker", RoleSuccess::Count(1)), role("ps", RoleSuccess::Never)];
+    let completion = Some(TrialCompletion { roles, main: place("worker", 0) });
+    let service = Service { alive: true, completion, keeps, ..Service::default() };
+    Bed::start(folder, store, service, (1, 2), None)
+}
+
+impl Bed {
+    /// Reports for the parameter server.
+    async fn report_server(&self, trial: &TrialRow, run: &str, seq: u64, bodies: Vec<ReportBody>) {
+        let attempt = format!("{}{run}-ps-0", ids::submitted(&trial.attempt));
+        self.report(trial, &attempt, seq, bodies).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_of_several_pods_ends_when_all_of_its_commands_have_ended() {
+    let bed = with_server(false).await;
+    let trial = bed.trial(JobState::Running).await;
+    bed.report_server(&trial, "_pa", 0, vec![started()]).await;
+    bed.send(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
+    bed.settled().await;
+    // The server still runs, so that the next trial has no room.
+    assert_eq!(bed.trial(JobState::Running).await.id, trial.id);
+    assert_eq!(*bed.service.handed_over.lock().unwrap(), []);
+    // The server is asked to end, as its controller would do.
+    let server = AttemptId::new(format!("{}_pa-ps-0", ids::submitted(&trial.attempt))).unwrap();
+    let directives = bed.handle.directives(&trial.id, &server);
+    let bodies: Vec<_> = directives.into_iter().map(|directive| directive.body).collect();
+    assert_eq!(bodies, [DirectiveBody::Stop { reason: StopReason::Other, grace_ms: None }]);
+    let of_worker = bed.handle.directives(&trial.id, &trial.attempt);
+    let stops = |body: &DirectiveBody| matches!(body, DirectiveBody::Stop { .. });
+    assert!(!of_worker.iter().any(|directive| stops(&directive.body)), "{of_worker:?}");
+    bed.report_server(&trial, "_pa", 1, vec![ended(Cause::Stopped)]).await;
+    bed.trial(JobState::Waiting).await;
+    assert_eq!(bed.handle.directives(&trial.id, &server), []);
+    assert_eq!(bed.trial(JobState::Succeeded).await.id, trial.id);
+    let handed_over = (trial.id, VerdictTrust::Final);
+    assert_eq!(*bed.service.handed_over.lock().unwrap(), [handed_over]);
+    assert_eq!(*bed.service.finished.lock().unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failure_of_another_pod_is_the_reason_for_the_end() {
+    for keeps in [false, true] {
+        let bed = with_server(keeps).await;
+        let trial = bed.trial(JobState::Running).await;
+        bed.report_server(&trial, "", 0, vec![started(), ended(Cause::Exit)]).await;
+        bed.send(&trial, 1, vec![ended(Cause::Stopped)]).await;
+        bed.settled().await;
+        let handed_over = (trial.id.clone(), VerdictTrust::FailedAndStopped);
+        let mut asked = bed.service.handed_over.lock().unwrap().clone();
+        // A manager that resumes may see an end in the store and as news.
+        asked.dedup();
+        assert_eq!(asked, [handed_over], "{keeps}");
+        if keeps {
+            // The service knows another reason.
+            bed.trial(JobState::Running).await;
+            let (id, attempt) = (trial.id.clone(), trial.attempt.clone());
+            let disruption = Some("EvictionByEvictionAPI".to_owned());
+            let gone = JobEvent { disruption, ..JobEvent::unexplained(id, attempt) };
+            bed.jobs.send(JobNews::Gone(gone)).unwrap();
+            bed.trial(JobState::SysCanceled).await;
+        } else {
+            let end = bed.trial(JobState::Failed).await;
+            assert_eq!((end.message.as_deref(), end.exit_code), (Some("ps 0: over"), Some(1)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_outlives_its_decided_trial_is_ended() {
+    let bed = with_server(false).await;
+    let trial = bed.trial(JobState::Running).await;
+    bed.report_server(&trial, "", 0, vec![started()]).await;
+    bed.send(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
+    bed.silence(15).await;
+    assert_eq!(*bed.service.finished.lock().unwrap(), []);
+    bed.silence(60).await;
+    let finished = bed.service.finished.lock().unwrap().clone();
+    assert_eq!(finished, std::slice::from_ref(&trial.id), "once");
+    bed.trial(JobState::Running).await;
+    bed.end_job(&trial);
+    assert_eq!(bed.trial(JobState::Succeeded).await.id, trial.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_does_not_end_while_another_pod_decides_it() {
+    let bed = with_server(false).await;
+    let trial = bed.trial(JobState::Running).await;
+    // The first server has ended, and another one has its place.
+    bed.report_server(&trial, "_pa", 0, vec![started(), ended(Cause::Succeeded)]).await;
+    bed.report_server(&trial, "_pb", 0, vec![started()]).await;
+    bed.report_server(&trial, "_pa", 2, vec![ended(Cause::Succeeded)]).await;
+    bed.send(&trial, 1, vec![ended(Cause::Succeeded)]).await;
+    bed.settled().await;
+    assert_eq!(*bed.service.handed_over.lock().unwrap(), []);
+    // The next manager reads the ends from the store.
+    let (folder, store) = bed.died().await;
+    let completion = with_server(false).await.service.completion.clone();
+    let service = Service { alive: true, completion, ..Service::default() };
+    let bed = Bed::start(folder, store, service, (1, 1), None);
+    bed.settled().await;
+    bed.trial(JobState::Running).await;
+    bed.report_server(&trial, "_pb", 1, vec![ended(Cause::Stopped)]).await;
+    bed.trial(JobState::Succeeded).await;
+    assert_eq!(bed.service.handed_over.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_end_of_all_pods_ends_a_trial_on_resume() {
+    let bed = with_server(true).await;
+    let trial = bed.trial(JobState::Running).await;
+    bed.report_server(&trial, "", 0, vec![started(), ended(Cause::Succeeded)]).await;
+    bed.send(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
+    bed.settled().await;
+    bed.trial(JobState::Running).await;
+    let (folder, store) = bed.died().await;
+    let completion = with_server(false).await.service.completion.clone();
+    let service = Service { alive: true, completion, ..Service::default() };
+    let bed = Bed::start(folder, store, service, (1, 1), None);
+    bed.trial(JobState::Succeeded).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -319,11 +319,11 @@ fn a_template_keeps_its_own_fields() {
 }
 
 #[test]
-fn a_trial_has_one_pod_by_default() {
-    let template = |framework: Value, task: Value, number: u64| {
+fn a_controller_retries_only_if_the_template_says_so() {
+    let template = |framework: Value, task: Value| {
         let containers = json!([{"name": "main", "image": "trainer:1"}]);
         let task = json!({"retryPolicy": task, "pod": {"spec": {"containers": containers}}});
-        let role = json!({"name": "worker", "taskNumber": number, "task": task});
+        let role = json!({"name": "worker", "taskNumber": 1, "task": task});
         let spec = json!({"retryPolicy": framework, "taskRoles": [role]});
         json!({"platform": "frameworkcontroller", "template": {"kind": "Framework", "spec": spec}})
     };
@@ -331,16 +331,15 @@ fn a_trial_has_one_pod_by_default() {
     let fancy = json!({"fancyRetryPolicy": true});
     #[rustfmt::skip]
     let table = [
-        (one_role(),                              true),
-        (template(Value::Null, Value::Null, 1),   true),
-        (template(never.clone(), never.clone(), 1), true),
-        (template(once.clone(), never.clone(), 1), false),
-        (template(never.clone(), once, 1),        false),
-        (template(never.clone(), fancy, 1),       false),
-        (template(never.clone(), never, 2),       false),
+        (one_role(),                           false),
+        (template(Value::Null, Value::Null),   false),
+        (template(never.clone(), never.clone()), false),
+        (template(once.clone(), never.clone()), true),
+        (template(never.clone(), once),        true),
+        (template(never, fancy),               true),
     ];
-    for (section, one) in table {
-        assert_eq!(has_one_pod(&common(&section).spec), one, "{section}");
+    for (section, expected) in table {
+        assert_eq!(has_retries(&common(&section).spec), expected, "{section}");
     }
 }
 

@@ -7,7 +7,7 @@ use trial_protocol::Class;
 use super::job::{ForcedEnd, Job, Stop};
 use super::{Act, SILENT_TIME, Tracker, UNSEEN_TIME};
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::workload::{StopRequest, Workload};
+use crate::training_service::kubernetes::workload::StopRequest;
 
 /// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
 /// but does not complete the workload.
@@ -37,7 +37,7 @@ impl Tracker {
                 job.runs_since = None;
                 acts.push(Act::ReadOutput(name.clone()));
             }
-            if job.may_read_end(self.kind)
+            if job.may_read_end()
                 && job.ending_since.is_some_and(|since| now >= since + SETTLE_TIME)
             {
                 job.ending_since = Some(now);
@@ -143,7 +143,7 @@ impl Tracker {
             let query = job.next_query(self.wanted).or(unnoticed);
             let silent = job.runs_since.map(|since| since + SILENT_TIME);
             let settled = job.ending_since.map(|since| since + SETTLE_TIME);
-            let settled = settled.filter(|_| job.may_read_end(self.kind));
+            let settled = settled.filter(|_| job.may_read_end());
             let remains = self.remains_deadline(name);
             [patience, start_up, query, silent, settled, remains].into_iter().flatten().min()
         });
@@ -190,11 +190,9 @@ impl Job {
     }
 
     /// Returns whether the tracker may decide the end of the workload without its controller.
-    fn may_read_end(&self, kind: &dyn Workload) -> bool {
-        let is_said =
-            matches!(self.phase, JobPhase::Unseen | JobPhase::Suspended | JobPhase::Completed(_));
-        let may_be = self.phase == JobPhase::Ending || kind.follows_jobs() && !is_said;
-        may_be && kind.stop() == StopRequest::Delete && self.stop.is_none() && !self.is_inspected
+    fn may_read_end(&self) -> bool {
+        let is_said = matches!(self.phase, JobPhase::Suspended | JobPhase::Completed(_));
+        !is_said && self.stop.is_none() && !self.is_inspected
     }
 
     /// Returns whether the workload ends with its pods, regardless of what deleted them.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::{Act, QUERY_INTERVAL, UNSEEN_TIME};
-use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobNews, JobWaits};
 
@@ -46,6 +46,8 @@ pub(super) struct Job {
     pub(super) ending_since: Option<Duration>,
     /// The time at which its trial was recorded as ended while the workload continued.
     pub(super) handed_over: Option<Duration>,
+    /// The end that was read from its pods, while the remaining pods end.
+    pub(super) settled: Option<WorkloadOutcome>,
     /// The time since which the pods run. `None` also after the tracker has asked for a silent agent's output.
     pub(super) runs_since: Option<Duration>,
     /// The number of pod places that have had a pod since the workload may run.

@@ -87,9 +87,9 @@ impl Tracker {
         left.collect()
     }
 
-    /// Handles a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with the pod.
+    /// Handles a pod whose containers have all ended. The workload may end with the pod.
     pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
-        let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
+        let counts = self.pods.is_current(pod);
         let job = self.jobs.get_mut(workload_of(pod)).filter(|_| counts);
         // A pod that its queue stops does not end the workload.
         if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
@@ -129,6 +129,11 @@ impl Tracker {
     /// Returns whether a workload belongs to the experiment, or may belong to it because no listing is complete yet.
     pub(super) fn knows(&self, name: &str) -> bool {
         !self.listed || self.jobs.contains_key(name) || self.unadopted.contains_key(name)
+    }
+
+    /// Returns whether a pod of a workload runs, as far as the watch has shown.
+    pub fn has_running_pods(&self, name: &str) -> bool {
+        self.pods.current(name).any(|pod| pod.end.is_none())
     }
 
     /// Returns the listed pods of a workload, and the pods whose ends were observed, without pods of an earlier run.
@@ -313,6 +318,11 @@ impl Pods {
     /// with the same name.
     pub(super) fn set_disruption(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.pod(pod).disruption = disruption;
+    }
+
+    /// Returns whether the platform removes, or has removed, a pod of a workload.
+    pub(super) fn has_disruption(&self, workload: &str) -> bool {
+        self.current(workload).any(|pod| pod.disruption.is_some())
     }
 
     /// Returns whether a pod was deleted.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use trial_protocol::{Class, TrialJobId};
+use trial_protocol::Class;
 
 use super::job::{ForcedEnd, Job, SUSPENDED, report_reason};
 use super::{Act, Tracker};
@@ -102,19 +102,6 @@ impl Tracker {
             }
         }
         acts
-    }
-
-    /// Records that a trial has ended while its workload still exists.
-    pub fn hand_over(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
-        let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
-        let Some(job) = self.jobs.get_mut(&name) else { return Vec::new() };
-        job.handed_over = job.handed_over.or(Some(now));
-        if job.phase == JobPhase::Suspended { self.stop(&name, now) } else { Vec::new() }
-    }
-
-    /// Returns whether a workload continues after its trial was recorded as ended.
-    pub fn has_handed_over(&self) -> bool {
-        self.jobs.values().any(|job| job.handed_over.is_some())
     }
 }
 

@@ -4,10 +4,10 @@ use trial_protocol::Class;
 
 use super::job::SUSPENDED;
 use super::*;
-use crate::training_service::JobWaits;
 use crate::training_service::kubernetes::outcome::DecidingPod;
 use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
+use crate::training_service::{JobWaits, VerdictTrust};
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -583,7 +583,7 @@ fn a_pod_that_is_seen_to_run_after_the_suspension_ran_before_it() {
 fn a_queue_takes_back_no_trial_that_has_ended() {
     let mut tracker = batch_job();
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
-    assert_eq!(tracker.hand_over(&trial("a"), at(2)), []);
+    assert_eq!(tracker.hand_over(&trial("a"), VerdictTrust::Final, at(2)), (true, Vec::new()));
     let stop = [Act::Stop("ja".to_owned())];
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), stop);
     assert_eq!(tracker.mark_pod_running("ja-x"), None);

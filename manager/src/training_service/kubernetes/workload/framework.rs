@@ -8,15 +8,17 @@ pub mod status;
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::{StopRequest, Workload, job};
+use super::several_pods::{self, EndedPod};
+use super::{StopRequest, Workload};
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::TrialJobSpec;
+use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, has_one_pod, labels, labels_of, merge, pod, set_default,
+    Common, example, experiment_name, has_retries, labels, labels_of, merge, pod, set_default,
     trial_containers, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 
 /// The resource of Frameworks, with the names that the API uses.
 pub const FRAMEWORKS: Resource = Resource {
@@ -83,9 +85,19 @@ impl Workload for Framework {
     }
 
     fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
-        // The completion policies of several pods, and retries, are the controller's.
-        let trial = trial_containers(spec, self.container());
-        if has_one_pod(spec) { job::settle(pods, &trial) } else { None }
+        // Retries are the controller's.
+        if has_retries(spec) {
+            return None;
+        }
+        settle(&self.completion(spec), pods, &trial_containers(spec, self.container()))
+    }
+
+    fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
+        let mut completion = several_pods::completion(spec, several_pods::success_by_policy);
+        for (role, own) in completion.roles.iter_mut().zip(&spec.roles) {
+            role.min_failed = u64::try_from(own.policy.min_failed).ok().filter(|least| *least > 0);
+        }
+        completion
     }
 
     fn stop(&self) -> StopRequest {
@@ -191,6 +203,45 @@ pub(in crate::training_service::kubernetes) fn framework(
         .collect();
     framework["spec"]["taskRoles"] = Value::Array(roles);
     framework
+}
+
+/// Derives the outcome of a Framework from its ended pods.
+fn settle(
+    completion: &TrialCompletion,
+    pods: &[Value],
+    trial: &[String],
+) -> Option<WorkloadOutcome> {
+    let is_over = |pod: &&Value| {
+        pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+    };
+    let ends = pods.iter().filter(is_over).filter_map(|pod| {
+        let mut parts = pod.pointer("/metadata/name")?.as_str()?.rsplitn(3, '-');
+        let index = parts.next()?.parse().ok()?;
+        EndedPod::read(pod, parts.next()?, index, trial)
+    });
+    let ends: Vec<EndedPod> = ends.collect();
+    let results = ends.iter().map(|end| {
+        let (role, index) = (end.role.clone(), end.index);
+        let has_failed = end.end.exit_code != Some(0) || end.end.disruption.is_some();
+        let result = if has_failed { PodResult::Failed } else { PodResult::Succeeded };
+        (PodPlace { role, index }, result)
+    });
+    let PodPlace { role, index } = completion.main.clone();
+    let main = DecidingPod { role, index, is_main: true };
+    match completion.decide(&results.collect::<Vec<_>>())? {
+        TrialEnd::Failed(place) => {
+            let is_cause = |end: &&EndedPod| end.role == place.role && end.index == place.index;
+            let cause: Vec<EndedPod> = ends.iter().filter(is_cause).cloned().collect();
+            let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
+            Some(several_pods::caused(&failed, &main, &cause, |_| true))
+        }
+        TrialEnd::Succeeded => {
+            let (succeeded, exit_code) = (true, Some(0));
+            let message = "its pods succeeded".to_owned();
+            Some(WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message) })
+        }
+        TrialEnd::Requested | TrialEnd::Unexplained => None,
+    }
 }
 
 /// Returns the first pod of each role of a trial as `FrameworkController` would create it, with its role.

@@ -77,7 +77,8 @@ impl Workload for Job {
     }
 
     fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
-        settle(pods, &trial_containers(spec, self.container()))
+        let wanted = spec.roles.first()?.task_number;
+        settle(wanted, pods, &trial_containers(spec, self.container()))
     }
 
     fn place<'a>(&self, pod: &'a str) -> &'a str {
@@ -367,13 +368,15 @@ fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> Worklo
     }
 }
 
-/// Returns the outcome of a Job of which a pod has failed or all pods have succeeded, if its controller cannot report it.
+/// Returns the outcome of a Job of which a pod has failed or all `wanted` pods have succeeded, if its controller cannot
+/// report it.
 /// `None`: a pod still runs, or none is known.
-pub(super) fn settle(pods: &[Value], trial: &[String]) -> Option<WorkloadOutcome> {
+fn settle(wanted: u64, pods: &[Value], trial: &[String]) -> Option<WorkloadOutcome> {
     let has_phase = |pod: &Value, phase: &str| {
         pod.pointer("/status/phase").and_then(Value::as_str) == Some(phase)
     };
-    if !pods.is_empty() && pods.iter().all(|pod| has_phase(pod, "Succeeded")) {
+    let succeeded = pods.iter().filter(|pod| has_phase(pod, "Succeeded")).count();
+    if succeeded == pods.len() && u64::try_from(succeeded).is_ok_and(|own| own >= wanted) {
         let message = "the pod succeeded".to_owned();
         return Some(WorkloadOutcome {
             succeeded: true,

@@ -13,6 +13,7 @@ use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
+use crate::training_service::completion::TrialCompletion;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, trial_containers, workload_name,
@@ -116,7 +117,11 @@ impl Workload for JobSet {
         settle(&roles.collect::<Vec<_>>(), main, pods, &trial)
     }
 
-    fn follows_jobs(&self) -> bool {
+    fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
+        several_pods::completion(spec, several_pods::success_by_policy)
+    }
+
+    fn ends_before_pods(&self) -> bool {
         true
     }
 

@@ -10,6 +10,7 @@ use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
+use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
@@ -165,6 +166,21 @@ impl Workload for TrainingJob {
     fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let deciders = deciders(self.kind, spec);
         settle(spec, &deciders, pods, &trial_containers(spec, self.container()))
+    }
+
+    fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
+        let deciding = deciding_role(spec);
+        several_pods::completion(spec, |role| match deciding {
+            Some(deciding) if deciding.name == role.name && self.kind == "TFJob" => {
+                RoleSuccess::First
+            }
+            Some(deciding) if deciding.name == role.name => RoleSuccess::Count(role.task_number),
+            Some(_) | None => RoleSuccess::Never,
+        })
+    }
+
+    fn ends_before_pods(&self) -> bool {
+        true
     }
 
     fn stop(&self) -> StopRequest {
@@ -327,10 +343,15 @@ fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> Worklo
 /// Returns the pods whose success makes a job succeed: the master, or else the first worker of a `TFJob` and all workers
 /// of another kind. Each pod is a role and an index.
 fn deciders<'a>(kind: &str, spec: &'a KubernetesSpec) -> Vec<(&'a str, u64)> {
-    let role = |name: &str| spec.roles.iter().find(|role| role.name == name);
-    let Some(role) = role("master").or_else(|| role("worker")) else { return Vec::new() };
+    let Some(role) = deciding_role(spec) else { return Vec::new() };
     let count = if kind == "TFJob" { 1 } else { role.task_number };
     (0..count).map(|index| (role.name.as_str(), index)).collect()
+}
+
+/// Returns the role whose success makes a job succeed.
+fn deciding_role(spec: &KubernetesSpec) -> Option<&RoleSpec> {
+    let role = |name: &str| spec.roles.iter().find(|role| role.name == name);
+    role("master").or_else(|| role("worker"))
 }
 
 /// Derives the outcome of a job from its ended pods, for pods that the operator does not see end. `None`: the outcome

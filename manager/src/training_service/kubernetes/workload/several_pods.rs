@@ -3,9 +3,35 @@
 use serde_json::Value;
 use trial_protocol::Class;
 
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
+use crate::training_service::completion::{PodPlace, RoleCompletion, RoleSuccess, TrialCompletion};
 use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome};
 use crate::training_service::kubernetes::pod_end::{self, PodEnd};
 use crate::util::excerpt::shortened;
+
+/// Returns the rules of a kind that fails with its first failed pod. `success` returns the condition under which a role
+/// makes the trial succeed.
+pub(super) fn completion(
+    spec: &KubernetesSpec,
+    success: impl Fn(&RoleSpec) -> RoleSuccess,
+) -> TrialCompletion {
+    let roles = spec.roles.iter().map(|role| RoleCompletion {
+        role: role.name.clone(),
+        pods: role.task_number,
+        min_failed: Some(1),
+        success: success(role),
+    });
+    let (role, index) = spec.metrics_from.clone();
+    TrialCompletion { roles: roles.collect(), main: PodPlace { role, index } }
+}
+
+/// Returns the condition for success that a role's policy states.
+pub(super) fn success_by_policy(role: &RoleSpec) -> RoleSuccess {
+    match u64::try_from(role.policy.min_succeeded) {
+        Ok(least @ 1..) => RoleSuccess::Count(least),
+        Ok(0) | Err(_) => RoleSuccess::Never,
+    }
+}
 
 /// A pod that has ended, or was deleted.
 #[derive(Debug, Clone)]

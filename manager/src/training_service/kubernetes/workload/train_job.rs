@@ -147,10 +147,6 @@ impl Workload for TrainJob {
         job_set::settle(&[role], main(spec), pods, &trial)
     }
 
-    fn follows_jobs(&self) -> bool {
-        true
-    }
-
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         let name = name.to_owned();
         vec![("Job", job_name(&name)), ("JobSet", name.clone()), (TRAIN_JOBS.kind, name)]

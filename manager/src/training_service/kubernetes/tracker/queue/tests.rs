@@ -1,9 +1,10 @@
 //! Tests of workloads that wait, are taken back, or do not end, as tables of timed observations.
 
 use serde_json::{Value, json};
-use trial_protocol::AttemptId;
+use trial_protocol::{AttemptId, TrialJobId};
 
 use super::*;
+use crate::training_service::VerdictTrust::Final;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
@@ -11,6 +12,7 @@ use crate::training_service::kubernetes::tracker::PodDeparture;
 use crate::training_service::kubernetes::tracker::job::UNREPORTED;
 use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::workload::Workload;
+use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
@@ -248,18 +250,22 @@ fn the_end_of_a_job_that_does_not_complete_is_read_from_its_pods() {
 }
 
 #[test]
-fn the_end_of_a_workload_of_incomplete_jobs_is_read_from_its_pods() {
+fn the_end_of_an_incomplete_workload_is_read_from_its_pods() {
     let settles = [Act::ReadEnd("ja".to_owned())];
     #[rustfmt::skip]
-    let table: [(&'static dyn Workload, JobPhase, bool); 6] = [
-        (&JobSet,   JobPhase::Running,   true),
-        (&JobSet,   JobPhase::Starting,  true),
-        (&TrainJob, JobPhase::Running,   true),
+    let table: [(&'static dyn Workload, JobPhase, bool); 10] = [
+        (&JobSet,    JobPhase::Running,   true),
+        (&JobSet,    JobPhase::Starting,  true),
+        (&TrainJob,  JobPhase::Running,   true),
+        (&TF_JOB,    JobPhase::Running,   true),
+        (&BatchJob,  JobPhase::Running,   true),
+        (&Framework, JobPhase::Running,   true),
+        // The controller created the pods and died before it wrote a status.
+        (&TF_JOB,    JobPhase::Unseen,    true),
         // The queue stopped the pods.
-        (&JobSet,   JobPhase::Suspended, false),
-        // The operator reports the end by itself, and a Job has a condition for it.
-        (&TF_JOB,   JobPhase::Running,   false),
-        (&BatchJob, JobPhase::Running,   false),
+        (&JobSet,    JobPhase::Suspended, false),
+        (&TF_JOB,    JobPhase::Suspended, false),
+        (&BatchJob,  JobPhase::Suspended, false),
     ];
     for (kind, phase, is_settled) in table {
         let mut tracker = made_as(kind, false);
@@ -369,9 +375,9 @@ fn a_job_that_its_queue_takes_back_after_its_trial_has_ended_never_runs_again() 
         tracker.handle_phase("ja", JobPhase::Running, at(1));
         if is_taken_first {
             tracker.handle_phase("ja", JobPhase::Suspended, at(10));
-            assert_eq!(tracker.hand_over(&ids().0, at(11)), stop);
+            assert_eq!(tracker.hand_over(&ids().0, Final, at(11)), (true, stop.to_vec()));
         } else {
-            assert_eq!(tracker.hand_over(&ids().0, at(10)), []);
+            assert_eq!(tracker.hand_over(&ids().0, Final, at(10)), (true, Vec::new()));
             assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(11)), stop);
         }
         assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(12)), []);
@@ -415,7 +421,7 @@ fn a_job_that_outlives_its_trial_is_stopped() {
     let mut tracker = made(false);
     tracker.handle_phase("ja", JobPhase::Running, at(1));
     assert!(!tracker.has_handed_over());
-    tracker.hand_over(&ids().0, at(40));
+    assert_eq!(tracker.hand_over(&ids().0, Final, at(40)), (true, Vec::new()));
     assert!(tracker.has_handed_over());
     assert_eq!(tracker.tick(at(100)), [Act::ReadOutput("ja".to_owned())]);
     assert_eq!(tracker.next_deadline(), Some(at(40) + at(30 + 60)));
@@ -531,7 +537,8 @@ fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
         let mut tracker = made(true);
         tracker.handle_phase("ja", JobPhase::Ending, at(1));
         let failure = WorkloadOutcome::failure("its pod failed".to_owned());
-        let acts = tracker.settle_end("ja", WorkloadOutcome { succeeded, ..failure }, why);
+        let outcome = WorkloadOutcome { succeeded, ..failure };
+        let acts = tracker.settle_end("ja", outcome, why, false);
         let end = end_of(&acts);
         assert_eq!(end.succeeded, succeeded);
         assert_eq!(end.message.as_deref(), Some(format!("{start}; {why}").as_str()));

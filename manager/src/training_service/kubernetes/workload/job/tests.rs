@@ -202,7 +202,7 @@ fn the_end_of_an_incomplete_job_is_read_from_its_pods() {
             "status": {"phase": phase, "containerStatuses": [{"state": {"terminated": terminated}}]},
         })
     };
-    let settle = |pods: &[Value]| settle(pods, &[]);
+    let settle = |pods: &[Value]| settle(1, pods, &[]);
     assert_eq!(settle(&[]), None);
     assert_eq!(settle(&[pod("Succeeded", 0, None), json!({"status": {"phase": "Running"}})]), None);
     assert!(settle(&[pod("Succeeded", 0, None)]).is_some_and(|end| end.succeeded));

@@ -1,0 +1,140 @@
+//! PURE: the ends of the commands of an attempt's pods, as their agents report them. They decide the end of the trial
+//! before its job ends.
+
+use std::collections::{HashMap, HashSet};
+
+use trial_protocol::{AttemptId, Class, Verdict};
+
+use super::ending;
+use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
+use crate::training_service::{JobEvent, VerdictTrust};
+use crate::util::ids;
+
+/// The ends of the pods' commands, in the order in which they were reported.
+#[derive(Debug, Default)]
+pub struct PodEnds {
+    ends: Vec<PodEnd>,
+    /// The present pod of each place but that of the main pod.
+    runs: HashMap<PodPlace, String>,
+    /// The pods that had a place before.
+    past: HashSet<(PodPlace, String)>,
+}
+
+/// The end of a pod's command.
+#[derive(Debug)]
+struct PodEnd {
+    place: PodPlace,
+    result: PodResult,
+    exit_code: Option<i32>,
+    message: String,
+    class: Class,
+}
+
+impl PodEnds {
+    /// Handles a report of a pod that is not the main one. Returns the pod's place, unless another pod has it by now.
+    pub fn observe(&mut self, pod: ids::OtherPod) -> Option<PodPlace> {
+        let ids::OtherPod { role, index, run } = pod;
+        let place = PodPlace { role, index };
+        if self.past.contains(&(place.clone(), run.clone())) {
+            return None;
+        }
+        let earlier = self.runs.insert(place.clone(), run.clone());
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != run) {
+            self.past.insert((place.clone(), earlier));
+            self.remove(&place);
+        }
+        Some(place)
+    }
+
+    /// Records the end of a pod's command.
+    pub fn record(&mut self, place: PodPlace, verdict: &Verdict) {
+        self.remove(&place);
+        self.ends.push(PodEnd {
+            place,
+            result: ending::pod_result(verdict),
+            exit_code: verdict.exit.map(|exit| i32::from(exit.shell_code())),
+            message: verdict.message.clone(),
+            class: verdict.class,
+        });
+    }
+
+    /// Removes the end of a pod's command, because another pod has its place.
+    pub fn remove(&mut self, place: &PodPlace) {
+        self.ends.retain(|end| end.place != *place);
+    }
+
+    /// Forgets all ends, because other pods will run the attempt from its beginning.
+    pub fn restart(&mut self) {
+        self.ends.clear();
+        self.past.extend(self.runs.drain());
+    }
+
+    /// Returns whether a pod that is not the main one has reported.
+    pub fn has_others(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Returns the attempts under which the other pods of the `submitted` attempt report, each with whether its command
+    /// runs.
+    pub fn others(&self, submitted: &AttemptId) -> Vec<(AttemptId, bool)> {
+        let others = self.runs.iter().filter_map(|(place, run)| {
+            let PodPlace { role, index } = place;
+            let attempt = AttemptId::new(format!("{submitted}{run}-{role}-{index}")).ok()?;
+            Some((attempt, !self.has_ended(place)))
+        });
+        others.collect()
+    }
+
+    /// Returns whether a pod's command has ended.
+    pub fn has_ended(&self, place: &PodPlace) -> bool {
+        self.ends.iter().any(|end| end.place == *place)
+    }
+
+    /// Returns whether an end follows from these ends.
+    pub fn decide(&self, completion: &TrialCompletion) -> Option<DecidedEnd> {
+        let results: Vec<_> = self.ends.iter().map(|end| (end.place.clone(), end.result)).collect();
+        let end = completion.decide(&results)?;
+        let is_over = completion.are_all_over(&results);
+        let signaled = results.iter().any(|(_, result)| *result == PodResult::Signaled);
+        let trust = match &end {
+            TrialEnd::Unexplained => return None,
+            TrialEnd::Failed(_) if !completion.has_several_pods() => VerdictTrust::Final,
+            TrialEnd::Failed(_) if signaled => VerdictTrust::FailedAndStopped,
+            TrialEnd::Failed(_) => VerdictTrust::Failed,
+            TrialEnd::Succeeded | TrialEnd::Requested => VerdictTrust::Final,
+        };
+        Some(DecidedEnd { end, is_over, trust })
+    }
+
+    /// Returns the end of a job that follows from a decided end. The main pod's own verdict explains the rest.
+    pub fn event(
+        &self,
+        decided: &DecidedEnd,
+        completion: &TrialCompletion,
+        unexplained: JobEvent,
+    ) -> JobEvent {
+        match &decided.end {
+            TrialEnd::Succeeded => JobEvent { succeeded: true, exit_code: Some(0), ..unexplained },
+            TrialEnd::Failed(place) if *place != completion.main => {
+                let Some(pod) = self.ends.iter().find(|end| end.place == *place) else {
+                    return unexplained;
+                };
+                let message = format!("{} {}: {}", place.role, place.index, pod.message);
+                let (exit_code, class) = (pod.exit_code, Some(pod.class));
+                JobEvent { exit_code, message: Some(message), class, ..unexplained }
+            }
+            TrialEnd::Failed(_) | TrialEnd::Requested | TrialEnd::Unexplained => unexplained,
+        }
+    }
+}
+
+/// The end of a trial that its agents' verdicts decide.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DecidedEnd {
+    /// The end.
+    pub end: TrialEnd,
+    /// Set if the commands of all pods have ended.
+    pub is_over: bool,
+    /// The reliability of the end.
+    pub trust: VerdictTrust,
+}

@@ -1,0 +1,65 @@
+//! Tests of workloads whose trials have ended before them.
+
+use trial_protocol::AttemptId;
+
+use super::*;
+use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
+use crate::training_service::kubernetes::disruption::Disruption;
+use crate::training_service::kubernetes::outcome::WorkloadOutcome;
+use crate::training_service::kubernetes::workload::Workload;
+use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
+
+const START_UP: Duration = Duration::from_mins(10);
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn ids() -> (TrialJobId, AttemptId) {
+    (TrialJobId::new("a").unwrap(), AttemptId::new("a-1").unwrap())
+}
+
+/// Creates a tracker with one object `ja` of this kind.
+fn made_as(kind: &'static dyn Workload) -> Tracker {
+    let mut tracker = Tracker::new(kind, START_UP, at(30));
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
+    let (trial, attempt) = ids();
+    tracker.submit("ja", trial, attempt, at(0));
+    assert_eq!(tracker.handle_submission("ja", Ok(()), at(0)), []);
+    tracker
+}
+
+#[test]
+fn a_failed_pod_ends_its_trial_early_unless_the_cluster_removed_another() {
+    let failed = || JobPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
+    let taken = || {
+        let disruption = Disruption { evidence: "e".to_owned(), why: "w".to_owned() };
+        let outcome = WorkloadOutcome::failure("it failed".to_owned());
+        JobPhase::Completed(WorkloadOutcome { disruption: Some(disruption), ..outcome })
+    };
+    #[rustfmt::skip]
+    let table = [
+        (JobPhase::Running,   false, Final,            true),
+        (JobPhase::Running,   true,  Final,            true),
+        (JobPhase::Running,   false, Failed,           true),
+        (JobPhase::Running,   true,  Failed,           false),
+        (JobPhase::Suspended, false, Failed,           false),
+        // The controller has not decided that the workload fails, so another party stopped the other pods.
+        (JobPhase::Running,   false, FailedAndStopped, false),
+        (JobPhase::Ending,    false, FailedAndStopped, true),
+        (failed(),            false, FailedAndStopped, true),
+        (failed(),            true,  FailedAndStopped, false),
+        (taken(),             false, FailedAndStopped, false),
+    ];
+    for (phase, is_drained, trust, expected) in table {
+        let mut tracker = made_as(&TF_JOB).with_pods(2);
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        let disruption = || Disruption { evidence: "e".to_owned(), why: "w".to_owned() };
+        tracker.observe_pod("ja-worker-1", None, is_drained.then(disruption));
+        tracker.handle_phase("ja", phase.clone(), at(2));
+        let (is_accepted, _) = tracker.hand_over(&ids().0, trust, at(3));
+        assert_eq!(is_accepted, expected, "{phase:?} {is_drained} {trust:?}");
+        assert_eq!(tracker.has_handed_over(), expected);
+    }
+}
