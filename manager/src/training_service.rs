@@ -250,6 +250,10 @@ pub trait TrainingService: Send + Sync {
     /// the service delivers its agent's remaining reports.
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted;
 
+    /// Informs the service that all live jobs of an earlier manager were adopted. The service ends the others, whose
+    /// trials have ended. Returns at once.
+    fn end_unadopted(&self) {}
+
     /// Delivers the remaining reports of a gone job's agent.
     async fn recover(&self, trial: &TrialJobId);
 

@@ -323,6 +323,10 @@ impl TrainingService for Hybrid {
         adopted
     }
 
+    fn end_unadopted(&self) {
+        self.shared.parts.iter().for_each(|part| part.service.end_unadopted());
+    }
+
     async fn recover(&self, trial: &TrialJobId) {
         if let Some(service) = self.shared.service_of(trial) {
             service.recover(trial).await;

@@ -192,6 +192,11 @@ impl TrainingService for KubernetesService {
         adopted
     }
 
+    fn end_unadopted(&self) {
+        self.shared.tracker().end_unadopted(self.shared.now());
+        self.shared.nearer.notify_one();
+    }
+
     async fn recover(&self, _trial: &TrialJobId) {
         // An agent's remaining reports disappear with its pod. The agent therefore waits for the manager before it
         // ends.

@@ -49,6 +49,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     for row in rows {
         loaded.add(&mut deps, row).await?;
     }
+    deps.service.end_unadopted();
     let ResumedTrials { jobs, known, starts, gone, results, has_reported, leases, shortest } =
         loaded;
     let mut state =

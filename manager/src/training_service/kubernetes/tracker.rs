@@ -58,6 +58,8 @@ pub struct Tracker {
     latest: HashMap<TrialJobId, String>,
     /// The workloads of an earlier manager that are not yet adopted.
     unadopted: HashMap<String, JobPhase>,
+    /// The time from which unadopted workloads that have not ended are deleted. `None`: more may be adopted.
+    end_unadopted_at: Option<Duration>,
     /// The workloads that were created before the current listing began, and that the listing has not shown yet.
     /// `None`: no listing is in progress.
     missing: Option<HashSet<String>>,
@@ -86,6 +88,7 @@ impl Tracker {
             jobs: HashMap::new(),
             latest: HashMap::new(),
             unadopted: HashMap::new(),
+            end_unadopted_at: None,
             missing: None,
             listed: false,
             finished: VecDeque::new(),

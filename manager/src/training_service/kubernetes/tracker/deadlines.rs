@@ -23,6 +23,7 @@ impl Tracker {
     /// Returns the actions that are due at `now`.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
         let mut acts = self.end_pods_of_lost_nodes(now);
+        acts.extend(self.discard_unadopted(now));
         let names: Vec<String> = self.jobs.keys().cloned().collect();
         for name in names {
             let Some(job) = self.jobs.get_mut(&name) else { continue };
@@ -152,7 +153,8 @@ impl Tracker {
             self.kind.stop() == StopRequest::Delete && job.is_some_and(Job::ends_with_pods)
         });
         let going = going.map(|(_, since)| since + self.grace + NODE_GONE_TIME);
-        deadlines.chain(going).min()
+        let unadopted = self.end_unadopted_at.filter(|_| self.listed);
+        deadlines.chain(going).chain(unadopted).min()
     }
 }
 

@@ -49,6 +49,23 @@ impl Tracker {
         (true, acts)
     }
 
+    /// Lets the workloads that an earlier manager left, and that were not adopted, end by themselves for a while, and then
+    /// deletes them. Their trials have ended.
+    pub fn end_unadopted(&mut self, now: Duration) {
+        self.end_unadopted_at = Some(now + self.patience);
+    }
+
+    /// Returns the deletions of unadopted workloads that are due at `now`.
+    pub(super) fn discard_unadopted(&mut self, now: Duration) -> Vec<Act> {
+        if !self.listed || self.end_unadopted_at.take_if(|at| now >= *at).is_none() {
+            return Vec::new();
+        }
+        let left =
+            self.unadopted.iter().filter(|(_, phase)| !matches!(phase, JobPhase::Completed(_)));
+        let left: Vec<String> = left.map(|(name, _)| name.clone()).collect();
+        left.into_iter().map(Act::Discard).collect()
+    }
+
     /// Returns whether a workload continues after its trial was recorded as ended.
     pub fn has_handed_over(&self) -> bool {
         self.jobs.values().any(|job| job.handed_over.is_some())

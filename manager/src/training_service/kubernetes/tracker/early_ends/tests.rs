@@ -7,6 +7,7 @@ use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 use crate::training_service::kubernetes::workload::Workload;
+use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
 
 const START_UP: Duration = Duration::from_mins(10);
@@ -28,6 +29,27 @@ fn made_as(kind: &'static dyn Workload) -> Tracker {
     tracker.submit("ja", trial, attempt, at(0));
     assert_eq!(tracker.handle_submission("ja", Ok(()), at(0)), []);
     tracker
+}
+
+#[test]
+fn workloads_of_ended_trials_are_deleted_after_a_resume() {
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.begin_listing();
+    let done = JobPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
+    for (name, phase) in [("ja", JobPhase::Running), ("jb", JobPhase::Running), ("jc", done)] {
+        assert_eq!(tracker.handle_phase(name, phase, at(1)), []);
+    }
+    tracker.complete_listing();
+    assert_eq!(tracker.next_deadline(), None);
+    let (trial, attempt) = ids();
+    tracker.adopt("ja", &trial, &attempt, at(2));
+    tracker.end_unadopted(at(10));
+    // The agents deliver the rest of their reports in this time.
+    assert_eq!(tracker.tick(at(99)).len(), 1, "the adopted pod's agent is silent");
+    assert_eq!(tracker.next_deadline(), Some(at(10 + 30 + 60)));
+    assert_eq!(tracker.tick(at(100)), [Act::Discard("jb".to_owned())]);
+    assert_eq!(tracker.tick(at(200)), []);
+    assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
