@@ -73,7 +73,12 @@ fn preempted(
     gone: &JobEnd,
 ) -> Option<Verdict> {
     let disruption = gone.disruption.clone().filter(|_| intent.is_none())?;
-    if verdict.is_some_and(|verdict| !saw_only_a_signal(verdict) || verdict.stop.is_some()) {
+    let explains = |verdict: &Verdict| {
+        let lost_peer = gone.cause == Some(Cause::Preempted);
+        let is_of_peer = lost_peer && verdict.cause != Cause::Succeeded;
+        !saw_only_a_signal(verdict) && !is_of_peer || verdict.stop.is_some()
+    };
+    if verdict.is_some_and(explains) {
         return None;
     }
     let evidence = verdict.map(|verdict| verdict.evidence.clone()).unwrap_or_default();
@@ -290,6 +295,7 @@ mod tests {
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
         let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
         let disruption = "PreemptionByScheduler: default-scheduler: preempting";
+        let of_peer = "EvictionByEvictionAPI: Eviction API: evicting";
         #[rustfmt::skip]
         let table = [
             // the intent            the agent's      the platform's  the trial is            code
@@ -300,12 +306,17 @@ mod tests {
             (None,                   Some(&broken),   Some(disruption), JobState::Failed,       Some(7)),
             (None,                   Some(&fine),     Some(disruption), JobState::Succeeded,    Some(0)),
             (None,                   Some(&stopped),  None,       JobState::Failed,       Some(143)),
+            // The main pod failed because the platform removed another pod.
+            (None,                   Some(&broken),   Some(of_peer), JobState::SysCanceled, Some(7)),
+            (None,                   Some(&fine),     Some(of_peer), JobState::Succeeded, Some(0)),
+            (Some(StopReason::User), Some(&broken),   Some(of_peer), JobState::UserCanceled, Some(7)),
         ];
         for (intent, verdict, taken, state, code) in table {
             let gone = JobEnd {
                 exit_code: Some(137),
                 message: Some("its pod was removed".to_owned()),
                 disruption: taken.map(str::to_owned),
+                cause: (taken == Some(of_peer)).then_some(Cause::Preempted),
                 ..JobEnd::default()
             };
             let own = preempted(intent, verdict, &gone);

@@ -41,6 +41,12 @@ pub fn of_pod(pod: &Value) -> Option<Disruption> {
     of_reason(&text(status, "reason"), &text(status, "message"))
 }
 
+/// Returns the time at which the platform began to remove a pod, in RFC 3339.
+pub fn time_of(pod: &Value) -> Option<&str> {
+    let condition = condition(pod.get("status")?, "DisruptionTarget")?;
+    condition.get("lastTransitionTime")?.as_str().filter(|_| is(condition, "status", "True"))
+}
+
 /// Returns the disruption that a failed Job names: `Pod NS/NAME has condition DisruptionTarget matching FailJob rule at
 /// index 0`. The pod itself may be gone.
 pub fn of_job(message: &str) -> Option<Disruption> {

@@ -480,7 +480,11 @@ impl Tracker {
 
     fn explained(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
         if outcome.succeeded {
-            WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome }
+            return WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome };
+        }
+        let outcome = self.pods.explain(name, outcome);
+        if self.wanted > 1 && outcome.disruption.is_none() {
+            self.pods.with_lost_peer(name, outcome)
         } else {
             outcome
         }

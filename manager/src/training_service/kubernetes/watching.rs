@@ -188,6 +188,8 @@ pub(super) fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Durat
         true => PodDeparture::Deleted,
     };
     let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
+    tracker.observe_pod_creation(&pod.name, pod.created.as_deref());
+    tracker.observe_disruption_time(&pod.name, disruption::time_of(&pod.body));
     let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
     tracker.observe_pod_start(&pod.name, has_started);
     tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);

@@ -35,6 +35,8 @@ pub struct WatchedObject {
     pub body: Value,
     /// The unique id, which differs even between objects of the same name.
     pub uid: Option<String>,
+    /// The time of the object's creation by the API server's clock, in RFC 3339.
+    pub created: Option<String>,
     /// The name of the object's first owner.
     pub owner: Option<String>,
     /// The name and version, in the form that the library needs.
@@ -59,6 +61,7 @@ struct ReadMetadata {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    creation_timestamp: Option<String>,
     deletion_timestamp: Option<Value>,
     #[serde(default)]
     owner_references: Vec<ReadOwner>,
@@ -125,6 +128,7 @@ impl From<Read> for WatchedObject {
             name: metadata.name.clone().unwrap_or_default(),
             owner: metadata.owner_references.into_iter().find_map(|owner| owner.name),
             uid: metadata.uid,
+            created: metadata.creation_timestamp,
             body: Value::Object(there.collect::<Map<_, _>>()),
             metadata: ObjectMeta {
                 name: metadata.name,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde_json::Value;
+use trial_protocol::Cause;
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
@@ -19,6 +20,25 @@ impl Tracker {
         job.image = Some(image.clone());
         let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
         Some(Act::Report(JobNews::Image(JobImage { trial, attempt, image })))
+    }
+
+    /// Handles the time of a pod's creation, by the API server's clock.
+    pub fn observe_pod_creation(&mut self, pod: &str, created: Option<&str>) {
+        if self.knows(workload_of(pod)) {
+            self.pods.pod(pod).created = created.map(str::to_owned);
+        }
+    }
+
+    /// Handles the time at which the platform began to remove a pod, by the API server's clock.
+    pub fn observe_disruption_time(&mut self, pod: &str, at: Option<&str>) {
+        if self.knows(workload_of(pod)) {
+            self.pods.pod(pod).disrupted_at = at.map(str::to_owned);
+        }
+    }
+
+    /// Returns the time at which the newest pod of a workload was created, by the API server's clock.
+    pub fn newest_pod_creation(&self, name: &str) -> Option<&str> {
+        self.pods.own(name).iter().filter_map(|pod| pod.created.as_deref()).max()
     }
 
     /// Handles a pod that ends, or has ended.
@@ -189,8 +209,12 @@ struct Pod {
     name: String,
     /// The unique id, if known. A recreated pod may have the name of its predecessor.
     incarnation: Option<String>,
+    /// The time of its creation by the API server's clock, in RFC 3339.
+    created: Option<String>,
     /// The disruption by which the platform removes the pod.
     disruption: Option<Disruption>,
+    /// The time at which the platform began to remove the pod, in RFC 3339.
+    disrupted_at: Option<String>,
     /// The pod itself, if it ends or has ended. A deleted pod is gone before its workload reports the failure.
     end: Option<Value>,
     /// The time since which the pod runs on although its trial has ended.
@@ -421,6 +445,26 @@ impl Pods {
         }
     }
 
+    /// Returns the outcome of a workload with the disruption of a pod that the platform removed before another pod failed.
+    /// The other pod probably failed for the loss of its peer.
+    pub(super) fn with_lost_peer(
+        &self,
+        workload: &str,
+        outcome: WorkloadOutcome,
+    ) -> WorkloadOutcome {
+        let disrupted =
+            self.current(workload).filter_map(|pod| Some((pod, pod.disrupted_at.as_ref()?)));
+        let first = disrupted.min_by_key(|(_, at)| *at);
+        let failed_at = self.current(workload).filter_map(Pod::failed_at).min();
+        let Some((Pod { disruption: Some(disruption), .. }, at)) = first else { return outcome };
+        if failed_at.is_none_or(|failed_at| failed_at < at.as_str()) {
+            return outcome;
+        }
+        let cause = Some(Cause::Preempted);
+        let lost = WorkloadOutcome { decided_by: None, cause, ..outcome };
+        lost.with_disruption(disruption.clone())
+    }
+
     /// Removes the pods of a workload.
     pub(super) fn forget(&mut self, workload: &str) {
         self.seen.remove(workload);
@@ -428,6 +472,15 @@ impl Pods {
 }
 
 impl Pod {
+    /// Returns the time at which a container of the pod failed by itself, in RFC 3339.
+    fn failed_at(&self) -> Option<&str> {
+        let end = self.end.as_ref().filter(|_| self.disruption.is_none())?;
+        let containers = end.pointer("/status/containerStatuses")?.as_array()?.iter();
+        let ends = containers.filter_map(|container| container.pointer("/state/terminated"));
+        let failed = ends.filter(|end| end["exitCode"] != 0);
+        failed.filter_map(|end| end["finishedAt"].as_str()).min()
+    }
+
     fn has_name_of(&self, seen: &Value) -> bool {
         seen.pointer("/metadata/name").and_then(Value::as_str) == Some(self.name.as_str())
     }

@@ -1,7 +1,7 @@
 //! Tests of workloads that wait, are taken back, or do not end, as tables of timed observations.
 
 use serde_json::{Value, json};
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, Cause, TrialJobId};
 
 use super::*;
 use crate::training_service::VerdictTrust::Final;
@@ -542,6 +542,65 @@ fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
         let end = end_of(&acts);
         assert_eq!(end.succeeded, succeeded);
         assert_eq!(end.message.as_deref(), Some(format!("{start}; {why}").as_str()));
+    }
+}
+
+#[test]
+fn an_end_that_was_read_from_some_pods_is_reported_when_the_others_are_gone() {
+    let mut tracker = made_as(&TF_JOB, false);
+    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    let outcome = WorkloadOutcome {
+        succeeded: true,
+        exit_code: Some(0),
+        ..WorkloadOutcome::failure(String::new())
+    };
+    let acts = tracker.settle_end("ja", outcome, "its controller is down", true);
+    assert_eq!(acts, [Act::Discard("ja".to_owned()), Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), []);
+    assert_eq!(tracker.tick(at(5000)), []);
+    let acts = tracker.end_deleted_workload("ja");
+    let end = end_of(&acts);
+    assert!(end.succeeded && end.exit_code == Some(0), "{end:?}");
+}
+
+#[test]
+fn a_pod_that_fails_after_the_cluster_removed_its_peer_is_not_the_cause() {
+    let ended = |pod: &str, code: u64, finished: &str, disrupted: Option<&str>| {
+        let terminated = json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z", "finishedAt": finished});
+        let container = json!({"name": "trial", "state": {"terminated": terminated}});
+        let condition = disrupted.map(|at| {
+            json!({
+                "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting", "lastTransitionTime": at,
+            })
+        });
+        let deleted = disrupted.map(|_| "2026-11-23T00:00:30Z");
+        let object = json!({
+            "metadata": {"name": pod, "uid": pod, "deletionTimestamp": deleted},
+            "status": {"phase": "Failed", "conditions": Vec::from_iter(condition), "containerStatuses": [container]},
+        });
+        serde_json::from_value::<WatchedObject>(object).unwrap()
+    };
+    let (early, late) = ("2026-11-23T00:00:10Z", "2026-11-23T00:00:20Z");
+    #[rustfmt::skip]
+    let table = [
+        (late,  Some(early), true),
+        (early, Some(early), true),
+        // The other pod failed first, and its node was drained later.
+        (early, Some(late),  false),
+        (late,  None,        false),
+    ];
+    for (failed, disrupted, expected) in table {
+        let mut tracker = made_as(&JobSet, false).with_pods(2);
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        observe_pod(&mut tracker, &ended("ja-worker-0-0-aaaaa", 1, failed, None), at(2));
+        observe_pod(&mut tracker, &ended("ja-worker-0-1-bbbbb", 143, late, disrupted), at(2));
+        let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
+        let acts = tracker.complete_end("ja", failure);
+        let end = end_of(&acts);
+        assert_eq!(end.cause, expected.then_some(Cause::Preempted), "{failed} {disrupted:?}");
+        assert_eq!(end.disruption.is_some(), expected, "{failed} {disrupted:?}");
+        assert_eq!(end.class, expected.then_some(Class::Transient));
     }
 }
 
