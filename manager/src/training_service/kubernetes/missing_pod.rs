@@ -1,6 +1,6 @@
 //! Finds out from the cluster why a workload has no pod.
 
-use super::pending_reason::RefusedPod;
+use super::pending_reason::{CurrentEvents, RefusedPod};
 use super::tracker::Act;
 use super::{Settings, Shared, admission_advice, pending_reason, preflight};
 
@@ -28,12 +28,18 @@ impl Shared {
     /// account may not read events.
     async fn refused_pod(&self, name: &str) -> Option<RefusedPod> {
         let Settings { cluster, common, .. } = &self.settings;
-        let mut refused = None;
+        let mut warnings = Vec::new();
         for (kind, owner) in self.kind.pod_owners(&common.spec, name) {
-            let warnings = cluster.warnings(kind, &owner).await.unwrap_or_default();
-            refused = refused.or_else(|| pending_reason::of_refused_pods(&warnings));
+            warnings.extend(cluster.warnings(kind, &owner).await.unwrap_or_default());
         }
-        refused
+        let tracker = self.tracker();
+        let current = CurrentEvents {
+            kind: self.kind.resource().kind,
+            id: tracker.id_of(name),
+            since: tracker.newest_pod_creation(name),
+        };
+        warnings.retain(|event| current.has(event));
+        pending_reason::of_refused_pods(&warnings)
     }
 
     /// Returns the cluster's answer to a dry run. `None`: it refuses no pod, or the account may not ask.

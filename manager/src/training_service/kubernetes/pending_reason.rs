@@ -140,6 +140,28 @@ const DENIALS: [&str; 7] = [
     "failed quota",
 ];
 
+/// The events about a workload that can explain why it lacks a pod at present.
+#[derive(Debug)]
+pub struct CurrentEvents<'a> {
+    /// The kind of the workload.
+    pub kind: &'a str,
+    /// The unique id of the workload, if known.
+    pub id: Option<&'a str>,
+    /// The time at which its newest pod was created. A refusal before that time no longer holds.
+    pub since: Option<&'a str>,
+}
+
+impl CurrentEvents<'_> {
+    /// Returns whether these events include one.
+    pub fn has(&self, event: &Value) -> bool {
+        let about = &event["involvedObject"];
+        let id = about["uid"].as_str().filter(|_| is(about, "kind", self.kind));
+        let is_of_another = id.zip(self.id).is_some_and(|(id, own)| id != own);
+        let since = self.since.map(|since| since.chars().take(SECONDS).collect::<String>());
+        !is_of_another && since.is_none_or(|since| seconds_of_last(event) >= since)
+    }
+}
+
 /// Returns the newest refusal of a pod among events about its workload.
 pub fn of_refused_pods(events: &[Value]) -> Option<RefusedPod> {
     let refusals = events.iter().filter(|event| REFUSALS.iter().any(|it| is(event, "reason", it)));
@@ -176,8 +198,11 @@ fn seconds_of_last(event: &Value) -> String {
 fn time(event: &Value, places: &[&str]) -> String {
     let mut found = places.iter().filter_map(|place| event.pointer(place)?.as_str());
     // The parts of a second are left out, since not every field has them: `2026-11-23T17:00:38`.
-    found.next().unwrap_or_default().chars().take(19).collect()
+    found.next().unwrap_or_default().chars().take(SECONDS).collect()
 }
+
+/// The length of a time without the parts of a second.
+const SECONDS: usize = 19;
 
 /// Returns the workload of a pod. Every controller builds the name of a pod from the workload's name, which has no
 /// dash, followed by a dash and a suffix.
@@ -353,6 +378,37 @@ mod tests {
         ];
         for (events, expected) in table {
             assert_eq!(of_refused_pods(&events).unwrap().is_denied, expected, "{events:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_an_earlier_pod_or_object_explains_nothing() {
+        let denial = |uid: &str, last: u32| {
+            json!({
+                "reason": "FailedCreate",
+                "message": "admission webhook \"v\" denied the request: no",
+                "involvedObject": {"kind": "Job", "name": "tkx", "uid": uid},
+                "firstTimestamp": "2026-11-23T17:00:01Z",
+                "lastTimestamp": format!("2026-11-23T17:00:{last:02}Z"),
+            })
+        };
+        let pod = Some("2026-11-23T17:00:10Z");
+        #[rustfmt::skip]
+        let table = [
+            ("Job",    Some("u"), None, denial("u", 9),  true),
+            ("Job",    None,      None, denial("u", 9),  true),
+            // An earlier object had the same name.
+            ("Job",    Some("v"), None, denial("u", 9),  false),
+            // The object that creates the pods is another than the workload.
+            ("JobSet", Some("v"), None, denial("u", 9),  true),
+            // A pod was created since.
+            ("Job",    Some("u"), pod,  denial("u", 9),  false),
+            ("Job",    Some("u"), pod,  denial("u", 10), true),
+            ("Job",    Some("u"), pod,  denial("u", 30), true),
+        ];
+        for (kind, id, since, event, expected) in table {
+            let current = CurrentEvents { kind, id, since };
+            assert_eq!(current.has(&event), expected, "{current:?} {event}");
         }
     }
 

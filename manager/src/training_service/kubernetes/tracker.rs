@@ -136,6 +136,7 @@ impl Tracker {
         let job = Job {
             trial,
             attempt,
+            id: None,
             waits_since: Some(now),
             runs_since: None,
             // A listing may already have shown the pods of an earlier manager.

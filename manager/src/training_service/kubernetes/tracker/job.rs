@@ -22,6 +22,8 @@ pub(super) const UNREPORTED: &str = "its pod succeeded, but its agent did not re
 pub(super) struct Job {
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
+    /// The object's unique id, if it was seen.
+    pub(super) id: Option<String>,
     /// The time since which the workload waits for a pod. `None`: its pods run.
     pub(super) waits_since: Option<Duration>,
     /// The time that the workload had waited for pods when its queue took it back.

@@ -10,6 +10,18 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::util::excerpt::shortened;
 
 impl Tracker {
+    /// Handles the unique id of a workload.
+    pub fn observe_id(&mut self, name: &str, id: Option<&str>) {
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.id = id.map(str::to_owned);
+        }
+    }
+
+    /// Returns the unique id of a workload.
+    pub fn id_of(&self, name: &str) -> Option<&str> {
+        self.jobs.get(name)?.id.as_deref()
+    }
+
     /// Returns whether the controller has examined a workload.
     pub fn is_examined(&self, name: &str) -> bool {
         self.jobs.get(name).is_some_and(|job| job.phase != JobPhase::Unseen)
