@@ -1,6 +1,6 @@
 //! Replays recordings of real controllers to a tracker, for the tests of each kind.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::train_job::TrainJob;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
+use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
 use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::{kueue, pod_end};
@@ -88,6 +89,16 @@ pub(super) fn news_after(
     player.news
 }
 
+/// Returns the number of places that the recorded pods of the trial have. A recording may have other roles than the
+/// specification.
+fn places(kind: &dyn Workload, lines: &[Value]) -> u64 {
+    let pods = lines.iter().filter(|line| line["kind"] == "Pod");
+    let names = pods.filter_map(|pod| pod.pointer("/object/metadata/name")?.as_str());
+    let own = names.filter(|name| workload_of(name) == "tkx");
+    let places: HashSet<&str> = own.map(|name| kind.place(name)).collect();
+    u64::try_from(places.len()).unwrap().max(1)
+}
+
 /// Replays a recording to a tracker.
 struct Player<'a> {
     kind: &'static dyn Workload,
@@ -102,7 +113,8 @@ impl<'a> Player<'a> {
     /// Replays a recording.
     fn play(kind: &'static dyn Workload, spec: &'a KubernetesSpec, case: &'a str) -> Self {
         let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
-        let pods = spec.roles.iter().map(|role| role.task_number).sum();
+        let lines = recording(case);
+        let pods = places(kind, &lines);
         let tracker = Tracker::new(kind, start_up, grace).with_queue(spec.queue.is_some());
         let mut tracker = tracker.with_pods(pods);
         tracker.begin_listing();
@@ -111,7 +123,7 @@ impl<'a> Player<'a> {
         tracker.submit("tkx", trial, attempt, Duration::ZERO);
         tracker.handle_submission("tkx", Ok(()), Duration::ZERO);
         let mut player = Self { kind, spec, case, tracker, now: Duration::ZERO, news: Vec::new() };
-        for line in recording(case) {
+        for line in lines {
             // The preparation happened before the start of the recording.
             player.now = Duration::from_secs_f64(line["t"].as_f64().unwrap().max(0.0));
             let acts = player.see(&line);

@@ -1,6 +1,8 @@
 //! Tests of the training operator's jobs: against recordings of the real operator, and against the section of the
 //! experiment file.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use trial_protocol::{Cause, Class};
 
@@ -110,6 +112,19 @@ fn a_job_that_another_client_deletes_ends_with_its_pods() {
             assert!(message.ends_with("Job was deleted, but not by the manager"), "{message}");
         }
     }
+}
+
+#[test]
+fn a_job_without_a_status_ends_with_its_deciding_pod() {
+    // The worker is denied, and the operator writes no status although the master succeeds.
+    let case = "pytorchjob/podsecurity-restricted";
+    let spec = common(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
+    let news = recorded::news_of_recording(&PYTORCH_JOB, &spec, case);
+    assert_eq!(ends(&news), Vec::<&JobEvent>::new());
+    let news = recorded::news_after(&PYTORCH_JOB, &spec, case, Duration::from_secs(70));
+    let ends = ends(&news);
+    let [end] = ends.as_slice() else { panic!("{news:?}") };
+    assert!(end.succeeded && end.exit_code == Some(0), "{end:?}");
 }
 
 #[test]
