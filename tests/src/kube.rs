@@ -202,12 +202,7 @@ impl Kube {
     /// Deletes a pod for a reason of the cluster, as a scheduler, a drain or a node controller does. The
     /// pod's conditions contain the reason.
     pub fn disrupt(&self, pod: &str, reason: &str, message: &str) {
-        let condition = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
-        });
-        let say = |object: &mut Value| object["status"]["conditions"] = json!([condition]);
-        drop(self.shared.objects.change("pods", pod, say));
-        self.delete("pods", pod);
+        pods::disrupt(&self.shared, pod, reason, message);
     }
 
     /// Delays the answers to the next `count` requests of the form `fits` (`POST frameworks`), after handling

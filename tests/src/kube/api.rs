@@ -219,6 +219,16 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
                 Err(what) => refusal(400, "BadRequest", &what),
             }
         }
+        ["api", "v1", "namespaces", "lab", "pods", pod, "eviction"] if request.method == "POST" => {
+            if !shared.faults.allows("/pods/eviction create".to_owned()) {
+                return refusal(403, "Forbidden", "pods/eviction is forbidden");
+            }
+            if shared.objects.get("pods", pod).is_none() {
+                return refusal(404, "NotFound", &format!("pods \"{pod}\" not found"));
+            }
+            pods::disrupt(shared, pod, "EvictionByEvictionAPI", "Eviction API: evicting");
+            Answer::Whole(201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+        }
         [
             "apis",
             group @ "visibility.kueue.x-k8s.io",

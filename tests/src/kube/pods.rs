@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::controller::{FrameworkRun, deleted, stopped};
 use super::http::{Pieces, Request};
-use super::objects::{is_being_deleted, text};
+use super::objects::{Deletion, is_being_deleted, text};
 use super::{Shared, containers, processes, volumes};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -176,6 +176,16 @@ impl Pod {
         // Ignored: the process may have ended.
         let _gone = kill(Pid::from_raw(pid), signal);
     }
+}
+
+/// Deletes a pod for a reason of the cluster, which its conditions contain.
+pub(super) fn disrupt(shared: &Shared, pod: &str, reason: &str, message: &str) {
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+    });
+    let say = |object: &mut Value| object["status"]["conditions"] = json!([condition]);
+    drop(shared.objects.change("pods", pod, say));
+    shared.objects.delete("pods", pod, Deletion::default());
 }
 
 /// Returns a container's end in the form of the controller's status.
