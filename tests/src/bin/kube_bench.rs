@@ -187,7 +187,7 @@ impl Kind {
             Self::Jobs => {
                 let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
                 let is_end = |condition: &Value| {
-                    ["Failed", "Complete"].iter().any(|end| condition["type"] == *end)
+                    ["Failed", "Complete", "Completed"].iter().any(|end| condition["type"] == *end)
                 };
                 conditions.into_iter().flatten().any(is_end)
             }

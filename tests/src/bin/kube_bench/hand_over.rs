@@ -11,7 +11,7 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 use super::{Kind, store_of, wall_now_ms};
 
 /// A trial that writes the times of its first and its last instruction, in nanoseconds.
-const TRIAL: &str = r#"b=$(date +%s%N); echo score=1; echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
+const TRIAL: &str = r#"b=$(date +%s%N); echo score=1; [ "$TRIALKEEPER_ROLE_INDEX" != 0 ] || echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
 
 /// The times of a hand-over, in milliseconds since the first trial's last instruction.
 struct HandOver {
@@ -22,28 +22,72 @@ struct HandOver {
     next_begun: f64,
 }
 
-/// Measures both values of `handOver`, with the code in the image and with the code from the manager.
-pub(super) fn measure(trials: u32) {
-    println!("median (maximum) of {trials} sequential trials, ms");
-    for storage in ["image", "http"] {
-        for hand_over in ["verdict", "object"] {
-            print(&format!("{hand_over}, storage {storage}"), &search(trials, hand_over, storage));
+/// The trials to measure.
+#[derive(Clone, Copy)]
+enum Pods {
+    /// A Job of one pod.
+    One,
+    /// A Job of two identical pods.
+    Two,
+    /// A `JobSet` of a worker, and of a server that does not end by itself.
+    Roles,
+}
+
+impl Pods {
+    fn words(self) -> &'static str {
+        match self {
+            Self::One => "one pod",
+            Self::Two => "two pods",
+            Self::Roles => "worker and server",
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::One | Self::Two => "jobs",
+            Self::Roles => "jobsets",
+        }
+    }
+
+    /// Returns the fields of the section that describe the pods.
+    fn fields(self) -> Value {
+        let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
+        match self {
+            Self::One => json!({"dockerImage": "any"}),
+            Self::Two => json!({"dockerImage": "any", "taskNumber": 2}),
+            Self::Roles => json!({"metricsFrom": "worker", "taskRoles": [
+                {"name": "worker", "dockerImage": "any"},
+                {"name": "ps", "dockerImage": "any", "command": "exec sleep 600",
+                    "frameworkAttemptCompletionPolicy": never},
+            ]}),
         }
     }
 }
 
-fn search(trials: u32, hand_over: &str, storage: &str) -> Vec<HandOver> {
+/// Measures both values of `handOver`: with the code in the image and from the manager, and with several pods.
+pub(super) fn measure(trials: u32) {
+    println!("median (maximum) of {trials} sequential trials, ms");
+    let cases =
+        [(Pods::One, "image"), (Pods::One, "http"), (Pods::Two, "image"), (Pods::Roles, "image")];
+    for (pods, storage) in cases {
+        for hand_over in ["verdict", "object"] {
+            let what = format!("{hand_over}, storage {storage}, {}", pods.words());
+            print(&what, &search(trials, hand_over, storage, pods));
+        }
+    }
+}
+
+fn search(trials: u32, hand_over: &str, storage: &str, pods: Pods) -> Vec<HandOver> {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Paced);
     kube.kubeconfig(&bed.path("kubeconfig"));
     bed.write("code/train.py", "print('score=1')\n");
-    let search = Search::new(TRIAL, trials).with("objective", "score").with(
-        "trainingService",
-        json!({
-            "platform": "kubernetes", "storage": storage, "handOver": hand_over,
-            "kubeconfig": bed.path("kubeconfig").display().to_string(), "dockerImage": "any",
-        }),
-    );
+    let mut section = pods.fields();
+    section["platform"] = json!("kubernetes");
+    (section["storage"], section["handOver"]) = (json!(storage), json!(hand_over));
+    section["kubeconfig"] = json!(bed.path("kubeconfig").display().to_string());
+    let search = Search::new(TRIAL, trials).with("objective", "score");
+    let search = search.with("trainingService", section);
     let mut command = search.command(&bed);
     command.args(["--host", "127.0.0.1"]);
     let outcome = Outcome::of(bed.start(&mut command).finish(BOUND * trials.max(1)));
@@ -59,8 +103,8 @@ fn search(trials: u32, hand_over: &str, storage: &str) -> Vec<HandOver> {
         let since = kube.first_matches(plural, fits).into_iter();
         since.filter_map(|(object, at)| Some((of_trial(&object)?, wall_ms(at)))).collect()
     };
-    let made = moments("jobs", &|_| true);
-    let ended = moments("jobs", &|job| Kind::Jobs.has_ended(job));
+    let made = moments(pods.plural(), &|_| true);
+    let ended = moments(pods.plural(), &|job| Kind::Jobs.has_ended(job));
     let started = moments("pods", &|pod| pod["status"]["phase"] == "Running");
     let stored = stored(&store);
     let stamps = bed.read("stamps");
@@ -100,9 +144,9 @@ type Part = (&'static str, fn(&HandOver) -> f64);
 
 const PARTS: [Part; 6] = [
     ("last instruction to the end in the store", |of| of.verdict_stored),
-    ("last instruction to the Job's end", |of| of.object_ended),
-    ("the end in the store to the next Job", |of| of.next_made - of.verdict_stored),
-    ("the next Job to its container", |of| of.next_started - of.next_made),
+    ("last instruction to the object's end", |of| of.object_ended),
+    ("the end in the store to the next object", |of| of.next_made - of.verdict_stored),
+    ("the next object to its container", |of| of.next_started - of.next_made),
     ("its container to its first instruction", |of| of.next_begun - of.next_started),
     ("last instruction to the next one's first", |of| of.next_begun),
 ];
