@@ -64,6 +64,9 @@ const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first and the longest pause between two requests for the remaining pods of a deleted workload. Most pods end
 /// within a second, and hundreds of stopped trials may wait at a time for the end of a long grace period.
 const POD_POLL: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
+/// The time after which a pod of a deleted workload counts as left behind if nothing has deleted it. The garbage
+/// collector needs about a second.
+const ORPHAN_TIME: Duration = Duration::from_secs(10);
 /// The time that the pods of a deleted workload may take beyond their own grace period.
 const POD_MARGIN: Duration = Duration::from_mins(1);
 /// The interval between checks of the tracker's own state.

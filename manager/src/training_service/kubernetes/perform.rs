@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::time::Instant;
 use tracing::warn;
 use trial_protocol::AttemptId;
 
-use super::client::SECRETS;
+use super::client::{PODS, SECRETS};
 use super::outcome::WorkloadOutcome;
 use super::tracker::Act;
 use super::watching::Watched;
 use super::workload::StopRequest;
-use super::{POD_POLL, STATE_POLL, Settings, Shared, cleanup, manifest, pod_end};
+use super::{ORPHAN_TIME, POD_POLL, STATE_POLL, Settings, Shared, cleanup, manifest, pod_end};
 use crate::util::backoff::Backoff;
 
 impl Shared {
@@ -146,19 +147,36 @@ impl Shared {
     /// Waits until the pods of a deleted workload are gone.
     async fn await_pods(&self, name: &str) -> Vec<Act> {
         // The time begins with the first answer: while the API server was away, no pod could be stopped.
-        let mut until = None;
+        let mut begun: Option<Instant> = None;
         let [first, longest] = POD_POLL;
         let mut backoff = Backoff::new(first, longest);
+        let mut may_delete = true;
         while let Some(pods) = self.pods_of(name).await
             && !pods.is_empty()
-            && Instant::now() < *until.get_or_insert_with(|| Instant::now() + self.ending_time())
+            && begun.get_or_insert_with(Instant::now).elapsed() < self.ending_time()
         {
+            if may_delete && begun.is_some_and(|begun| begun.elapsed() >= ORPHAN_TIME) {
+                may_delete = self.delete_orphans(&pods).await;
+            }
             let pause = tokio::time::sleep(backoff.next_pause());
             if self.closing.run_until_cancelled(pause).await.is_none() {
                 break;
             }
         }
         self.tracker().end_deleted_workload(name)
+    }
+
+    /// Deletes the pods that the garbage collector leaves, as after `kubectl delete --cascade=orphan`. Returns `false` if
+    /// the cluster refuses this. The account need not have the right.
+    async fn delete_orphans(&self, pods: &[Value]) -> bool {
+        for pod in pod_end::undeleted(pods) {
+            warn!("{pod}: its object is gone, and the pod remains; deleting the pod");
+            if let Err(error) = self.request(|| self.settings.cluster.delete(PODS, pod)).await {
+                warn!("{pod}: {error}; its command may run beside the trial's next attempt");
+                return false;
+            }
+        }
+        true
     }
 
     /// Deletes the remains of attempts that ended long ago.

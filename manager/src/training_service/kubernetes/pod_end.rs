@@ -162,6 +162,17 @@ fn trial_code(pod: &Value, trial: &[String]) -> Option<i64> {
     containers.iter().find(is_trial)?.pointer("/state/terminated/exitCode")?.as_i64()
 }
 
+/// Returns the names of the pods that run and that nothing has deleted.
+pub fn undeleted(pods: &[Value]) -> impl Iterator<Item = &str> {
+    let is_over = |pod: &Value| {
+        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let is_deleted = |pod: &Value| pod.pointer("/metadata/deletionTimestamp").is_some();
+    let left = pods.iter().filter(move |pod| !is_over(pod) && !is_deleted(pod));
+    left.filter_map(|pod| pod.pointer("/metadata/name")?.as_str())
+}
+
 /// Returns the observed fields of a pod, together with its name.
 pub fn as_seen(name: &str, body: &Value) -> Value {
     let mut seen = body.clone();

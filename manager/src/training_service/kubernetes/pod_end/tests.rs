@@ -110,3 +110,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_running_pods_that_nothing_has_deleted_are_left_behind() {
+    let pod = |name: &str, phase: &str, deleted: Option<&str>| {
+        let mut metadata = json!({"name": name});
+        if let Some(deleted) = deleted {
+            metadata["deletionTimestamp"] = json!(deleted);
+        }
+        json!({"metadata": metadata, "status": {"phase": phase}})
+    };
+    let pods = [
+        pod("a", "Running", None),
+        pod("b", "Running", Some("2026-11-23T00:00:00Z")),
+        pod("c", "Succeeded", None),
+        pod("d", "Pending", None),
+    ];
+    assert_eq!(undeleted(&pods).collect::<Vec<_>>(), ["a", "d"]);
+}
