@@ -25,6 +25,8 @@ mod give_up;
 mod job;
 mod lock;
 
+/// This program, even if `clean` of another experiment has removed its file.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The argument that selects this part of the program.
 pub const MACHINE_SUBCOMMAND: &str = "machine";
 /// The next argument, with which the helper executes an agent.
@@ -50,8 +52,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
 fn detached(words: &[OsString]) -> ExitCode {
     // Fails only for the leader of a process group, which a child is not.
     setsid().ok();
-    let Ok(program) = std::env::current_exe() else { return ExitCode::from(125) };
-    let error = Command::new(program).args(words).exec();
+    let error = Command::new(OWN_PROGRAM).arg0("trialkeeper").args(words).exec();
     print_error(&format!("cannot execute the agent: {error}"));
     ExitCode::from(125)
 }

@@ -592,6 +592,21 @@ fn experiments_share_their_code_on_a_machine() {
     assert_eq!(fs::read_dir(bed.path("one")).map_or(0, Iterator::count), 0);
 }
 
+/// The `clean` of another experiment, or a program that tidies caches, may remove the agent's file.
+#[test]
+#[ignore = "needs sshd"]
+fn a_machine_whose_agent_was_removed_starts_further_trials() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let search = search(&bed, &[machines.add("one")], 2).with("trialConcurrency", 1);
+    let running = search.start(&bed);
+    started(&bed, 1);
+    fs::remove_dir_all(bed.path("one/agent")).unwrap();
+    gate.open(2);
+    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+}
+
 #[test]
 #[ignore = "needs sshd"]
 fn clean_ends_agents_and_removes_all_files_on_the_machines() {

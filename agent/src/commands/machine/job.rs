@@ -17,7 +17,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 use super::fence;
 use super::files::{folder, write_file, write_files};
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, holder, pause};
-use super::{DETACHED, MACHINE_SUBCOMMAND, Refusal, invalid, send_message};
+use super::{DETACHED, MACHINE_SUBCOMMAND, OWN_PROGRAM, Refusal, invalid, send_message};
 
 /// The maximum time from TERM to the agent's end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(35);
@@ -75,7 +75,7 @@ impl Job {
     }
 
     fn command(&self, params: &Value) -> Result<Command, Refusal> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(OWN_PROGRAM);
         command.args([MACHINE_SUBCOMMAND, DETACHED]);
         for word in params["args"].as_array().ok_or_else(|| invalid("args"))? {
             let name = word["name"].as_str().unwrap_or_default();
@@ -192,8 +192,7 @@ impl Job {
     }
 
     fn replay(&self) {
-        let Ok(program) = std::env::current_exe() else { return };
-        let mut command = Command::new(program);
+        let mut command = Command::new(OWN_PROGRAM);
         command.arg("replay").arg(&self.dir);
         command.arg("--manager-file").arg(self.root.join("manager.url"));
         command.arg("--token-file").arg(self.dir.join("token"));
