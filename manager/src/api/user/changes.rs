@@ -162,6 +162,13 @@ pub(in crate::api) async fn add_trial(
 ) -> Result<TrialJobId, Error> {
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
     let trial = key.map_or_else(ids::trial, ids::trial_of_key);
+    // An earlier manager, whose changes this one does not remember, may have added the trial with this key.
+    if key.is_some()
+        && let Some(row) = shared.state.store.trial(&trial).await?
+        && parameters.iter().all(|(name, value)| row.parameters.get(name) == Some(value))
+    {
+        return Ok(trial);
+    }
     let command = Command::Add { trial: trial.clone(), parameters };
     shared.changes.make(shared, headers, command).await?;
     Ok(trial)
