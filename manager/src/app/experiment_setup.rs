@@ -143,7 +143,7 @@ async fn check(
         spec,
         agent: settings.agent.as_deref(),
         is_new,
-        tolerates_absence: is_new,
+        tolerates_absence: true,
     };
     Ok(platform(&spec.training_service).check(context).await?)
 }

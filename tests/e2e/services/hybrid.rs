@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, get, wait_for};
 
 /// A trial that records its start, waits at the gate, and reports.
@@ -305,6 +307,49 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
         assert!(folder.join(part).is_dir(), "each plugin must have its own folder");
     }
     bed.wait_until_empty();
+}
+
+#[test]
+fn a_search_is_resumed_without_its_cluster_and_later_with_it() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    kube.kubeconfig(&bed.path("kubeconfig"));
+    let cluster = json!({
+        "platform": "kubernetes", "dockerImage": "any", "trialConcurrency": 1,
+        "kubeconfig": bed.path("kubeconfig").display().to_string(),
+    });
+    let search = search(&bed, json!([local(1), cluster]), 3, 2);
+    let start = |command: &mut Command| bed.start(command.args(["--host", "127.0.0.1"]));
+    let manager = start(&mut search.command(&bed));
+    let is_running = |parts: &[Value]| parts.iter().all(|part| part["running"] == 1);
+    parts(&manager, "a trial at each part", is_running);
+    manager.signal(Signal::SIGKILL);
+    manager.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = id.to_str().unwrap();
+    kube.set_unreachable(true);
+    let manager = start(&mut Outcome::resume_command(&bed, id));
+    let shown = parts(&manager, "a trial at each part", is_running);
+    assert!(shown[1]["trouble"].is_string(), "{shown:?}");
+    manager.signal(Signal::SIGINT);
+    let stopped = manager.finish(BOUND);
+    assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
+    let warnings = [
+        "; the search continues without this training service",
+        "1 of its trials may still run there. Once it can be used, `trial-manager resume",
+    ];
+    for warning in warnings {
+        assert!(stopped.stderr.contains(warning), "{warning}: {}", stopped.stderr);
+    }
+    kube.set_unreachable(false);
+    gate.open(4);
+    let done = Outcome::of(start(&mut Outcome::resume_command(&bed, id)).finish(BOUND));
+    done.expect_done(3, 0);
+    // Ctrl-C ended the trial on this machine, which ran again.
+    assert_eq!(started(&bed, 4).len(), 4, "a trial ran twice: {}", bed.read("started"));
+    bed.wait_until_empty();
+    kube.wait_until_empty();
 }
 
 #[test]

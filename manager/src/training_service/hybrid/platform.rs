@@ -82,7 +82,8 @@ impl Platform for HybridSpec {
             return Err(PartError(problems.join("; ")).into());
         }
         for problem in away {
-            warn!("{problem}; the search begins without this training service");
+            let begins = if context.is_new { "begins" } else { "continues" };
+            warn!("{problem}; the search {begins} without this training service");
         }
         Ok(Box::new(CheckedHybrid { parts }))
     }
