@@ -97,6 +97,37 @@ impl<'a> Machines<'a> {
         self.make_key(&format!("{name}-host"));
     }
 
+    /// Makes a machine accept only this password of the superuser. The password is valid only in the mount namespace
+    /// of the machine's `sshd`, which needs root.
+    ///
+    /// # Panics
+    ///
+    /// If the user is not root, or `openssl` is missing.
+    pub fn require_password(&self, name: &str, password: &str) {
+        let mut openssl = Command::new("openssl");
+        let hash = openssl.args(["passwd", "-6", password]).output().expect("openssl is installed");
+        let hash = String::from_utf8_lossy(&hash.stdout).trim().to_owned();
+        let shadow = fs::read_to_string("/etc/shadow").expect("root can read the file");
+        let others = shadow.lines().filter(|line| !line.starts_with("root:"));
+        let lines: Vec<_> =
+            others.map(str::to_owned).chain([format!("root:{hash}:1::::::")]).collect();
+        self.bed.write(&format!("{name}.shadow"), &format!("{}\n", lines.join("\n")));
+        let config = self.bed.read(&format!("{name}.conf"));
+        let password = "PasswordAuthentication yes\nPubkeyAuthentication no";
+        let config = config.replace("PasswordAuthentication no", password);
+        self.bed.write(&format!("{name}.conf"), &config);
+        self.mount(name, &format!("{name}.shadow"), "/etc/shadow");
+    }
+
+    /// Replaces a file of a machine by one of the bed, in the mount namespace of each later connection.
+    pub fn mount(&self, name: &str, file: &str, place: &str) {
+        let file = self.bed.path(file).display().to_string();
+        let connect = self.bed.read(&format!("{name}.sh"));
+        let inside =
+            format!("unshare -m sh -c 'mount --bind {file} {place} && exec \"$@\"' sh {SSHD}");
+        self.bed.script(&format!("{name}.sh"), &connect.replacen(SSHD, &inside, 1));
+    }
+
     fn make_key(&self, name: &str) {
         let path = self.bed.path(name);
         // If the file exists, `ssh-keygen` asks before it overwrites it.

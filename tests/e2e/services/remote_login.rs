@@ -167,3 +167,130 @@ fn doctor_checks_each_machine_and_leaves_no_files() {
     assert!(!bed.path("fine").exists(), "`doctor` must leave no files");
     bed.wait_until_empty();
 }
+
+#[test]
+#[ignore = "needs root and sshd"]
+fn a_password_of_the_experiment_file_logs_in() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let secret = "correct horse battery";
+    let mut both = ["right", "wrong"].map(|name| {
+        let mut machine = machines.add(name);
+        machines.require_password(name, secret);
+        machine["user"] = json!("root");
+        machine.as_object_mut().unwrap().remove("sshKeyFile");
+        machine
+    });
+    both[0]["password"] = json!(secret);
+    both[1]["password"] = json!("guessed");
+    let mut command = search(&bed, &both, 2).command(&bed);
+    let file = bed.path("experiment.yml");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut doctor = bed.manager();
+    let found = bed.start(doctor.arg("doctor").arg(&file)).finish(BOUND);
+    let found = String::from_utf8(found.stdout).unwrap();
+    assert!(found.contains("ok    place  right: login and shell work"), "{found}");
+    let refused = "the machine does not accept the password; correct `password` or the content of `passwordFile`";
+    assert!(found.contains("FAIL  place  wrong: ") && found.contains(refused), "{found}");
+    let done = Outcome::of(bed.start(&mut command).finish(BOUND));
+    expect_whole(&bed, &done, 2);
+    assert!(started(&bed, 2).iter().all(|line| line.starts_with("right ")));
+    assert!(done.stderr.contains(refused), "{}", done.stderr);
+    let own = bed.data().join(&done.id).join("passwords/0-passwordFile");
+    assert_eq!(files_with(&bed.data(), secret), [own]);
+    assert!(!done.stderr.contains(secret) && !found.contains(secret), "{}", done.stderr);
+}
+
+/// Returns a script that stands before a program of a machine, in the folder `tools` of the bed.
+fn tool(bed: &TestBed, name: &str, lines: &str) {
+    bed.script(&format!("tools/{name}"), &format!("#!/bin/sh\n{lines}\n"));
+}
+
+/// Makes a machine use the programs in the folder `tools` of the bed.
+fn use_tools(bed: &TestBed, machines: &Machines<'_>, name: &str) {
+    let tools = bed.path("tools").display().to_string();
+    let line = format!("PATH={tools}:$PATH exec sh -c \"$SSH_ORIGINAL_COMMAND\"");
+    let shell = bed.script("tools-shell.sh", &format!("#!/bin/sh\n{line}\n"));
+    machines.configure(name, &format!("ForceCommand {}", shell.display()));
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn the_problem_of_a_machine_is_named_and_trials_run_elsewhere() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let (mut refused, mut silent, mut nowhere) =
+        (machines.add("refused"), machines.add("silent"), machines.add("nowhere"));
+    let fine = machines.add("fine");
+    // The machine has another key than the user.
+    let conf = bed.read("refused.conf").replace("/id.pub", "/fine-host.pub");
+    bed.write("refused.conf", &conf);
+    refused["user"] = json!("root");
+    // A machine that accepts a connection and says nothing.
+    silent["sshOptions"][0] = json!("ProxyCommand=sleep 600");
+    silent["sshOptions"].as_array_mut().unwrap().push(json!("ConnectTimeout=1"));
+    nowhere["sshOptions"].as_array_mut().unwrap().remove(0);
+    nowhere["host"] = json!("no-such-machine.invalid");
+    let search = search(&bed, &[refused, silent, nowhere, fine], 2);
+    #[rustfmt::skip]
+    let problems = [
+        ("refused", "Permission denied (publickey", "add the public key there (`ssh-copy-id`), name a key"),
+        ("silent",  "timed out",                    "check the network, and that the machine is on"),
+        ("nowhere", "Could not resolve hostname",   "correct `host`, or define this alias in ~/.ssh/config"),
+    ];
+    let mut doctor = bed.manager();
+    let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(BOUND);
+    let found = String::from_utf8(found.stdout).unwrap();
+    let done = search.run(&bed);
+    expect_whole(&bed, &done, 2);
+    assert!(started(&bed, 2).iter().all(|line| line.starts_with("fine ")));
+    for (machine, problem, remedy) in problems {
+        let fail = format!("FAIL  place  {machine}: cannot log in: ");
+        let warning = "not connected: ".to_owned();
+        for (output, start) in [(&found, &fail), (&done.stderr, &warning)] {
+            let line = output.lines().find(|line| {
+                line.contains(start.as_str()) && line.contains(problem) && line.contains(remedy)
+            });
+            assert!(line.is_some_and(|line| line.contains(machine)), "{machine}: {output}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root and sshd"]
+fn a_machine_without_bash_with_a_wrong_clock_and_a_shared_disk_runs_trials() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let machine = machines.add("odd");
+    bed.write("no-bash", "");
+    machines.mount("odd", "no-bash", "/bin/bash");
+    // The login shell is not Bash, either.
+    let passwd = fs::read_to_string("/etc/passwd").unwrap().replace("/bin/bash", "/bin/sh");
+    bed.write("passwd", &passwd);
+    machines.mount("odd", "passwd", "/etc/passwd");
+    tool(&bed, "date", "exec /bin/date -d '1 hour' \"$@\"");
+    tool(&bed, "stat", "echo nfs");
+    use_tools(&bed, &machines, "odd");
+    let search = search(&bed, &[machine], 2);
+    let problems = [
+        " s ahead of this machine's, and so are the times of its trials; set the clock, best with NTP",
+        "its folder for trials lies on nfs, where locks and sockets are not reliable; set `remoteDirectory` to a folder",
+    ];
+    let mut doctor = bed.manager();
+    let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(BOUND);
+    let found = String::from_utf8(found.stdout).unwrap();
+    let done = search.run(&bed);
+    expect_whole(&bed, &done, 2);
+    for problem in problems {
+        for output in [&found, &done.stderr] {
+            let line = output.lines().find(|line| line.contains(problem));
+            assert!(line.is_some_and(|line| line.contains("odd")), "{problem}: {output}");
+        }
+    }
+}

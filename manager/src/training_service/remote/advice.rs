@@ -11,6 +11,19 @@ pub(super) fn explain(messages: &str) -> Option<String> {
     })
 }
 
+/// Returns the reason why `ssh` could not log in, like [`explain`]. With a password, `ssh` has tried it after the keys.
+pub(super) fn explain_login(messages: &str, has_password: bool) -> Option<String> {
+    let reason = last_line(messages)?;
+    if !has_password || !reason.contains("Permission denied (") {
+        return explain(messages);
+    }
+    let reason = reason.trim_end_matches('.');
+    Some(format!(
+        "{reason}; the machine does not accept the password; correct `password` or the content of `passwordFile`, or set \
+         `user`"
+    ))
+}
+
 /// Returns the last line that is not empty, where ssh prints its reason. After the reason of a jump host, ssh only adds
 /// that the connection was closed.
 fn last_line(text: &str) -> Option<&str> {
@@ -140,6 +153,21 @@ Offending ED25519 key in /home/me/.ssh/known_hosts:7\r
                 assert!(explained.contains(part), "{part}: {explained}");
             }
             assert_eq!(explained.lines().count(), 1, "{explained}");
+        }
+    }
+
+    #[test]
+    fn a_refused_password_has_its_own_remedy() {
+        #[rustfmt::skip]
+        let table = [
+            // the messages                                    password  a part of the explanation
+            ("me@gpu1: Permission denied (publickey,password).", true,  "(publickey,password); the machine does not accept the password; correct `password`"),
+            ("me@gpu1: Permission denied (publickey,password).", false, "`sshKeyFile`"),
+            ("Connection refused",                               true,  "correct `port`"),
+        ];
+        for (messages, has_password, part) in table {
+            let explained = explain_login(messages, has_password).unwrap();
+            assert!(explained.contains(part), "{part}: {explained}");
         }
     }
 

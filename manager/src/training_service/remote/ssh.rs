@@ -134,7 +134,8 @@ impl Ssh {
                 drop(input);
                 drop(ssh.wait().await);
                 let stderr = stderr.await.unwrap_or_default();
-                Err(advice::explain(&stderr)
+                let has_password = self.machine.password_file.is_some();
+                Err(advice::explain_login(&stderr, has_password)
                     .unwrap_or_else(|| "ssh ended without a message".to_owned()))
             }
             Err(_) => Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}")),
