@@ -28,12 +28,6 @@ pub(super) fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
     Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
 }
 
-/// Returns a search that waits only a second for an unreachable machine.
-fn search_with_short_patience(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
-    let service = json!({"platform": "remote", "machineList": machines, "machinePatience": "1s"});
-    search(bed, machines, trials).with("trainingService", service)
-}
-
 pub(super) fn started(bed: &TestBed, trials: usize) -> Vec<String> {
     wait_for("the trials to start", BOUND, || {
         let started: Vec<_> = bed.read("started").lines().map(str::to_owned).collect();
@@ -180,6 +174,40 @@ fn a_trial_sees_only_its_own_gpus() {
     let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
     gpus.sort();
     assert_eq!(gpus, ["1", "3"]);
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn trials_share_the_gpus_of_several_machines() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    // Another program computes on the first GPU of each machine.
+    let smi = "#!/bin/sh\ncase $1 in *index*) printf '%s, GPU-%s\\n' 0 a 1 b 2 c ;; *) echo GPU-a ;; esac\n";
+    bed.script("bin/nvidia-smi", smi);
+    let mut both = ["shared", "single"].map(|name| {
+        let mut machine = machines.add(name);
+        machine["pythonPath"] = json!(bed.path("bin"));
+        machine
+    });
+    // Two trials on each of two GPUs.
+    both[0]["gpuIndices"] = json!([0, 2]);
+    both[0]["useActiveGpu"] = json!(true);
+    both[0]["maxTrialNumberPerGpu"] = json!(2);
+    let search = search(&bed, &both, 7).with("trialGpuNumber", 1).with("trialConcurrency", 7);
+    let record = "echo \"$MACHINE $CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\ntrap";
+    bed.script("code/train.sh", &TRAIN.replacen("trap", record, 1));
+    let running = search.start(&bed);
+    started(&bed, 6);
+    wait_for("the last trial to wait", BOUND, || {
+        let shown = api_answer(&running, "/api/v1/trials")?.to_string();
+        (shown.contains("shared: ") && shown.contains("single: ")).then_some(())
+    });
+    let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
+    gpus.sort();
+    assert_eq!(gpus, ["shared 0", "shared 0", "shared 2", "shared 2", "single 1", "single 2"]);
+    gate.open(7);
+    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 7);
 }
 
 #[test]
@@ -408,9 +436,19 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     let gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
     machines.disconnect("two");
-    let running = search_with_short_patience(&bed, &both, 1).start(&bed);
-    started(&bed, 1);
+    let service = json!({"platform": "remote", "machineList": both, "machinePatience": "6s"});
+    let search = search(&bed, &both, 1).with("trainingService", service);
+    let running = bed.start(search.command(&bed).args(["--lease", "3"]));
+    // A lease begins with the first report.
+    wait_for("the trial to run", BOUND, || {
+        api_answer(&running, "/api/v1/trials")?.to_string().contains("RUNNING").then_some(())
+    });
     machines.disconnect("one");
+    // The agent's lease ends before the manager's patience.
+    wait_for("the trial to be lost", BOUND, || {
+        api_answer(&running, "/api/v1/trials")?.to_string().contains("LOST").then_some(())
+    });
+    assert_eq!(bed.read("started").lines().count(), 1, "the trial ran twice");
     machines.reconnect("two");
     let started = started(&bed, 2);
     let trial = started[0].strip_prefix("one ").expect("only this machine is reachable");
