@@ -116,20 +116,7 @@ enum Command {
         cluster: clean::ClusterArgs,
     },
     /// Test whether a plugin meets all requirements of a training service.
-    Conformance {
-        /// File with the plugin's settings (JSON or YAML).
-        #[arg(long, value_name = "FILE")]
-        settings: Option<PathBuf>,
-        /// Path of the agent program [default: `trialkeeper` in the folder of this program, else in PATH].
-        #[arg(long, env = "TRIAL_MANAGER_AGENT")]
-        agent: Option<PathBuf>,
-        /// Run only the cases whose description contains this text.
-        #[arg(long, value_name = "TEXT", default_value = "")]
-        case: String,
-        /// Program of the plugin, with its arguments.
-        #[arg(last = true, required = true)]
-        command: Vec<String>,
-    },
+    Conformance(conformance::ConformanceArgs),
     /// List, show, stop, change, export or remove experiments.
     #[command(subcommand, alias = "experiments")]
     Experiment(experiment::ExperimentCommand),
@@ -457,9 +444,7 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
             let written = script.and_then(|script| out::write_stdout(script.as_bytes()));
             return ControlFlow::Break(exit_code_of_output(written));
         }
-        Command::Conformance { settings, agent, case, command } => {
-            Invocation::Conformance(settings, agent, case, command)
-        }
+        Command::Conformance(arguments) => Invocation::Conformance(arguments),
         Command::Suggest { tuner } => return ControlFlow::Break(suggest::suggest(&tuner)),
         Command::NniNode { arguments } => Invocation::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
@@ -483,7 +468,7 @@ fn print_as_json(file: &Path) -> ExitCode {
 enum Invocation {
     Run(Common, ExperimentStart, bool),
     Doctor(PathBuf, bool, Common),
-    Conformance(Option<PathBuf>, Option<PathBuf>, String, Vec<String>),
+    Conformance(conformance::ConformanceArgs),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
     Metrics(ask::named::TrialName, Option<String>, ask::OutputArgs),
@@ -499,9 +484,7 @@ impl Invocation {
             Self::Run(common, what, keep_serving) => {
                 Box::pin(run::run(common, what, keep_serving)).await
             }
-            Self::Conformance(settings, agent, case, command) => {
-                conformance::conformance(settings.as_deref(), agent, &case, command).await
-            }
+            Self::Conformance(arguments) => conformance::conformance(arguments).await,
             Self::Doctor(file, probe, common) => {
                 Box::pin(doctor::doctor(&file, probe, common)).await
             }

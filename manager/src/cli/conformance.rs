@@ -1,8 +1,11 @@
 //! `conformance`: runs the test cases that every plugin must pass.
 
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use clap::Args;
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use serde_json::Value;
 
 use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
@@ -10,14 +13,30 @@ use crate::app;
 use crate::config::{self, PluginSpec};
 use crate::training_service::plugin::conformance::{Case, CaseResult};
 
-/// Runs the cases whose sentence contains `only`, prints each result, and returns the exit code.
-pub(super) async fn conformance(
-    settings: Option<&Path>,
+/// The arguments of `conformance`.
+#[derive(Debug, Args)]
+pub(super) struct ConformanceArgs {
+    /// File with the plugin's settings (JSON or YAML).
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Path of the agent program [default: `trialkeeper` in the folder of this program, else in PATH].
+    #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
-    only: &str,
+    /// Run only the cases whose description contains this text. May be repeated.
+    #[arg(long = "case", value_name = "TEXT")]
+    cases: Vec<String>,
+    /// Number of cases that run at a time. Each has its own process of the plugin.
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
+    parallel: u8,
+    /// Program of the plugin, with its arguments.
+    #[arg(last = true, required = true)]
     command: Vec<String>,
-) -> u8 {
-    let settings = match settings.map(config::read).transpose() {
+}
+
+/// Runs the wanted cases, prints each result, and returns the exit code.
+pub(super) async fn conformance(arguments: ConformanceArgs) -> u8 {
+    let ConformanceArgs { settings, agent, cases: texts, parallel, command } = arguments;
+    let settings = match settings.as_deref().map(config::read).transpose() {
         Ok(settings) => settings.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
         Err(error) => {
             print_error(&error);
@@ -25,11 +44,16 @@ pub(super) async fn conformance(
         }
     };
     let spec = PluginSpec { command, settings, advertise: None, api_server: None };
+    let is_wanted = |case: &Case| texts.iter().any(|text| case.sentence().contains(text.as_str()));
     let cases: Vec<Case> =
-        Case::ALL.into_iter().filter(|case| case.sentence().contains(only)).collect();
+        Case::ALL.into_iter().filter(|case| texts.is_empty() || is_wanted(case)).collect();
+    let results = stream::iter(&cases)
+        .map(|&case| app::try_case(case, &spec, agent.clone()))
+        .buffered(usize::from(parallel));
+    let mut results = std::pin::pin!(stream::iter(&cases).zip(results));
     let mut failed = 0;
-    for &case in &cases {
-        let (word, why) = match app::try_case(case, &spec, agent.clone()).await {
+    while let Some((case, result)) = results.next().await {
+        let (word, why) = match result {
             Ok(CaseResult::Passed) => ("ok", String::new()),
             Ok(CaseResult::Skipped(why)) => ("-", format!(": skipped, {why}")),
             Ok(CaseResult::Failed(why)) => {
