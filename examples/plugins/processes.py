@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from trialkeeper.service import Gone, Running, TrainingService, agent_lives
+from trialkeeper.service import Gone, Running, TrainingService
 
 #: A shell that becomes the agent as soon as its pid is recorded. If this process dies before that, `read` fails and the
 #: job never starts. So no job can start unrecorded, and then start again.
@@ -53,7 +53,7 @@ class Processes(TrainingService):
         return None
 
     def stop(self, handle, job, force):
-        if agent_lives(job.folder):
+        if is_process_of(handle, job):
             os.kill(int(handle), signal.SIGKILL if force else signal.SIGTERM)
 
     def poll(self, jobs):
@@ -64,7 +64,16 @@ class Processes(TrainingService):
         if child is not None:
             return Running() if child.poll() is None else Gone.of(child.returncode)
         # An earlier process of this service started the job.
-        return Running() if agent_lives(job.folder) else Gone.of(None)
+        return Running() if is_process_of(handle, job) else Gone.of(None)
+
+
+def is_process_of(pid, job):
+    """Returns whether a process is a job's shell or agent. The agent may have no lock yet, and the pid may be reused."""
+    try:
+        words = Path("/proc", pid, "cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return False
+    return job.argv[-1] in words and job.attempt in words
 
 
 def recorded_pid(file, attempt):

@@ -54,7 +54,7 @@ for line in sys.stdin:
 
 /// A plugin that reports much while it opens, and then pulls an image for minutes. The check of the experiment file
 /// starts the plugin without opening it.
-const SLOW: &str = r#"
+const OPENING: &str = r#"
 import json, os, sys, time
 def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 for line in sys.stdin:
@@ -65,6 +65,34 @@ for line in sys.stdin:
         open(os.environ["TEST_BED"] + "/opening", "w").close()
         time.sleep(300)
     say({"id": message["id"], "result": {"protocol": 1} if message["method"] == "initialize" else {}})
+"#;
+
+/// A plugin that runs each job and is slow: each answer arrives late, in pieces, and after the answers to later requests.
+const SLOW: &str = r#"
+import itertools, json, subprocess, sys, threading, time
+lock = threading.Lock()
+def say(message):
+    line = json.dumps({"jsonrpc": "2.0", **message}) + "\n"
+    with lock:
+        for at in range(0, len(line), 40):
+            sys.stdout.write(line[at:at + 40]); sys.stdout.flush(); time.sleep(0.01)
+def handle(message, pause):
+    method, params = message["method"], message["params"]
+    result = {"protocol": 1} if method == "initialize" else {}
+    if method == "open":
+        files.update({file["name"]: file["path"] for file in params["files"]}, agent=params["agent"])
+    time.sleep(pause)
+    say({"id": message["id"], "result": result})
+    if method == "submit":
+        job = {file["name"]: file["path"] for file in params["files"]}
+        where = {"shared": lambda name: files[name], "job": lambda name: job[name],
+                 "work": lambda name: params["folder"] + "/" + name}
+        words = [word if isinstance(word, str) else where[word["in"]](word["name"]) for word in params["args"]]
+        code = subprocess.run([files["agent"], *words], stdout=sys.stderr).returncode
+        say({"method": "gone", "params": {"key": params["key"], "exit": {"code": code}, "reason": "exit"}})
+files, pauses = {}, itertools.cycle([0.6, 0.3, 0.1])
+for line in sys.stdin:
+    threading.Thread(target=handle, args=[json.loads(line), next(pauses)], daemon=True).start()
 "#;
 
 /// A plugin whose machine has no memory left: each job is killed before its agent has reported.
@@ -81,7 +109,7 @@ for line in sys.stdin:
 "#;
 
 /// The number of cases of the conformance test.
-const CASES: usize = 20;
+const CASES: usize = 22;
 
 /// A plugin without optional capabilities, whose jobs are processes. `list` names them.
 const PLAIN: &str = r#"
@@ -129,7 +157,7 @@ for line in sys.stdin:
         print(json.dumps({"method": "gone", "params": gone}), flush=True)
 "#;
 
-fn repository() -> PathBuf {
+pub(super) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the package is in the workspace")
@@ -261,7 +289,7 @@ fn a_noisy_plugin_runs_its_search() {
 fn an_interrupt_ends_a_search_whose_plugin_opens() {
     let bed = TestBed::new();
     let service =
-        json!({"platform": "plugin", "command": ["python3", bed.script("slow.py", SLOW)]});
+        json!({"platform": "plugin", "command": ["python3", bed.script("slow.py", OPENING)]});
     let running = search(&bed, &service, 1).start(&bed);
     wait_for("the plugin to report everything", BOUND, || {
         bed.path("opening").exists().then_some(())
@@ -270,6 +298,16 @@ fn an_interrupt_ends_a_search_whose_plugin_opens() {
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     bed.wait_until_empty();
+}
+
+#[test]
+fn a_slow_plugin_runs_its_search() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(4);
+    let program = bed.write("slow.py", SLOW);
+    let service = json!({"platform": "plugin", "command": ["python3", program]});
+    expect_whole(&bed, &search(&bed, &service, 4).run(&bed), 4);
 }
 
 #[test]
@@ -357,16 +395,25 @@ fn an_unusable_plugin_is_refused_before_the_search() {
     }
 }
 
+/// Python lines that delay the agent of each job of the example.
+macro_rules! slow_start {
+    () => {
+        "SHELL[2] = SHELL[2].replace('exec', 'sleep 1 && exec')\n"
+    };
+}
+
 /// Runs `trial-manager conformance` on the example, changed by these lines of Python.
 fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String) {
     let folder = repository().join("examples/plugins").display().to_string();
     let program = format!(
-        "import sys; sys.path.insert(0, {folder:?})\nfrom processes import *\nfrom trialkeeper.service import Refused\n{changes}\nProcesses().serve()\n"
+        "import sys; sys.path.insert(0, {folder:?})\nfrom processes import *\nfrom trialkeeper.service import Refused, agent_lives\n{changes}\nProcesses().serve()\n"
     );
     let program = bed.write("processes_under_test.py", &program);
     let module = format!("PYTHONPATH={}", repository().join("python/src").display());
     let mut command = bed.manager();
-    command.args(["conformance", "--case", only, "--", "env", &module, "python3"]).arg(program);
+    command
+        .args(["conformance", "--parallel", "4", "--case", only, "--", "env", &module, "python3"])
+        .arg(program);
     let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
     (finished.code, String::from_utf8(finished.stdout).unwrap())
 }
@@ -378,6 +425,9 @@ fn the_example_passes_the_conformance_scenario() {
     assert_eq!(stdout.lines().count(), CASES, "{stdout}");
     assert!(stdout.lines().all(|line| line.starts_with("ok ")), "{stdout}");
     assert_eq!(code, Some(0));
+    // A stop that arrives before the agent has its lock.
+    let (code, stdout) = conformance(&bed, slow_start!(), "right after");
+    assert_eq!(code, Some(0), "{stdout}");
     bed.wait_until_empty();
 }
 
@@ -402,6 +452,8 @@ fn a_careless_plugin_fails_the_conformance_scenario() {
          "was killed", "FAIL  notices that a job's agent was killed: success in the report of its end"),
         ("Processes._clean_up = lambda self, own=Processes._clean_up: ([self.stop(record.handle, record.job(), True) for record in self._all()], {'left': []})[1]",
          "nothing behind", "FAIL  leaves nothing behind after clean_up: jobs in the list: "),
+        (concat!(slow_start!(), "Processes.stop = lambda self, handle, job, force: os.kill(int(handle), signal.SIGKILL if force else signal.SIGTERM) if agent_lives(job.folder) else None"),
+         "right after", "FAIL  stops a job right after its submit: SIGTERM received by the trial: false instead of true"),
         ("Processes.start = lambda self, job: (_ for _ in ()).throw(Refused('no'))",
          "three times", "FAIL  starts a job only once if it is submitted three times: submit: no"),
     ];

@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use trialkeeper_service::{
-    Gone, Job, ServiceError, Setup, State, TrainingService, agent_lives, serve,
-};
+use trialkeeper_service::{Gone, Job, ServiceError, Setup, State, TrainingService, serve};
 
 /// A shell script that becomes the agent as soon as its pid is recorded. If this process dies before that, `read` fails
 /// and the job never starts. So no job can start unrecorded, and then start again.
@@ -46,7 +44,7 @@ impl Processes {
             Some(Ok(Some(status))) => State::Gone(Gone::of(status)),
             Some(_) => State::Running,
             // An earlier process of this service has started the job.
-            None if agent_lives(&job.folder) => State::Running,
+            None if is_process_of(handle, job) => State::Running,
             None => State::Gone(Gone::unknown()),
         }
     }
@@ -94,7 +92,7 @@ impl TrainingService for Processes {
     }
 
     fn stop(&self, handle: &str, job: &Job, force: bool) -> Result<(), ServiceError> {
-        if let Some(pid) = handle.parse().ok().filter(|_| agent_lives(&job.folder)) {
+        if let Some(pid) = handle.parse().ok().filter(|_| is_process_of(handle, job)) {
             let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
             // Ignored: the process may have ended.
             kill(Pid::from_raw(pid), signal).ok();
@@ -110,6 +108,13 @@ impl TrainingService for Processes {
     fn room(&self, living: usize) -> Option<u64> {
         Some(self.jobs?.saturating_sub(u64::try_from(living).unwrap_or(u64::MAX)))
     }
+}
+
+/// Returns `true` if a process is a job's shell or agent. The agent may have no lock yet, and the pid may be reused.
+fn is_process_of(pid: &str, job: &Job) -> bool {
+    let words = std::fs::read(Path::new("/proc").join(pid).join("cmdline")).unwrap_or_default();
+    let has = |text: &str| words.split(|byte| *byte == 0).any(|word| word == text.as_bytes());
+    has(&job.attempt) && job.argv.last().is_some_and(|last| has(last))
 }
 
 /// Returns the process id in a file with the text `PID ATTEMPT …`. `None`: the file is absent, or of another attempt.

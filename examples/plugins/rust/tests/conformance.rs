@@ -6,7 +6,7 @@ use serde_json::json;
 use trialkeeper_tests::{BOUND, Search, TestBed};
 
 /// The number of cases of the conformance test.
-const CASES: usize = 20;
+const CASES: usize = 22;
 
 /// The path of the example, which cargo builds together with this test.
 fn processes() -> PathBuf {
@@ -18,7 +18,7 @@ fn processes() -> PathBuf {
 fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
     let mut command = bed.manager();
-    command.args(["conformance", "--"]).arg(processes());
+    command.args(["conformance", "--parallel", "4", "--"]).arg(processes());
     let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
     let stdout = String::from_utf8(finished.stdout).unwrap();
     assert_eq!(stdout.lines().count(), CASES, "{stdout}{}", finished.stderr);

@@ -26,6 +26,8 @@ const SHORT_GRACE: Duration = Duration::from_secs(3);
 const KILL_DELAYS_MS: [u64; 8] = [0, 2, 5, 10, 20, 50, 200, 1_000];
 /// The time limit for the end of a job before the plugin is restarted. The job may never have started.
 const END_BEFORE_RESTART: Duration = Duration::from_secs(2);
+/// The pause between the pieces of a request that arrives slowly.
+const PIECE_PAUSE: Duration = Duration::from_millis(100);
 /// The number of jobs that are submitted at once.
 const MANY_JOBS: usize = 20;
 
@@ -38,6 +40,8 @@ pub enum Case {
     OtherVersion,
     /// The plugin ignores lines that are not requests.
     Garbage,
+    /// The plugin understands a request that arrives slowly.
+    Slow,
     /// A job that succeeds ends with code 0.
     Succeeds,
     /// A job that fails ends with its exit code.
@@ -50,6 +54,8 @@ pub enum Case {
     CancelRunning,
     /// A job that ignores SIGTERM is ended after its grace period.
     CancelDeaf,
+    /// A stop right after the submit has its effect, even if the agent has not started.
+    CancelEarly,
     /// The plugin answers repeated and late stops.
     CancelAgain,
     /// The plugin reports the end of a job whose agent was killed.
@@ -76,16 +82,18 @@ pub enum Case {
 
 impl Case {
     /// All cases, in the order in which they run.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::ByHand,
         Self::OtherVersion,
         Self::Garbage,
+        Self::Slow,
         Self::Succeeds,
         Self::Fails,
         Self::SubmitTwice,
         Self::DeathAtSubmit,
         Self::CancelRunning,
         Self::CancelDeaf,
+        Self::CancelEarly,
         Self::CancelAgain,
         Self::AgentKilled,
         Self::CancelFirst,
@@ -105,12 +113,14 @@ impl Case {
             Self::ByHand => "identifies itself when a user starts it by hand",
             Self::OtherVersion => "refuses an unsupported version",
             Self::Garbage => "ignores lines that are not requests",
+            Self::Slow => "understands a request that arrives in pieces",
             Self::Succeeds => "reports the end of a job that succeeds",
             Self::Fails => "reports the exit code of a job that fails",
             Self::SubmitTwice => "starts a job only once if it is submitted three times",
             Self::DeathAtSubmit => "starts a job only once if it dies at the submit",
             Self::CancelRunning => "lets a job end gracefully when it is stopped",
             Self::CancelDeaf => "kills a stopped job that ignores SIGTERM",
+            Self::CancelEarly => "stops a job right after its submit",
             Self::CancelAgain => "answers repeated and late stops",
             Self::AgentKilled => "notices that a job's agent was killed",
             Self::CancelFirst => "never starts an attempt that was stopped before its submit",
@@ -160,6 +170,7 @@ async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static st
         Case::ByHand => harness.by_hand().await?,
         Case::OtherVersion => harness.other_version().await?,
         Case::Garbage => harness.garbage().await?,
+        Case::Slow => slow(harness).await?,
         Case::Succeeds => succeeds(harness).await?,
         Case::Fails => {
             harness.open().await?;
@@ -171,6 +182,7 @@ async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static st
         Case::DeathAtSubmit => death_at_submit(harness).await?,
         Case::CancelRunning => cancel_running(harness).await?,
         Case::CancelDeaf => cancel_deaf(harness).await?,
+        Case::CancelEarly => cancel_early(harness).await?,
         Case::CancelAgain => cancel_again(harness).await?,
         Case::AgentKilled => return agent_killed(harness).await,
         Case::CancelFirst => cancel_first(harness).await?,
@@ -195,6 +207,14 @@ async fn succeeds(harness: &mut Harness) -> Result<(), String> {
     let next = harness.run("true").await?;
     harness.gone(&next).await?;
     expect(harness.count_gone(&job), 1, "reports of its end")
+}
+
+async fn slow(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.job("true");
+    harness.submit_in_pieces(&job).await?;
+    harness.gone(&job).await?;
+    expect(job.starts(), 1, "its starts")
 }
 
 async fn submit_twice(harness: &mut Harness) -> Result<(), String> {
@@ -249,6 +269,17 @@ async fn cancel_deaf(harness: &mut Harness) -> Result<(), String> {
     let output = job.output();
     expect(output.contains("heard"), true, "SIGTERM received by the trial")?;
     expect(output.contains("stayed"), true, "a grace period after SIGTERM")
+}
+
+async fn cancel_early(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.job_trapping("echo heard; exit 7");
+    harness.submit(&job).await?;
+    expect(harness.cancel(&job, false).await?, true, "`known` in the answer to cancel")?;
+    harness.gone(&job).await?;
+    // The trial may never start. If it does, it receives the signal.
+    let is_stopped = job.starts() == 0 || job.output().contains("heard");
+    expect(is_stopped, true, "SIGTERM received by the trial")
 }
 
 /// Returns the reason why the case could not run.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -38,6 +38,8 @@ const LAST_ERRORS_BYTES: u64 = 2_000;
 const LOG_BYTES: u64 = 10 << 20;
 /// The number of concurrent requests until the plugin names its own limit.
 const IN_FLIGHT: usize = 8;
+/// The length of a piece of a request that is sent in pieces, in characters.
+const PIECE_CHARS: usize = 300;
 
 /// The program to start.
 #[derive(Debug)]
@@ -165,6 +167,18 @@ impl Link {
         params: &Value,
         bound: Duration,
     ) -> Result<Value, AskError> {
+        self.ask_in_pieces(method, params, bound, Duration::ZERO).await
+    }
+
+    /// Sends a request like [`Self::ask`]. With a pause above zero, the request is sent in pieces with this pause
+    /// between them. No other request may be sent meanwhile.
+    pub(super) async fn ask_in_pieces(
+        &self,
+        method: &'static str,
+        params: &Value,
+        bound: Duration,
+        pause: Duration,
+    ) -> Result<Value, AskError> {
         let pending = async {
             let _permit = self.in_flight.acquire().await.map_err(|_| AskError::Lost)?;
             let (reply, answer) = oneshot::channel();
@@ -181,7 +195,15 @@ impl Link {
                 let message = format!("the request {method} is longer than {MESSAGE_BYTES} bytes");
                 return Err(Refusal { message, remedy: super::wire::Remedy::None }.into());
             }
-            self.outgoing.send(line).map_err(|_| AskError::Lost)?;
+            let mut rest = line.as_str();
+            while let Some(end) = rest.char_indices().nth(PIECE_CHARS).filter(|_| !pause.is_zero())
+            {
+                let (piece, after) = rest.split_at(end.0);
+                self.outgoing.send(piece.to_owned()).map_err(|_| AskError::Lost)?;
+                sleep(pause).await;
+                rest = after;
+            }
+            self.outgoing.send(rest.to_owned()).map_err(|_| AskError::Lost)?;
             match timeout(bound, answer).await {
                 Ok(Ok(answer)) => answer.map_err(AskError::Refused),
                 Ok(Err(_)) => Err(AskError::Lost),

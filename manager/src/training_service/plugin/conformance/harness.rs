@@ -19,7 +19,7 @@ use super::super::link::{self, AskError, Link, Program, Started};
 use super::super::wire::{Gone, Key, Message, Remedy};
 use super::super::{ADOPT_TIMEOUT, CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, Error, SUBMIT_TIMEOUT};
 use super::job::Job;
-use super::{SHORT_GRACE, STATE_TIMEOUT, later_version};
+use super::{PIECE_PAUSE, SHORT_GRACE, STATE_TIMEOUT, later_version};
 use crate::config::PluginSpec;
 use crate::util::ids;
 
@@ -150,12 +150,17 @@ impl Harness {
         Ok(job)
     }
 
-    /// Submits a job that runs `action` on SIGTERM, and waits for its start. With an empty action it ignores the
-    /// signal.
-    pub(super) async fn run_trapping(&self, action: &str) -> Result<Job, String> {
+    /// Creates a job that runs `action` on SIGTERM.
+    pub(super) fn job_trapping(&self, action: &str) -> Job {
         let mut job = self.job("");
         // The trap is set before the start is recorded.
         job.command = format!("trap '{action}' TERM; {} while :; do sleep 0.05; done", job.command);
+        job
+    }
+
+    /// Submits a job that runs `action` on SIGTERM, and waits for its start.
+    pub(super) async fn run_trapping(&self, action: &str) -> Result<Job, String> {
+        let job = self.job_trapping(action);
         self.submit(&job).await?;
         job.wait_for_start().await?;
         Ok(job)
@@ -163,6 +168,13 @@ impl Harness {
 
     pub(super) async fn submit(&self, job: &Job) -> Result<(), String> {
         self.ask("submit", &job.submit_params()?).await.map(drop)
+    }
+
+    /// Submits a job with a request that arrives in pieces.
+    pub(super) async fn submit_in_pieces(&self, job: &Job) -> Result<(), String> {
+        let (link, params) = (self.link()?, job.submit_params()?);
+        let answer = link.ask_in_pieces("submit", &params, SUBMIT_TIMEOUT, PIECE_PAUSE).await;
+        answer.map(drop).map_err(|error| format!("submit: {error}"))
     }
 
     /// Submits a job that should be refused, and returns the remedy. `None`: the plugin accepted it.

@@ -80,11 +80,11 @@ impl Job {
     pub(super) fn kill_agent(&self) -> bool {
         let lock = std::fs::read_to_string(self.folder.join("spool/lock")).unwrap_or_default();
         let pid = lock.split_whitespace().next().and_then(|pid| pid.parse::<i32>().ok());
-        // On another machine, or in a container, the number means another process.
+        // On another machine, or in a container, the number means another process. The agent has its lock open.
+        let path = std::fs::canonicalize(self.folder.join("spool/lock")).unwrap_or_default();
         let is_agent = |pid: &i32| {
-            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let folder = self.folder.to_string_lossy();
-            String::from_utf8_lossy(&words).contains(&*folder)
+            let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+            files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|it| it == path))
         };
         pid.filter(is_agent).is_some_and(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok())
     }
