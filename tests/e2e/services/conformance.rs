@@ -1,17 +1,22 @@
-//! The scenario that every training service must pass. Tests of one service's own features and errors are in
-//! its own module.
+//! The scenario that every training service must pass: the conformance test of plugins, on a plugin whose platform is a
+//! manager with the service, and the ends of trials. Tests of one service's own features and errors are in its own
+//! module.
 
-use std::fs;
 use std::process::Command;
 
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Machines, Outcome, Running, Search, TestBed};
+
+use super::plugin::repository;
+
+/// The cases of the conformance test that depend on the kind of Kubernetes object. All kinds share the rest of the code.
+const KIND_CASES: [&str; 4] =
+    ["exit code of a job", "gracefully", "finds its jobs again", "while no process ran"];
 
 /// Creates a module for each service, with a test for each part of the scenario.
 macro_rules! services {
-    ($($(#[$needs:meta])? $module:ident: $service:literal;)*) => {$(
+    ($($(#[$needs:meta])? $module:ident: $service:literal, $cases:expr;)*) => {$(
         mod $module {
             #[test]
             $(#[$needs])?
@@ -21,34 +26,27 @@ macro_rules! services {
 
             #[test]
             $(#[$needs])?
-            fn a_resumed_manager_finds_its_trials() {
-                super::resume_after_signal($service);
-            }
-
-            #[test]
-            $(#[$needs])?
-            fn a_stop_ends_only_its_trial() {
-                super::stop_one($service);
+            fn a_manager_on_it_passes_the_conformance_test() {
+                super::conformance($service, $cases);
             }
         }
     )*};
 }
 
-// For Kubernetes, every kind of object that the scripted API server supports.
+// For Kubernetes, every kind of object that the scripted API server supports. Without a text, all cases run.
 services! {
-    local: "local";
-    frameworks: "frameworkcontroller";
-    jobs: "Job";
-    queued_jobs: "Job in a queue";
-    job_sets: "JobSet";
-    tf_jobs: "TFJob";
-    pytorch_jobs: "PyTorchJob";
-    xgboost_jobs: "XGBoostJob";
-    paddle_jobs: "PaddleJob";
-    train_jobs: "TrainJob";
-    plugin: "plugin";
+    local: "local", &[];
+    frameworks: "frameworkcontroller", &super::KIND_CASES;
+    jobs: "Job", &[];
+    queued_jobs: "Job in a queue", &super::KIND_CASES;
+    job_sets: "JobSet", &super::KIND_CASES;
+    tf_jobs: "TFJob", &super::KIND_CASES;
+    pytorch_jobs: "PyTorchJob", &super::KIND_CASES;
+    xgboost_jobs: "XGBoostJob", &super::KIND_CASES;
+    paddle_jobs: "PaddleJob", &super::KIND_CASES;
+    train_jobs: "TrainJob", &super::KIND_CASES;
     #[ignore = "needs sshd"]
-    remote: "remote";
+    remote: "remote", &[];
 }
 
 /// A bed with a training service.
@@ -61,7 +59,7 @@ struct ServiceBed {
 impl ServiceBed {
     fn new(service: &'static str) -> Self {
         let bed = TestBed::new();
-        let kube = (!["local", "plugin", "remote"].contains(&service)).then(|| {
+        let kube = (!["local", "remote"].contains(&service)).then(|| {
             let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
             kube.set_quota(2);
             kube.create_queue("team");
@@ -72,17 +70,23 @@ impl ServiceBed {
     }
 
     fn search(&self, command: &str, trials: u32) -> Search {
-        let mut section = self.section();
-        if self.kube.is_some() {
-            section["kubeconfig"] = json!(self.bed.path("kubeconfig").display().to_string());
-        }
+        let section = self.section();
         Search::new(command, trials).with("objective", "score").with("trainingService", section)
     }
 
     /// Returns the section of a service whose trials have one process, or one pod that reports.
     fn section(&self) -> Value {
+        let mut section = self.platform_section();
+        if self.kube.is_some() {
+            section["kubeconfig"] = json!(self.bed.path("kubeconfig").display().to_string());
+        }
+        section
+    }
+
+    fn platform_section(&self) -> Value {
         let role = json!({"name": "worker", "dockerImage": "any"});
-        let replica = json!({"replicas": 1, "dockerImage": "any", "codeDirectory": "code"});
+        let code = self.bed.path("code");
+        let replica = json!({"replicas": 1, "dockerImage": "any", "codeDirectory": code});
         match self.service {
             "local" => json!({"platform": "local"}),
             "frameworkcontroller" => {
@@ -113,9 +117,13 @@ impl ServiceBed {
                 json!({"platform": "kubeflow", "operator": "paddle-operator", "worker": replica})
             }
             "TrainJob" => json!({"platform": "trainer", "dockerImage": "any"}),
-            "plugin" => super::plugin::processes(),
             "remote" => {
-                let machine = Machines::new(&self.bed).add("one");
+                let mut machine = Machines::new(&self.bed).add("one");
+                machine["maxTrialNumber"] = json!(CONCURRENCY);
+                // The same grace period as that of the conformance test.
+                let conf =
+                    self.bed.read("one.conf").replace("SetEnv ", "SetEnv TRIALKEEPER_GRACE=3s ");
+                self.bed.write("one.conf", &conf);
                 json!({"platform": "remote", "machineList": [machine]})
             }
             other => panic!("{other}: unknown service"),
@@ -130,11 +138,6 @@ impl ServiceBed {
         self.bed.start(&mut command)
     }
 
-    fn id(&self) -> String {
-        let folder = fs::read_dir(self.bed.data()).unwrap().next().unwrap().unwrap();
-        folder.file_name().into_string().unwrap()
-    }
-
     /// Checks that no process runs and no object remains.
     fn expect_clean(&self) {
         self.bed.wait_until_empty();
@@ -142,6 +145,44 @@ impl ServiceBed {
             kube.wait_until_empty();
         }
     }
+}
+
+/// The most concurrent trials in the conformance test: many at once, and the one that keeps the search running.
+const CONCURRENCY: usize = 30;
+/// The number of cases that run at a time.
+const PARALLEL: &str = "6";
+
+/// Runs the conformance test of plugins on a plugin whose platform is a manager with this service.
+fn conformance(service: &'static str, cases: &[&str]) {
+    let service_bed = ServiceBed::new(service);
+    let bed = &service_bed.bed;
+    bed.write("code/data.txt", "");
+    let section = service_bed.section();
+    let kube = service_bed.kube.as_ref().inspect(|kube| kube.set_quota(1000));
+    let settings = json!({
+        "manager": bed.manager().get_program().to_str(),
+        "arguments": kube.map_or(json!([]), |_| json!(["--host", "127.0.0.1"])),
+        "experiment": {
+            "trialCodeDirectory": bed.path("code"), "trialConcurrency": CONCURRENCY,
+            "maxTrialNumber": 1000, "trainingService": section,
+        },
+        "waits": kube.is_some(),
+    });
+    let settings = bed.write("settings.json", &settings.to_string());
+    let mut command = bed.manager();
+    command.args(["conformance", "--parallel", PARALLEL, "--settings"]).arg(settings);
+    command.args(cases.iter().flat_map(|case| ["--case", *case]));
+    let module = format!("PYTHONPATH={}", repository().join("python/src").display());
+    let program = repository().join("tests/e2e/services/manager_service.py");
+    command.args(["--", "env", &module, "python3"]).arg(program);
+    let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND * 2);
+    let stdout = String::from_utf8(finished.stdout).unwrap();
+    assert_eq!(finished.code, Some(0), "{stdout}{}", finished.stderr);
+    // Pods' agents cannot be killed from outside: the lock is the trial's.
+    let skipped = stdout.lines().filter(|line| line.starts_with("- ")).count();
+    let expected = usize::from(kube.is_some() && cases.is_empty());
+    assert_eq!(skipped, expected, "{stdout}");
+    service_bed.expect_clean();
 }
 
 /// A trial that ends by its number: with a result, a failure, a signal, or a missing program.
@@ -164,76 +205,5 @@ fn run_to_ends(service: &'static str) {
         assert!(search.stderr.contains(&message), "{message:?} is not in {}", search.stderr);
     }
     assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
-    service_bed.expect_clean();
-}
-
-/// A trial that records its start, takes two steps through the gate, and cleans up on TERM.
-const STEADY: &str = r#"
-trap 'echo cleaned >>"$TEST_BED/cleaned"; exit 143' TERM
-echo started >>"$TEST_BED/started"
-for step in 1 2; do read _ <"$TEST_BED/gate"; echo "score=$step"; done"#;
-
-/// Starts a search whose two trials run and wait at the gate.
-fn start_two(service_bed: &ServiceBed) -> Running {
-    let search = service_bed.search(STEADY, 2).with("trialConcurrency", 2);
-    let manager = service_bed.start(search.command(&service_bed.bed));
-    wait_for("two trials to start", BOUND, || {
-        (service_bed.bed.read("started").lines().count() == 2).then_some(())
-    });
-    manager
-}
-
-fn resume_after_signal(service: &'static str) {
-    for (signal, code, starts) in [(Signal::SIGINT, Some(130), 4), (Signal::SIGKILL, None, 2)] {
-        let service_bed = ServiceBed::new(service);
-        let bed = &service_bed.bed;
-        let gate = Gate::new(&bed.path("gate"));
-        let manager = start_two(&service_bed);
-        let id = service_bed.id();
-        manager.signal(signal);
-        let finished = manager.finish(BOUND);
-        assert_eq!(finished.code, code, "{signal}: {}", finished.stderr);
-        if signal == Signal::SIGINT {
-            assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
-            service_bed.expect_clean();
-        }
-        gate.open(4);
-        let manager = service_bed.start(Outcome::resume_command(bed, &id));
-        let search = Outcome::of(manager.finish(BOUND));
-        search.expect_done(2, 0);
-        let all = [1, 2].map(Value::from);
-        assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
-        assert_eq!(bed.read("started").lines().count(), starts, "{signal}");
-        service_bed.expect_clean();
-    }
-}
-
-fn stop_one(service: &'static str) {
-    let service_bed = ServiceBed::new(service);
-    let bed = &service_bed.bed;
-    let gate = Gate::new(&bed.path("gate"));
-    let manager = start_two(&service_bed);
-    let mut stop = bed.manager();
-    stop.args(["trial", "kill", "0", "--data-dir"]).arg(bed.data());
-    let stopped = bed.start(&mut stop).finish(BOUND);
-    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
-    wait_for("the trial to be stopped", BOUND, || {
-        (bed.read("cleaned").lines().count() == 1).then_some(())
-    });
-    gate.open(2);
-    let search = Outcome::of(manager.finish(BOUND));
-    #[rustfmt::skip]
-    let ends = [
-        (0, "USER_CANCELED", vec![]),
-        (1, "SUCCEEDED",     vec![json!(1), json!(2)]),
-    ];
-    for (sequence, state, steps) in ends {
-        let trial = search.trial(sequence);
-        assert_eq!((trial.state.as_str(), &trial.intermediate), (state, &steps), "{search:#?}");
-    }
-    assert_eq!(search.trials.len(), 2, "{search:#?}");
-    for what in [("started", 2), ("cleaned", 1)] {
-        assert_eq!(bed.read(what.0).lines().count(), what.1, "{}", what.0);
-    }
     service_bed.expect_clean();
 }
