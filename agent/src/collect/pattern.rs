@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_pattern_that_cannot_work_is_refused() {
         let refused = |pattern: &str| pattern.parse::<Pattern>().unwrap_err().to_string();
-        assert!(refused("(").contains("not a regular expression"));
+        assert!(refused("(").contains("not a valid regular expression"));
         assert!(refused(r"loss (\d+)").contains("names no metric"));
         assert!(refused(r"(?P<name>\w+) (?P<step>\d+)").contains("names no metric"));
     }

@@ -68,7 +68,7 @@ async fn a_disk_that_hangs_is_waited_for_once() {
     // Forty waits would take forty times the timeout; the bound is generous for a busy machine.
     assert!(before.elapsed() < 20 * DISK_TIMEOUT);
     let outcome = capture.finish(Duration::from_millis(10)).await;
-    assert!(outcome.error.unwrap().contains("does not answer"));
+    assert!(outcome.error.unwrap().contains("does not respond"));
     drop(reader);
 }
 

@@ -52,7 +52,7 @@ fn every_example_in_deploy_is_read() {
         ("tensorflow", WorkloadKind::TfJob,      None,             &[("worker", 1)]),
         ("pytorch",    WorkloadKind::PyTorchJob, None,             &[("master", 1), ("worker", 2)]),
         ("trainer",    WorkloadKind::TrainJob,   None,             &[("worker", 2)]),
-        ("manager",    WorkloadKind::Framework,  None,             &[("worker", 1)]),
+        ("manager",    WorkloadKind::Job,        None,             &[("worker", 1)]),
     ];
     for (folder, workload, queue, roles) in table {
         let whole = load(&deploy.join(folder).join("experiment.yml"));

@@ -296,7 +296,7 @@ mod tests {
             (json!({"barrierImage": "i"}), "barrierImage: is a field of FrameworkController"),
             (json!({"priorityClass": "p"}), "priorityClass: has no meaning without `queue`"),
             (json!({"queue": "Not A Name"}), "trainingService.queue: "),
-            (framework, "queue: is Kueue's"),
+            (framework, "queue: is a field of Kueue"),
         ];
         for (changes, expected) in table {
             let problem = loaded(&job(&changes), "").unwrap_err();
