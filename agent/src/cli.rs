@@ -290,7 +290,7 @@ pub struct RunArgs {
     pub direction: Option<Direction>,
 
     /// Time for the trial to end after a stop request, before it is killed.
-    #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = defaults::GRACE, value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = defaults::STOP_GRACE, value_parser = duration)]
     pub grace: Duration,
     /// Time that processes left behind by the trial may continue.
     #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = defaults::DRAIN, value_parser = duration)]

@@ -151,7 +151,7 @@ fn default_run() -> RunArgs {
         log_line_bytes: log_line_bytes(defaults::LOG_LINE_BYTES).unwrap_or_default(),
         log_rate: number(defaults::LOG_RATE),
         collect: defaults::COLLECT.split(',').filter_map(choice).collect(),
-        grace: time(defaults::GRACE),
+        grace: time(defaults::STOP_GRACE),
         drain: time(defaults::DRAIN),
         flush: time(defaults::FLUSH),
         heartbeat: time(defaults::HEARTBEAT),
