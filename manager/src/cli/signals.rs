@@ -6,7 +6,7 @@
 use std::future::pending;
 use std::io;
 
-use nix::sys::signal::Signal as Signum;
+use nix::libc::SIGXFSZ;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A signal that requests the end of the program.
@@ -35,7 +35,7 @@ impl Signals {
             |kind| if is_in(ignored, kind) { Ok(None) } else { signal(kind).map(Some) };
         // With a handler, a write beyond the limit of a file's size fails like one to a full disk. Without it, the signal
         // would end the manager. Programs that the manager starts do not inherit the handler.
-        drop(signal(SignalKind::from_raw(Signum::SIGXFSZ as i32))?);
+        drop(signal(SignalKind::from_raw(SIGXFSZ))?);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: unless_ignored(SignalKind::interrupt())?,

@@ -111,18 +111,16 @@ pub enum Error {
 
 /// Returns the remedy for an agent that cannot be started.
 fn start_advice(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
-            "; build it or name it with --agent"
-        }
-        io::ErrorKind::ArgumentListTooLong => {
-            "; the command with its parameters is too long for the system: read long parameters from \
-             $TRIALKEEPER_PARAMETERS_FILE"
-        }
-        io::ErrorKind::InvalidInput => {
-            "; the command or a parameter in it contains a NUL character"
-        }
-        _ => "",
+    let is = |kind: io::ErrorKind| source.kind() == kind;
+    if is(io::ErrorKind::NotFound) || is(io::ErrorKind::PermissionDenied) {
+        "; build it or name it with --agent"
+    } else if is(io::ErrorKind::ArgumentListTooLong) {
+        "; the command with its parameters is too long for the system: read long parameters from \
+         $TRIALKEEPER_PARAMETERS_FILE"
+    } else if is(io::ErrorKind::InvalidInput) {
+        "; the command or a parameter in it contains a NUL character"
+    } else {
+        ""
     }
 }
 

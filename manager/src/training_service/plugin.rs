@@ -272,7 +272,7 @@ impl Shared {
             while let Some(message) = notifications.recv().await {
                 self.handle_message(message);
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         let opened = tokio::select! {
             opened = self.handshake(link) => opened,

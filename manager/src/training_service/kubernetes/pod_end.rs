@@ -28,6 +28,13 @@ pub struct PodEnd {
     pub disruption: Option<Disruption>,
 }
 
+impl PodEnd {
+    /// Creates an end without a certain cause or a disruption.
+    fn new(exit_code: Option<i32>, message: String, class: Option<Class>) -> Self {
+        Self { exit_code, message, class, cause: None, disruption: None }
+    }
+}
+
 /// Reads the end of a pod whose trial runs in a container with one of these names. `None`: according to its status, the
 /// pod has not ended.
 pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
@@ -40,22 +47,10 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     let code = field("exitCode").and_then(Value::as_i64);
     let never_ran = text("reason") == "ContainerStatusUnknown" && field("startedAt").is_none();
     let exit_code = code.filter(|_| !never_ran).and_then(|code| i32::try_from(code).ok());
-    let end = |message: String, class| {
-        Some(PodEnd { exit_code, message, class, cause: None, disruption: None })
-    };
+    let end = |message: String, class| Some(PodEnd::new(exit_code, message, class));
 
-    if let Some(disruption) = disruption::of_pod(pod) {
-        let (message, class) = (disruption.why.clone(), Some(Class::Transient));
-        let disruption = Some(disruption);
-        return Some(PodEnd { exit_code, message, class, cause: None, disruption });
-    }
-    if disruption::is_over_its_limit(of_pod("reason"), of_pod("message")) {
-        let message = format!("the pod was evicted: {}", shortened(of_pod("message")));
-        return end(message, Some(Class::Permanent));
-    }
-    if of_pod("reason") == "DeadlineExceeded" {
-        let message = "the pod ran longer than its `activeDeadlineSeconds`";
-        return end(message.to_owned(), Some(Class::Permanent));
+    if let Some(ended) = ended_by_platform(pod, exit_code) {
+        return Some(ended);
     }
     let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
     let other = other_name(decisive, trial);
@@ -99,6 +94,25 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
         }
         (None, _) => None,
     }
+}
+
+/// Reads the end of a pod that the platform has removed or ended, regardless of its containers.
+fn ended_by_platform(pod: &Value, exit_code: Option<i32>) -> Option<PodEnd> {
+    let of_pod = |name: &str| {
+        pod.pointer(&format!("/status/{name}")).and_then(Value::as_str).unwrap_or_default().trim()
+    };
+    if let Some(disruption) = disruption::of_pod(pod) {
+        let end = PodEnd::new(exit_code, disruption.why.clone(), Some(Class::Transient));
+        return Some(PodEnd { disruption: Some(disruption), ..end });
+    }
+    let message = if disruption::is_over_its_limit(of_pod("reason"), of_pod("message")) {
+        format!("the pod was evicted: {}", shortened(of_pod("message")))
+    } else if of_pod("reason") == "DeadlineExceeded" {
+        "the pod ran longer than its `activeDeadlineSeconds`".to_owned()
+    } else {
+        return None;
+    };
+    Some(PodEnd::new(exit_code, message, Some(Class::Permanent)))
 }
 
 /// Returns the name of a container that is not the trial's.
