@@ -373,3 +373,30 @@ def _another(port):
         probe.bind(("127.0.0.1", 0))
         other = probe.getsockname()[1]
     return other if other != port else _another(port)
+
+
+def test_an_archive_does_not_contain_itself_and_appears_as_a_whole(tmp_path, monkeypatch):
+    import zipfile
+
+    from nni import _archive
+
+    code, folder = tmp_path / "code", tmp_path / "record"
+    code.mkdir()
+    folder.mkdir()
+    (code / "train.py").write_text("print(1)\n")
+    (folder / "log").write_text("a log\n")
+    about, target = {"trialCodeDirectory": str(code)}, code / "saved.zip"
+    for _ in range(2):  # The second archive replaces the first one, and does not contain it.
+        _archive.save(target, folder, about, with_code=True)
+        names = sorted(zipfile.ZipFile(target).namelist())
+        assert names == ["code/train.py", "experiment/log", "nnictl/.experiment"]
+        assert target.stat().st_mode & 0o777 == 0o600
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    before = target.read_bytes()
+    monkeypatch.setattr(zipfile.ZipFile, "write", fail)
+    with pytest.raises(OSError, match="No space left"):
+        _archive.save(target, folder, about, with_code=True)
+    assert (target.read_bytes(), sorted(path.name for path in code.iterdir())) == (before, ["saved.zip", "train.py"])

@@ -9,8 +9,9 @@ import re
 import shutil
 import sqlite3
 import sys
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -37,13 +38,21 @@ def configuration(folder: Path) -> dict[str, Any]:
 def save(target: Path, folder: Path, about: Mapping[str, Any], with_code: bool) -> None:
     """Writes an experiment's folder and the code that ``about`` names into an archive."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The folder contains the experiment's token, so only the owner may read the archive.
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    # The archive appears as a whole: a full disk leaves no part of it, and does not destroy an older archive. The
+    # folder contains the experiment's token, so only the owner may read the archive, which `mkstemp` ensures.
+    number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    partial = Path(name)
+    left_out = {target.resolve(), partial.resolve()}
+    try:
+        with os.fdopen(number, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("nnictl/.experiment", json.dumps(about))
-            _pack(archive, folder, "experiment")
+            _pack(archive, folder, "experiment", left_out)
             if with_code:
-                _pack(archive, Path(about["trialCodeDirectory"]), "code")
+                _pack(archive, Path(about["trialCodeDirectory"]), "code", left_out)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def load(path: Path, data_dir: Path, code_dir: Optional[Path]) -> str:
@@ -70,10 +79,10 @@ def load(path: Path, data_dir: Path, code_dir: Optional[Path]) -> str:
     return id
 
 
-def _pack(archive: zipfile.ZipFile, folder: Path, name: str) -> None:
-    """Adds the files of a folder to an archive, except sockets and links."""
+def _pack(archive: zipfile.ZipFile, folder: Path, name: str, left_out: Container[Path]) -> None:
+    """Adds the files of a folder to an archive, except sockets, links and the archive itself."""
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
+        if path.is_file() and not path.is_symlink() and path.resolve() not in left_out:
             archive.write(path, f"{name}/{path.relative_to(folder)}")
 
 
