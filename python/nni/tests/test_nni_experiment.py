@@ -301,3 +301,31 @@ def wait_for(look, what):
     while not (found := look()):
         assert time.monotonic() < deadline, what
     return found
+
+
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [
+        ("trial.py > train.log 2>&1", ""),
+        ("trial.py > /dev/null", ""),
+        ("trial.py", "sys.stdout = open(os.devnull, 'w')"),
+        ("trial.py", "print('\\rEpoch 0: 100%|####|', end='', flush=True)"),
+        ("trial.py", "if os.fork(): os.wait(); os._exit(0)"),
+    ],
+)
+def test_results_arrive_whatever_happens_to_the_output(tmp_path, words, before):
+    code = (
+        f"import os, signal, sys, nni\nnni.get_next_parameter()\n{before}\n"
+        "for step in range(3): nni.report_intermediate_result(step)\n"
+        "nni.report_final_result(0.5)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "trial.py").write_text(code)
+    experiment = trialkeeper.Experiment(
+        trial_command=f"{sys.executable} {words} || true",
+        trial_code_directory=str(tmp_path),
+        search_space=SPACE,
+        tuner={"name": "Random"},
+        max_trial_number=1,
+        data_dir=tmp_path / "data",
+    ).run()
+    assert [metric.value for metric in experiment.best.metrics()] == [0, 1, 2, 0.5]

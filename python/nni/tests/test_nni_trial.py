@@ -67,6 +67,42 @@ def test_numbers_of_numpy_are_numbers(in_a_trial, capsys):
     assert json.loads(line[len("NNISDK_MEb'") : -1])["value"] == '{"default": 0.5, "n": 3, "v": [1, 2]}'
 
 
+def test_the_agents_file_is_preferred_to_the_output(in_a_trial, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIALKEEPER_RUN", "0123456789abcdef")
+    nni.get_next_parameter()
+    nni.report_intermediate_result(0.5)
+    nni.report_final_result({"default": 1})
+    assert capsys.readouterr().out == ""
+    content = (tmp_path / ".nni" / "metrics").read_bytes()
+    values = []
+    while content:
+        length = int(content[2:8])
+        assert content[:2] == b"ME" and content[8 : 8 + length].endswith(b"}\n")
+        values.append(json.loads(content[8 : 8 + length])["value"])
+        content = content[8 + length :]
+    assert values == ["0.5", '{"default": 1}']
+
+
+def _no_folder(tmp_path, monkeypatch):
+    (tmp_path / ".nni").write_text("a file in its place")
+
+
+def _full_disk(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(nni.trial.os, "write", fail)
+
+
+@pytest.mark.parametrize("break_file", [_no_folder, _full_disk])
+def test_without_the_agents_file_results_are_printed(in_a_trial, capsys, monkeypatch, tmp_path, break_file):
+    monkeypatch.setenv("TRIALKEEPER_RUN", "0123456789abcdef")
+    break_file(tmp_path, monkeypatch)
+    nni.report_final_result(1)
+    monkeypatch.undo()
+    assert capsys.readouterr().out.startswith("NNISDK_MEb'{")
+
+
 @pytest.mark.parametrize(("value", "error"), [(object(), TypeError), ("x" * 1_000_000, ValueError)])
 def test_a_result_that_cannot_be_reported_is_refused(in_a_trial, value, error):
     with pytest.raises(error, match="result of"):
