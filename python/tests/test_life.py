@@ -455,3 +455,47 @@ def test_a_python_that_is_too_old_is_told_so():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: trialkeeper needs Python 3.9 or newer, and this is Python 3.8" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "print('done', end=' ')",
+        "print('\\rEpoch 0: 100%|####|', end='', flush=True)",
+        "sys.stdout = open(os.devnull, 'w')",
+        "if os.fork(): os.wait(); os._exit(0)",
+    ],
+)
+def test_results_arrive_whatever_the_training_prints(tmp_path, before):
+    code = (
+        "import os, signal, sys, trialkeeper as tk\n"
+        f"for step in range(3):\n    {before}\n    tk.report(step=step, loss=step)\n"
+        "tk.final(loss=0.5)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    if "fork" in before:
+        code = f"import os\n{before}\n" + code.replace(before, "pass")
+    (tmp_path / "train.py").write_text(code)
+    experiment = tk.Experiment(
+        trial_command=f"{sys.executable} train.py || true",
+        trial_code_directory=str(tmp_path),
+        search_space=SPACE,
+        tuner=RANDOM,
+        max_trial_number=1,
+        data_dir=tmp_path / "data",
+    ).run()
+    assert [(metric.step, metric.value) for metric in experiment.best.metrics()][:3] == [(0, 0), (1, 1), (2, 2)]
+    assert experiment.best.value == 0.5
+    assert len(experiment.best.metrics()) == 4
+
+
+def test_a_redirection_that_hides_results_is_warned_of(tmp_path):
+    code = "import trialkeeper as tk; tk.report(loss=1); tk.report(loss=2)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=(tmp_path / "train.log").open("w"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TRIALKEEPER_RUN": "1"},
+        check=True,
+    )
+    assert done.stderr.count("the agent does not see this result") == 1

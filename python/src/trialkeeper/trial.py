@@ -6,10 +6,12 @@ reported or standard output is closed, they only warn, because the training is m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import signal
+import stat
 import sys
 import threading
 import warnings
@@ -30,6 +32,9 @@ _write_lock = threading.Lock()
 _stop_lock = threading.Lock()
 _stop_requested = threading.Event()
 _handler_installed = False
+#: The descriptor of the output that the agent reads.
+_STDOUT = 1
+_redirection_warned = False
 
 
 def params(**defaults: Any) -> dict[str, Any]:
@@ -65,8 +70,9 @@ def report(
 ) -> None:
     """Reports intermediate results, as ``report(step=3, loss=0.5)`` or ``report({"val/acc": 0.9})``.
 
-    A single number without a name is the metric ``default``. Each call prints one line of JSON on standard
-    output, which the agent reads. Outside a trial, the line is only printed.
+    A single number without a name is the metric ``default``. Each call prints one line of JSON on the
+    standard output of the process, which the agent reads. In a trial, an empty line precedes it: a progress bar may
+    have left its line unfinished. Outside a trial, the line is only printed to ``sys.stdout``.
 
     :param metrics: results whose names are not Python identifiers, or a single number.
     :param step: the position on the curve, such as the epoch; counted from 0 if absent.
@@ -177,10 +183,32 @@ def _print_metrics(kind: str, step: Optional[Value], metrics: dict[str, Value]) 
 def _write(text: str) -> None:
     with _write_lock:
         try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            if os.environ.get("TRIALKEEPER_RUN"):
+                _write_to_agent(text)
+            else:
+                sys.stdout.write(text)
+                sys.stdout.flush()
         except (OSError, ValueError) as error:
             _warn(f"a result could not be printed: {error}")
+
+
+def _write_to_agent(text: str) -> None:
+    """Writes lines to the process's standard output, even if ``sys.stdout`` is something else."""
+    global _redirection_warned
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    # A progress bar or `print(..., end="")` may have left the line unfinished. One write, because other threads and
+    # processes write to the same pipe.
+    rest = f"\n{text}".encode()
+    while rest:
+        rest = rest[os.write(_STDOUT, rest) :]
+    mode = os.fstat(_STDOUT).st_mode
+    if not _redirection_warned and (stat.S_ISREG(mode) or os.path.samestat(os.fstat(_STDOUT), os.stat(os.devnull))):
+        _redirection_warned = True
+        _warn(
+            "standard output is redirected, so the agent does not see this result: remove the redirection from the "
+            "trial's command, or print to the log with `| tee FILE`"
+        )
 
 
 def _warn(message: str) -> None:
