@@ -399,4 +399,7 @@ def test_an_archive_does_not_contain_itself_and_appears_as_a_whole(tmp_path, mon
     monkeypatch.setattr(zipfile.ZipFile, "write", fail)
     with pytest.raises(OSError, match="No space left"):
         _archive.save(target, folder, about, with_code=True)
-    assert (target.read_bytes(), sorted(path.name for path in code.iterdir())) == (before, ["saved.zip", "train.py"])
+    assert (target.read_bytes(), sorted(path.name for path in code.iterdir())) == (
+        before,
+        ["saved.zip", "train.py"],
+    )
