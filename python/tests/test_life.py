@@ -499,3 +499,31 @@ def test_a_redirection_that_hides_results_is_warned_of(tmp_path):
         check=True,
     )
     assert done.stderr.count("the agent does not see this result") == 1
+
+
+def test_a_callback_that_stops_the_search_ends_it_normally(tmp_path):
+    for run in (tk.Experiment.run, lambda *args, **fields: asyncio.run(tk.Experiment.run_async(*args, **fields))):
+        experiment = of(REPORT, tmp_path, max_trial_number=50, trial_concurrency=1)
+        assert run(experiment, callbacks=lambda experiment, trial: experiment.stop()) is experiment
+        assert experiment.state == "STOPPED" and len(experiment.trials()) < 50
+        with pytest.raises(tk.ExperimentInterrupted):
+            experiment.wait()
+
+
+async def an_async_callback(*_):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"), [([an_async_callback], "`async def`"), ([3], "3 is not a function")]
+)
+def test_callbacks_that_cannot_be_called_are_refused(tmp_path, callbacks, message):
+    with pytest.raises(TypeError, match=message):
+        of(REPORT, tmp_path).run(callbacks=callbacks)
+    of(REPORT, tmp_path, max_trial_number=1).run(callbacks=None)
+
+
+def test_a_plain_number_is_the_final_result(tmp_path):
+    code = "import trialkeeper as tk; tk.final(1.5)"
+    best = of(code, tmp_path, max_trial_number=1).run().best
+    assert (best.final, best.value) == (1.5, 1.5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import html
+import inspect
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 from trialkeeper._follower import Follower
 from trialkeeper._foreign import check_words
 from trialkeeper._manager import ManagerProcess, failure
+from trialkeeper._plain import plain
 from trialkeeper._programs import find_program
 from trialkeeper._progress import Progress, choose_progress
 from trialkeeper._rest import NotRunning, ask, read_events, read_events_async, request
@@ -43,6 +45,8 @@ Callback = Callable[["Experiment", Trial], object]
 
 #: The interval at which a running search is checked, in seconds.
 _POLL_S = 0.25
+#: The interval at which a running search is checked for trouble, in seconds.
+_LOOK_S = 2.0
 #: The maximum number of times that :meth:`Experiment.run` restarts a killed manager.
 _MAX_RESTARTS = 3
 #: The maximum number of trials or metrics in one response.
@@ -88,7 +92,7 @@ class Experiment:
         own = dict(config) if isinstance(config, Mapping) else {}
         check_words([*own, *fields])
         #: The configuration as the manager receives it; empty for a file and for a connected experiment.
-        self.config: dict[str, Any] = _in_camel_case({**own, **fields})
+        self.config: dict[str, Any] = plain(_in_camel_case({**own, **fields}))
         if self.config:
             self.config.setdefault("trainingService", {"platform": "local"})
             self.config.setdefault("trialConcurrency", 1)
@@ -97,6 +101,8 @@ class Experiment:
         self._id: Optional[str] = None
         self._manager: Optional[ManagerProcess] = None
         self._keeps_serving = False
+        #: Whether :meth:`stop` was called since the last start.
+        self._was_stopped_here = False
 
     # Lifecycle.
 
@@ -134,7 +140,8 @@ class Experiment:
         A killed manager is restarted, up to three times, with a warning.
 
         :param callbacks: functions that are called with the experiment and each ended trial. The first exception
-            of a callback is logged as a warning, and the search continues.
+            of a callback is logged as a warning, and the search continues. A callback may end the search with
+            ``experiment.stop()``.
         :param progress: whether to show each trial; by default in a terminal and in a notebook.
         :raises ExperimentFailed: if no trial succeeded with a result.
         """
@@ -149,7 +156,7 @@ class Experiment:
                     break
                 restarts += 1
                 self.resume(port=port, host=host)
-            self._raise_for_exit()
+            self._raise_unless_ended()
         except BaseException:
             self._stop_own()
             raise
@@ -188,6 +195,7 @@ class Experiment:
 
     def stop(self) -> None:
         """Stops the trials and waits until the manager has exited. The experiment can be resumed."""
+        self._was_stopped_here = True
         if self._manager is not None:
             self._manager.stop()
             return
@@ -224,7 +232,7 @@ class Experiment:
                     break
                 restarts += 1
                 await self._begin_async(lambda: self.resume(port=port, host=host))
-            self._raise_for_exit()
+            self._raise_unless_ended()
         except BaseException:
             await self.stop_async()
             raise
@@ -240,6 +248,7 @@ class Experiment:
 
     async def stop_async(self) -> None:
         """Like :meth:`stop`."""
+        self._was_stopped_here = True
         if self._manager is None:
             if self._id is not None:
                 await _in_thread(self.stop)
@@ -402,6 +411,7 @@ class Experiment:
         self._manager = ManagerProcess(command + self._place(), config, detach=detach)
         self._id = self._manager.id or self._id
         self._keeps_serving = keep_serving
+        self._was_stopped_here = False
         return self
 
     def _stop_own(self) -> None:
@@ -435,6 +445,14 @@ class Experiment:
                 await beginning
             await self.stop_async()
             raise
+
+    def _raise_unless_ended(self) -> None:
+        """Raises the error of an ended :meth:`run`. A search that a callback stopped has no error."""
+        try:
+            self._raise_for_exit()
+        except ExperimentInterrupted:
+            if not self._was_stopped_here:
+                raise
 
     def _raise_for_exit(self) -> str:
         """Returns the state of an ended search, or raises the error that matches its manager's exit code."""
@@ -537,9 +555,11 @@ class _Watch:
     def __init__(self, experiment: Experiment, callbacks: Sequence[Callback]) -> None:
         self.follower = Follower(experiment)
         self._experiment = experiment
-        self._callbacks = list(callbacks)
+        self._callbacks = _checked(callbacks)
         self._warned: set[int] = set()
         self._progress: Optional[Progress] = None
+        self._trouble: Optional[str] = None
+        self._looked_at = time.monotonic()
 
     def begin(self, progress: Optional[bool]) -> None:
         """Begins to show the started search; ``progress`` as in :meth:`Experiment.run`."""
@@ -553,6 +573,8 @@ class _Watch:
         if trial is None:
             if self._progress is not None:
                 self._progress.tick()
+            if time.monotonic() - self._looked_at >= _LOOK_S:
+                self._look()
             return
         if self._progress is not None:
             self._progress.add(trial)
@@ -571,8 +593,34 @@ class _Watch:
 
     def end(self) -> None:
         """Shows the current state of the search."""
+        self._look()
         if self._progress is not None:
             self._progress.end()
+
+    def _look(self) -> None:
+        """Warns of the search's trouble when it changes, as of a tuner that has failed."""
+        self._looked_at = time.monotonic()
+        try:
+            trouble = self._experiment.show().get("trouble")
+        except (ManagerError, OSError):
+            return
+        if trouble and trouble != self._trouble:
+            warnings.warn(f"experiment {self._experiment.id}: {trouble}", RuntimeWarning, stacklevel=4)
+        self._trouble = trouble or self._trouble
+
+
+def _checked(callbacks: Union[Sequence[Callback], Callback, None]) -> list[Callback]:
+    """Returns the callbacks.
+
+    :raises TypeError: if one of them cannot be called, or returns a coroutine that would never run.
+    """
+    given = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
+    for callback in given:
+        if not callable(callback):
+            raise TypeError(f"callbacks: {callback!r} is not a function")
+        if inspect.iscoroutinefunction(callback):
+            raise TypeError(f"callbacks: {callback!r} is an `async def`; pass a plain function")
+    return given
 
 
 def default_data_dir() -> Path:

@@ -105,7 +105,7 @@ class Trial:
             number=row["sequence"],
             state=row["state"],
             parameters=row["parameters"],
-            final=_number(row["final"]),
+            final=_final(row["final"]),
             cause=row.get("cause"),
             exit_code=row.get("exit_code"),
             started_at=_when(row.get("started_at_ms")),
@@ -121,6 +121,13 @@ def _number(value: Any) -> Any:
         if isinstance(value, str)
         else value
     )
+
+
+def _final(value: Any) -> Any:
+    """Decodes a final result. A line that only wraps one number, as of ``tk.final(1)``, is that number."""
+    if isinstance(value, Mapping) and "default" in value and set(value) <= {"type", "step", "default"}:
+        return _number(value["default"])
+    return _number(value)
 
 
 def _when(at_ms: Optional[int]) -> Optional[datetime]:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import math
+import operator
 import os
 import random
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Optional, SupportsFloat, Union
 
 from trialkeeper._manager import failure
+from trialkeeper._plain import plain
 from trialkeeper._programs import find_program
 from trialkeeper.errors import ConfigurationError, ManagerError, NoSuggestion
 
@@ -92,9 +94,14 @@ class Study:
         class_args: Optional[Mapping[str, Any]] = None,
         path: Union[str, os.PathLike[str], None] = None,
     ) -> None:
+        if not isinstance(space, Mapping):
+            raise ConfigurationError(f"space: expected a mapping of parameters, found {space!r:.80}")
+        if seed is not None and not _is_seed(seed):
+            raise ConfigurationError(f"seed: expected a whole number from 0 to 2^64 - 1, found {seed!r}")
         if direction not in ("minimize", "maximize"):
             raise ConfigurationError(f"direction: expected 'minimize' or 'maximize', found {direction!r}")
         self.direction = direction
+        self._pid = os.getpid()
         self._trials: list[StudyTrial] = []
         #: The position of each suggestion in the list of trials.
         self._places: dict[int, int] = {}
@@ -104,10 +111,10 @@ class Study:
             "type": "hello",
             "format": _FORMAT,
             "tuner": tuner,
-            "search_space": dict(space),
+            "search_space": plain(space, "space"),
             "optimize_mode": direction,
-            "class_args": dict(class_args or {}),
-            "seed": random.SystemRandom().randrange(1 << 32) if seed is None else seed,
+            "class_args": plain(class_args or {}, "class_args"),
+            "seed": random.SystemRandom().randrange(1 << 32) if seed is None else operator.index(seed),
         }
         self._seed_is_given = seed is not None
         self._process: Optional[subprocess.Popen[str]] = None
@@ -162,7 +169,7 @@ class Study:
         :raises ValueError: if the suggestion is unknown or already has a result, or if neither a value nor
             ``failed`` is given.
         """
-        number = suggestion if isinstance(suggestion, int) else suggestion.number
+        number = suggestion.number if isinstance(suggestion, Suggestion) else operator.index(suggestion)
         if failed == (value is not None):
             raise ValueError("tell() needs either a value or failed=True")
         result = None if value is None else float(value)
@@ -186,12 +193,13 @@ class Study:
 
         :raises ValueError: if the parameters do not match the search space, or the value is not finite.
         """
-        record = {"type": "import", "samples": [{"parameters": dict(parameters), "value": _written(float(value))}]}
+        parameters = plain(parameters, "parameters")
+        record = {"type": "import", "samples": [{"parameters": parameters, "value": _written(float(value))}]}
         with self._exchange():
             answer = self._request({**record, "id": len(self._trials)})
             if answer["type"] == "imported":
                 self._keep(record)
-                self._trials.append(StudyTrial(None, dict(parameters), "SUCCEEDED", float(value)))
+                self._trials.append(StudyTrial(None, parameters, "SUCCEEDED", float(value)))
         if answer["type"] != "imported":
             raise ValueError(str(answer.get("problem", answer)))
 
@@ -243,6 +251,8 @@ class Study:
         """Closes the study. Its trials remain available, and its file is kept."""
         _open_studies.discard(self)
         self._is_closed = True
+        if os.getpid() != self._pid:
+            return  # The program and the file are still the parent's.
         self._end_process()
         if self._file is not None:
             self._file.close()
@@ -277,6 +287,9 @@ class Study:
 
         :raises ManagerError: if the study is closed.
         """
+        if os.getpid() != self._pid:
+            # Both processes would read each other's answers.
+            raise ManagerError("the study belongs to the process that created it, not to its forked child")
         if self._is_closed:
             raise ManagerError("the study is closed; one with a path can be opened again")
         if self._is_in_step:
@@ -385,6 +398,13 @@ class Study:
         code = self._process.wait()
         self._stderr.seek(0)
         return failure(code, self._stderr.read())
+
+
+def _is_seed(seed: object) -> bool:
+    try:
+        return not isinstance(seed, bool) and 0 <= operator.index(seed) < 1 << 64  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 def _ended(number: int, value: Optional[float]) -> dict[str, Any]:
