@@ -49,7 +49,8 @@ def wait_until_gone(folder: Path) -> None:
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
-            ask(folder, "GET", "/check-status")
+            # Not the socket of a viewer, which may show the stopped experiment.
+            trialkeeper._rest.ask(folder, "GET", "/api/v1/nni/check-status")
         except (NotRunning, OSError):
             return
         time.sleep(0.05)

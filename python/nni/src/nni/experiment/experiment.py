@@ -6,6 +6,7 @@ import atexit
 import http.client
 import json
 import logging
+import re
 import secrets
 import string
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, Optional, Union
 from urllib.parse import urlsplit
 
 import trialkeeper
+import trialkeeper._rest
 from nni._archive import configuration
 from nni._stdout import say
 from nni.experiment import _places
@@ -36,6 +38,10 @@ _POLL_S = 0.5
 _CONNECT_S = 5.0
 #: Seconds after which an experiment counts as held if it is stopped but its manager runs.
 _HELD_S = 2.0
+
+
+#: The manager's words for an algorithm that it does not start again.
+_LOST = re.compile(r"the (tuner|assessor|advisor) is lost\b")
 
 
 class RunMode(Enum):
@@ -74,6 +80,7 @@ class Experiment:
         self._given_id = id
         self._experiment: Optional[trialkeeper.Experiment] = None
         self._viewer: Optional[Viewer] = None
+        self._last_trouble: Optional[str] = None
 
     # Lifecycle.
 
@@ -82,6 +89,7 @@ class Experiment:
 
         :raises trialkeeper.ConfigurationError: if the configuration, the port or the id cannot be used.
         """
+        self._refuse_if_running()
         fields = self._file()
         if self._experiment is not None and self._given_id is None:
             self.id = _new_id()
@@ -108,6 +116,7 @@ class Experiment:
         """
         experiment = _of(self)
         existing = experiment._existing()
+        experiment._refuse_if_running()
         experiment.load_checkpoint()
         experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background)
         return experiment._wait_completion() if wait_completion else None
@@ -280,6 +289,20 @@ class Experiment:
         data_dir = self._data_dir() or _places.find(self.id)
         return self._experiment or trialkeeper.connect(self.id, data_dir=data_dir)
 
+    def _refuse_if_running(self) -> None:
+        """Raises if this object or another process runs the experiment: its manager would be lost, or refuse.
+
+        :raises trialkeeper.ManagerError: if it is running. The message contains its address.
+        """
+        if self._experiment is not None and self._experiment.url is not None:
+            raise trialkeeper.ManagerError(f"experiment {self.id} is already running on {self._experiment.url}")
+        if not self.has_checkpoint():
+            return
+        folder = self._existing().folder
+        url = next((row["url"] for row in list_experiments(folder.parent) if row["id"] == folder.name), None)
+        if url is not None and _is_served(folder):
+            raise trialkeeper.ManagerError(f"experiment {self.id} is already running on {url}")
+
     def _begin(self, start: Any, run_mode: RunMode) -> None:
         self._experiment = experiment = start()
         self.id = experiment.folder.name
@@ -312,8 +335,9 @@ class Experiment:
                     else:
                         return self._ended_state()
                     continue
+                self._warn_of_trouble()
                 if status == "DONE":
-                    return True
+                    return not self._is_algorithm_lost()
                 if status != "STOPPED":
                     ran_at = time.monotonic()
                 # A manager exits when the user stops its experiment. If it keeps running, the experiment is
@@ -334,6 +358,17 @@ class Experiment:
         experiment = self._existing().resume(port=self.port or 0, keep_serving=True)
         wait_until_answered(experiment.folder, self._lives)
 
+    def _warn_of_trouble(self) -> None:
+        """Logs the trouble of the experiment, as of a tuner that has failed, when it changes."""
+        trouble = self._existing().show().get("trouble")
+        if trouble and trouble != self._last_trouble:
+            _logger.warning("experiment %s: %s", self.id, trouble)
+        self._last_trouble = trouble or self._last_trouble
+
+    def _is_algorithm_lost(self) -> bool:
+        """Returns whether the tuner or the assessor has failed for good."""
+        return bool(_LOST.match(str(self._existing().show().get("trouble") or "")))
+
     def _trouble(self) -> str:
         shown = self._existing().show()
         return str(shown.get("trouble") or f"{shown['counts']}, {shown['causes']}")
@@ -348,7 +383,8 @@ class Experiment:
         except trialkeeper.ExperimentFailed as error:
             _logger.error("%s", error)
             return False
-        return True
+        self._warn_of_trouble()
+        return not self._is_algorithm_lost()
 
     def _update(self, kind: str, field: str, value: Any) -> None:
         profile = self.get_experiment_profile()
@@ -359,6 +395,15 @@ class Experiment:
         if self._experiment is None:
             raise NotRunning("the experiment is not running: run(), start(), resume() or connect() it first")
         return ask(self._experiment.folder, method, path, body)
+
+
+def _is_served(folder: Path) -> bool:
+    """Returns whether a manager runs the experiment. A viewer does not count."""
+    try:
+        trialkeeper._rest.ask(folder, "GET", "/api/v1/nni/check-status")
+    except (NotRunning, OSError):
+        return False
+    return True
 
 
 def _new_id() -> str:
