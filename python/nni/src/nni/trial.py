@@ -1,9 +1,9 @@
 """The trial SDK: parameters in, results out.
 
 With a manager that serves NNI's commands over HTTP (``NNI_TRIAL_COMMAND_CHANNEL``), the SDK uses them. Otherwise,
-the parameters come from ``$NNI_SYS_DIR/parameter.cfg``. Each result is a record in ``$NNI_SYS_DIR/.nni/metrics``,
-which the agent reads. Without the agent or the file, it is a marked line on standard output. Outside a trial, there
-are no parameters, and results are printed.
+the parameters come from ``$NNI_SYS_DIR/parameter.cfg``. Each result is a record in
+``$NNI_SYS_DIR/.nni/metrics``, which the agent reads. Without the agent or the file, it is a marked line on
+standard output. Outside a trial, there are no parameters, and results are printed.
 """
 
 from __future__ import annotations
