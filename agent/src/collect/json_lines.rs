@@ -19,6 +19,19 @@ use super::{CollectedMetric, NAME_BYTES, Source, text};
 /// Members that contain the step of a line, the finest first.
 const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
 
+/// The beginning of a report of the Python module `trialkeeper`.
+const REPORT: &[u8] = b"{\"type\": \"";
+
+/// Returns the length of the text before a report that follows the unfinished line of a progress bar or of
+/// `print(…, end="")`. `None`: the line is no such report.
+pub(super) fn text_before_report(line: &[u8]) -> Option<usize> {
+    let line = line.trim_ascii_end();
+    if line.trim_ascii_start().starts_with(b"{") || !line.ends_with(b"}") {
+        return None;
+    }
+    line.windows(REPORT.len()).rposition(|part| part == REPORT)
+}
+
 /// Appends the metrics of `line`. Returns `false` if the line is not a JSON object.
 pub(super) fn read(
     line: &[u8],

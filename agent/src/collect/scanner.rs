@@ -308,11 +308,20 @@ impl StreamScanner {
             Some(_) => return,
         }
         let piece: Cow<'_, [u8]> = ansi::strip(piece);
+        let text = json_lines::text_before_report(&piece);
+        let (text, report) = piece.split_at(text.unwrap_or(piece.len()));
+        self.read_metrics(text, found);
+        if !report.is_empty() {
+            self.read_metrics(report, found);
+        }
+    }
 
+    /// Reads the metrics of text without escape sequences.
+    fn read_metrics(&mut self, piece: &[u8], found: &mut Vec<Finding>) {
         let objective = self.spec.objective.as_deref();
         let mut matched = false;
         if !self.spec.patterns.is_empty() {
-            let line = String::from_utf8_lossy(&piece);
+            let line = String::from_utf8_lossy(piece);
             for pattern in &self.spec.patterns {
                 matched |= pattern.read(&line, objective, found);
             }
@@ -321,11 +330,11 @@ impl StreamScanner {
             return;
         }
         let direction = self.spec.direction;
-        if self.spec.json_lines && json_lines::read(&piece, objective, direction, &mut self.objects)
+        if self.spec.json_lines && json_lines::read(piece, objective, direction, &mut self.objects)
         {
             found.extend(self.objects.drain(..).map(Finding::Metric));
         } else if self.spec.text {
-            let is_table = self.table.read(&piece, |name, epoch, value| {
+            let is_table = self.table.read(piece, |name, epoch, value| {
                 found.push(Finding::Metric(CollectedMetric {
                     source: Source::Text,
                     name: name.to_owned(),
@@ -337,7 +346,7 @@ impl StreamScanner {
             if is_table {
                 return;
             }
-            text::pairs(&piece, objective, |name, value| {
+            text::pairs(piece, objective, |name, value| {
                 if self.spec.is_variable(name, &value) {
                     return;
                 }

@@ -71,8 +71,7 @@ def report(
     """Reports intermediate results, as ``report(step=3, loss=0.5)`` or ``report({"val/acc": 0.9})``.
 
     A single number without a name is the metric ``default``. Each call prints one line of JSON on the standard
-    output of the process, which the agent reads. In a trial, the line follows a line break, because a progress bar
-    may have left its own line unfinished. Outside a trial, the line is only printed to ``sys.stdout``.
+    output of the process, which the agent reads. Outside a trial, the line is only printed to ``sys.stdout``.
 
     :param metrics: results whose names are not Python identifiers, or a single number.
     :param step: the position on the curve, such as the epoch; counted from 0 if absent.
@@ -197,9 +196,9 @@ def _write_to_agent(text: str) -> None:
     global _redirection_warned
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
-    # A progress bar or `print(..., end="")` may have left the line unfinished. One write, because other threads
-    # and processes write to the same pipe.
-    rest = f"\n{text}".encode()
+    # One write, because other threads and processes write to the same pipe. The agent also finds a report at the end
+    # of a line that a progress bar or `print(..., end="")` has left unfinished.
+    rest = text.encode()
     while rest:
         rest = rest[os.write(_STDOUT, rest) :]
     mode = os.fstat(_STDOUT).st_mode

@@ -252,3 +252,21 @@ proptest! {
         scan(scanner(Stream::Stderr), &[&bytes]);
     }
 }
+
+#[test]
+fn a_report_after_an_unfinished_line_is_read() {
+    let report = r#"{"type": "intermediate", "step": 2, "loss": 0.5}"#;
+    #[rustfmt::skip]
+    let table: [(String, &[&str]); 6] = [
+        (format!("{report}\n"),                             &["loss=0.5"]),
+        (format!("training... {report}\n"),                 &["loss=0.5"]),
+        (format!("acc=1 {report}\n"),                       &["acc=1", "loss=0.5"]),
+        (format!("  50%|##  |\r 100%|####| {report}\r\n"), &["loss=0.5"]),
+        (format!("{{\"acc\": 1, \"x\": {report}}}\n"),        &["acc=1"]),
+        ("{\"type\": \"".repeat(2) + "}\n",                  &[]),
+    ];
+    for (output, expected) in table {
+        let found = scan(scanner(Stream::Stdout), &[output.as_bytes()]);
+        assert_eq!(summarized(&found), expected, "{output}");
+    }
+}
