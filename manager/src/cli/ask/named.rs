@@ -82,7 +82,7 @@ mod tests {
             ("12a",      true,  None),
             ("#",        false, None),
             ("#a",       false, None),
-            ("-1",       true,  None),
+            ("-1",       false, None),
             ("../t",     false, None),
             ("",         false, None),
         ];

@@ -62,7 +62,7 @@ fn the_doctor_s_probe_runs_like_a_trial_and_leaves_no_object() {
     let (code, stdout, stderr) = doctor(&bed, &kube, &["--probe"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     for part in
-        ["ok    code   ", ": 1 entries, ", "ok    place  it answers", "ok    probe  a trial ran"]
+        ["ok    code   ", ": 1 entries, ", "ok    place  it responds", "ok    probe  a trial ran"]
     {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
