@@ -1,5 +1,6 @@
 """The names that `import nni` provides, as NNI's own package does."""
 
+import importlib
 import subprocess
 import sys
 
@@ -45,3 +46,10 @@ def test_a_silenced_package_prints_nothing(monkeypatch, capsys):
     nni.silence_stdout()
     nni.report_final_result(0.5)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["nni.retiarii", "nni.nas.nn.pytorch", "nni.compression", "nni.algorithms.hpo"])
+def test_a_missing_module_says_what_the_package_has(name):
+    with pytest.raises(ModuleNotFoundError, match=r"has no nni.*Microsoft's nni has those") as error:
+        importlib.import_module(name)
+    assert name.startswith(error.value.name)

@@ -81,7 +81,7 @@ def search(
     if seed is not None:
         class_args["seed"] = seed
     service = fields.get("training_service", fields.get("trainingService"))
-    is_local = service is None or service.get("platform") == "local"
+    is_local = service is None or (isinstance(service, Mapping) and service.get("platform") == "local")
     python = shlex.quote(sys.executable) if is_local else "python3"
     data_dir = Path(fields.get("data_dir") or default_data_dir())
     experiment = Experiment(

@@ -196,8 +196,8 @@ def _write_to_agent(text: str) -> None:
     global _redirection_warned
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
-    # One write, because other threads and processes write to the same pipe. The agent also finds a report at the end
-    # of a line that a progress bar or `print(..., end="")` has left unfinished.
+    # One write, because other threads and processes write to the same pipe. The agent also finds a report at the
+    # end of a line that a progress bar or `print(..., end="")` has left unfinished.
     rest = text.encode()
     while rest:
         rest = rest[os.write(_STDOUT, rest) :]

@@ -6,6 +6,7 @@ newer and has no dependencies. It has no neural architecture search, model compr
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -70,10 +71,26 @@ def __getattr__(name: str) -> object:
         return import_module(f"nni.{name}")
     if name == "Experiment":
         return import_module("nni.experiment").Experiment
-    raise AttributeError(
-        f"trialkeeper-nni has no nni.{name}: it provides NNI's trial SDK, nni.experiment, tuners and assessors, "
+    raise AttributeError(_missing(f"nni.{name}"))
+
+
+def _missing(name: str) -> str:
+    return (
+        f"trialkeeper-nni has no {name}: it provides NNI's trial SDK, nni.experiment, tuners and assessors, "
         "and nothing of its architecture search, compression or feature engineering. Microsoft's nni has those"
     )
+
+
+class _MissingModules:
+    """Explains why a module of Microsoft's package cannot be imported. It comes after all other finders."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name.startswith("nni."):
+            raise ModuleNotFoundError(_missing(name), name=name)
+
+
+sys.meta_path.append(_MissingModules)
 
 
 def __dir__() -> list[str]:

@@ -486,13 +486,22 @@ def _update(args: argparse.Namespace) -> None:
     print(f"INFO:  Update {args.what} success!")
 
 
+def _confirmed() -> bool:
+    try:
+        answer = input("INFO: do you want to continue?[y/N]:")
+    except EOFError:
+        print("\nWARNING: nothing is changed, because standard input has no answer; pipe `yes` into this command")
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
 def _experiment_delete(args: argparse.Namespace) -> None:
     if not args.id and not args.all:
         raise Failure("name an experiment by its id, or delete all with --all")
     rows = _rows() if args.all else [_chosen(args)]
     ids = " ".join(row.id for row in rows)
     print(f"INFO: This action will delete experiment {ids}, and it's not recoverable.")
-    if input("INFO: do you want to continue?[y/N]:").strip().lower() not in ("y", "yes"):
+    if not _confirmed():
         return
     for row in rows:
         _manager(["experiment", "rm", row.id])
@@ -518,7 +527,7 @@ def _platform_clean(args: argparse.Namespace) -> None:
     print("INFO:  This command will remove everything of these experiments on the platform. Their results stay.")
     for row in rows:
         print(f"       {row.describe()}")
-    if input("INFO: do you want to continue?[y/N]:").strip().lower() not in ("y", "yes"):
+    if not _confirmed():
         return
     for row in rows:
         _manager(["clean", row.id])
