@@ -273,9 +273,6 @@ impl Section {
     pub(super) fn unrecorded_string(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.take(name) {
             None => Ok(None),
-            Some(Value::String(text)) if text.contains('\0') => {
-                Err(self.fault(name, "must not contain a NUL character"))
-            }
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text)),
             Some(Value::String(_)) => Err(self.fault(name, "must not be empty")),
             Some(other) => {
@@ -417,6 +414,9 @@ pub(super) struct InheritableFields {
 impl InheritableFields {
     pub(super) fn take(section: &mut Section, base: Base<'_>) -> Result<Self, Problem> {
         let command = section.string_or_unset("trialCommand")?;
+        if command.as_ref().is_some_and(|command| command.contains('\0')) {
+            return Err(section.fault("trialCommand", "must not contain a NUL character"));
+        }
         let code = section.string_or_unset("trialCodeDirectory")?;
         let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
             u32::try_from(gpus)

@@ -155,6 +155,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trial_command": "x"}),               "trialCommand: is given twice, here as `trial_command`"),
         (json!({"trialCommand": null}),               "trialCommand: is missing; for example: python3 trial.py"),
         (json!({"trialCommand": " "}),                "trialCommand: must not be empty"),
+        (json!({"trialCommand": "a\0b"}),            "trialCommand: must not contain a NUL character"),
         (json!({"trialCommand": "t {{lr --x {{lr}}"}), "trialCommand: {{lr is not closed; write {{lr}}"),
         (json!({"trialCommand": "t {{ lr }"}),        "trialCommand: {{lr is not closed; write {{lr}}"),
         (json!({"trialCommand": "t {{rl}}"}),         "trialCommand: {{rl}} names no parameter of the search space; did you mean `lr`? Allowed: lr"),
