@@ -2,7 +2,7 @@
 //! these observations.
 //!
 //! All reads here are short reads of kernel files. A GPU driver may hang, so it is read in a process of its own, see
-//! [`gpu`], or on a thread of its own, see [`cards`].
+//! [`gpu`], or on a thread of its own, see [`amd_gpus`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -76,7 +76,7 @@ pub struct Settings {
     pub certificate: Option<OwnCertificate>,
     /// The manager's address for trials on other machines. `None` uses the experiment file, or else a guess.
     pub advertise: Option<String>,
-    /// The port on this machine's loopback interface at which another server passes requests to [`Running::machine`].
+    /// The port on this machine's loopback interface at which another server passes requests to [`RunningManager::machine`].
     /// `None` if there is no such server.
     pub machine_port: Option<u16>,
     /// A path prefix under which all routes are served additionally, with a leading slash and without a trailing one.
