@@ -386,5 +386,5 @@ def test_the_plugin_passes_the_conformance_story(cluster, tmp_path):
     argv = [manager, "conformance", "--settings", str(settings), "--", *program]
     done = subprocess.run(argv, cwd=tmp_path, env=cluster.environment, capture_output=True, text=True, timeout=500)
     cases = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
-    assert done.returncode == 0 and len(cases) == 20 and set(cases) == {"ok"}, done.stdout + done.stderr
+    assert done.returncode == 0 and len(cases) == 22 and set(cases) == {"ok"}, done.stdout + done.stderr
     cluster.wait(lambda: not cluster.run("squeue", "-h").strip(), "an empty queue")
