@@ -101,7 +101,7 @@ class Experiment:
         self._id: Optional[str] = None
         self._manager: Optional[ManagerProcess] = None
         self._keeps_serving = False
-        #: Whether :meth:`stop` was called since the last start.
+        #: Set if :meth:`stop` was called since the last start.
         self._was_stopped_here = False
 
     # Lifecycle.

@@ -30,8 +30,7 @@ fn the_result_is_chosen_by_rules() {
     let json = |name, kind, value| found(Source::Json, name, Some(kind), value);
     #[rustfmt::skip]
     let table = [
-        // what it says               objective       entered
-        // concluded
+        // what it says               objective       reported                                                    result
         ("nothing",                   None,           vec![],                                                     None),
         ("the sole name",             None,           vec![text("r2", 0.1), text("r2", 0.2)],                     Some(("r2", 0.2, false))),
         ("but no setting",            None,           vec![text("time", 3.0)],                                    None),
