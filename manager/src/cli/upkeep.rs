@@ -4,13 +4,13 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trial_protocol::ExperimentId;
+use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::Error;
 use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
-use crate::training_service::local;
+use crate::util::files::try_lock;
 use crate::util::layout::ExperimentDir;
 
 /// Checks that the experiment exists. Without this check, the error would be SQLite's, for a missing file.
@@ -67,7 +67,7 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
             return BAD_INPUT;
         }
     };
-    let running = local::running_trials(&dir);
+    let running = running_trials(&dir);
     if !running.is_empty() {
         let trials: Vec<String> = running.iter().map(ToString::to_string).collect();
         print_error(&Error::TrialsRun(id.clone(), trials.join(", ")));
@@ -82,6 +82,14 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
             NOTHING_SUCCEEDED
         }
     }
+}
+
+/// Returns the trials whose agents run on this machine: each holds the lock in the folder of its trial.
+fn running_trials(dir: &ExperimentDir) -> Vec<TrialJobId> {
+    let entries = std::fs::read_dir(dir.path()).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let trials = names.filter_map(|name| TrialJobId::new(name).ok());
+    trials.filter(|id| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)))).collect()
 }
 
 /// Removes the folder of a locked experiment. The folder loses its name first, because `delete` also removes the lock

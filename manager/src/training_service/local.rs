@@ -5,7 +5,7 @@
 //! process id, the lock cannot belong to an unrelated process.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{private_folder, try_lock, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
 pub mod gpus;
@@ -122,14 +122,6 @@ fn start_advice(source: &io::Error) -> &'static str {
     } else {
         ""
     }
-}
-
-/// Returns the trials whose agents run on this machine, according to the locks in the folder of their experiment.
-pub fn running_trials(dir: &ExperimentDir) -> Vec<TrialJobId> {
-    let entries = std::fs::read_dir(dir.path()).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let trials = names.filter_map(|name| TrialJobId::new(name).ok());
-    trials.filter(|id| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)))).collect()
 }
 
 #[derive(Debug)]
@@ -514,16 +506,6 @@ fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
-}
-
-/// Takes the lock if it is free. Returns the open file if another process holds the lock.
-fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Ok(lock)),
-        Err((file, nix::errno::Errno::EWOULDBLOCK)) => Ok(Err(file)),
-        Err((_, error)) => Err(error.into()),
-    }
 }
 
 /// The holder of an agent's lock, according to the lock's file.

@@ -1,9 +1,12 @@
-//! Private files and folders, which only their owner may read. Files are written atomically.
+//! Private files and folders, which only their owner may read, and locks. Files are written atomically.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 /// Creates a folder and its missing parents with mode 0700, whatever the umask is.
 pub fn private_folder(path: &Path) -> io::Result<()> {
@@ -24,4 +27,14 @@ pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
     file.write_all(text.as_bytes())?;
     std::fs::rename(&temporary, path)
+}
+
+/// Takes the lock of an existing file if it is free. Returns the open file if another process holds the lock.
+pub fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Ok(lock)),
+        Err((file, Errno::EWOULDBLOCK)) => Ok(Err(file)),
+        Err((_, error)) => Err(error.into()),
+    }
 }
