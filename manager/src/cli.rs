@@ -105,7 +105,7 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// Delete everything that an experiment left in its cluster, but keep its results.
+    /// Stop the trials that an experiment without a manager left, and delete what it left elsewhere. Keeps its results.
     Clean {
         /// Id of the experiment.
         id: ExperimentId,

@@ -114,7 +114,7 @@ pub(super) enum Error {
     Silent(ExperimentId),
     /// Trials of the experiment run without a manager.
     #[error(
-        "trials of experiment {0} still run: {1}; `trial-manager resume {0}` continues the search, and Ctrl-C then stops them"
+        "trials of experiment {0} still run: {1}; `trial-manager resume {0}` continues the search, and `trial-manager clean {0}` stops them"
     )]
     TrialsRun(ExperimentId, String),
     /// The experiment is done and cannot be changed.

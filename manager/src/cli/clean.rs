@@ -1,4 +1,4 @@
-//! `clean`: deletes everything that an experiment left in its cluster.
+//! `clean`: stops the trials that an experiment without a manager left, and deletes what it left outside its folder.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub(super) struct ClusterArgs {
     namespace: Option<String>,
 }
 
-/// Deletes everything that the experiment left in `cluster`, or else in the cluster that its store names.
+/// Cleans the experiment's platform. `cluster` replaces the one that its store names.
 pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs) -> ExitCode {
     let ClusterArgs { kubeconfig, context, namespace } = cluster;
     let named = kubeconfig.is_some() || context.is_some() || namespace.is_some();

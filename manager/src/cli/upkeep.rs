@@ -86,10 +86,8 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
 
 /// Returns the trials whose agents run on this machine: each holds the lock in the folder of its trial.
 fn running_trials(dir: &ExperimentDir) -> Vec<TrialJobId> {
-    let entries = std::fs::read_dir(dir.path()).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let trials = names.filter_map(|name| TrialJobId::new(name).ok());
-    trials.filter(|id| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)))).collect()
+    let is_running = |id: &TrialJobId| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)));
+    dir.trials().into_iter().filter(is_running).collect()
 }
 
 /// Removes the folder of a locked experiment. The folder loses its name first, because `delete` also removes the lock

@@ -33,6 +33,7 @@ use crate::token::Secret;
 use crate::util::files::{private_folder, try_lock, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
+mod clean;
 pub mod gpus;
 mod platform;
 

@@ -95,14 +95,12 @@ pub trait Platform: Send + Sync {
     /// Returns the message about a successful check, for the user.
     fn describe(&self) -> String;
 
-    /// Deletes the remains outside the folder of an experiment without a manager. By default, does nothing.
+    /// Stops the jobs of an experiment without a manager, and deletes its remains outside its folder.
     ///
     /// # Errors
     ///
     /// The removal failed, and parts of the experiment may remain.
-    async fn clean(&self, _context: CleanContext<'_>) -> Result<(), BoxError> {
-        Ok(())
-    }
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError>;
 }
 
 /// A training service that can run trials.

@@ -1,5 +1,5 @@
 //! The layout of the data directory: one folder per experiment, which contains one folder per trial. This module only
-//! computes paths.
+//! computes and lists paths.
 
 use std::path::{Path, PathBuf};
 
@@ -202,6 +202,13 @@ impl ExperimentDir {
     /// Returns the folder of a trial.
     pub fn trial(&self, trial: &TrialJobId) -> TrialDir {
         TrialDir(self.0.join(trial.as_str()))
+    }
+
+    /// Returns the trials that have a folder.
+    pub fn trials(&self) -> Vec<TrialJobId> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| TrialJobId::new(name).ok()).collect()
     }
 }
 

@@ -61,8 +61,12 @@ fn an_experiment_whose_trials_run_without_a_manager_is_not_removed() {
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("still run"), "{}", refused.stderr);
     assert!(folder.exists());
-    gate.open(100);
+    let mut clean = bed.manager();
+    clean.args(["clean", &id, "--data-dir"]).arg(bed.data());
+    let cleaned = bed.start(&mut clean).finish(BOUND);
+    assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
     bed.wait_until_empty();
+    drop(gate);
     assert_eq!(remove().code, Some(0));
     assert!(!folder.exists());
 }

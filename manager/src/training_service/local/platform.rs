@@ -6,12 +6,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::gpus::{self, GpuRequest, Gpus};
-use super::{Local, Settings};
+use super::{Local, Settings, clean};
 use crate::config::{ExperimentSpec, LocalSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, Platform, StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
 };
 
 #[async_trait]
@@ -23,6 +23,10 @@ impl Platform for LocalSpec {
 
     fn describe(&self) -> String {
         "this machine can run trials".to_owned()
+    }
+
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
+        Ok(clean::clean(context.dir).await?)
     }
 }
 

@@ -207,6 +207,36 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
 }
 
 #[tokio::test]
+async fn clean_ends_the_agents_of_an_earlier_manager() {
+    let bed = bed();
+    let line = r#"trap 'echo y > "$dir/stopped"; exit 3' TERM; while :; do sleep 0.1; done"#;
+    bed.service.submit(&job(line)).await.unwrap();
+    bed.file("arguments").await;
+    let dir = &bed.service.shared.settings.dir;
+    clean::clean(dir).await.unwrap();
+    assert_eq!(bed.file("stopped").await, "y\n", "the agent receives SIGTERM");
+    assert!(matches!(try_lock(&dir.trial(&trial()).agent_lock()), Ok(Ok(_))));
+}
+
+#[tokio::test]
+async fn clean_signals_no_process_that_is_not_the_trial_s_agent() {
+    let bed = bed();
+    let dir = &bed.service.shared.settings.dir;
+    let lock = dir.trial(&trial()).agent_lock();
+    private_folder(lock.parent().unwrap()).unwrap();
+    // The test itself holds the lock, like a process on another machine, and the number is that of a bystander.
+    let mut bystander = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    std::fs::write(&lock, format!("{}\nabcde-1\n", bystander.id())).unwrap();
+    let held = try_lock(&lock).unwrap().unwrap();
+    let left = clean::clean(dir).await.unwrap_err().to_string();
+    assert!(left.contains("abcde"), "{left}");
+    assert!(bystander.try_wait().unwrap().is_none(), "the bystander must stay");
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    drop(held);
+}
+
+#[tokio::test]
 async fn a_second_start_does_not_end_the_running_job() {
     let first = bed();
     first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
