@@ -46,13 +46,14 @@ pub fn plain(value: &Value) -> String {
 }
 
 /// Makes a text harmless for spreadsheets. A text that begins like a formula would be evaluated by the program that
-/// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay unchanged.
+/// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Some programs also accept the full-width signs.
+/// Numbers stay unchanged.
 pub fn inert(text: String) -> String {
     // Some programs skip white space and control characters before a formula.
     let is_formula = text.starts_with(['\t', '\r'])
         || text
             .trim_start_matches(|c: char| c.is_whitespace() || c.is_control())
-            .starts_with(['=', '+', '-', '@']);
+            .starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     if is_formula && text.parse::<f64>().is_err() { format!("'{text}") } else { text }
 }
 
@@ -155,8 +156,9 @@ mod tests {
 
     #[test]
     fn lines_are_harmless_and_quoted() {
-        let rows = [["=1+1".to_owned(), "a,\"b\"\n".to_owned()], ["-1".to_owned(), String::new()]];
+        let rows =
+            [["=1+1".to_owned(), "a,\"b\"\n".to_owned()], ["-1".to_owned(), "＝1".to_owned()]];
         let text = lines(&["x", "y"], rows.into_iter());
-        assert_eq!(text, "x,y\r\n'=1+1,\"a,\"\"b\"\"\n\"\r\n-1,\r\n");
+        assert_eq!(text, "x,y\r\n'=1+1,\"a,\"\"b\"\"\n\"\r\n-1,'＝1\r\n");
     }
 }
