@@ -52,6 +52,10 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
 /// Removes an experiment without a manager, and returns the exit code.
 pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     let dir = super::data_dir_of(given, id);
+    if !dir.path().exists() {
+        // Ignored: usually, no earlier removal was killed.
+        std::fs::rename(name_while_removed(dir.path()), dir.path()).ok();
+    }
     // A folder without a database, whose manager died early, can also be removed.
     if !dir.path().exists()
         && let Err(error) = check_exists(&dir, id)
@@ -90,12 +94,20 @@ fn running_trials(dir: &ExperimentDir) -> Vec<TrialJobId> {
     dir.trials().into_iter().filter(is_running).collect()
 }
 
+/// Returns the name of an experiment's folder during its removal. No experiment id contains a dot.
+fn name_while_removed(folder: &Path) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    folder.with_file_name(format!(".{name}.removed"))
+}
+
 /// Removes the folder of a locked experiment. The folder loses its name first, because `delete` also removes the lock
 /// file, which no longer excludes a manager then. A folder that cannot be deleted gets its name back.
 fn remove_folder(folder: &Path, delete: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    // No experiment id contains a dot.
-    let moved = folder.with_file_name(format!(".{name}.removed-{}", std::process::id()));
+    let moved = name_while_removed(folder);
+    if moved.exists() {
+        // The removal of an earlier experiment with this id was killed.
+        std::fs::remove_dir_all(&moved)?;
+    }
     std::fs::rename(folder, &moved)?;
     // Ignored: the error of `delete` is the cause.
     delete(&moved).inspect_err(|_| drop(std::fs::rename(&moved, folder)))
@@ -118,6 +130,21 @@ mod tests {
         .unwrap();
         drop(store);
         assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_killed_removal_is_completed() {
+        let data = tempfile::tempdir().unwrap();
+        let id = ExperimentId::new("e").unwrap();
+        let (folder, moved) = (data.path().join("e"), data.path().join(".e.removed"));
+        for left in [vec![&moved], vec![&moved, &folder]] {
+            for path in left {
+                std::fs::create_dir(path).unwrap();
+                std::fs::write(path.join("file"), "").unwrap();
+            }
+            assert_eq!(remove(&id, Some(data.path().to_owned())), EXIT_DONE);
+            assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+        }
     }
 
     #[test]
