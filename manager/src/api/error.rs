@@ -225,6 +225,7 @@ impl From<store::Error> for Error {
             | store::Error::InUse { .. }
             | store::Error::NotOurs { .. }
             | store::Error::Newer { .. }
+            | store::Error::Empty { .. }
             | store::Error::Older { .. }
             | store::Error::Damaged { .. }
             | store::Error::Exists(_)

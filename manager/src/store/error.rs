@@ -52,6 +52,16 @@ pub enum Error {
         /// The newest schema of this build.
         known: i64,
     },
+    /// The database has no tables yet.
+    #[error(
+        "the database {} is empty, because its manager ended before it recorded the experiment; \
+         `trial-manager experiment rm` removes the experiment",
+        .path.display()
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// An older trial-manager wrote the database, and a reader cannot migrate it.
     #[error(
         "the database {} has schema {found} and this trial-manager reads {known}; `trial-manager resume` migrates it",
@@ -200,6 +210,7 @@ impl Error {
             | Self::InUse { .. }
             | Self::NotOurs { .. }
             | Self::Newer { .. }
+            | Self::Empty { .. }
             | Self::Older { .. }
             | Self::Damaged { .. }
             | Self::Displaced { .. }

@@ -89,6 +89,9 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
 pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     let connection = open_reader(path)?;
     let found = recognise(&connection, path)?;
+    if found == 0 {
+        return Err(Error::Empty { path: path.to_owned() });
+    }
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if found < known {
         return Err(Error::Older { path: path.to_owned(), found, known });
