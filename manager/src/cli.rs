@@ -2,6 +2,7 @@
 //! submodules choose exit codes.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ mod table;
 mod top;
 mod trial;
 mod upkeep;
+mod variables;
 
 /// The experiment is done and at least one trial succeeded.
 const EXIT_DONE: u8 = 0;
@@ -355,6 +357,9 @@ pub fn main() -> ExitCode {
             let code = if error.use_stderr() { BAD_INPUT } else { EXIT_DONE };
             // Ignored: the output may be closed.
             drop(error.print());
+            if let Some(name) = variables::variable_of(&error, &Cli::command()) {
+                drop(writeln!(std::io::stderr(), "The value is that of the variable {name}."));
+            }
             return ExitCode::from(code);
         }
     };

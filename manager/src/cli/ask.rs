@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 use trial_protocol::{ExperimentId, IdError};
 
-use super::data_dir;
+use super::{data_dir, plain_text};
 use crate::api::client::{self, Client};
 use crate::app;
 use crate::config;
@@ -117,6 +117,9 @@ pub(super) enum Error {
         "trials of experiment {0} still run: {1}; `trial-manager resume {0}` continues the search, and `trial-manager clean {0}` stops them"
     )]
     TrialsRun(ExperimentId, String),
+    /// A parameter has several values.
+    #[error("--set names the parameter `{}` twice; give it one value", plain_text::printable(.0))]
+    SetTwice(String),
     /// The experiment is done and cannot be changed.
     #[error("experiment {0} is DONE: there is nothing to stop or to change")]
     Ended(ExperimentId),
@@ -161,6 +164,7 @@ impl Error {
             | Self::Written { .. }
             | Self::Given(_)
             | Self::Named(_)
+            | Self::SetTwice(_)
             | Self::NoNumber { .. } => true,
             Self::Stored(error) => error.is_usage(),
             Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),

@@ -207,7 +207,12 @@ fn setting(text: &str) -> Result<(String, Value), String> {
 }
 
 async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Error> {
-    let parameters: Map<String, Value> = set.into_iter().collect();
+    let mut parameters = Map::new();
+    for (name, value) in set {
+        if parameters.insert(name.clone(), value).is_some() {
+            return Err(Error::SetTwice(name));
+        }
+    }
     let body = json!({ "parameters": parameters });
     let answer = place.manager().await?.ask("POST", "/api/v1/trials", Some(&body)).await?;
     let id = answer.get("id").and_then(Value::as_str).unwrap_or_default();

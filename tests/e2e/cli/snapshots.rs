@@ -325,11 +325,27 @@ fn mistakes_are_answered_as_recorded() {
         ("folder-wanted", "experiment export --format tensorboard"),
         ("export-in-vain", "experiment export --format csv --to absent/out.csv"),
         ("no-file", "run absent.yaml"),
+        ("parameter-set-twice", "trial add --set x=1 --set x=2"),
     ] {
         let words: Vec<_> = line.split(' ').filter(|word| !word.is_empty()).collect();
         snapshots.compare(name, &output_of(&bed, &words, &place));
     }
+    let empty = bed.data().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    std::fs::write(empty.join("trialkeeper.db"), "").unwrap();
+    snapshots.compare("empty-database", &output_of(&bed, &["trial", "ls", "-e", "empty"], &place));
     snapshots.finish();
+}
+
+#[test]
+fn a_wrong_value_of_a_variable_is_reported_with_its_name() {
+    let bed = TestBed::new();
+    let note = "The value is that of the variable TRIAL_MANAGER_PORT.";
+    let wrong = [("TRIAL_MANAGER_PORT", "abc")];
+    let text = output_of(&bed, &["resume", "any"], &wrong);
+    assert!(text.contains("invalid value 'abc'") && text.contains(note), "{text}");
+    let text = output_of(&bed, &["resume", "any", "--port=abc"], &wrong);
+    assert!(text.contains("invalid value 'abc'") && !text.contains(note), "{text}");
 }
 
 #[test]
