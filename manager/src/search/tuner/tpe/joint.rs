@@ -36,11 +36,29 @@ pub(in crate::search::tuner) struct Joint {
     /// The power of the number of good trials with which the minimum width of their kernels falls. Optuna uses 1 for
     /// all trials. A larger power keeps candidates close to good trials, while bad trials still affect a wide area.
     closer: f64,
+    /// The same power for several objectives. Their good trials lie along a front, so a wide kernel would reach from
+    /// one compromise to another.
+    closer_to_front: f64,
+}
+
+/// The trials of a search, each part in the order of their ids.
+struct Split<'a> {
+    good: Vec<&'a Point>,
+    others: Vec<&'a Point>,
+    /// The power with which the minimum width of the kernels around good trials falls.
+    closer: f64,
 }
 
 impl Default for Joint {
     fn default() -> Self {
-        Self { startup: 10, candidates: 24, gamma: 0.1, most_good: 25, closer: 1.5 }
+        Self {
+            startup: 10,
+            candidates: 24,
+            gamma: 0.1,
+            most_good: 25,
+            closer: 1.5,
+            closer_to_front: 2.0,
+        }
     }
 }
 
@@ -50,8 +68,8 @@ impl Joint {
         Self { startup: 0, candidates, gamma, ..Self::default() }
     }
 
-    /// Splits the trials into the good trials and the others, each in the order of their ids.
-    fn split<'a>(&self, known: &[ObservedPoint<'a>]) -> (Vec<&'a Point>, Vec<&'a Point>) {
+    /// Splits the trials into the good trials and the others.
+    fn split<'a>(&self, known: &[ObservedPoint<'a>]) -> Split<'a> {
         let done: Vec<(usize, &Merit)> =
             known.iter().enumerate().filter_map(|(at, known)| Some((at, known.merit?))).collect();
         let good = whole((self.gamma * count(done.len())).ceil().min(count(self.most_good)));
@@ -65,7 +83,9 @@ impl Joint {
         let points = |part: Vec<(&ObservedPoint<'a>, bool)>| {
             part.iter().map(|(known, _)| known.point).collect()
         };
-        (points(below), points(above))
+        let has_several = merits.first().is_some_and(|merit| merit.losses.len() > 1);
+        let closer = if has_several { self.closer_to_front } else { self.closer };
+        Split { good: points(below), others: points(above), closer }
     }
 
     /// Chooses the parameters below `parent`, then the parameters of the chosen options.
@@ -73,7 +93,7 @@ impl Joint {
         &self,
         space: &SearchSpace,
         parent: Option<Parent>,
-        trials: (&[&Point], &[&Point]),
+        trials: &Split<'_>,
         point: &mut Point,
         rng: &mut ChaCha8Rng,
     ) {
@@ -90,8 +110,8 @@ impl Joint {
                 .map(|point| group.iter().map(|(index, axis)| axis.place(point[*index])).collect())
                 .collect()
         };
-        let good = Kernels::around(&axes, &places(trials.0), self.closer);
-        let bad = Kernels::around(&axes, &places(trials.1), 1.0);
+        let good = Kernels::around(&axes, &places(&trials.good), trials.closer);
+        let bad = Kernels::around(&axes, &places(&trials.others), 1.0);
         let mut best: Option<(f64, Vec<Place>)> = None;
         for _ in 0..self.candidates {
             let candidate = good.draw(&axes, rng);
@@ -122,9 +142,8 @@ impl Model for Joint {
             return space.sample_point(rng);
         }
         let known: Vec<ObservedPoint<'_>> = trials.known().collect();
-        let (below, above) = self.split(&known);
         let mut point = vec![None; space.dimensions().len()];
-        self.decide(space, None, (&below, &above), &mut point, rng);
+        self.decide(space, None, &self.split(&known), &mut point, rng);
         point
     }
 }
@@ -171,7 +190,7 @@ mod tests {
             .map(|merit| ObservedPoint { point: &point, merit: Some(merit) })
             .chain([ObservedPoint { point: &point, merit: None }])
             .collect();
-        let (good, others) = Joint::default().split(&known);
+        let Split { good, others, .. } = Joint::default().split(&known);
         // Two of eleven are good. The running trial is among the others.
         assert_eq!((good.len(), others.len()), (2, 10));
     }
