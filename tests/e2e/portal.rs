@@ -16,3 +16,4 @@ mod plots;
 mod search;
 mod times;
 mod trial;
+mod unaided;

@@ -160,6 +160,11 @@ impl Browser {
         self.devtools("Emulation.setTimezoneOverride", &json!({"timezoneId": name}));
     }
 
+    /// Allows or forbids scripts in the pages that are opened from now on. [`Self::script`] still works.
+    pub fn set_scripts(&self, allowed: bool) {
+        self.devtools("Emulation.setScriptExecutionDisabled", &json!({"value": !allowed}));
+    }
+
     /// Presses keys one after the other, with the codes of `WebDriver`: U+E013 is the up arrow.
     pub fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {

@@ -12,7 +12,7 @@ const WIDTHS: [u32; 3] = [390, 1400, 2560];
 const HEIGHT: u32 = 6500;
 
 /// A script that returns `true` once everything in view is drawn.
-const DRAWN: &str = "
+pub(super) const DRAWN: &str = "
   if (document.readyState !== 'complete') return false;
   const { responseStatus } = performance.getEntriesByType('navigation')[0];
   if (responseStatus !== (location.pathname === '/nowhere' ? 404 : 200)) throw new Error(`${location} answered ${responseStatus}`);
@@ -67,7 +67,7 @@ fn long_name() -> String {
 }
 
 /// Creates experiments with usual and with unusual names, and one with several objectives. Returns the id of the last.
-fn make(bed: &TestBed) -> String {
+pub(super) fn make(bed: &TestBed) -> String {
     for (seed, (id, trials, name, owner)) in (1..).zip([
         ("usual", 40, "digits, learning rate and width".to_owned(), "ann".to_owned()),
         (
@@ -97,7 +97,7 @@ fn make(bed: &TestBed) -> String {
 }
 
 /// Returns the pages by the name of their pictures, without the address.
-fn pages(url: &str, several: &str) -> Vec<(&'static str, String)> {
+pub(super) fn pages(url: &str, several: &str) -> Vec<(&'static str, String)> {
     let trials = get(url, &format!("/e/{several}/api/v1/trials")).unwrap().1;
     let trials: Value = serde_json::from_str(&trials).unwrap();
     let own = trials["trials"][0]["id"].as_str().unwrap();
