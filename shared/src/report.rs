@@ -95,8 +95,8 @@ pub struct Started {
 pub struct LogChunk {
     /// The output stream.
     pub stream: Stream,
-    /// Position of the first byte within the stream, in bytes from 0. A gap means that bytes were dropped, or folded
-    /// (overwritten states of a progress bar).
+    /// Position of the first byte within the sent text of the stream, in bytes from 0. A gap means that bytes were
+    /// dropped. Text that is never sent, such as the overwritten states of a progress bar, does not count.
     pub offset_bytes: u64,
     /// The bytes.
     #[serde(flatten)]

@@ -4,7 +4,8 @@
 //!   bar is shown every [`SHOWN_EVERY`].
 //! * The length of a line is limited. A longer line is cut, and the cut is marked.
 //! * Secrets are masked wherever a line contains them. Of a secret with several lines, each line is masked.
-//! * Bytes above the rate limit are dropped and counted. The offsets of the chunks show every gap.
+//! * Bytes above the rate limit are dropped and counted. The offsets of the chunks show what was dropped. They do not
+//!   count overwritten, masked and cut text.
 //!
 //! Chunks consist of whole lines. An unfinished line waits until [`Lines::flush`].
 
@@ -54,8 +55,6 @@ pub struct Lines {
     spec: Spec,
     /// The unfinished line, without its overwritten states.
     line: Vec<u8>,
-    /// The offset of the line's first byte in the stream.
-    line_start: u64,
     /// The number of bytes cut off the line.
     cut: u64,
     /// `true` after a carriage return: it ends the line only if no newline follows.
@@ -67,9 +66,8 @@ pub struct Lines {
     shown: bool,
     /// Finished lines.
     piece: Vec<u8>,
-    piece_start: u64,
-    /// The number of bytes of the stream so far.
-    position: u64,
+    /// The offset of the piece: the bytes of all pieces before it, including the dropped ones.
+    offset_bytes: u64,
     budget: f64,
     filled: Duration,
     shed_bytes: u64,
@@ -139,15 +137,13 @@ impl Lines {
             stream,
             spec,
             line: Vec::new(),
-            line_start: 0,
             cut: 0,
             returned: false,
             redrawn: false,
             shown_at: Duration::ZERO,
             shown: false,
             piece: Vec::new(),
-            piece_start: 0,
-            position: 0,
+            offset_bytes: 0,
             budget,
             filled: Duration::ZERO,
             shed_bytes: 0,
@@ -161,7 +157,6 @@ impl Lines {
                 match bytes[0] {
                     // A terminal ends a line with `\r\n`. After another return, this is still one line.
                     b'\r' => {
-                        self.position += 1;
                         bytes = &bytes[1..];
                         continue;
                     }
@@ -177,7 +172,6 @@ impl Lines {
             let end = memchr::memchr2(b'\n', b'\r', bytes);
             self.extend_line(&bytes[..end.unwrap_or(bytes.len())]);
             let Some(end) = end else { return };
-            self.position += 1;
             if bytes[end] == b'\n' {
                 self.end_line(now, pieces);
             } else {
@@ -196,11 +190,8 @@ impl Lines {
             && now.saturating_sub(self.shown_at) >= SHOWN_EVERY
         {
             self.shown_at = now;
-            // The offset of a new piece shows the gap of overwritten bytes.
-            self.send(now, pieces);
             self.move_line();
             self.piece.push(b'\n');
-            self.line_start = self.position;
             self.shown = true;
         }
         self.send(now, pieces);
@@ -219,7 +210,6 @@ impl Lines {
         let fits = bytes.len().min(room);
         self.line.extend_from_slice(&bytes[..fits]);
         self.cut += count(bytes.len() - fits);
-        self.position += count(bytes.len());
     }
 
     fn begin_line(&mut self) {
@@ -227,7 +217,6 @@ impl Lines {
         self.cut = 0;
         self.redrawn = false;
         self.shown = false;
-        self.line_start = self.position;
     }
 
     fn end_line(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
@@ -236,22 +225,12 @@ impl Lines {
             self.begin_line();
             return;
         }
-        // The offset of the next piece shows the gap of overwritten bytes.
-        let joined = self.piece.is_empty() || self.line_start == self.piece_end();
-        if !joined {
-            self.send(now, pieces);
-        }
         self.move_line();
         self.piece.push(b'\n');
         self.begin_line();
-        if self.piece.len() >= self.piece_bytes() || self.piece_end() != self.position {
+        if self.piece.len() >= self.piece_bytes() {
             self.send(now, pieces);
         }
-    }
-
-    /// Returns the offset after the piece, if the piece contains all bytes of the stream since its start.
-    fn piece_end(&self) -> u64 {
-        self.piece_start.saturating_add(count(self.piece.len()))
     }
 
     /// Returns the target length of a piece, in bytes.
@@ -262,7 +241,6 @@ impl Lines {
 
     fn move_line(&mut self) {
         if self.piece.is_empty() {
-            self.piece_start = self.line_start;
             // Growth by doubling would allocate up to twice the needed capacity.
             self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
         }
@@ -291,13 +269,16 @@ impl Lines {
         let most = rate.max(as_f64(count(self.spec.line_bytes)));
         self.budget = (self.budget + rate * passed.as_secs_f64()).min(most);
         let bytes = std::mem::take(&mut self.piece);
-        let cost = as_f64(count(bytes.len()));
+        let length = count(bytes.len());
+        let offset_bytes = self.offset_bytes;
+        self.offset_bytes += length;
+        let cost = as_f64(length);
         if cost > self.budget {
-            self.shed_bytes += count(bytes.len());
+            self.shed_bytes += length;
             return;
         }
         self.budget -= cost;
-        pieces.push(chunk(self.stream, self.piece_start, bytes));
+        pieces.push(chunk(self.stream, offset_bytes, bytes));
     }
 }
 
