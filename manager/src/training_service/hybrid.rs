@@ -26,7 +26,6 @@ use crate::util::errors::chain;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
-mod absent;
 mod platform;
 mod schedule;
 

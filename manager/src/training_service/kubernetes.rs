@@ -33,7 +33,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use self::cleanup::clean;
@@ -44,7 +44,9 @@ use self::watch_clock::WatchClock;
 use self::watching::Watched;
 use self::workload::{Workload, workload};
 use super::completion::TrialCompletion;
-use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec, VerdictTrust};
+use super::{
+    Adopted, FreeRoom, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+};
 use crate::config::kubernetes::{HandOver, KubernetesSpec};
 use crate::util::backoff::Backoff;
 
@@ -81,6 +83,10 @@ const WATCH_LAG: Duration = Duration::from_secs(10);
 /// The time after the end of the search in which the workloads of ended trials may terminate on their own.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The time limit for the first listing of the cluster, during which a resumed search waits. After it, the trials of an
+/// earlier manager count as running until the listing shows them.
+const FIRST_LISTING_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The message of an interrupted submission.
 const SUBMISSION_INTERRUPTED: &str = "the manager ended before the trial was submitted";
 
@@ -93,6 +99,8 @@ pub struct Settings {
     /// The objects that all trials share. They exist at the start, and the service creates them again if they
     /// disappear.
     pub shared: Vec<(Resource, serde_json::Value)>,
+    /// The reason why the cluster is out of reach at the start, if it is. The shared objects are then written later.
+    pub outage: Option<String>,
     /// The channel that receives news of jobs.
     pub events: JobEvents,
 }
@@ -106,6 +114,8 @@ pub struct KubernetesService {
 struct Shared {
     kind: &'static dyn Workload,
     settings: Settings,
+    /// The time until which an adoption waits for the first listing.
+    adoption_deadline: Instant,
     tracker: Mutex<Tracker>,
     clock: Mutex<WatchClock>,
     /// Becomes `true` after the first complete listing of the cluster.
@@ -125,11 +135,18 @@ impl KubernetesService {
     /// Starts the watches and submits nothing.
     pub fn start(settings: Settings) -> Self {
         let kind = workload(settings.common.spec.workload);
+        let now = Instant::now();
+        let mut clock = WatchClock::new(now);
+        let is_away = settings.outage.is_some();
+        if is_away {
+            clock.interrupt(now);
+        }
         let shared = Arc::new(Shared {
             kind,
             tracker: Mutex::new(tracker(kind, &settings.common.spec)),
             settings,
-            clock: Mutex::new(WatchClock::new(Instant::now())),
+            adoption_deadline: if is_away { now } else { now + FIRST_LISTING_TIMEOUT },
+            clock: Mutex::new(clock),
             listed: watch::Sender::new(false),
             nearer: Notify::new(),
             stop_requests: watch::Sender::new(0),
@@ -152,6 +169,13 @@ impl KubernetesService {
             shared.tasks.spawn(async move {
                 let closing = task.closing.clone();
                 closing.run_until_cancelled(task.follow_positions(queue)).await;
+            });
+        }
+        if is_away {
+            let task = Arc::clone(&shared);
+            shared.tasks.spawn(async move {
+                let write = Box::pin(task.write_shared_objects());
+                task.closing.run_until_cancelled(write).await;
             });
         }
         let timer = Arc::clone(&shared);
@@ -186,8 +210,9 @@ impl TrainingService for KubernetesService {
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let mut listed = self.shared.listed.subscribe();
-        // The sender lives as long as this service.
-        drop(listed.wait_for(|listed| *listed).await);
+        // Hundreds of trials share the time limit. The sender lives as long as this service.
+        let first_listing = listed.wait_for(|listed| *listed);
+        drop(tokio::time::timeout_at(self.shared.adoption_deadline, first_listing).await);
         let name = manifest::workload_name(&self.shared.settings.common.experiment, attempt);
         let (adopted, acts) = self.shared.tracker().adopt(&name, trial, attempt, self.shared.now());
         self.shared.nearer.notify_one();
@@ -265,11 +290,23 @@ impl TrainingService for KubernetesService {
         }
     }
 
+    fn free_room(&self) -> FreeRoom {
+        match self.shared.first_outage() {
+            Some(why) => FreeRoom::Unreachable(why.to_owned()),
+            None => FreeRoom::Unknown,
+        }
+    }
+
     async fn out_of_reach(&self) {
         let cluster = &self.shared.settings.cluster;
         let mut since = None;
         loop {
             tokio::time::sleep(REACH_POLL_INTERVAL).await;
+            // Nothing there delays the stop, and another service may still stop its trials.
+            if self.shared.tracker().workload_count() == 0 {
+                since = None;
+                continue;
+            }
             let why = match tokio::time::timeout(
                 REACH_TIMEOUT,
                 cluster.may("delete", self.shared.kind.resource()),
@@ -307,7 +344,8 @@ impl TrainingService for KubernetesService {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         let experiment = &self.shared.settings.common.experiment;
-        if let Some(why) = self.shared.left.get() {
+        if let Some(why) = self.shared.left.get().map(String::as_str).or(self.shared.first_outage())
+        {
             let kind = self.shared.kind.resource().kind;
             let (objects, namespace) =
                 (self.shared.tracker().workload_count(), self.shared.settings.cluster.namespace());
@@ -353,6 +391,27 @@ impl Shared {
         self.clock().now(Instant::now())
     }
 
+    /// Returns the reason why the cluster was out of reach at the start, until the cluster answers. The start has already
+    /// reported it.
+    fn first_outage(&self) -> Option<&str> {
+        self.settings.outage.as_deref().filter(|_| !*self.listed.borrow())
+    }
+
+    /// Writes the shared objects once the cluster answers. An earlier manager may have had another address.
+    async fn write_shared_objects(&self) {
+        let mut listed = self.listed.subscribe();
+        // The sender lives as long as this service.
+        drop(listed.wait_for(|listed| *listed).await);
+        let Settings { cluster, shared, .. } = &self.settings;
+        for (resource, object) in shared {
+            let write = || cluster.put(*resource, object);
+            if self.until_done("the objects of the experiment", write).await.is_none() {
+                return;
+            }
+        }
+        info!("the cluster at {} answers; waiting trials are submitted", cluster.server());
+    }
+
     /// Repeats a request until it succeeds, even after a refusal. A new permission may not have reached the API server
     /// yet, and giving up would leave a pod running. `None`: the service is closing.
     async fn until_done<T, F: Future<Output = Result<T, client::Error>>>(
@@ -361,15 +420,15 @@ impl Shared {
         request: impl Fn() -> F,
     ) -> Option<T> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut last_trouble = None;
+        let mut last_trouble = self.first_outage().unwrap_or_default().to_owned();
         loop {
-            match self.closing.run_until_cancelled(self.request(&request)).await? {
+            let error = match self.closing.run_until_cancelled(self.request(&request)).await? {
                 Ok(done) => return Some(done),
-                Err(error) if last_trouble.as_ref() != Some(&error) => {
-                    warn!("{name}: {error}; trying again");
-                    last_trouble = Some(error);
-                }
-                Err(_) => {}
+                Err(error) => error.to_string(),
+            };
+            if error != last_trouble {
+                warn!("{name}: {error}; trying again");
+                last_trouble = error;
             }
             let pause = tokio::time::sleep(backoff.next_pause());
             self.closing.run_until_cancelled(pause).await?;

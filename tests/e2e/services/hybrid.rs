@@ -310,7 +310,7 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
 }
 
 #[test]
-fn a_search_is_resumed_without_its_cluster_and_later_with_it() {
+fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
@@ -336,15 +336,19 @@ fn a_search_is_resumed_without_its_cluster_and_later_with_it() {
     let stopped = manager.finish(BOUND);
     assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
     let warnings = [
-        "; the search continues without this training service",
-        "1 of its trials may still run there. Once it can be used, `trial-manager resume",
+        "the manager goes on without the cluster: agents can report, trials wait",
+        "1 Jobs and their Secrets, with the label",
+        "Once it can be reached, `trial-manager resume",
     ];
     for warning in warnings {
         assert!(stopped.stderr.contains(warning), "{warning}: {}", stopped.stderr);
     }
+    let manager = start(&mut Outcome::resume_command(&bed, id));
+    parts(&manager, "the trouble", |parts| parts[1]["trouble"].is_string());
     kube.set_unreachable(false);
+    parts(&manager, "the end of the trouble", |parts| parts[1]["trouble"].is_null());
     gate.open(4);
-    let done = Outcome::of(start(&mut Outcome::resume_command(&bed, id)).finish(BOUND));
+    let done = Outcome::of(manager.finish(BOUND));
     done.expect_done(3, 0);
     // Ctrl-C ended the trial on this machine, which ran again.
     assert_eq!(started(&bed, 4).len(), 4, "a trial ran twice: {}", bed.read("started"));

@@ -8,7 +8,6 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::absent::AbsentPart;
 use super::{Hybrid, PartService, Settings};
 use crate::config::{ExperimentSpec, HybridPart, HybridSpec};
 use crate::training_service::TrainingService;
@@ -42,16 +41,13 @@ fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
     }
 }
 
-/// Returns a part that is out of reach at the start. A service that can start without its platform reconnects by itself.
-/// Another one stays away.
+/// Returns a part that is out of reach at the start. Its service starts without its platform and reconnects by itself.
 async fn checked_without(
     part: &HybridPart,
     context: CheckContext<'_>,
-    problem: &str,
-) -> Box<dyn CheckedPlatform> {
+) -> Result<Box<dyn CheckedPlatform>, BoxError> {
     let context = CheckContext { is_new: false, ..context };
-    let checked = platform(&part.spec).check(context).await;
-    checked.unwrap_or_else(|_| Box::new(AbsentPart(problem.to_owned())))
+    platform(&part.spec).check(context).await
 }
 
 #[async_trait]
@@ -69,11 +65,16 @@ impl Platform for HybridSpec {
                 Err(error) => error,
             };
             let problem = PartError::new(number, &error).0;
-            if context.tolerates_absence && error.is::<OutOfReach>() {
-                parts.push((part.clone(), checked_without(part, context, &problem).await));
-                away.push(problem);
-            } else {
+            if !context.tolerates_absence || !error.is::<OutOfReach>() {
                 problems.push(problem);
+                continue;
+            }
+            match checked_without(part, context).await {
+                Ok(checked) => {
+                    parts.push((part.clone(), checked));
+                    away.push(problem);
+                }
+                Err(error) => problems.push(PartError::new(number, &error).0),
             }
         }
         let has_parts = away.len() < self.parts.len();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
-use super::client::{self, Access, Cluster, SECRETS, with_retries};
+use super::client::{self, Access, Cluster, Resource, SECRETS, with_retries};
 use super::manifest::cache::CachedFiles;
 use super::preflight::Refusal;
 use super::share::Share;
@@ -67,7 +67,13 @@ impl KubernetesSpec {
     ) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let cluster = Cluster::connect(&access(self)).await?;
         let kind = workload(self.workload);
-        preflight::check(&cluster, kind, self.queue.is_some()).await?;
+        let outage = match preflight::check(&cluster, kind, self.queue.is_some()).await {
+            // The agents of its trials wait for a manager that accepts their results.
+            Err(Refusal::Cluster(error)) if !context.is_new && error.is_temporary() => {
+                Some(report_outage(&error))
+            }
+            done => done.map(|()| None)?,
+        };
         if context.is_new {
             if let Some(warning) = preflight::queue::check(&cluster, self).await? {
                 warn!("{warning}");
@@ -85,7 +91,8 @@ impl KubernetesSpec {
             AgentSource::Auto => Some(agent_for_any_image(context.agent)?),
             AgentSource::Image | AgentSource::Copy(_) | AgentSource::Volume(_) => None,
         };
-        Ok(Box::new(CheckedCluster { cluster, agent, section: self.clone() }))
+        let is_new = context.is_new;
+        Ok(Box::new(CheckedCluster { cluster, agent, section: self.clone(), is_new, outage }))
     }
 }
 
@@ -117,12 +124,16 @@ fn agent_for_any_image(chosen: Option<&Path>) -> Result<PathBuf, agent_program::
     Ok(agent)
 }
 
-/// A cluster that can run trials.
+/// A cluster that can run trials, or that is out of reach for now.
 struct CheckedCluster {
     cluster: Cluster,
     /// The agent program for pods whose image has none. `None`: every image has one.
     agent: Option<PathBuf>,
     section: KubernetesSpec,
+    /// True for a new experiment.
+    is_new: bool,
+    /// The reason why the cluster is out of reach, if it is.
+    outage: Option<String>,
 }
 
 #[async_trait]
@@ -145,7 +156,7 @@ impl CheckedPlatform for CheckedCluster {
         self: Box<Self>,
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
-        let Self { cluster, section, agent } = *self;
+        let Self { cluster, section, agent, is_new, mut outage } = *self;
         let ca_pem = context.ca_file.as_deref().map(|path| read("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         let common = manifest::Common {
@@ -158,12 +169,34 @@ impl CheckedPlatform for CheckedCluster {
         let secrets = shared_secrets(&common, &context.url, ca_pem.as_deref()).await?;
         let mut shared: Vec<_> = secrets.into_iter().map(|secret| (SECRETS, secret)).collect();
         shared.extend(workload(section.workload).shared(&common));
-        for (resource, object) in &shared {
-            with_retries(|| cluster.put(*resource, object)).await?;
+        if outage.is_none() {
+            match put_all(&cluster, &shared).await {
+                Err(error) if !is_new && error.is_temporary() => {
+                    outage = Some(report_outage(&error));
+                }
+                done => done?,
+            }
         }
-        let settings = Settings { cluster, common, shared, events: context.events };
+        let settings = Settings { cluster, common, shared, outage, events: context.events };
         Ok(Arc::new(KubernetesService::start(settings)))
     }
+}
+
+/// Informs the user that the cluster is out of reach, and returns the reason.
+fn report_outage(error: &client::Error) -> String {
+    warn!(
+        "{error}; the manager goes on without the cluster: agents can report, trials wait, and it tries again until the \
+         cluster answers"
+    );
+    error.to_string()
+}
+
+/// Creates or updates objects.
+async fn put_all(cluster: &Cluster, objects: &[(Resource, Value)]) -> Result<(), client::Error> {
+    for (resource, object) in objects {
+        with_retries(|| cluster.put(*resource, object)).await?;
+    }
+    Ok(())
 }
 
 /// Returns the digests of the files that pods look for in the cache, if there is one.

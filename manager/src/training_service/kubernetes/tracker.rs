@@ -230,7 +230,8 @@ impl Tracker {
         }
     }
 
-    /// Returns the fate of an earlier manager's attempt. It requires a complete listing.
+    /// Returns the fate of an earlier manager's attempt. Before the first complete listing, an attempt that was not listed
+    /// may run, and must not run twice. The listing reveals whether its workload exists.
     pub fn adopt(
         &mut self,
         name: &str,
@@ -239,7 +240,7 @@ impl Tracker {
         now: Duration,
     ) -> (Adopted, Vec<Act>) {
         let Some(phase) = self.unadopted.remove(name) else {
-            return (Adopted::Unknown, Vec::new());
+            return (self.adopt_unlisted(name, trial, attempt, now), Vec::new());
         };
         // Nothing remains to be delivered: the caller has the agent's reports, or they were lost with the pod.
         if let JobPhase::Completed(WorkloadOutcome {
@@ -265,6 +266,28 @@ impl Tracker {
             missing.insert(name.to_owned());
         }
         (Adopted::Alive, acts)
+    }
+
+    /// Adopts an attempt whose workload no listing has shown.
+    fn adopt_unlisted(
+        &mut self,
+        name: &str,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        now: Duration,
+    ) -> Adopted {
+        if self.listed {
+            return Adopted::Unknown;
+        }
+        self.insert_job(name, trial.clone(), attempt.clone(), now, JobPhase::Unseen);
+        if let Some(job) = self.jobs.get_mut(name) {
+            // No deadline runs before the cluster shows the workload.
+            (job.made, job.ran, job.waits_since) = (true, true, None);
+        }
+        if let Some(missing) = &mut self.missing {
+            missing.insert(name.to_owned());
+        }
+        Adopted::Alive
     }
 
     /// Requests the stop of a trial.

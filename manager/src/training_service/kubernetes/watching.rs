@@ -47,7 +47,7 @@ impl Shared {
             }
         };
         let mut seen = cluster.watch(resource, labels, fields);
-        let mut last_trouble = String::new();
+        let mut last_trouble = self.first_outage().unwrap_or_default().to_owned();
         while let Some(seen) = seen.next().await {
             if let WatchEvent::Trouble(trouble) = seen {
                 if trouble != last_trouble {

@@ -51,19 +51,14 @@ fn start_two_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
 }
 
 fn resume(bed: &TestBed, id: &str) -> Running {
+    resume_on(bed, id, "0")
+}
+
+/// Resumes a search with a manager that listens on `port`.
+fn resume_on(bed: &TestBed, id: &str, port: &str) -> Running {
     let mut command = bed.manager();
-    command.args([
-        "resume",
-        id,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--output",
-        "json",
-        "--data-dir",
-    ]);
-    bed.start(command.arg(bed.data()))
+    command.args(["resume", id, "--host", "127.0.0.1", "--port", port, "--output", "json"]);
+    bed.start(command.arg("--data-dir").arg(bed.data()))
 }
 
 #[test]
@@ -343,5 +338,119 @@ fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
     gate.open(6);
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(2, 0);
+    kube.wait_until_empty();
+}
+
+/// Kills the manager of a search and returns the port on which it listened. The agents find the next manager there: the
+/// Secret with its address cannot change while the cluster is away.
+fn kill_manager(bed: &TestBed, id: &str, manager: Running) -> String {
+    let url = fs::read_to_string(bed.data().join(id).join("manager.url")).unwrap();
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    let port = url.lines().next().unwrap().trim_end_matches('/').rsplit(':').next().unwrap();
+    port.to_owned()
+}
+
+/// The message of a manager that starts without its cluster.
+const OUTAGE: &str = "the manager goes on without the cluster: agents can report, trials wait";
+
+#[test]
+fn a_search_is_resumed_while_its_cluster_is_away() {
+    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let port = kill_manager(&bed, &id, manager);
+    kube.set_unreachable(true);
+    let manager = resume_on(&bed, &id, &port);
+    gate.open(2);
+    wait_for("the metrics", BOUND, || (metrics(&bed, "%")?.1 == 2).then_some(()));
+    wait_for("the warning", BOUND, || manager.stderr().contains(OUTAGE).then_some(()));
+    kube.set_unreachable(false);
+    gate.open(4);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(2, 0);
+    assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
+    assert!(search.stderr.contains("cannot be reached"), "{}", search.stderr);
+    assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
+    assert_eq!(kube.created("frameworks").len(), 2 + 1, "the additional one tests the controller");
+    let all = [Value::from(1), Value::from(2), Value::from(3)];
+    assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_search_ends_while_its_cluster_is_away() {
+    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let port = kill_manager(&bed, &id, manager);
+    kube.set_unreachable(true);
+    let manager = resume_on(&bed, &id, &port);
+    gate.open(6);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(2, 0);
+    let left = format!("`trial-manager clean {id}` deletes them");
+    assert!(search.stderr.contains(&left), "{}", search.stderr);
+    kube.set_unreachable(false);
+    clean(&bed, &id);
+    kube.wait_until_empty();
+}
+
+/// Runs `trial-manager clean`.
+fn clean(bed: &TestBed, id: &str) {
+    let mut clean = bed.manager();
+    let cleaned = bed.start(clean.args(["clean", id, "--data-dir"]).arg(bed.data())).finish(BOUND);
+    assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
+}
+
+#[test]
+fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
+    const SHORT: &str = "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
+    for is_webhook_down in [false, true] {
+        println!("a webhook is down: {is_webhook_down}");
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let gate = Gate::new(&bed.path("gate"));
+        let manager = bed.start(&mut command(&bed, &search(&bed, &kube, SHORT, 3)));
+        wait_for("the first trial", BOUND, || (bed.read("up").lines().count() == 1).then_some(()));
+        let id = metrics(&bed, "%").unwrap().0;
+        let port = kill_manager(&bed, &id, manager);
+        if is_webhook_down {
+            let why = "Internal error occurred: conversion webhook failed: connection refused";
+            kube.fail("GET namespaces", 500, 6, why);
+        } else {
+            kube.set_unreachable(true);
+        }
+        let manager = resume_on(&bed, &id, &port);
+        gate.open(1);
+        wait_for("the first end", BOUND, || manager.stderr().contains("1 of 3").then_some(()));
+        kube.set_unreachable(false);
+        gate.open(2);
+        let search = Outcome::of(manager.finish(BOUND));
+        search.expect_done(3, 0);
+        assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
+        assert_eq!(bed.read("up").lines().count(), 3, "a trial ran twice");
+        kube.wait_until_empty();
+    }
+}
+
+#[test]
+fn a_resume_is_refused_when_waiting_does_not_help() {
+    let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    let kubeconfig = bed.read("kubeconfig");
+    let refused = |message: &str| {
+        let refused = resume(&bed, &id).finish(BOUND);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains(message), "{message}: {}", refused.stderr);
+    };
+    fs::remove_file(bed.path("kubeconfig")).unwrap();
+    refused("cannot be used");
+    fs::write(bed.path("kubeconfig"), kubeconfig.replace("token: ", "token: wrong-")).unwrap();
+    refused("rejected the credentials");
+    fs::write(bed.path("kubeconfig"), kubeconfig).unwrap();
+    kube.remove_kind("frameworks");
+    refused("does not serve Frameworks");
+    kube.restore_kind("frameworks");
+    kube.remove_right("watch frameworks");
+    refused("lacks these rights");
+    clean(&bed, &id);
     kube.wait_until_empty();
 }

@@ -476,6 +476,42 @@ fn a_resumed_manager_adopts_existing_workloads() {
 }
 
 #[test]
+fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
+    #[rustfmt::skip]
+    let table = [
+        // The phase that the listing shows, the time of the adoption, and the consequences of the listing.
+        (Some(JobPhase::Running),                  false, vec![]),
+        (Some(JobPhase::Running),                  true,  vec![]),
+        (Some(completed(Some(7), "it failed")),    false, vec![gone(Some(7), "it failed")]),
+        (None,                                     false, vec![removed()]),
+        (None,                                     true,  vec![removed()]),
+    ];
+    for (phase, is_during_listing, expected) in table {
+        let mut tracker = Tracker::new(&Framework, START_UP, at(30));
+        if is_during_listing {
+            tracker.begin_listing();
+        }
+        let adopted = tracker.adopt("fa", &trial("a"), &attempt("a"), at(1));
+        assert_eq!(adopted, (Adopted::Alive, vec![]));
+        assert_eq!(tracker.workload_count(), 1);
+        tracker.end_unadopted(at(1));
+        // The cluster is away for longer than any deadline.
+        assert_eq!(tracker.next_deadline(), None);
+        if !is_during_listing {
+            tracker.begin_listing();
+        }
+        let mut acts = Vec::new();
+        if let Some(phase) = phase.clone() {
+            acts.extend(tracker.handle_phase("fa", phase, at(9000)));
+        }
+        acts.extend(tracker.complete_listing());
+        assert_eq!(acts, expected, "{phase:?} {is_during_listing}");
+        let other = tracker.adopt("fb", &trial("b"), &attempt("b"), at(9001));
+        assert_eq!(other, (Adopted::Unknown, vec![]));
+    }
+}
+
+#[test]
 fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.begin_listing();
