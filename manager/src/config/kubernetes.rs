@@ -321,6 +321,10 @@ impl Pods {
             return Err(fields.fault("taskRoles", what));
         }
         workload::check_roles(workload, fields, &roles)?;
+        if let Some(template) = &template {
+            let pods = roles.iter().map(|role| role.task_number).sum();
+            template::check_partial_admission(template, pods)?;
+        }
         Ok(Self { workload, template, roles, paths, metrics })
     }
 }

@@ -142,6 +142,27 @@ fn check_fields(workload: WorkloadKind, given: &Value, spec: &Spec) -> Result<()
     no_unknown(at, &given, spec, "unknown field; only the fields of the pod reach the cluster")
 }
 
+/// The label or annotation by which Kueue starts a Job with fewer pods (Kueue 0.19, `pkg/controller/jobs/job`).
+const PARTIAL_ADMISSION: &str = "kueue.x-k8s.io/job-min-parallelism";
+
+/// Refuses a template that lets Kueue start a trial with fewer of its `pods`.
+pub(super) fn check_partial_admission(template: &Value, pods: u64) -> Result<(), Problem> {
+    let roles = template.pointer("/spec/taskRoles").and_then(Value::as_array);
+    let of_pods = roles.into_iter().flatten().filter_map(|role| role.pointer("/task/pod"));
+    let metadata = std::iter::once(template).chain(of_pods).map(|object| &object["metadata"]);
+    for members in metadata {
+        let has = |field: &&str| members[*field].get(PARTIAL_ADMISSION).is_some();
+        if let Some(field) = ["annotations", "labels"].into_iter().find(has).filter(|_| pods > 1) {
+            let what = format!(
+                "`{PARTIAL_ADMISSION}` lets Kueue start a trial with fewer than its {pods} pods, which would wait for the \
+                 missing ones; leave it out, or set `taskNumber` to the number of pods that you want"
+            );
+            return Err(Problem::new(format!("the template, metadata.{field}"), what));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the roles of a template by name, after a check of the parts that the manager relies on.
 pub(super) fn roles(
     workload: WorkloadKind,

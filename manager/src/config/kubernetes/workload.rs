@@ -247,6 +247,37 @@ mod tests {
     }
 
     #[test]
+    fn a_trial_of_several_pods_never_starts_with_fewer() {
+        let minimum = "kueue.x-k8s.io/job-min-parallelism: \"1\"";
+        let of = |field: &str| format!("{{{field}: {{{minimum}}}}}");
+        let on_job = |field: &str| {
+            format!("kind: Job\nmetadata: {}\nspec: {{template: {POD}}}\n", of(field))
+        };
+        let on_pod = |field: &str| {
+            let pod = POD.replacen('{', &format!("{{metadata: {}, ", of(field)), 1);
+            format!("kind: Job\nspec: {{template: {pod}}}\n")
+        };
+        #[rustfmt::skip]
+        let table = [
+            (on_job("annotations"), 2, Some("the template, metadata.annotations: `kueue.x-k8s.io/job-min-parallelism` lets Kueue start a trial with fewer than its 2 pods")),
+            (on_job("labels"),      3, Some("the template, metadata.labels: ")),
+            (on_pod("annotations"), 2, Some("the template, metadata.annotations: ")),
+            (on_pod("labels"),      2, Some("the template, metadata.labels: ")),
+            (on_job("annotations"), 1, None),
+            (on_job("annotations").replace("min-parallelism", "other"), 2, None),
+        ];
+        for (template, pods, expected) in table {
+            for platform in ["kubernetes", "trainer"] {
+                let changes = json!({"platform": platform, "configPath": "framework.yml", "dockerImage": null, "taskNumber": pods});
+                let problem = loaded(&job(&changes), &template).err();
+                let text = problem.as_deref().unwrap_or_default();
+                assert_eq!(problem.is_some(), expected.is_some(), "{template}: {text}");
+                assert!(text.contains(expected.unwrap_or_default()), "{template}: {text}");
+            }
+        }
+    }
+
+    #[test]
     fn pod_fields_that_this_version_does_not_know_are_left_to_the_api_server() {
         let pod = "{spec: {newer: 1, containers: [{name: mine, image: i, command: [x], newest: {a: b}}]}}";
         for platform in ["kubernetes", "trainer"] {
