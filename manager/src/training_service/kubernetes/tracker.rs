@@ -14,6 +14,7 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 pub use self::act::Act;
+use self::early_ends::UnadoptedMetadata;
 use self::job::{ForcedEnd, Job, Stop, UNREPORTED, report_reason};
 pub use self::pods::PodDeparture;
 use self::pods::Pods;
@@ -58,6 +59,8 @@ pub struct Tracker {
     latest: HashMap<TrialJobId, String>,
     /// The workloads of an earlier manager that are not yet adopted.
     unadopted: HashMap<String, JobPhase>,
+    /// The metadata of such workloads.
+    unadopted_metadata: HashMap<String, UnadoptedMetadata>,
     /// The time from which unadopted workloads that have not ended are deleted. `None`: more may be adopted.
     end_unadopted_at: Option<Duration>,
     /// The workloads that were created before the current listing began, and that the listing has not shown yet.
@@ -88,6 +91,7 @@ impl Tracker {
             jobs: HashMap::new(),
             latest: HashMap::new(),
             unadopted: HashMap::new(),
+            unadopted_metadata: HashMap::new(),
             end_unadopted_at: None,
             missing: None,
             listed: false,
@@ -534,7 +538,14 @@ impl Tracker {
         let base = JobEvent { exit_code, message, class, cause, ..unexplained };
         let event = JobEvent { disruption, succeeded, ..base };
         let mut acts = vec![Act::Report(JobNews::Gone(event))];
-        if self.finished.len() >= MAX_FINISHED + DELETE_BATCH {
+        acts.extend(self.tidy_finished());
+        acts
+    }
+
+    /// Deletes the remains of attempts that ended long ago, if there are many.
+    fn tidy_finished(&mut self) -> Vec<Act> {
+        let mut acts = Vec::new();
+        while self.finished.len() >= MAX_FINISHED + DELETE_BATCH {
             acts.push(Act::Tidy(self.finished.drain(..DELETE_BATCH).collect()));
         }
         acts

@@ -145,6 +145,7 @@ impl Shared {
                 let has_deadline =
                     matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);
                 let acts = tracker.handle_phase(&object.name, phase, self.now());
+                tracker.observe_unadopted(&object);
                 if has_deadline {
                     self.nearer.notify_one();
                 }

@@ -39,8 +39,21 @@ pub struct WatchedObject {
     pub created: Option<String>,
     /// The name of the object's first owner.
     pub owner: Option<String>,
+    /// The labels that the manager reads.
+    pub labels: WatchedLabels,
     /// The name and version, in the form that the library needs.
     metadata: ObjectMeta,
+}
+
+/// The labels of an object that the manager reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct WatchedLabels {
+    /// The attempt that the object belongs to.
+    #[serde(rename = "trialkeeper/attempt")]
+    pub attempt: Option<String>,
+    /// The queue of Kueue in which the object waits.
+    #[serde(rename = "kueue.x-k8s.io/queue-name")]
+    pub queue: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +76,7 @@ struct ReadMetadata {
     resource_version: Option<String>,
     creation_timestamp: Option<String>,
     deletion_timestamp: Option<Value>,
+    labels: Option<WatchedLabels>,
     #[serde(default)]
     owner_references: Vec<ReadOwner>,
 }
@@ -129,6 +143,7 @@ impl From<Read> for WatchedObject {
             owner: metadata.owner_references.into_iter().find_map(|owner| owner.name),
             uid: metadata.uid,
             created: metadata.creation_timestamp,
+            labels: metadata.labels.unwrap_or_default(),
             body: Value::Object(there.collect::<Map<_, _>>()),
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -320,12 +335,17 @@ mod tests {
             assert_eq!(object.body[field], event[field]);
         }
         let job = json!({
-            "metadata": {"name": "j", "deletionTimestamp": "2026-11-23T00:00:00Z", "ownerReferences": [{"name": "o"}]},
+            "metadata": {
+                "name": "j", "deletionTimestamp": "2026-11-23T00:00:00Z", "ownerReferences": [{"name": "o"}],
+                "labels": {"trialkeeper/attempt": "a-1", "kueue.x-k8s.io/queue-name": "q", "other": "x"},
+            },
             "spec": {"suspend": true, "parallelism": 2, "template": {}},
         });
         let object: WatchedObject = serde_json::from_value(job).unwrap();
         let expected = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "spec": {"suspend": true, "parallelism": 2}});
         assert_eq!((object.body, object.owner.as_deref()), (expected, Some("o")));
+        let labels = (object.labels.attempt.as_deref(), object.labels.queue.as_deref());
+        assert_eq!(labels, (Some("a-1"), Some("q")));
         let parts = [
             json!({"runPolicy": {"suspend": true, "cleanPodPolicy": "Running"}, "tfReplicaSpecs": {}}),
             json!({"active": false, "podSets": []}),

@@ -2,12 +2,22 @@
 
 use std::time::Duration;
 
-use trial_protocol::TrialJobId;
+use trial_protocol::{AttemptId, TrialJobId};
 
 use super::job::{ForcedEnd, Job};
 use super::{Act, Tracker};
 use crate::training_service::VerdictTrust;
+use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::outcome::JobPhase;
+
+/// The metadata of a workload that is not adopted.
+#[derive(Debug, Default)]
+pub(super) struct UnadoptedMetadata {
+    /// The time of its creation, in RFC 3339.
+    created: Option<String>,
+    /// The attempt that it runs.
+    attempt: Option<AttemptId>,
+}
 
 impl Tracker {
     /// Stops the workload of a trial that has ended according to its agent, while the workload has not.
@@ -55,15 +65,43 @@ impl Tracker {
         self.end_unadopted_at = Some(now + self.patience);
     }
 
-    /// Returns the deletions of unadopted workloads that are due at `now`.
+    /// Handles the metadata of a workload that is not adopted.
+    pub fn observe_unadopted(&mut self, object: &WatchedObject) {
+        if !self.unadopted.contains_key(&object.name) {
+            return;
+        }
+        let attempt = object.labels.attempt.as_deref().and_then(|id| AttemptId::new(id).ok());
+        let known = UnadoptedMetadata { created: object.created.clone(), attempt };
+        self.unadopted_metadata.insert(object.name.clone(), known);
+    }
+
+    /// Returns the deletions of unadopted workloads that are due at `now`. Those that have ended count as the oldest
+    /// finished ones.
     pub(super) fn discard_unadopted(&mut self, now: Duration) -> Vec<Act> {
         if !self.listed || self.end_unadopted_at.take_if(|at| now >= *at).is_none() {
             return Vec::new();
         }
-        let left =
-            self.unadopted.iter().filter(|(_, phase)| !matches!(phase, JobPhase::Completed(_)));
-        let left: Vec<String> = left.map(|(name, _)| name.clone()).collect();
-        left.into_iter().map(Act::Discard).collect()
+        let mut metadata = std::mem::take(&mut self.unadopted_metadata);
+        let (mut acts, mut ended) = (Vec::new(), Vec::new());
+        self.unadopted.retain(|name, phase| {
+            let UnadoptedMetadata { created, attempt } = metadata.remove(name).unwrap_or_default();
+            match (phase, attempt) {
+                (JobPhase::Completed(_), Some(attempt)) => {
+                    ended.push((created, attempt));
+                    return false;
+                }
+                (JobPhase::Completed(_), None) => {}
+                (_, Some(attempt)) => acts.push(Act::Tidy(vec![attempt])),
+                (_, None) => acts.push(Act::Discard(name.clone())),
+            }
+            true
+        });
+        ended.sort();
+        for (_, attempt) in ended.into_iter().rev() {
+            self.finished.push_front(attempt);
+        }
+        acts.extend(self.tidy_finished());
+        acts
     }
 
     /// Returns whether a workload continues after its trial was recorded as ended.

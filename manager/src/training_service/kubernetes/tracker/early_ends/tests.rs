@@ -1,11 +1,13 @@
 //! Tests of workloads whose trials have ended before them.
 
+use serde_json::json;
 use trial_protocol::AttemptId;
 
 use super::*;
 use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
+use crate::training_service::kubernetes::tracker::{DELETE_BATCH, MAX_FINISHED};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
@@ -50,6 +52,35 @@ fn workloads_of_ended_trials_are_deleted_after_a_resume() {
     assert_eq!(tracker.tick(at(100)), [Act::Discard("jb".to_owned())]);
     assert_eq!(tracker.tick(at(200)), []);
     assert_eq!(tracker.next_deadline(), None);
+}
+
+#[test]
+fn workloads_that_ended_without_a_manager_are_deleted_like_others() {
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.begin_listing();
+    for number in (0..MAX_FINISHED + 2 * DELETE_BATCH).rev() {
+        let name = format!("j{number}");
+        let created = format!("2026-11-23T00:{:02}:{:02}Z", number / 60, number % 60);
+        let labels = json!({"trialkeeper/attempt": format!("t{number}-1")});
+        let metadata = json!({"name": name, "creationTimestamp": created, "labels": labels});
+        let object = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let is_over = number > 0;
+        let outcome = || JobPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
+        let phase = if is_over { outcome() } else { JobPhase::Running };
+        tracker.handle_phase(&name, phase, at(1));
+        tracker.observe_unadopted(&object);
+    }
+    tracker.complete_listing();
+    tracker.end_unadopted(at(10));
+    let acts = tracker.tick(at(100));
+    let [Act::Tidy(running), Act::Tidy(old)] = acts.as_slice() else { panic!("{acts:?}") };
+    let attempt = |number: usize| AttemptId::new(format!("t{number}-1")).unwrap();
+    assert_eq!(*running, [attempt(0)]);
+    assert_eq!((old.first(), old.last()), (Some(&attempt(1)), Some(&attempt(DELETE_BATCH))));
+    // The others stay like the latest ones of a running manager.
+    assert_eq!(tracker.tick(at(200)), []);
+    let Some(Act::Tidy(more)) = tracker.delete_old_workloads() else { panic!("they are known") };
+    assert_eq!(more.first(), Some(&attempt(DELETE_BATCH + 1)));
 }
 
 #[test]
