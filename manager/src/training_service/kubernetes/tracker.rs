@@ -141,6 +141,7 @@ impl Tracker {
             trial,
             attempt,
             id: None,
+            queue_name: None,
             waits_since: Some(now),
             runs_since: None,
             // A listing may already have shown the pods of an earlier manager.
@@ -263,6 +264,8 @@ impl Tracker {
             return (Adopted::Gone(event), Vec::new());
         }
         self.insert_job(name, trial.clone(), attempt.clone(), now, JobPhase::Waiting);
+        let metadata = self.unadopted_metadata.remove(name);
+        self.observe_queue_name(name, metadata.and_then(|known| known.queue).as_deref());
         let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
         let acts = self.handle_phase(name, phase, now);
         // The previous observation does not prove that the workload still exists.

@@ -141,6 +141,7 @@ impl Shared {
             WatchEvent::Complete => tracker.complete_listing(),
             WatchEvent::There(object) => {
                 tracker.observe_id(&object.name, object.uid.as_deref());
+                tracker.observe_queue_name(&object.name, object.labels.queue.as_deref());
                 let phase = self.kind.phase(&object.body, &self.settings.common.spec);
                 let has_deadline =
                     matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);

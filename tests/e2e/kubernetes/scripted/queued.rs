@@ -166,3 +166,32 @@ fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
     kube.wait_until_empty();
 }
+
+#[test]
+fn a_job_that_the_cluster_suspends_without_a_workload_shows_why_it_waits() {
+    let bed = TestBed::new();
+    let kube = super::cluster(&bed);
+    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
+    let search = search_in(&bed, &kube, LINE, 1, section(&bed, own, &json!({})));
+    let running = bed.start(&mut command(&bed, &search));
+    wait_until_up(&bed, 1);
+    wait_for_state(&bed, "RUNNING");
+    wait_for("the pod's phase", BOUND, || {
+        kube.all("pods").iter().any(|pod| pod["status"]["phase"] == "Running").then_some(())
+    });
+    let jobs = kube.all("jobs").into_iter();
+    let mut names = jobs.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
+    let name = names.find(|name| !name.ends_with("probe")).expect("the Job runs");
+    kube.change("jobs", &name, |job| {
+        job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("default");
+        job["spec"]["suspend"] = json!(true);
+    });
+    wait_for_words(&running, "the cluster gave it the label `kueue.x-k8s.io/queue-name: default`");
+    wait_for_state(&bed, "WAITING");
+    wait_for_words(&running, "but no Workload exists for it");
+    kube.change("jobs", &name, |job| job["spec"]["suspend"] = json!(false));
+    wait_until_up(&bed, 2);
+    bed.write("go", "");
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    kube.wait_until_empty();
+}

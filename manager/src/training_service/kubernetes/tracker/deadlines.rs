@@ -16,9 +16,6 @@ const SETTLE_TIME: Duration = Duration::from_mins(1);
 /// does no harm, because the next attempt has another number.
 const NODE_GONE_TIME: Duration = Duration::from_mins(10);
 
-/// The reason for the wait of a workload that its queue does not know.
-const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
-
 impl Tracker {
     /// Returns the actions that are due at `now`.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
@@ -61,12 +58,13 @@ impl Tracker {
     /// Returns the actions that are due for a workload that may wait.
     fn check_wait(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();
-        let watched_since = self.queue_watched_since();
+        let Some(job) = self.jobs.get(name) else { return acts };
+        let unnoticed = self.unnoticed_since(job);
         let Some(job) = self.jobs.get_mut(name) else { return acts };
-        let unnoticed = job.unnoticed_since(watched_since);
         if unnoticed.is_some_and(|since| now >= since + UNSEEN_TIME) && job.queried_at.is_none() {
             job.queried_at = Some(now);
-            acts.extend(self.set_wait_reason(name, Some(NO_WORKLOAD.to_owned())));
+            let why = job.unnoticed_reason();
+            acts.extend(self.set_wait_reason(name, Some(why)));
         }
         let deadline = self.start_deadline(name);
         let Some(job) = self.jobs.get_mut(name) else { return acts };
@@ -125,7 +123,15 @@ impl Tracker {
         let is_up =
             job.is_reported_running || job.ran && job.waits_since.is_some() && self.is_up(name);
         let may_start = !is_up && !self.pods.is_gated(name);
-        job.start_deadline(self.start_up, self.queue_watched_since(), may_start)
+        job.start_deadline(self.start_up, self.unnoticed_since(job), may_start)
+    }
+
+    /// Returns the time since which the queue has not noticed a workload. `None`: the queue has noticed it, or the tracker
+    /// cannot know, because no queue is watched without a gap.
+    fn unnoticed_since(&self, job: &Job) -> Option<Duration> {
+        let suspended = job.suspended_since.filter(|_| !job.in_queue && job.stop.is_none())?;
+        let is_named = self.queued || job.queue_name.is_some();
+        Some(suspended.max(self.queue_listed_at.filter(|_| is_named)?))
     }
 
     /// Returns the time of the next [`Self::tick`].
@@ -137,9 +143,7 @@ impl Tracker {
                 None => job.handed_over.map(|at| at + self.patience),
             };
             let start_up = self.start_deadline(name).map(|(at, _)| at);
-            let unnoticed = job
-                .unnoticed_since(self.queue_watched_since())
-                .filter(|_| job.queried_at.is_none());
+            let unnoticed = self.unnoticed_since(job).filter(|_| job.queried_at.is_none());
             let unnoticed = unnoticed.map(|since| since + UNSEEN_TIME);
             let query = job.next_query(self.wanted).or(unnoticed);
             let silent = job.runs_since.map(|since| since + SILENT_TIME);
@@ -159,20 +163,13 @@ impl Tracker {
 }
 
 impl Job {
-    /// Returns the time since which the queue has not noticed the workload. `None`: the queue has noticed it, or the
-    /// tracker cannot know, because no queue has been watched without a gap since `watched_since`.
-    fn unnoticed_since(&self, watched_since: Option<Duration>) -> Option<Duration> {
-        let suspended = self.suspended_since.filter(|_| !self.in_queue && self.stop.is_none());
-        Some(suspended?.max(watched_since?))
-    }
-
     /// Returns the time by which the workload must start, and the prospect of a retry if it does not. Time in a queue
     /// does not count, unless the queue has not noticed the workload or can never admit it. `may_start`: a pod has not
     /// started, and no scheduling gate prevents it.
     fn start_deadline(
         &self,
         start_up: Duration,
-        queue_watched_since: Option<Duration>,
+        unnoticed_since: Option<Duration>,
         may_start: bool,
     ) -> Option<(Duration, Option<Class>)> {
         if self.stop.is_some() {
@@ -180,7 +177,7 @@ impl Job {
         }
         let waits_since = self.waits_since.filter(|_| may_start);
         let waits = waits_since.map(|since| since + start_up.saturating_sub(self.waited));
-        let unnoticed = self.unnoticed_since(queue_watched_since).map(|since| since + start_up);
+        let unnoticed = unnoticed_since.map(|since| since + start_up);
         let never = self.never_fits_since.filter(|_| self.phase == JobPhase::Suspended);
         let never = never.map(|since| since + start_up);
         match (waits.into_iter().chain(unnoticed).min(), never) {

@@ -17,6 +17,8 @@ pub(super) struct UnadoptedMetadata {
     created: Option<String>,
     /// The attempt that it runs.
     attempt: Option<AttemptId>,
+    /// The queue in its label.
+    pub(super) queue: Option<String>,
 }
 
 impl Tracker {
@@ -71,7 +73,8 @@ impl Tracker {
             return;
         }
         let attempt = object.labels.attempt.as_deref().and_then(|id| AttemptId::new(id).ok());
-        let known = UnadoptedMetadata { created: object.created.clone(), attempt };
+        let (created, queue) = (object.created.clone(), object.labels.queue.clone());
+        let known = UnadoptedMetadata { created, attempt, queue };
         self.unadopted_metadata.insert(object.name.clone(), known);
     }
 
@@ -84,7 +87,8 @@ impl Tracker {
         let mut metadata = std::mem::take(&mut self.unadopted_metadata);
         let (mut acts, mut ended) = (Vec::new(), Vec::new());
         self.unadopted.retain(|name, phase| {
-            let UnadoptedMetadata { created, attempt } = metadata.remove(name).unwrap_or_default();
+            let UnadoptedMetadata { created, attempt, .. } =
+                metadata.remove(name).unwrap_or_default();
             match (phase, attempt) {
                 (JobPhase::Completed(_), Some(attempt)) => {
                     ended.push((created, attempt));

@@ -11,7 +11,15 @@ use crate::training_service::{JobNews, JobWaits};
 
 /// The reason for the wait of a suspended workload until its queue gives another.
 pub(super) const SUSPENDED: &str =
-    "it is suspended: a queue, or a user with `kubectl`, must resume it";
+    "it is suspended: a queue, another controller, or a user with `kubectl`, must resume it";
+
+/// The reason for the wait of a workload that its queue does not know.
+const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
+
+/// Returns the phrase about the label of a queue that the experiment file does not name.
+fn label(queue: &str) -> String {
+    format!("the cluster gave it the label `kueue.x-k8s.io/queue-name: {queue}`")
+}
 
 /// The message of a workload that succeeded without a report from its agent.
 pub(super) const UNREPORTED: &str = "its pod succeeded, but its agent did not report it: can pods reach the manager? See --advertise";
@@ -24,6 +32,9 @@ pub(super) struct Job {
     pub(super) attempt: AttemptId,
     /// The object's unique id, if it was seen.
     pub(super) id: Option<String>,
+    /// The queue in the object's label, if the experiment file names none. The cluster adds the label in a namespace with
+    /// a default queue.
+    pub(super) queue_name: Option<String>,
     /// The time since which the workload waits for a pod. `None`: its pods run.
     pub(super) waits_since: Option<Duration>,
     /// The time that the workload had waited for pods when its queue took it back.
@@ -109,11 +120,33 @@ impl Job {
 
     /// Returns the news that the queue has taken the workload back.
     pub(super) fn report_requeue(&mut self) -> Act {
-        let why = self.why.get_or_insert_with(|| SUSPENDED.to_owned()).clone();
+        let why = self.why.take().unwrap_or_else(|| self.suspended_reason());
+        self.why = Some(why.clone());
         self.is_requeued = true;
         (self.queried_at, self.reported_why) = (None, Some(why.clone()));
         let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
         Act::Report(JobNews::Requeued(JobWaits { trial, attempt, why }))
+    }
+
+    /// Returns the reason for the wait of the suspended workload until its queue gives another.
+    pub(super) fn suspended_reason(&self) -> String {
+        match &self.queue_name {
+            Some(queue) => format!("it is suspended: {}, so Kueue must admit it", label(queue)),
+            None => SUSPENDED.to_owned(),
+        }
+    }
+
+    /// Returns the reason for the wait of a workload that its queue does not know.
+    pub(super) fn unnoticed_reason(&self) -> String {
+        match &self.queue_name {
+            Some(queue) => {
+                format!(
+                    "it is suspended: {}, but no Workload exists for it. {NO_WORKLOAD}",
+                    label(queue)
+                )
+            }
+            None => NO_WORKLOAD.to_owned(),
+        }
     }
 
     /// Returns whether the controller has not examined the workload, or has not created all of its pods.

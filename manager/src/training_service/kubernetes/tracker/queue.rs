@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trial_protocol::Class;
 
-use super::job::{ForcedEnd, Job, SUSPENDED, report_reason};
+use super::job::{ForcedEnd, Job, report_reason};
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::kueue::{self, QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::JobPhase;
@@ -30,7 +30,7 @@ impl Tracker {
         if ran {
             acts.push(job.report_requeue());
         } else {
-            job.why.get_or_insert_with(|| SUSPENDED.to_owned());
+            job.why = Some(job.why.take().unwrap_or_else(|| job.suspended_reason()));
             acts.extend(report_reason(job));
         }
         if !std::mem::replace(&mut self.watches_queue, true) {
@@ -80,9 +80,12 @@ impl Tracker {
         self.queue_listed_at = is_complete.then(|| self.queue_listed_at.unwrap_or(now));
     }
 
-    /// Returns the time since which the queues that the workloads name have been watched without a gap.
-    pub(super) fn queue_watched_since(&self) -> Option<Duration> {
-        self.queue_listed_at.filter(|_| self.queued)
+    /// Handles the queue in the label of a workload.
+    pub fn observe_queue_name(&mut self, name: &str, queue: Option<&str>) {
+        let is_added = !self.queued;
+        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_added) {
+            job.queue_name = queue.map(str::to_owned);
+        }
     }
 
     /// Returns whether a workload waits in a queue for its turn.
@@ -106,4 +109,4 @@ impl Tracker {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

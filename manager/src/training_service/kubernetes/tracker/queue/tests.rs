@@ -9,7 +9,7 @@ use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 use crate::training_service::kubernetes::tracker::PodDeparture;
-use crate::training_service::kubernetes::tracker::job::UNREPORTED;
+use crate::training_service::kubernetes::tracker::job::{SUSPENDED, UNREPORTED};
 use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::framework::Framework;
@@ -160,6 +160,45 @@ fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     tracker.handle_queue_state("ja", None, at(2));
     assert_eq!(tracker.next_deadline(), None);
+}
+
+#[test]
+fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_workload() {
+    let label =
+        "it is suspended: the cluster gave it the label `kueue.x-k8s.io/queue-name: default`";
+    let made_in_queue = || {
+        let mut tracker = made(false);
+        tracker.observe_queue_name("ja", Some("default"));
+        let acts = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+        let first = Act::Report(JobNews::Waits(waits(&format!("{label}, so Kueue must admit it"))));
+        assert_eq!(acts, [first, Act::WatchQueue]);
+        assert_eq!(tracker.next_deadline(), None, "the queues are not listed yet");
+        tracker.observe_queue_watch(true, at(2));
+        assert_eq!(tracker.next_deadline(), Some(at(22)));
+        tracker
+    };
+    let mut tracker = made_in_queue();
+    let reported = tracker.tick(at(22));
+    let [Act::Report(JobNews::Waits(wait))] = reported.as_slice() else { panic!("{reported:?}") };
+    let expected = format!("{label}, but no Workload exists for it. Kueue has created no Workload");
+    assert!(wait.why.starts_with(&expected), "{}", wait.why);
+    assert_eq!(tracker.tick(at(23)), []);
+    assert_eq!(tracker.tick(at(2) + START_UP), [Act::Stop("ja".to_owned())]);
+
+    let mut tracker = made_in_queue();
+    tracker.handle_queue_state("ja", Some(room()), at(3));
+    assert_eq!(tracker.next_deadline(), None);
+
+    // A manager that resumes the search sees the label, too.
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    let labels = json!({"kueue.x-k8s.io/queue-name": "default"});
+    let job = json!({"metadata": {"name": "ja", "labels": labels}});
+    tracker.observe_unadopted(&serde_json::from_value(job).unwrap());
+    let (trial, attempt) = ids();
+    let (_, acts) = tracker.adopt("ja", &trial, &attempt, at(2));
+    let shows = |act: &Act| matches!(act, Act::Report(JobNews::Requeued(wait)) if wait.why.starts_with(label));
+    assert!(acts.iter().any(shows), "{acts:?}");
 }
 
 #[test]
