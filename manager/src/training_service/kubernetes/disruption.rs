@@ -27,6 +27,16 @@ impl Disruption {
     }
 }
 
+impl Disruption {
+    /// Returns the disruption of a trial whose pod was deleted, but not by the manager, before another pod failed.
+    pub fn of_deleted_pod(pod: &str) -> Self {
+        let why = format!(
+            "its pod {pod} was deleted, but not by the manager, and another pod failed without it"
+        );
+        Self { evidence: format!("Deleted: the pod {pod} was deleted"), why }
+    }
+}
+
 /// The conditions of a pod that the platform removes. The second is Kueue's, for a pod that waited in a queue by itself
 /// (Kueue 0.19, `pkg/controller/jobs/pod`).
 const REMOVALS: [&str; 2] = ["DisruptionTarget", "TerminationTarget"];

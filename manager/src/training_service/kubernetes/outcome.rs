@@ -87,4 +87,12 @@ impl WorkloadOutcome {
         let message = DecidingPod::with_pod_name(self.decided_by.as_ref(), disruption.why.clone());
         Self { message, class: Some(Class::Transient), disruption: Some(disruption), ..self }
     }
+
+    /// Returns the outcome of a workload that lost a pod by a disruption before another pod failed. The other pod probably
+    /// failed for the loss of its peer.
+    #[must_use]
+    pub fn with_lost_peer(self, disruption: Disruption) -> Self {
+        let cause = Some(Cause::Preempted);
+        Self { decided_by: None, cause, ..self }.with_disruption(disruption)
+    }
 }

@@ -514,11 +514,20 @@ impl Tracker {
             return WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome };
         }
         let outcome = self.pods.explain(name, outcome);
-        if self.wanted > 1 && outcome.disruption.is_none() {
-            self.pods.with_lost_peer(name, outcome)
-        } else {
-            outcome
+        if self.wanted == 1 || outcome.disruption.is_some() {
+            return outcome;
         }
+        match self.disruption_by_deletion(name) {
+            Some(disruption) => outcome.with_lost_peer(disruption),
+            None => self.pods.with_lost_peer(name, outcome),
+        }
+    }
+
+    /// Returns the disruption of a workload whose first lost pod was deleted, but not by the manager, before another pod
+    /// failed.
+    fn disruption_by_deletion(&self, name: &str) -> Option<Disruption> {
+        self.jobs.get(name).filter(|job| self.wanted > 1 && job.stop.is_none())?;
+        self.pods.first_deleted(name).map(Disruption::of_deleted_pod)
     }
 
     fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Finished, Outcome, Running, TestBed, wait_for};
 
-use super::{command, search};
+use super::{command, search, search_in, section};
 
 /// A trial whose first run waits to be deleted. Its second run reports and succeeds.
 const TWICE: &str = r#"
@@ -103,4 +103,46 @@ fn a_deleted_framework_ends_its_pods() {
     );
     bed.wait_until_empty();
     kube.wait_until_empty();
+}
+
+/// A trial of two pods. The first pod fails when it loses the second one, which ends after the first one's agent. The next
+/// attempt succeeds.
+const PEERS: &str = r#"
+cd "$TEST_BED"
+[ ! -e again ] || { echo score=1; exit 0; }
+if [ "$TRIALKEEPER_ROLE_INDEX" = 1 ]; then
+    trap ': >again; rm peer; while kill -0 "$(cat agent)"; do sleep 0.05; done; exit 143' TERM
+    : >peer
+    while :; do sleep 0.05; done
+fi
+echo $PPID >agent
+until [ -e peer ]; do sleep 0.05; done
+: >up
+while [ -e peer ]; do sleep 0.05; done
+exit 1"#;
+
+#[test]
+fn a_pod_that_fails_because_its_peer_was_deleted_does_not_fail_the_trial() {
+    for hand_over in ["verdict", "object"] {
+        println!("{hand_over}");
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let own = json!({"platform": "kubernetes", "dockerImage": "any", "taskNumber": 2});
+        let section = section(&bed, own, &json!({"handOver": hand_over}));
+        let search = search_in(&bed, &kube, PEERS, 1, section).with("maxTrialRetries", 1);
+        let manager = bed.start(&mut command(&bed, &search));
+        wait_for("both pods to run", BOUND, || bed.path("up").exists().then_some(()));
+        let pods = kube.all("pods").into_iter();
+        let mut names = pods.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()));
+        let second = names.find(|name| name.contains("-1-")).expect("the second pod runs");
+        kube.delete("pods", &second);
+        let search = Outcome::of(manager.finish(BOUND));
+        search.expect_done(1, 0);
+        let explanation = why(&bed);
+        let lost = format!("its pod {second} was deleted, but not by the manager, and another pod");
+        for part in [lost.as_str(), "it is tried again (1 of 1)"] {
+            assert!(explanation.contains(part), "{part:?} is not in {explanation}");
+        }
+        kube.wait_until_empty();
+    }
 }

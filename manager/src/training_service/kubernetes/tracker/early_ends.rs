@@ -50,7 +50,8 @@ impl Tracker {
     ) -> (bool, Vec<Act>) {
         let is_final = trust == VerdictTrust::Final;
         let Some(name) = self.latest.get(trial).cloned() else { return (is_final, Vec::new()) };
-        let has_disruption = self.pods.has_disruption(&name);
+        let has_disruption =
+            self.pods.has_disruption(&name) || self.disruption_by_deletion(&name).is_some();
         let Some(job) = self.jobs.get_mut(&name) else { return (is_final, Vec::new()) };
         if !is_final && (has_disruption || !job.explains(trust)) {
             return (false, Vec::new());

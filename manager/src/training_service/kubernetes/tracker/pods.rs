@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde_json::Value;
-use trial_protocol::Cause;
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
@@ -200,6 +199,8 @@ pub(super) struct Pods {
     seen: HashMap<String, Vec<Pod>>,
     /// The known pods that the current listing has not shown yet.
     unlisted: HashSet<String>,
+    /// Set during a listing, which has no order.
+    is_listing: bool,
 }
 
 /// The last observation of a pod.
@@ -227,6 +228,11 @@ struct Pod {
     is_deleted: bool,
     /// The time of the deletion, while the pod has not ended.
     deleted_at: Option<Duration>,
+    /// Set if the pod was deleted while it ran, before the watch showed the failure or the deletion of another pod. A
+    /// controller deletes the other pods only after it has seen a failure, so it did not delete this one.
+    is_first_deleted: bool,
+    /// Set if a container of the pod failed by itself, and not because the pod was deleted.
+    has_failed: bool,
     /// Set if the news that the pod has left was sent.
     has_left: bool,
     /// Set if the pod was deleted before its queue let the workload run again.
@@ -236,7 +242,7 @@ struct Pod {
 impl Pods {
     /// Creates an empty collection for workloads of a kind.
     pub(super) fn new(kind: &'static dyn Workload) -> Self {
-        Self { kind, seen: HashMap::new(), unlisted: HashSet::new() }
+        Self { kind, seen: HashMap::new(), unlisted: HashSet::new(), is_listing: false }
     }
 
     /// Returns the pod with this name, and adds it if it is new.
@@ -322,10 +328,12 @@ impl Pods {
     fn begin_listing(&mut self) {
         let pods = self.seen.values().flatten();
         self.unlisted = pods.map(|pod| pod.name.clone()).collect();
+        self.is_listing = true;
     }
 
     /// Returns the pods that the listing lacks, each with its unique id.
     fn complete_listing(&mut self) -> Vec<(String, Option<String>)> {
+        self.is_listing = false;
         let unlisted = std::mem::take(&mut self.unlisted);
         let pods = self.seen.values().flatten().filter(|pod| unlisted.contains(&pod.name));
         pods.map(|pod| (pod.name.clone(), pod.incarnation.clone())).collect()
@@ -356,7 +364,21 @@ impl Pods {
 
     /// Records the observation of a pod that ends, or has ended.
     pub(super) fn record_end(&mut self, pod: &str, seen: Value) {
-        self.pod(pod).end = Some(seen);
+        let pod = self.pod(pod);
+        pod.end = Some(seen);
+        // An agent whose trial was ended by a signal exits with one of these codes.
+        let by_itself = |end: &Value| !matches!(end["exitCode"].as_i64(), Some(137 | 143));
+        let has_failed = pod.failures().any(|end| !pod.is_deleted || by_itself(end));
+        pod.has_failed |= has_failed;
+    }
+
+    /// Returns the name of the first pod that a workload lost, if it was deleted while it ran, and another pod failed
+    /// later.
+    pub(super) fn first_deleted(&self, workload: &str) -> Option<&str> {
+        let is_cause = |pod: &&Pod| pod.is_first_deleted && pod.disruption.is_none();
+        let first = self.current(workload).find(is_cause)?;
+        let has_failed = |pod: &Pod| pod.has_failed && pod.name != first.name;
+        self.current(workload).any(has_failed).then_some(first.name.as_str())
     }
 
     /// Records the id of a pod, and a step in its disappearance.
@@ -375,7 +397,12 @@ impl Pods {
         if let Some(own) = self.seen.get_mut(workload_of(pod)) {
             own.retain(|known| !is_other(known));
         }
+        let is_intact = |pod: &Pod| !pod.is_deleted && !pod.has_failed;
+        let is_first = departure == PodDeparture::Deleted
+            && !self.is_listing
+            && self.current(workload_of(pod)).all(is_intact);
         let known = self.pod(pod);
+        known.is_first_deleted |= is_first;
         if known.incarnation.is_none() {
             known.incarnation = incarnation.map(str::to_owned);
         }
@@ -460,9 +487,7 @@ impl Pods {
         if failed_at.is_none_or(|failed_at| failed_at < at.as_str()) {
             return outcome;
         }
-        let cause = Some(Cause::Preempted);
-        let lost = WorkloadOutcome { decided_by: None, cause, ..outcome };
-        lost.with_disruption(disruption.clone())
+        outcome.with_lost_peer(disruption.clone())
     }
 
     /// Removes the pods of a workload.
@@ -474,11 +499,16 @@ impl Pods {
 impl Pod {
     /// Returns the time at which a container of the pod failed by itself, in RFC 3339.
     fn failed_at(&self) -> Option<&str> {
-        let end = self.end.as_ref().filter(|_| self.disruption.is_none())?;
-        let containers = end.pointer("/status/containerStatuses")?.as_array()?.iter();
+        self.failures().filter_map(|end| end["finishedAt"].as_str()).min()
+    }
+
+    /// Returns the ends of the containers that failed, unless the platform removed the pod.
+    fn failures(&self) -> impl Iterator<Item = &Value> {
+        let end = self.end.as_ref().filter(|_| self.disruption.is_none());
+        let containers = end.and_then(|end| end.pointer("/status/containerStatuses")?.as_array());
+        let containers = containers.into_iter().flatten();
         let ends = containers.filter_map(|container| container.pointer("/state/terminated"));
-        let failed = ends.filter(|end| end["exitCode"] != 0);
-        failed.filter_map(|end| end["finishedAt"].as_str()).min()
+        ends.filter(|end| end["exitCode"] != 0)
     }
 
     fn has_name_of(&self, seen: &Value) -> bool {
@@ -492,3 +522,6 @@ impl Pod {
         self.has_name_of(seen) && ids.is_none_or(|(seen, known)| seen == known)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Tests of workloads that wait, are taken back, or do not end, as tables of timed observations.
 
 use serde_json::{Value, json};
-use trial_protocol::{AttemptId, Cause, TrialJobId};
+use trial_protocol::{AttemptId, TrialJobId};
 
 use super::*;
 use crate::training_service::VerdictTrust::Final;
@@ -22,11 +22,11 @@ use crate::training_service::{JobNews, JobWaits};
 
 const START_UP: Duration = Duration::from_mins(10);
 
-fn at(seconds: u64) -> Duration {
+pub(in crate::training_service::kubernetes::tracker) fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn ids() -> (TrialJobId, AttemptId) {
+pub(in crate::training_service::kubernetes::tracker) fn ids() -> (TrialJobId, AttemptId) {
     (TrialJobId::new("a").unwrap(), AttemptId::new("a-1").unwrap())
 }
 
@@ -36,7 +36,10 @@ fn made(queued: bool) -> Tracker {
 }
 
 /// Creates a tracker with one object `ja` of this kind.
-fn made_as(kind: &'static dyn Workload, queued: bool) -> Tracker {
+pub(in crate::training_service::kubernetes::tracker) fn made_as(
+    kind: &'static dyn Workload,
+    queued: bool,
+) -> Tracker {
     let mut tracker = Tracker::new(kind, START_UP, at(30)).with_queue(queued);
     tracker.begin_listing();
     assert_eq!(tracker.complete_listing(), []);
@@ -57,7 +60,12 @@ fn room() -> QueueState {
 
 /// Returns a pod as a watch reports it: its name, which is also its id, its phase, its container's exit code, and its
 /// deletion.
-fn seen(name: &str, phase: &str, code: Option<i32>, deleted: bool) -> WatchedObject {
+pub(in crate::training_service::kubernetes::tracker) fn seen(
+    name: &str,
+    phase: &str,
+    code: Option<i32>,
+    deleted: bool,
+) -> WatchedObject {
     let ended = code.map(|code| json!({"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"}));
     let moment = deleted.then_some("2026-11-23T00:00:00Z");
     let containers = json!([{"name": "trial", "state": {"terminated": ended}}]);
@@ -83,7 +91,7 @@ fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
 }
 
 /// Returns the reported end.
-fn end_of(acts: &[Act]) -> &JobEvent {
+pub(in crate::training_service::kubernetes::tracker) fn end_of(acts: &[Act]) -> &JobEvent {
     let ends = acts.iter().filter_map(|act| {
         if let Act::Report(JobNews::Gone(event)) = act { Some(event) } else { None }
     });
@@ -600,47 +608,6 @@ fn an_end_that_was_read_from_some_pods_is_reported_when_the_others_are_gone() {
     let acts = tracker.end_deleted_workload("ja");
     let end = end_of(&acts);
     assert!(end.succeeded && end.exit_code == Some(0), "{end:?}");
-}
-
-#[test]
-fn a_pod_that_fails_after_the_cluster_removed_its_peer_is_not_the_cause() {
-    let ended = |pod: &str, code: u64, finished: &str, disrupted: Option<&str>| {
-        let terminated = json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z", "finishedAt": finished});
-        let container = json!({"name": "trial", "state": {"terminated": terminated}});
-        let condition = disrupted.map(|at| {
-            json!({
-                "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-                "message": "Eviction API: evicting", "lastTransitionTime": at,
-            })
-        });
-        let deleted = disrupted.map(|_| "2026-11-23T00:00:30Z");
-        let object = json!({
-            "metadata": {"name": pod, "uid": pod, "deletionTimestamp": deleted},
-            "status": {"phase": "Failed", "conditions": Vec::from_iter(condition), "containerStatuses": [container]},
-        });
-        serde_json::from_value::<WatchedObject>(object).unwrap()
-    };
-    let (early, late) = ("2026-11-23T00:00:10Z", "2026-11-23T00:00:20Z");
-    #[rustfmt::skip]
-    let table = [
-        (late,  Some(early), true),
-        (early, Some(early), true),
-        // The other pod failed first, and its node was drained later.
-        (early, Some(late),  false),
-        (late,  None,        false),
-    ];
-    for (failed, disrupted, expected) in table {
-        let mut tracker = made_as(&JobSet, false).with_pods(2);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
-        observe_pod(&mut tracker, &ended("ja-worker-0-0-aaaaa", 1, failed, None), at(2));
-        observe_pod(&mut tracker, &ended("ja-worker-0-1-bbbbb", 143, late, disrupted), at(2));
-        let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
-        let acts = tracker.complete_end("ja", failure);
-        let end = end_of(&acts);
-        assert_eq!(end.cause, expected.then_some(Cause::Preempted), "{failed} {disrupted:?}");
-        assert_eq!(end.disruption.is_some(), expected, "{failed} {disrupted:?}");
-        assert_eq!(end.class, expected.then_some(Class::Transient));
-    }
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Tests of trials of several pods that lose one.
+
+use serde_json::json;
+use trial_protocol::{Cause, Class};
+
+use super::super::queue::tests::{at, end_of, ids, made_as, seen};
+use super::*;
+use crate::training_service::VerdictTrust::FailedAndStopped;
+use crate::training_service::kubernetes::client::WatchedObject;
+use crate::training_service::kubernetes::watching::observe_pod;
+use crate::training_service::kubernetes::workload::job_set::JobSet;
+
+#[test]
+fn a_pod_that_fails_after_the_cluster_removed_its_peer_is_not_the_cause() {
+    let ended = |pod: &str, code: u64, finished: &str, disrupted: Option<&str>| {
+        let terminated = json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z", "finishedAt": finished});
+        let container = json!({"name": "trial", "state": {"terminated": terminated}});
+        let condition = disrupted.map(|at| {
+            json!({
+                "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting", "lastTransitionTime": at,
+            })
+        });
+        let deleted = disrupted.map(|_| "2026-11-23T00:00:30Z");
+        let object = json!({
+            "metadata": {"name": pod, "uid": pod, "deletionTimestamp": deleted},
+            "status": {"phase": "Failed", "conditions": Vec::from_iter(condition), "containerStatuses": [container]},
+        });
+        serde_json::from_value::<WatchedObject>(object).unwrap()
+    };
+    let (early, late) = ("2026-11-23T00:00:10Z", "2026-11-23T00:00:20Z");
+    #[rustfmt::skip]
+    let table = [
+        (late,  Some(early), true),
+        (early, Some(early), true),
+        // The other pod failed first, and its node was drained later.
+        (early, Some(late),  false),
+        (late,  None,        false),
+    ];
+    for (failed, disrupted, expected) in table {
+        let mut tracker = made_as(&JobSet, false).with_pods(2);
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        observe_pod(&mut tracker, &ended("ja-worker-0-0-aaaaa", 1, failed, None), at(2));
+        observe_pod(&mut tracker, &ended("ja-worker-0-1-bbbbb", 143, late, disrupted), at(2));
+        let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
+        let acts = tracker.complete_end("ja", failure);
+        let end = end_of(&acts);
+        assert_eq!(end.cause, expected.then_some(Cause::Preempted), "{failed} {disrupted:?}");
+        assert_eq!(end.disruption.is_some(), expected, "{failed} {disrupted:?}");
+        assert_eq!(end.class, expected.then_some(Class::Transient));
+    }
+}
+
+#[test]
+fn a_trial_whose_pod_was_deleted_before_another_failed_is_lost_and_not_failed() {
+    let (first, second) = ("ja-worker-0-0-aaaaa", "ja-worker-0-1-bbbbb");
+    let failed = || seen(first, "Failed", Some(1), false);
+    let deleted = || seen(second, "Running", None, true);
+    let killed = || seen(second, "Failed", Some(143), true);
+    let stopped = || seen(first, "Failed", Some(143), true);
+    #[rustfmt::skip]
+    let table = [
+        (vec![deleted(), failed()],                           false, true),
+        (vec![deleted(), killed(), failed()],                 false, true),
+        // The controller has deleted the other pod for the loss of the first, but too late.
+        (vec![deleted(), killed(), seen(first, "Failed", Some(1), true)], false, true),
+        // The controller deletes the other pod after the failure.
+        (vec![failed(), deleted(), killed()],                 false, false),
+        // Both events arrived in one listing, or as one event.
+        (vec![deleted(), failed()],                           true,  false),
+        (vec![killed(), failed()],                            false, false),
+        // No pod failed by itself.
+        (vec![deleted(), killed(), stopped()],                false, false),
+        (vec![deleted(), seen(second, "Failed", Some(1), true), stopped()], false, false),
+        // A new pod has taken the place of the deleted one.
+        (vec![deleted(), seen("ja-worker-0-1-ccccc", "Running", None, false), failed()], false, false),
+    ];
+    for (pods, is_listed, expected) in table {
+        let case = format!("{pods:?} {is_listed}");
+        let mut tracker = made_as(&JobSet, false).with_pods(2);
+        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        observe_pod(&mut tracker, &seen(first, "Running", None, false), at(1));
+        observe_pod(&mut tracker, &seen(second, "Running", None, false), at(1));
+        if is_listed {
+            tracker.begin_pod_listing();
+        }
+        for pod in pods {
+            observe_pod(&mut tracker, &pod, at(2));
+        }
+        tracker.complete_pod_listing(at(2));
+        tracker.handle_phase("ja", JobPhase::Ending, at(3));
+        let (is_accepted, _) = tracker.hand_over(&ids().0, FailedAndStopped, at(3));
+        assert_eq!(is_accepted, !expected, "{case}");
+        let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
+        let acts = tracker.complete_end("ja", failure);
+        let end = end_of(&acts);
+        assert_eq!(end.cause, expected.then_some(Cause::Preempted), "{case}");
+        assert_eq!(end.class, expected.then_some(Class::Transient), "{case}");
+        let lost = "its pod ja-worker-0-1-bbbbb was deleted, but not by the manager, and another";
+        assert_eq!(end.message.as_ref().unwrap().starts_with(lost), expected, "{case}");
+    }
+}
