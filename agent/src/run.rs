@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::{AGENT_FAULT, RunArgs};
 use crate::collect::tail::FileSpec;
-use crate::commands::inspect::{Recipe, SDK_FILE};
+use crate::commands::inspect::{REPORTS_FILE, Recipe, SDK_FILE};
 use crate::delivery::Credentials;
 use crate::observe::Observer;
 use crate::output::capture::{Capture, CapturePaths};
@@ -333,9 +333,13 @@ fn end_of(ending: &Ending) -> TrialEnd {
 }
 
 fn files(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {
+    let mut line_files = settings.metric_files.clone();
+    if line_files.is_empty() {
+        line_files.extend(sys_dir.map(|dir| dir.join(REPORTS_FILE)));
+    }
     FileSpec {
         metric_file: sys_dir.map(|dir| dir.join(SDK_FILE)),
-        line_files: settings.metric_files.clone(),
+        line_files,
         event_dirs: settings.tensorboard.clone(),
     }
 }

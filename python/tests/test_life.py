@@ -501,6 +501,32 @@ def test_a_redirection_that_hides_results_is_warned_of(tmp_path):
     assert done.stderr.count("the agent does not see this result") == 1
 
 
+@pytest.mark.parametrize("redirection", ["> log", "> log 2>&1", ">> log", "> /dev/null", ">&-"])
+def test_results_are_kept_if_the_trial_redirects_its_output(tmp_path, redirection):
+    (tmp_path / "train.py").write_text(
+        "import math, trialkeeper as tk\n"
+        "for step in range(20): tk.report(loss=1 / (step + 1), accuracy=step, step=step)\n"
+        "tk.report(loss=math.nan, step=20)\n"
+        "tk.final(loss=0.01, accuracy=0.5)\n"
+    )
+    experiment = tk.Experiment(
+        trial_command=f"{sys.executable} -W error train.py {redirection}",
+        trial_code_directory=str(tmp_path),
+        search_space=SPACE,
+        tuner=RANDOM,
+        objective={"metric": "loss", "direction": "minimize"},
+        max_trial_number=1,
+        data_dir=tmp_path / "data",
+    ).run()
+    assert experiment.best.value == 0.01
+    metrics = experiment.best.metrics()
+    steps = [metric.step for metric in metrics if metric.name == "loss" and metric.type == "intermediate"]
+    assert steps == list(range(21))
+    assert [metric.value for metric in metrics if metric.name == "accuracy"] == [*range(20), 0.5]
+    if "log" in redirection:
+        assert (tmp_path / "log").read_text().count("loss") == 22
+
+
 def test_a_callback_that_stops_the_search_ends_it_normally(tmp_path):
     for run in (tk.Experiment.run, lambda *args, **fields: asyncio.run(tk.Experiment.run_async(*args, **fields))):
         experiment = of(REPORT, tmp_path, max_trial_number=50, trial_concurrency=1)

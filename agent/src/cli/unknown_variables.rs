@@ -11,8 +11,8 @@ use super::plain::{PREFIX, has_agent_prefix};
 /// trial, which may itself run a keeper. They also include those that a plugin passes to its jobs, and those of this
 /// project's tests. A name that ends with `_` is a prefix.
 #[rustfmt::skip]
-const KNOWN_VARIABLES: [&str; 9] =
-    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
+const KNOWN_VARIABLES: [&str; 10] =
+    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "REPORTS_FILE", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
 
 /// Returns a warning for each of the variables `names` that has the agent's prefix but sets nothing.
 pub(super) fn warnings(

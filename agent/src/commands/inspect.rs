@@ -21,7 +21,7 @@ use crate::spool::{LaneFiles, lane_files};
 
 mod recipe;
 
-pub use recipe::{Recipe, SDK_FILE};
+pub use recipe::{REPORTS_FILE, Recipe, SDK_FILE};
 
 /// The content of a directory.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use super::launch::StartFailure;
 use super::pod_setup::PodSetup;
 use crate::cli::RunArgs;
 use crate::cli::legacy::NniKeeperArgs;
+use crate::commands::inspect::REPORTS_FILE;
 use crate::output::run_dir::{self, DirRequest, PARAMETERS_FILE, RunDir};
 use crate::run::settings::{Settings, Start, is_inline};
 use crate::trial::Plan;
@@ -136,6 +137,7 @@ fn plan(
         code_dir: code_dir.as_deref(),
         parameters,
         parameters_file: parameters_file.as_deref(),
+        reports_file: Some(REPORTS_FILE).filter(|_| settings.metric_files.is_empty()),
         peers,
         run: &run,
     };

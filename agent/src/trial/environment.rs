@@ -51,6 +51,9 @@ pub struct EnvironmentInputs<'a> {
     pub parameters: &'a Parameters,
     /// A file with the parameters as one JSON object.
     pub parameters_file: Option<&'a Path>,
+    /// The file for reports of a trial whose output is redirected, below `NNI_SYS_DIR`, if the agent reads it. With the
+    /// user's own files of metrics it does not, because the redirected output may be one of them.
+    pub reports_file: Option<&'a str>,
     /// Further variables about the pod and its peers.
     pub peers: &'a [(String, String)],
     /// The mark of this run's processes, see [`RUN_VARIABLE`].
@@ -78,6 +81,9 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &EnvironmentInputs<'_>
     // other's `model.pt`.
     if let Some(dir) = set.value_of("NNI_OUTPUT_DIR") {
         set.put("TRIALKEEPER_OUTPUT_DIR", dir);
+    }
+    if let Some((dir, file)) = set.value_of("NNI_SYS_DIR").zip(facts.reports_file) {
+        set.put("TRIALKEEPER_REPORTS_FILE", Path::new(&dir).join(file));
     }
     if let Some(dir) = facts.code_dir.filter(|_| !set.inherits("NNI_CODE_DIR")) {
         set.put("NNI_CODE_DIR", dir.as_os_str());

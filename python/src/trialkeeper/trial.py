@@ -35,6 +35,7 @@ _handler_installed = False
 #: The descriptor of the output that the agent reads.
 _STDOUT = 1
 _redirection_warned = False
+_has_reported = False
 
 
 def params(**defaults: Any) -> dict[str, Any]:
@@ -86,6 +87,11 @@ def final(value: Union[Mapping[str, Value], Value, None] = None, **named: Value)
     result is the final result.
     """
     _print_metrics("final", None, _named(value, named))
+
+
+def has_reported() -> bool:
+    """Returns whether this process has reported a number."""
+    return _has_reported
 
 
 def output_dir() -> Path:
@@ -176,6 +182,8 @@ def _print_metrics(kind: str, step: Optional[Value], metrics: dict[str, Value]) 
             others.append(f"{name}={number}")
     lines = [*others, *([json.dumps({**head, **finite}, ensure_ascii=False)] if finite else [])]
     if lines:
+        global _has_reported
+        _has_reported = True
         _write("".join(f"{line}\n" for line in lines))
 
 
@@ -192,24 +200,63 @@ def _write(text: str) -> None:
 
 
 def _write_to_agent(text: str) -> None:
-    """Writes lines to the process's standard output, even if ``sys.stdout`` is something else."""
+    """Writes lines to the process's standard output, even if ``sys.stdout`` is something else.
+
+    If the output is redirected, the lines also go to a file that the agent reads.
+    """
     global _redirection_warned
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
+    lines = text.encode()
+    is_redirected = _is_redirected()
+    if is_redirected and _append_to_reports(lines):
+        # The agent has the result. The copy in the user's log is less important.
+        with contextlib.suppress(OSError):
+            _write_all(_STDOUT, lines)
+        return
     # One write, because other threads and processes write to the same pipe. The agent also finds a report at the
     # end of a line that a progress bar or `print(..., end="")` has left unfinished.
-    rest = text.encode()
-    while rest:
-        rest = rest[os.write(_STDOUT, rest) :]
-    mode = os.fstat(_STDOUT).st_mode
-    if not _redirection_warned and (
-        stat.S_ISREG(mode) or os.path.samestat(os.fstat(_STDOUT), os.stat(os.devnull))
-    ):
+    _write_all(_STDOUT, lines)
+    if is_redirected and not _redirection_warned:
         _redirection_warned = True
         _warn(
             "standard output is redirected, so the agent does not see this result: remove the redirection from "
             "the trial's command, or print to the log with `| tee FILE`"
         )
+
+
+def _is_redirected() -> bool:
+    """Returns whether standard output is a file, ``/dev/null`` or closed, so that the agent does not read it."""
+    try:
+        output = os.fstat(_STDOUT)
+        return stat.S_ISREG(output.st_mode) or os.path.samestat(output, os.stat(os.devnull))
+    except OSError:
+        return True
+
+
+def _append_to_reports(lines: bytes) -> bool:
+    """Appends lines to the file that the agent reads besides the output. Returns whether all were written.
+
+    There is no such file if the user has named files of metrics, because the agent may read the redirected output.
+    """
+    path = os.environ.get("TRIALKEEPER_REPORTS_FILE")
+    if not path:
+        return False
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # One write, because other processes of the trial append to the same file.
+            return os.write(file, lines) == len(lines)
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def _warn(message: str) -> None:

@@ -15,6 +15,10 @@ use crate::output::run_dir::COLLECTORS_FILE;
 /// The metric file of NNI's SDK, below a run's folder.
 pub const SDK_FILE: &str = ".nni/metrics";
 
+/// The file of the Python module `trialkeeper`, which writes its reports there if the trial's output is redirected.
+/// Below a run's folder, in a folder of its own, because each write to a watched folder wakes the watcher.
+pub const REPORTS_FILE: &str = ".trialkeeper/reports";
+
 /// The time by which a file may seem older than its writing, because a file system reads its clock less often than the
 /// agent.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
@@ -35,8 +39,8 @@ pub struct Recipe {
 impl Recipe {
     /// Returns the content of the file, or `None` if all values are the defaults. `dir` is the run's folder.
     pub fn to_json(&self, dir: &Path, secrets: &Secrets) -> Option<Vec<u8>> {
-        let own = dir.join(SDK_FILE);
-        let files: Vec<_> = self.files.iter().filter(|file| **file != (own.clone(), 0)).collect();
+        let own = [SDK_FILE, REPORTS_FILE].map(|name| (dir.join(name), 0));
+        let files: Vec<_> = self.files.iter().filter(|file| !own.contains(file)).collect();
         if self.collect == CollectSpec::default() && files.is_empty() && self.event_dirs.is_empty()
         {
             return None;
@@ -64,8 +68,10 @@ impl Recipe {
         let mut recipe =
             serde_json::from_slice(&bytes).map(|map| Self::read(&map)).unwrap_or_default();
         // The folder may have been moved since the run.
-        if !recipe.files.iter().any(|(file, _)| file.ends_with(SDK_FILE) && file.exists()) {
-            recipe.files.push((dir.join(SDK_FILE), 0));
+        for name in [SDK_FILE, REPORTS_FILE] {
+            if !recipe.files.iter().any(|(file, _)| file.ends_with(name) && file.exists()) {
+                recipe.files.push((dir.join(name), 0));
+            }
         }
         recipe
     }
@@ -123,10 +129,10 @@ mod tests {
     fn a_recipe_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let none = Secrets::new([]);
-        let own = dir.path().join(SDK_FILE);
-        let plain = Recipe { files: vec![(own.clone(), 0)], since_ms: 7, ..Recipe::default() };
+        let own = [SDK_FILE, REPORTS_FILE].map(|name| (dir.path().join(name), 0));
+        let plain = Recipe { files: own.to_vec(), since_ms: 7, ..Recipe::default() };
         assert_eq!(plain.to_json(dir.path(), &none), None);
-        assert_eq!(Recipe::of(dir.path()).files, [(own.clone(), 0)]);
+        assert_eq!(Recipe::of(dir.path()).files, own);
 
         let recipe = Recipe {
             collect: CollectSpec {
@@ -148,7 +154,8 @@ mod tests {
             String::from_utf8(json).unwrap()
         };
         keep(&recipe, &none);
-        let files = vec![("/a/lines.txt".into(), 12), (own, 0)];
+        let [sdk, reports] = own;
+        let files = vec![("/a/lines.txt".into(), 12), sdk, reports];
         assert_eq!(Recipe::of(dir.path()), Recipe { files, ..recipe.clone() });
 
         let json = keep(&recipe, &Secrets::new([b"lines.txt".to_vec()]));
@@ -164,9 +171,9 @@ mod tests {
     }
 
     impl Recipe {
-        /// Returns the recipe with NNI's file in another folder.
+        /// Returns the recipe with the files in another folder.
         fn at(mut self, dir: &Path) -> Self {
-            self.files = vec![(dir.join(SDK_FILE), 0)];
+            self.files = [SDK_FILE, REPORTS_FILE].map(|name| (dir.join(name), 0)).to_vec();
             self
         }
     }

@@ -17,6 +17,7 @@ fn facts(parameters: &Parameters) -> EnvironmentInputs<'_> {
         code_dir: None,
         parameters,
         parameters_file: None,
+        reports_file: None,
         peers: &[],
         run: "r1",
     }
@@ -96,6 +97,30 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
         let inherited: &[_] = if inherit { &caller } else { &[] };
         let seen = seen(inherited, facts);
         assert_eq!(seen.get(name).map(String::as_str), value, "{name}, inherited: {inherit}");
+    }
+}
+
+#[test]
+fn the_file_of_reports_is_beside_the_files_of_nni() {
+    let none = Parameters::none();
+    let reports_file = Some("reports");
+    let own = EnvironmentInputs {
+        fallback_dir: Some(Path::new("/runs/1")),
+        reports_file,
+        ..facts(&none)
+    };
+    let no_dir = EnvironmentInputs { reports_file, ..facts(&none) };
+    let not_read = EnvironmentInputs { reports_file: None, ..own };
+    let callers: &[_] = &[("NNI_SYS_DIR", "/sys")];
+    let table = [
+        (&own, [].as_slice(), Some("/runs/1/reports")),
+        (&own, callers, Some("/sys/reports")),
+        (&no_dir, &[], None),
+        (&not_read, callers, None),
+    ];
+    for (facts, inherited, value) in table {
+        let seen = seen(inherited, facts);
+        assert_eq!(seen.get("TRIALKEEPER_REPORTS_FILE").map(String::as_str), value);
     }
 }
 
