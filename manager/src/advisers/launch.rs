@@ -153,11 +153,10 @@ fn spawn(
 
 /// The additional packages that NNI's algorithms need, as arguments of `pip` (its `setup.py`, `extras_require`). NNI
 /// lists none for `NetworkMorphism`, whose modules import `torch`.
-const PACKAGES: [(&str, &str); 5] = [
+const PACKAGES: [(&str, &str); 4] = [
     ("SMAC", "'nni[smac]'"),
     ("PPO", "'nni[ppotuner]'"),
     ("DNGO", "'nni[dngo]'"),
-    ("BOHB", "'nni[bohb]'"),
     ("NetworkMorphism", "torch"),
 ];
 
@@ -204,7 +203,6 @@ mod tests {
             ("SMAC",            "`py -m pip install 'nni[smac]'`"),
             ("PPO",             "`py -m pip install 'nni[ppotuner]'`"),
             ("DNGO",            "`py -m pip install 'nni[dngo]'`"),
-            ("BOHB",            "`py -m pip install 'nni[bohb]'`"),
             ("NetworkMorphism", "`py -m pip install torch`"),
             ("Metis",           "install it for py"),
         ];

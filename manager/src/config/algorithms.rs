@@ -320,11 +320,11 @@ pub(super) fn tuner(
             TunerChoice::Nni { algorithm, advisor }
         }
         AlgorithmSource::Name(name) => {
-            let choice = match nni_name(section, &name) {
+            let choice = match tuner::nni_name(&name) {
                 Some(name) => {
                     let source = ClassSource::BuiltIn(name.to_owned());
                     let algorithm = Algorithm { source, class_args };
-                    TunerChoice::Nni { algorithm, advisor: name == NNI_ADVISOR }
+                    TunerChoice::Nni { algorithm, advisor: false }
                 }
                 None => TunerChoice::Native(native(section, &name, class_args, space)?),
             };
@@ -338,16 +338,6 @@ pub(super) fn tuner(
         return Err(Problem::new("searchSpace", problem));
     }
     Ok(choice)
-}
-
-/// The name of NNI's advisor, which runs in NNI's dispatcher if the section is called `advisor`. A `tuner` of this name
-/// is the built-in one.
-const NNI_ADVISOR: &str = "BOHB";
-
-/// Returns the proper name of an algorithm that NNI's dispatcher runs.
-fn nni_name(section: &str, name: &str) -> Option<&'static str> {
-    let is_advisor = section == "advisor" && folded(name) == folded(NNI_ADVISOR);
-    tuner::nni_name(name).or(is_advisor.then_some(NNI_ADVISOR))
 }
 
 /// Returns a built-in tuner after a check of its arguments.

@@ -193,7 +193,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"tuner": {"command": "a b"}}),        "tuner.command: expected a program and its arguments as a list, such as [python3, search.py], found the string"),
         (json!({"tuner": {"command": []}}),           "tuner.command: expected a program"),
         (json!({"assessor": {"command": ["a"]}}),     "assessor.command: belongs to `tuner`"),
-        (json!({"tuner": null, "advisor": {"name": "BOHB"}, "assessor": {"name": "Medianstop"}}), "assessor: is given besides an advisor"),
+        (json!({"tuner": null, "advisor": {"className": "nni.algorithms.hpo.bohb_advisor.BOHB"}, "assessor": {"name": "Medianstop"}}), "assessor: is given besides an advisor"),
         (json!({"pythonInterpreter": "no/python"}),   "pythonInterpreter: program "),
         (json!({"advisor": {"name": "Random"}}),      "advisor: is given besides `tuner`; keep one of them"),
         (json!({"assessor": {"name": "Medianstopp"}}), "assessor.name: `Medianstopp` is not an assessor; did you mean `Medianstop`?"),

@@ -90,12 +90,22 @@ fn bad_goals_are_refused_with_the_remedy() {
 }
 
 #[test]
-fn bohb_is_built_in_as_tuner_and_nnis_as_advisor() {
-    let built_in = loaded(&with(&json!({"tuner": {"name": "bohb"}})).to_string()).unwrap();
-    assert!(matches!(built_in.tuner, TunerChoice::Native(_)));
-    let changes = json!({"tuner": null, "advisor": {"name": "bohb"}});
-    let (_directory, file) = written(&with(&changes).to_string());
-    let nnis = load(&file).unwrap();
-    assert!(matches!(&nnis.tuner, TunerChoice::Nni { advisor: true, .. }));
-    assert_eq!(crate::config::from_canonical(&nnis.canonical).unwrap(), nnis);
+fn bohb_as_advisor_is_the_built_in_tuner_with_all_arguments_of_nni() {
+    let class_args = json!({
+        "optimize_mode": "minimize", "min_budget": 1, "max_budget": 27, "eta": 3, "min_points_in_model": 7,
+        "top_n_percent": 15, "num_samples": 64, "random_fraction": 0.33, "bandwidth_factor": 3.0,
+        "min_bandwidth": 0.001,
+    });
+    let section = json!({"name": "bohb", "classArgs": class_args});
+    let as_tuner = loaded(&with(&json!({"tuner": section})).to_string()).unwrap();
+    let as_advisor = json!({"tuner": null, "advisor": section});
+    let (_directory, file) = written(&with(&as_advisor).to_string());
+    let as_advisor = load(&file).unwrap();
+    assert!(matches!(&as_advisor.tuner, TunerChoice::Native(spec) if spec.name == "BOHB"));
+    assert_eq!(as_advisor.tuner, as_tuner.tuner);
+    assert_eq!(crate::config::from_canonical(&as_advisor.canonical).unwrap(), as_advisor);
+
+    let class = json!({"className": "nni.algorithms.hpo.bohb_advisor.BOHB"});
+    let (_directory, file) = written(&with(&json!({"tuner": null, "advisor": class})).to_string());
+    assert!(matches!(load(&file).unwrap().tuner, TunerChoice::Nni { advisor: true, .. }));
 }

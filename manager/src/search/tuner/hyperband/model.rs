@@ -30,7 +30,8 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Reads `classArgs`, with the names of NNI's BOHB.
+    /// Reads `classArgs`, with the names of NNI's BOHB. The widths of NNI's kernels are checked and have no effect,
+    /// because this estimator chooses its own.
     pub(super) fn from_arguments(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
@@ -50,6 +51,9 @@ impl Model {
         };
         let good = part("top_n_percent", 15.0, 100.0)? / 100.0;
         let random_fraction = part("random_fraction", 1.0 / 3.0, 1.0)?;
+        for name in ["bandwidth_factor", "min_bandwidth"] {
+            arguments.number(name, 0.0)?;
+        }
         let estimator = Joint::with(good, candidates);
         Ok(Self { estimator, least, random_fraction })
     }
