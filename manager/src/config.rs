@@ -163,6 +163,18 @@ impl ExperimentSpec {
         direction::warning(metric, self.optimize_mode)
     }
 
+    /// Returns a warning if options of a choice have parameters but no `_name`, so that trials get them as constants.
+    pub fn constant_options_warning(&self) -> Option<String> {
+        let names = self.search_space.choices_of_unnamed_spaces();
+        let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "searchSpace: the options of {} have parameters and no `_name`, so trials get their descriptions as constants, as in NNI",
+                names.join(", ")
+            )
+        })
+    }
+
     /// Returns the direction if the file states it.
     pub fn stated_direction(&self) -> Option<OptimizeMode> {
         (!self.optimize_mode_assumed).then_some(self.optimize_mode)

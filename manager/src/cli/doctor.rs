@@ -30,7 +30,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     };
     let mut checks = Checks { format: common.output, findings: Vec::new() };
     checks.print("ok", "file", &file.display().to_string());
-    if let Some(warning) = spec.ignored_warning() {
+    for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
         checks.print("-", "file", &warning);
     }
     if let Some(sentence) = spec.assumed_direction() {

@@ -84,7 +84,8 @@ impl Progress {
         };
         progress.write(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
         progress.line(&format!("  results are stored in {}", running.dir.path().display()));
-        if let Some(warning) = running.spec.ignored_warning() {
+        let spec = &running.spec;
+        for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
             progress.line(&format!("  {warning}"));
         }
         if let Some(sentence) = running.spec.assumed_direction() {

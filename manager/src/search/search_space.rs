@@ -164,6 +164,17 @@ impl SearchSpace {
         &self.dimensions
     }
 
+    /// Returns the names of the choices with options that have parameters and no `_name`: such options are constants.
+    pub fn choices_of_unnamed_spaces(&self) -> impl Iterator<Item = &str> {
+        let is_space = |value: &Value| {
+            value.as_object().is_some_and(|members| members.values().any(parse::is_space))
+        };
+        let choices = self.dimensions.iter().filter(
+            move |one| matches!(&one.domain, Domain::Choice(values) if values.iter().any(is_space)),
+        );
+        choices.map(|one| one.name.as_str())
+    }
+
     /// Returns the names of the parameters at the top level: the keys of every [`Parameters`].
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.dimensions.iter().filter(|d| d.parent.is_none()).map(|d| d.name.as_str())

@@ -59,7 +59,9 @@ fn entry_with_numbers(entry: &Value, depth: usize) -> Value {
                     *value = Value::Number(number);
                 }
             }
-            Value::Object(members) if is_choice && depth <= MAX_DEPTH => {
+            Value::Object(members)
+                if is_choice && depth <= MAX_DEPTH && members.contains_key("_name") =>
+            {
                 for (name, member) in members.iter_mut() {
                     if name != "_name" {
                         *member = entry_with_numbers(member, depth + 1);
@@ -190,7 +192,7 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
 }
 
 /// Returns `true` for the description of a parameter.
-fn is_space(value: &Value) -> bool {
+pub(super) fn is_space(value: &Value) -> bool {
     value.as_object().is_some_and(|o| o.contains_key("_type") && o.contains_key("_value"))
 }
 
@@ -198,10 +200,8 @@ fn choice<'a>(values: &'a [Value], path: &str) -> Result<Found<'a>, Error> {
     if values.is_empty() {
         return fault(path, "is empty; a choice needs at least one option");
     }
-    // An option with parameters of its own also counts: without `_name`, they would be constants.
-    let is_nested = |value: &Value| {
-        value.as_object().is_some_and(|o| o.contains_key("_name") || o.values().any(is_space))
-    };
+    // As in NNI, options without `_name` are constants, even if their members look like parameters.
+    let is_nested = |value: &Value| value.get("_name").is_some();
     if !values.iter().any(is_nested) {
         return Ok((Domain::Choice(values.to_vec()), Vec::new()));
     }

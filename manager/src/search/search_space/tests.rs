@@ -95,7 +95,7 @@ fn an_error_names_the_entry_and_the_allowed_content() {
         (json!({"lr": {"_type": "uniform"}}),                              "lr: `_value` is missing"),
         (json!({"lr": {"type": "uniform", "value": [0, 1]}}),              "lr.type: unknown; did you mean `_type`? Only `_type` and `_value` belong here"),
         (json!({"opt": {"lr": {"_type": "uniform", "_value": [0, 1]}}}),   "opt.lr: is a parameter inside a parameter; only the options of a `choice` may have their own"),
-        (json!({"c": {"_type": "choice", "_value": [{"lr": {"_type": "uniform", "_value": [0, 1]}}]}}), "c._value[0]: has no `_name`; in a nested choice every option is an object with `_name`"),
+        (json!({"c": {"_type": "choice", "_value": [{"_name": "a"}, {"lr": {"_type": "uniform", "_value": [0, 1]}}]}}), "c._value[1]: has no `_name`; in a nested choice every option is an object with `_name`"),
         (json!({"lr": {"_type": "float", "_value": [0, 1]}}),              "lr._type: `float` is not a type; here it is `uniform`"),
         (json!({"lr": {"_type": "int", "_value": [0, 1]}}),                "lr._type: `int` is not a type; here it is `randint`, whose high end is not included"),
         (json!({"lr": {"_type": "categorical", "_value": [0, 1]}}),        "lr._type: `categorical` is not a type; here it is `choice`"),
@@ -191,6 +191,18 @@ fn foreign_parameters_are_refused_with_their_path() {
         let refused = space.validate(&object(&parameters)).err().map(|e| e.to_string());
         assert_eq!(refused.as_deref(), message, "{parameters}");
     }
+}
+
+#[test]
+fn options_without_a_name_are_constants() {
+    let given = json!({"opt": {"_type": "choice", "_value": [
+        {"lr": {"_type": "uniform", "_value": ["1e-4", 1]}}, {"lr": 0.1}, {}, [1], null,
+    ]}});
+    let space = space(&given);
+    assert_eq!(space.as_json(), &given);
+    let options = given["opt"]["_value"].as_array().unwrap();
+    assert!(draws(&space, 1, 50).iter().all(|drawn| options.contains(&drawn["opt"])));
+    assert!(space.choices_of_unnamed_spaces().eq(["opt"]));
 }
 
 #[test]
