@@ -1,5 +1,7 @@
 //! The report at an experiment's end: a table for people, or one JSON or YAML document for programs.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
 
@@ -19,6 +21,7 @@ use crate::search::goals::{Goals, Objective};
 use crate::search::repeats::{Estimate, competitors};
 use crate::search::tuner::OptimizeMode;
 use crate::store::{self, Store, TrialRow};
+use crate::util::nearest::nearest;
 use crate::view::{self, pareto};
 
 /// The number of trials in the table.
@@ -48,6 +51,8 @@ pub(super) struct Summary {
     /// The number of trials for each point.
     repeats: u64,
     trials: Vec<(TrialRow, TrialResult)>,
+    /// The names of the metrics of a succeeded trial that did not report the objective.
+    reported: BTreeSet<String>,
     /// `true` if no user requested the stop. A stopped experiment is then held until the user fixes the cause.
     unrequested_stop: bool,
 }
@@ -65,9 +70,18 @@ impl Summary {
             let result = trial_result(store, spec, &row.id, &row.attempt).await?;
             trials.push((row, result));
         }
+        let silent = trials
+            .iter()
+            .find(|(row, result)| row.state == JobState::Succeeded && result.last.is_none());
+        let mut reported = BTreeSet::new();
+        if let Some((row, _)) = silent {
+            let metrics = store.metrics(&row.id).await?;
+            reported.extend(metrics.into_iter().map(|row| printable(&row.metric.name)));
+        }
         let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
         let (goals, repeats) = (spec.goals.clone(), spec.trial_repeats);
-        Ok(Self { id, state, mode, objective, goals, repeats, trials, unrequested_stop: false })
+        let unrequested_stop = false;
+        Ok(Self { id, state, mode, objective, goals, repeats, trials, reported, unrequested_stop })
     }
 
     /// Returns the report of an experiment whose stop was not requested.
@@ -168,7 +182,8 @@ impl Summary {
         let mut succeeded =
             self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
         succeeded.peek()?;
-        succeeded.all(|(_, result)| result.last.is_none()).then(|| hint(self.objective.as_deref()))
+        let is_missing = succeeded.all(|(_, result)| result.last.is_none());
+        is_missing.then(|| hint(self.objective.as_deref(), &self.reported))
     }
 
     fn text(&self, style: TextStyle) -> String {
@@ -273,14 +288,23 @@ impl Summary {
     }
 }
 
-/// Returns the hint that explains how a trial reports its result.
-fn hint(objective: Option<&str>) -> String {
+/// Returns the hint that explains how a trial reports its result. `reported`: the metrics that it did report.
+fn hint(objective: Option<&str>, reported: &BTreeSet<String>) -> String {
     match objective {
-        Some(name) => format!(
-            "no successful trial reported the metric `{name}`, which is the `objective` of the experiment file: print it \
-             as {name}=0.93, or report it with NNI's SDK",
-            name = printable(name)
-        ),
+        Some(name) => {
+            let name = printable(name);
+            let advice = if reported.is_empty() {
+                format!("print it as {name}=0.93, or report it with NNI's SDK")
+            } else {
+                let list: Vec<_> = reported.iter().map(|other| format!("`{other}`")).collect();
+                let meant = nearest(&name, reported.iter().map(String::as_str));
+                let meant = meant.map(|meant| format!("; did you mean `{meant}`?"));
+                format!("they reported {}{}", list.join(", "), meant.unwrap_or_default())
+            };
+            format!(
+                "no successful trial reported the metric `{name}`, which is the `objective` of the experiment file: {advice}"
+            )
+        }
         None => "no successful trial reported a result: print a result as name=value, such as accuracy=0.93, or call \
                  nni.report_final_result; if trials print several names, set `objective` in the experiment file to the \
                  one that counts"
@@ -342,4 +366,26 @@ pub(super) fn print(summary: &Summary, output: Format) -> Result<(), Error> {
         Format::Yaml => serde_saphyr::to_string(&summary.json()).unwrap_or_default(),
     };
     write_stdout(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_for_a_missing_result_names_the_metrics_that_were_reported() {
+        #[rustfmt::skip]
+        let table: [(Option<&str>, &[&str], &str); 5] = [
+            (Some("loss"),  &[],                "print it as loss=0.93"),
+            (Some("losss"), &["acc", "loss"],   "they reported `acc`, `loss`; did you mean `loss`?"),
+            (Some("score"), &["acc", "loss"],   "they reported `acc`, `loss`"),
+            (None,          &[],                "print a result as name=value"),
+            (None,          &["epoch"],         "set `objective` in the experiment file"),
+        ];
+        for (objective, reported, expected) in table {
+            let reported = reported.iter().map(|name| (*name).to_owned()).collect();
+            let hint = hint(objective, &reported);
+            assert!(hint.contains(expected), "{hint}");
+        }
+    }
 }
