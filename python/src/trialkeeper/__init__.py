@@ -82,6 +82,22 @@ _LAZY = {
 }
 
 
+#: The counterparts of other tools' names, for the errors of unknown names.
+_FOREIGN = {
+    "create_study": "tk.Study(space, direction=…), or tk.search(objective, space)",
+    "fmin": "tk.search(objective, space)",
+    "maximize": "tk.search(objective, space, direction='maximize')",
+    "minimize": "tk.search(objective, space)",
+    "optimize": "tk.search(objective, space)",
+    "tune": "tk.search(objective, space)",
+    "Tuner": "tk.Experiment(…).run(), or tk.search(objective, space)",
+    "get_next_parameter": "tk.params()",
+    "log": "tk.report(step=…, loss=…)",
+    "report_final_result": "tk.final(…)",
+    "report_intermediate_result": "tk.report(…)",
+}
+
+
 def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
@@ -91,7 +107,8 @@ def __getattr__(name: str) -> object:
         except PackageNotFoundError:  # Run from a source tree.
             return "0+unknown"
     if name not in _LAZY:
-        raise AttributeError(f"module 'trialkeeper' has no attribute {name!r}")
+        meant = f"; here it is {_FOREIGN[name]}" if name in _FOREIGN else ""
+        raise AttributeError(f"module 'trialkeeper' has no attribute {name!r}{meant}")
     from importlib import import_module
 
     value: object = getattr(import_module(f"trialkeeper.{_LAZY[name]}"), name)

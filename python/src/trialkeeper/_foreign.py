@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from trialkeeper.errors import ConfigurationError
 
-__all__ = ["check_words", "counterpart"]
+__all__ = ["ForeignNames", "check_words", "counterpart"]
 
 #: The field for each word. ``manager/src/config/foreign.rs`` has the same list for experiment files.
 _WORDS = {
@@ -66,3 +66,21 @@ def check_words(names: Iterable[str], keywords: Optional[Mapping[str, str]] = No
             f"{name}: unknown field; here it is `{(keywords or {}).get(field, field)}`" for name, field in found
         )
         raise ConfigurationError("\n".join(lines))
+
+
+class ForeignNames:
+    """A class whose error for an unknown attribute names the counterpart of another tool's word."""
+
+    #: The counterpart of each word.
+    _FOREIGN: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name.startswith("_"):
+                raise AttributeError(message)
+            meant = self._FOREIGN.get(name)
+            if meant is None and name.startswith("suggest_"):
+                meant = self._FOREIGN.get("suggest_")
+            raise AttributeError(message if meant is None else f"{message}; here it is {meant}")

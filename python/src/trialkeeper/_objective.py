@@ -6,10 +6,12 @@ A copy of this file is in the trial's code folder, beside the function and, on o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +32,23 @@ def main() -> None:
     objective = _from_script(folder, how) if "script" in how else _from_pickle(folder, how)
     result = objective(trial.params())
     if result is not None:
+        _check(result)
         trial.final(result)
+    elif not trial.has_reported():
+        # Not an error, because the function may have printed the result.
+        print("the objective returned None: return a number, or call tk.final()", file=sys.stderr)
+
+
+def _check(result: Any) -> None:
+    """Raises if the result contains no number, so that the trial fails for this reason."""
+    for value in result.values() if isinstance(result, Mapping) else [result]:
+        with contextlib.suppress(Exception):  # The conversion runs code of the value.
+            float(value)
+            return
+    raise TypeError(
+        f"the objective returned {result!r:.80}, of the type {type(result).__name__}: return a number, or a dict "
+        "of numbers by their names"
+    )
 
 
 def _from_pickle(folder: Path, how: dict[str, Any]) -> Any:

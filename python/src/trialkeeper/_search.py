@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional, Union
 
 from trialkeeper._foreign import check_words
 from trialkeeper._script import ADVICE, is_loaded_by_a_trial, read_script
+from trialkeeper.errors import ConfigurationError
 from trialkeeper.experiment import Callback, Experiment, default_data_dir
 
 __all__ = ["Objective", "search"]
@@ -44,7 +45,7 @@ def search(
     concurrency: int = 1,
     direction: str = "minimize",
     metric: Optional[str] = None,
-    tuner: str = "TPE",
+    tuner: Union[str, Mapping[str, Any]] = "TPE",
     seed: Optional[int] = None,
     callbacks: Sequence[Callback] = (),
     progress: Optional[bool] = None,
@@ -62,14 +63,16 @@ def search(
 
     :param direction: ``minimize`` or ``maximize``.
     :param metric: the number to optimize if the function returns several; else ``default`` or the likeliest one.
+    :param tuner: the name of a tuner, or a tuner as in the experiment file.
     :param callbacks: as in :meth:`Experiment.run`.
     :param progress: as in :meth:`Experiment.run`.
     :param wait: whether to wait for the end. Otherwise the function returns once the experiment has started;
         pass callbacks and progress to its :meth:`Experiment.wait`.
     :param fields: more fields of the experiment file, and ``data_dir``.
-    :raises TypeError: if the function cannot be sent to its trials. The message names the obstacle.
+    :raises TypeError: if ``objective`` is no function of the parameters, or cannot be sent to its trials. The
+        message names the obstacle.
     :raises ValueError: if callbacks or progress are given with ``wait=False``.
-    :raises ConfigurationError: if a field is unknown or has another tool's name.
+    :raises ConfigurationError: if the space is no mapping, or a field is unknown or has another tool's name.
     :raises ExperimentFailed: if no trial succeeded with a result.
     """
     if is_loaded_by_a_trial():
@@ -77,9 +80,7 @@ def search(
     if not wait and (callbacks or progress):
         raise ValueError("with wait=False, pass callbacks and progress to the experiment's wait()")
     check_words(fields, _KEYWORDS)
-    class_args: dict[str, Any] = {"optimize_mode": direction}
-    if seed is not None:
-        class_args["seed"] = seed
+    _check(objective, space)
     service = fields.get("training_service", fields.get("trainingService"))
     is_local = service is None or (isinstance(service, Mapping) and service.get("platform") == "local")
     python = shlex.quote(sys.executable) if is_local else "python3"
@@ -91,12 +92,51 @@ def search(
             "searchSpace": dict(space),
             "maxTrialNumber": max_trials,
             "trialConcurrency": concurrency,
-            "tuner": {"name": tuner, "classArgs": class_args},
+            "tuner": _tuner(tuner, direction, seed),
             **({} if metric is None else {"objective": {"metric": metric, "direction": direction}}),
         },
         **fields,
     )
     return experiment.run(callbacks=callbacks, progress=progress) if wait else experiment.start()
+
+
+def _check(objective: Any, space: Any) -> None:
+    """Raises if the objective is no function of one argument, or the space is no mapping."""
+    if isinstance(objective, Mapping) and callable(space):
+        raise TypeError("the function comes first: tk.search(objective, space)")
+    if not callable(objective):
+        words = [objective] if isinstance(objective, (str, os.PathLike)) else objective
+        command = " ".join(map(str, words)) if isinstance(words, (list, tuple)) else "python3 train.py"
+        command = f"python3 {command}" if command.endswith(".py") and " " not in command else command
+        raise TypeError(
+            f"tk.search() calls a function, and {objective!r} is none; to run a program, use "
+            f"tk.Experiment(trial_command={command!r}, search_space=…, max_trial_number=…).run()"
+        )
+    if not isinstance(space, Mapping):
+        raise ConfigurationError(f"space: expected a mapping of parameters, found {space!r:.80}")
+    if inspect.iscoroutinefunction(objective):
+        raise TypeError(f"{objective!r} is an `async def`; pass a plain function that calls asyncio.run()")
+    if inspect.isgeneratorfunction(objective):
+        raise TypeError(f"{objective!r} yields; return the result, and report steps with tk.report()")
+    try:
+        signature = inspect.signature(objective)
+    except (TypeError, ValueError):  # A built-in function without a signature.
+        return
+    try:
+        signature.bind({})
+    except TypeError as error:
+        raise TypeError(
+            f"{objective!r} is called with one argument, the dict of parameters: {error}; for a function with an "
+            "argument for each parameter, pass a function that calls it: def objective(p): return f(**p)"
+        ) from None
+
+
+def _tuner(given: Union[str, Mapping[str, Any]], direction: str, seed: Optional[int]) -> dict[str, Any]:
+    """Returns the section of the experiment file. Arguments that the user gives in a mapping take precedence."""
+    section: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+    own = section.pop("class_args", section.pop("classArgs", None))
+    class_args = {"optimize_mode": direction, **({} if seed is None else {"seed": seed}), **(own or {})}
+    return {**section, "classArgs": class_args}
 
 
 def keep_code(data_dir: Path, objective: Objective, is_local: bool) -> Path:

@@ -12,6 +12,7 @@ import html
 import inspect
 import json
 import os
+import re
 import subprocess
 import time
 import warnings
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from trialkeeper._follower import Follower
-from trialkeeper._foreign import check_words
+from trialkeeper._foreign import ForeignNames, check_words
 from trialkeeper._manager import ManagerProcess, failure
 from trialkeeper._plain import plain
 from trialkeeper._programs import find_program
@@ -53,7 +54,30 @@ _MAX_RESTARTS = 3
 _TRIALS_PAGE, _METRICS_PAGE = 1000, 10000
 
 
-class Experiment:
+#: The words of other tools for the members of :class:`Experiment`.
+_WORDS = {
+    "best_trial": "`best`",
+    "best_params": "`best.parameters`",
+    "best_value": "`best.value`",
+    "best_parameters": "`best.parameters`",
+    "best_result": "`best`",
+    "get_best_result": "`best`",
+    "get_dataframe": "`to_pandas()`",
+    "trials_dataframe": "`to_pandas()`",
+    "get_trials": "`trials()`",
+    "list_trial_jobs": "`trials()`",
+    "export_data": "`trials()`",
+    "get_status": "`state`",
+    "optimize": "`run()`",
+    "fit": "`run()`",
+}
+#: The manager's lines about progress, which an exception does not repeat.
+_PROGRESS = re.compile(r"experiment \S+ on |  results are stored in |trial \d+ |    \||\d+ of \d+ trials? ended")
+#: The number of the last lines of a trial's error output in an exception.
+_STDERR_LINES = 12
+
+
+class Experiment(ForeignNames):
     """A search over a search space.
 
     The configuration is a file, a mapping, keywords, or a mapping with keywords that override it. Keywords are the
@@ -75,6 +99,8 @@ class Experiment:
         and :meth:`run` reject the id of an existing experiment; :meth:`resume` continues that experiment.
     :raises ConfigurationError: if fields are given together with a file, or have another tool's names.
     """
+
+    _FOREIGN = _WORDS
 
     def __init__(
         self,
@@ -461,7 +487,7 @@ class Experiment:
             return self.state
         said = self._manager.output()
         if code == 1:
-            raise ExperimentFailed(said.strip() or "no trial succeeded with a result", self)
+            raise ExperimentFailed(self._describe_failure(said), self)
         if code == 130:
             raise ExperimentInterrupted(f"experiment {self.id} was stopped; resume() continues it")
         if self._was_killed():
@@ -470,6 +496,20 @@ class Experiment:
                 f"resume() continues it\n{said}".rstrip()
             )
         raise failure(code, said)
+
+    def _describe_failure(self, said: str) -> str:
+        """Returns the reason of the first trial, its last error output, and the manager's advice."""
+        lines = said.splitlines()
+        first = next((line for line in lines if line.startswith("trial ")), None)
+        described = ["no trial succeeded with a result" + (f"; {first}" if first else "")]
+        with contextlib.suppress(ManagerError, OSError):
+            trials = self.trials()
+            shown = next((trial for trial in trials if trial.state == "FAILED"), trials[0] if trials else None)
+            output = "" if shown is None else shown.output(stderr=True)
+            described += [f"    | {line}" for line in output.splitlines()[-_STDERR_LINES:]]
+        described += [line for line in lines if line.strip() and not _PROGRESS.match(line)]
+        described.append(f"everything is stored in {self.folder}")
+        return "\n".join(described)
 
     def _follow(self, follower: Follower) -> Iterator[Optional[Trial]]:
         """Yields each trial that has ended until the search is over, and ``None`` after each short silence."""

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
+
+from trialkeeper._foreign import ForeignNames
 
 if TYPE_CHECKING:
     from trialkeeper.experiment import Experiment
@@ -44,8 +46,15 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(ForeignNames):
     """An evaluation of a set of parameters, as it was at the time of the query."""
+
+    _FOREIGN: ClassVar = {
+        "params": "`parameters`",
+        "config": "`parameters`",
+        "result": "`value`, or `final` with all numbers",
+        "status": "`state`",
+    }
 
     id: str
     #: The number of the trial in its experiment, from 0.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import fcntl
 import json
 import math
@@ -21,8 +22,9 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Optional, SupportsFloat, Union
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Optional, SupportsFloat, Union
 
+from trialkeeper._foreign import ForeignNames, counterpart
 from trialkeeper._manager import failure
 from trialkeeper._plain import plain
 from trialkeeper._programs import find_program
@@ -38,9 +40,45 @@ _FORMAT = 1
 _open_studies: weakref.WeakSet[Study] = weakref.WeakSet()
 
 
+#: The words of other tools for what this module has, for the errors of unknown names.
+_TRIAL_WORDS = {
+    "params": "`parameters`",
+    "suggest_": "in the study's space, and its value in `parameters`",
+    "report": "`tell(suggestion, value)` of the study, with the final value only",
+    "should_prune": "an `assessor` of tk.Experiment or tk.search",
+    "set_user_attr": "not available; keep your own values by the suggestion's number",
+}
+_STUDY_WORDS = {
+    "optimize": "tk.search(objective, space, max_trials=…), or a loop of ask() and tell()",
+    "best_trial": "`best`",
+    "best_params": "`best.parameters`",
+    "best_value": "`best.value`",
+    "get_trials": "`trials`",
+    "trials_dataframe": "`to_pandas()`",
+    "add_trial": "`add(parameters, value)`",
+}
+#: The words of other tools for the arguments of :class:`Study`.
+_ARGUMENTS = {
+    "sampler": "tuner",
+    "search_alg": "tuner",
+    "algorithm": "tuner",
+    "mode": "direction",
+    "optimize_mode": "direction",
+    "search_space": "space",
+    "param_space": "space",
+    "parameters": "space",
+    "storage": "path",
+    "study_name": "path",
+    "name": "path",
+    "random_state": "seed",
+}
+
+
 @dataclass(frozen=True)
-class Suggestion:
+class Suggestion(ForeignNames):
     """Parameters to evaluate."""
+
+    _FOREIGN = _TRIAL_WORDS
 
     #: The number of the suggestion in its study, from 0.
     number: int
@@ -48,8 +86,10 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class StudyTrial:
+class StudyTrial(ForeignNames):
     """A suggestion, or a result from elsewhere, with its state and value."""
+
+    _FOREIGN = _TRIAL_WORDS
 
     #: The number of the suggestion; ``None`` for a result from elsewhere.
     number: Optional[int]
@@ -60,7 +100,7 @@ class StudyTrial:
     value: Optional[float]
 
 
-class Study:
+class Study(ForeignNames):
     """A search in the user's own process.
 
     >>> space = {"x": {"_type": "uniform", "_value": [0, 10]}}
@@ -84,6 +124,8 @@ class Study:
     :raises ConfigurationError: if the space or the tuner cannot be used, or the file belongs to another study.
     """
 
+    _FOREIGN = _STUDY_WORDS
+
     def __init__(
         self,
         space: Mapping[str, Any],
@@ -93,7 +135,9 @@ class Study:
         seed: Optional[int] = None,
         class_args: Optional[Mapping[str, Any]] = None,
         path: Union[str, os.PathLike[str], None] = None,
+        **unknown: NoReturn,
     ) -> None:
+        _refuse(unknown)
         if not isinstance(space, Mapping):
             raise ConfigurationError(f"space: expected a mapping of parameters, found {space!r:.80}")
         if seed is not None and not _is_seed(seed):
@@ -172,7 +216,7 @@ class Study:
         number = suggestion.number if isinstance(suggestion, Suggestion) else operator.index(suggestion)
         if failed == (value is not None):
             raise ValueError("tell() needs either a value or failed=True")
-        result = None if value is None else float(value)
+        result = None if value is None else _number_in(value)
         if result is not None and math.isnan(result):
             result = None
         with self._lock:
@@ -397,7 +441,34 @@ class Study:
         assert self._process is not None
         code = self._process.wait()
         self._stderr.seek(0)
-        return failure(code, self._stderr.read())
+        # The lines of this object are none of the user's.
+        said = self._stderr.read().replace("trial-manager: line 1: ", "trial-manager: ", 1)
+        return failure(code, said)
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    """Raises for an unknown argument, and names the one that is meant."""
+    for name in unknown:
+        word = name.replace("-", "_")
+        if word in _ARGUMENTS:
+            raise ConfigurationError(f"{name}: unknown argument of tk.Study; here it is `{_ARGUMENTS[word]}`")
+        if counterpart(name) is not None:
+            raise ConfigurationError(
+                f"{name}: unknown argument of tk.Study, whose loop decides about it; tk.search(objective, space) "
+                "runs a loop for you"
+            )
+        known = ("space", "tuner", "direction", "seed", "class_args", "path")
+        close = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean `{close[0]}`?" if close else f"its arguments are {', '.join(known)}"
+        raise TypeError(f"{name}: unknown argument of tk.Study; {advice}")
+
+
+def _number_in(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        advice = "; tell the number that the study optimizes" if isinstance(value, Mapping) else ""
+        raise type(error)(f"tell(): expected a number, found {value!r:.80}{advice}") from None
 
 
 def _is_seed(seed: object) -> bool:
