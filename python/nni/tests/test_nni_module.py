@@ -1,12 +1,15 @@
 """The names that `import nni` provides, as NNI's own package does."""
 
 import importlib
+import logging
+import os
 import subprocess
 import sys
 
 import pytest
 
 import nni
+from nni.experiment.config import utils as config_utils
 
 
 @pytest.mark.parametrize(
@@ -20,6 +23,10 @@ import nni
         "nni.trial.get_next_parameter",
         "nni.utils.merge_parameter",
         "nni.enable_global_logging(False)",
+        "nni.load(nni.dump(nni.trace(dict)))",
+        "nni.dispatcher_env_vars.SDK_PROCESS",
+        "nni.recoverable.Recoverable",
+        "nni.typehint.Parameters",
         "from nni import *; Experiment, silence_stdout",
     ],
 )
@@ -48,8 +55,123 @@ def test_a_silenced_package_prints_nothing(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("name", ["nni.retiarii", "nni.nas.nn.pytorch", "nni.compression", "nni.algorithms.hpo"])
-def test_a_missing_module_says_what_the_package_has(name):
-    with pytest.raises(ModuleNotFoundError, match=r"has no nni.*Microsoft's nni has those") as error:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from nni.common import dump, is_traceable, load, trace",
+        "from nni.common.hpo_utils import Deduplicator, OptimizeMode, format_search_space, validate_search_space",
+        "from nni.common.hpo_utils.formatting import ParameterSpec, deformat_parameters, format_parameters",
+        "from nni.common.serializer import Traceable, is_wrapped_with_trace",
+        "from nni.experiment.config.algorithm import AlgorithmConfig, CustomAlgorithmConfig",
+        "from nni.experiment.config.base import ConfigBase",
+        "from nni.experiment.config.experiment_config import ExperimentConfig",
+        "from nni.experiment.config.shared_storage import NfsConfig",
+        "from nni.experiment.config.training_service import TrainingServiceConfig",
+        "from nni.experiment.config.training_services import LocalConfig, RemoteMachineConfig",
+        "from nni.experiment.config.training_services.frameworkcontroller import FrameworkControllerRoleConfig",
+        "from nni.experiment.config.training_services.k8s_storage import K8sNfsConfig",
+        "from nni.experiment.config.utils import PathLike, parse_time",
+        "from nni.recoverable import Recoverable",
+        "from nni.runtime.config import get_config_directory",
+        "from nni.runtime.env_vars import dispatcher_env_vars, trial_env_vars",
+        "from nni.runtime.log import enable_global_logging, silence_stdout",
+        "from nni.typehint import ParameterRecord, Parameters, SearchSpace, TrialMetric, TrialRecord",
+    ],
+)
+def test_a_module_can_be_imported_first(code):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nni.retiarii", "nothing of its architecture search"),
+        ("nni.nas.nn.pytorch", "nothing of its architecture search"),
+        ("nni.compression", "nothing of its architecture search"),
+        ("nni.algorithms.hpo.tpe_tuner", "built into trial-manager, such as config.tuner.name = 'TPE'"),
+        ("nni.runtime.msg_dispatcher_base", "derive from nni.tuner.Tuner and nni.assessor.Assessor"),
+        ("nni.experiment.launcher", "none of its internal modules"),
+        ("nni.tools.nnictl", "the command is `nnictl`"),
+    ],
+)
+def test_a_missing_module_says_what_the_package_has(name, message):
+    with pytest.raises(ModuleNotFoundError, match=r"has no nni.*Microsoft's nni has") as error:
         importlib.import_module(name)
+    assert message in str(error.value)
     assert name.startswith(error.value.name)
+
+
+def test_the_variables_of_a_trial_are_read_at_the_import():
+    code = "from nni.runtime.env_vars import *; print(trial_env_vars.NNI_EXP_ID, dispatcher_env_vars.NNI_MODE)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, text=True, env={**os.environ, "NNI_EXP_ID": "e"}) == "e None\n"
+
+
+def test_the_folder_of_settings_is_made(monkeypatch, tmp_path):
+    from nni.runtime.config import get_config_directory, get_config_file
+
+    monkeypatch.setenv("NNI_CONFIG_DIR", str(tmp_path / "a" / "b"))
+    assert get_config_directory() == tmp_path / "a" / "b"
+    (tmp_path / "a" / "b" / "registered_algorithms.yml").touch()
+    assert get_config_file("registered_algorithms.yml").is_file()
+    with pytest.raises(FileNotFoundError, match=r"other\.yml"):
+        get_config_file("other.yml")
+
+
+def test_the_log_of_an_experiment_contains_the_messages_of_nni(tmp_path):
+    from nni.runtime.log import start_experiment_logging, stop_experiment_logging
+
+    start_experiment_logging("e", tmp_path / "experiment.log", "info")
+    logging.getLogger("nni.mine").info("seen")
+    logging.getLogger("nni.mine").debug("too fine")
+    stop_experiment_logging("e")
+    logging.getLogger("nni.mine").info("too late")
+    assert [line.rpartition(" ")[2] for line in (tmp_path / "experiment.log").read_text().splitlines()] == ["seen"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("parse_time", "1.5h", 5400),
+        ("parse_time", 90, 90),
+        ("parse_time", "2 D", 172800),
+        ("parse_memory_size", "4gb", 4096),
+        ("parse_memory_size", "1kb", 1),
+        ("canonical_gpu_indices", "0,2", [0, 2]),
+        ("canonical_gpu_indices", 3, [3]),
+        ("canonical_gpu_indices", None, None),
+        ("validate_gpu_indices", [0, 1], None),
+        ("camel_case", "trial_gpu_number", "trialGpuNumber"),
+        ("case_insensitive", "trialGPU_number", "trialgpunumber"),
+        ("is_missing", None, True),
+    ],
+)
+def test_the_helpers_of_configurations(name, given, expected):
+    assert getattr(config_utils, name)(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("parse_time", "3w", "has no unit; the units are d, h, m, s"),
+        ("validate_gpu_indices", [1, 1], "must be different"),
+        ("validate_gpu_indices", [-1], "at least 0"),
+    ],
+)
+def test_the_helpers_of_configurations_name_the_problem(name, given, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(config_utils, name)(given)
+
+
+def test_a_resumed_tuner_knows_the_earlier_proposals():
+    tuner = nni.tuner.Tuner()
+    assert not tuner.is_created_in_previous_exp(0)
+    record = {"parameter_id": 7, "parameters": {"x": 1}}
+    assert tuner.recover_parameter_id([record, '{"parameter_id": 3, "parameters": {"x": 2}}']) == 7
+    assert tuner.recover_parameter_id({"parameter_id": "added by the user", "parameters": {}}) == 7
+    assert (tuner.is_created_in_previous_exp(7), tuner.is_created_in_previous_exp(8)) == (True, False)
+    assert not tuner.is_created_in_previous_exp(None)
+    assert tuner.get_previous_param(3) == {"x": 2}
+    with pytest.raises(KeyError):
+        tuner.get_previous_param(4)

@@ -1,7 +1,8 @@
 """NNI's modules for hyper-parameter search, on top of TrialKeeper. This is not Microsoft's package ``nni``.
 
-It contains the trial SDK, ``nni.experiment`` and the base classes of tuners and assessors. It needs Python 3.9 or
-newer and has no dependencies. It has no neural architecture search, model compression or feature engineering.
+It contains the trial SDK, ``nni.experiment``, the base classes and helpers of tuners and assessors, and the
+serializer. It needs Python 3.9 or newer and has no dependencies. It has no neural architecture search, model
+compression or feature engineering.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import _trialkeeper_nni_guard as _guard
 
 if TYPE_CHECKING:
+    from nni.common.serializer import dump, load, trace
     from nni.experiment import Experiment
 
 _version = _guard.installed("trialkeeper_nni")[0] or "0"
@@ -48,6 +50,7 @@ __all__ = [
     "ClassArgsValidator",
     "Experiment",
     "NoMoreTrialError",
+    "dump",
     "enable_global_logging",
     "get_current_parameter",
     "get_experiment_id",
@@ -55,13 +58,25 @@ __all__ = [
     "get_next_parameters",
     "get_sequence_id",
     "get_trial_id",
+    "load",
     "report_final_result",
     "report_intermediate_result",
     "silence_stdout",
+    "trace",
 ]
 
 #: The modules that scripts can use after `import nni`. They are imported on first use, because trials need none.
-_LAZY = frozenset(["assessor", "experiment", "parameter_expressions", "tuner"])
+_LAZY = frozenset(
+    ["assessor", "common", "experiment", "parameter_expressions", "recoverable", "runtime", "tuner", "typehint"]
+)
+#: The module of each other name that is imported on first use.
+_LAZY_NAMES = {
+    "Experiment": "experiment",
+    "dispatcher_env_vars": "runtime.env_vars",
+    "dump": "common.serializer",
+    "load": "common.serializer",
+    "trace": "common.serializer",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -69,15 +84,27 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'nni' has no attribute {name!r}")
     if name in _LAZY:
         return import_module(f"nni.{name}")
-    if name == "Experiment":
-        return import_module("nni.experiment").Experiment
+    if name in _LAZY_NAMES:
+        return getattr(import_module(f"nni.{_LAZY_NAMES[name]}"), name)
     raise AttributeError(_missing(f"nni.{name}"))
 
 
+#: The alternatives to parts of Microsoft's package, by the beginning of the name.
+_ADVICE = {
+    "nni.algorithms": "its tuners and assessors are built into trial-manager, such as config.tuner.name = 'TPE'",
+    "nni.runtime.msg_dispatcher": "derive from nni.tuner.Tuner and nni.assessor.Assessor instead of an advisor",
+    "nni.experiment.": "nni.experiment has NNI's documented classes and none of its internal modules",
+    "nni.tools": "the command is `nnictl`, or `python -m nni.nnictl`",
+}
+
+
 def _missing(name: str) -> str:
-    return (
-        f"trialkeeper-nni has no {name}: it provides NNI's trial SDK, nni.experiment, tuners and assessors, "
-        "and nothing of its architecture search, compression or feature engineering. Microsoft's nni has those"
+    advice = next((advice for start, advice in _ADVICE.items() if name.startswith(start)), None)
+    return f"trialkeeper-nni has no {name}: " + (
+        f"{advice}. Microsoft's nni has it"
+        if advice is not None
+        else "it provides NNI's trial SDK, nni.experiment, tuners and assessors, and nothing of its architecture "
+        "search, compression or feature engineering. Microsoft's nni has those"
     )
 
 
@@ -94,4 +121,4 @@ sys.meta_path.append(_MissingModules)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "Experiment"})
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES})

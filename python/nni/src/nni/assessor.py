@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from enum import Enum
-from typing import Any, Optional
+from typing import Any
+
+from nni.recoverable import Recoverable
 
 __all__ = ["AssessResult", "Assessor"]
 
@@ -18,7 +19,7 @@ class AssessResult(Enum):
     Bad = False
 
 
-class Assessor:
+class Assessor(Recoverable):
     """Stops unpromising trials early. Derive your own assessor and name it in ``assessor.className``.
 
     An assessor must implement :meth:`assess_trial`. Its arguments are ``assessor.classArgs``.
@@ -30,16 +31,6 @@ class Assessor:
 
     def trial_end(self, trial_job_id: str, success: bool) -> None:
         """Called when a trial with intermediate results has ended."""
-
-    def load_checkpoint(self) -> None:
-        """Loads the state that :meth:`save_checkpoint` saved."""
-
-    def save_checkpoint(self) -> None:
-        """Saves the assessor's state in the folder :meth:`get_checkpoint_path`."""
-
-    def get_checkpoint_path(self) -> Optional[str]:
-        """Returns the folder for the assessor's own files; ``None`` outside a search."""
-        return os.environ.get("NNI_CHECKPOINT_DIRECTORY")
 
     def _on_exit(self) -> None:
         """Called when the search is over."""

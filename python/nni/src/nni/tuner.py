@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Optional
+from typing import Any
 
 from nni import NoMoreTrialError
+from nni.recoverable import Recoverable
 
 __all__ = ["Tuner"]
 
 
-class Tuner:
+class Tuner(Recoverable):
     """Proposes the parameters of trials. Derive your own tuner and name it in ``tuner.className``.
 
     A tuner must implement :meth:`update_search_space`, :meth:`receive_trial_result`, and
@@ -50,16 +50,6 @@ class Tuner:
 
     def import_data(self, data: list[Any]) -> None:
         """Receives results from elsewhere or from before a restart: ``[{"parameter": …, "value": …}, …]``."""
-
-    def load_checkpoint(self) -> None:
-        """Loads the state that :meth:`save_checkpoint` saved."""
-
-    def save_checkpoint(self) -> None:
-        """Saves the tuner's state in the folder :meth:`get_checkpoint_path`."""
-
-    def get_checkpoint_path(self) -> Optional[str]:
-        """Returns the folder for the tuner's own files; ``None`` outside a search."""
-        return os.environ.get("NNI_CHECKPOINT_DIRECTORY")
 
     def _accept_customized_trials(self, accept: bool = True) -> None:
         self._accept_customized = accept

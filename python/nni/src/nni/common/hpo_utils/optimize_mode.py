@@ -1,0 +1,5 @@
+"""The direction of a search."""
+
+from nni.utils import OptimizeMode
+
+__all__ = ["OptimizeMode"]

@@ -1,0 +1,5 @@
+"""Trials on Azure Machine Learning."""
+
+from nni.experiment.config import AmlConfig
+
+__all__ = ["AmlConfig"]

@@ -1,0 +1,9 @@
+"""Trials on FrameworkController."""
+
+from nni.experiment.config import (
+    FrameworkAttemptCompletionPolicy,
+    FrameworkControllerConfig,
+    FrameworkControllerRoleConfig,
+)
+
+__all__ = ["FrameworkAttemptCompletionPolicy", "FrameworkControllerConfig", "FrameworkControllerRoleConfig"]
