@@ -136,6 +136,7 @@ def test_an_assessor_that_returns_nothing_is_an_error(talk):
         ({"className": "Tuner"}, ValueError, "has no module"),
         ({"className": "json.JSONDecoder"}, TypeError, r"does not derive from nni\.tuner\.Tuner"),
         ({"className": "no_such_module.X"}, ModuleNotFoundError, "no_such_module"),
+        ({"className": "nni._dispatcher.X"}, AttributeError, r"_dispatcher\.py has no X; its .* Tuners: NoTuner$"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_named(section, error, message):

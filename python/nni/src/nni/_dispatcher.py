@@ -144,6 +144,7 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
     """Creates the tuner or assessor that a section of the configuration describes.
 
     :raises ValueError: if it names an algorithm of NNI that this package does not contain.
+    :raises AttributeError: if the module has no such class. The message lists those that it has.
     :raises TypeError: if the class does not derive from NNI's base class.
     """
     class_name = section.get("className")
@@ -161,10 +162,19 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
     module_name, _, name = class_name.rpartition(".")
     if not module_name:
         raise ValueError(f"className {class_name!r} has no module; expected `module.Class`")
-    cls = getattr(importlib.import_module(module_name), name)
+    module = importlib.import_module(module_name)
+    if not hasattr(module, name):
+        found = ", ".join(key for key, value in vars(module).items() if _is_own(value, base, module)) or "none"
+        raise AttributeError(f"{module.__file__} has no {name}; its classes of {base.__name__}s: {found}")
+    cls = getattr(module, name)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise TypeError(f"{class_name} does not derive from nni.{base.__module__.split('.')[-1]}.{base.__name__}")
     return cls(**(section.get("classArgs") or {}))
+
+
+def _is_own(value: Any, base: type, module: Any) -> bool:
+    """Returns whether a value is an algorithm that the module itself defines."""
+    return isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
 
 
 def main(words: list[str]) -> int:
