@@ -173,8 +173,8 @@ def test_parameters_are_merged_into_arguments():
 
 
 def test_what_this_package_has_not_is_said():
-    with pytest.raises(AttributeError, match=r"no nni\.trace.*Microsoft"):
-        nni.trace  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no nni\.choice.*Microsoft"):
+        nni.choice  # noqa: B018
 
 
 def test_both_packages_together_are_refused(tmp_path):

@@ -340,6 +340,16 @@ def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
     assert not list((tmp_path / "data").glob(".nnictl*"))
 
 
+def test_only_an_experiment_that_does_not_exist_cannot_be_stopped(nnictl, tmp_path, port):
+    assert "there is no experiment nosuch" in nnictl("stop", "nosuch", code=1)
+    id = create(nnictl, tmp_path, port)
+    assert f"no running experiment has the port {port + 1}" in nnictl("stop", "-p", port + 1, code=1)
+    nnictl("stop", id)
+    # As in NNI, because scripts stop what may have ended.
+    assert f"experiment {id} is not running" in nnictl("stop", id)
+    assert "There is no experiment running" in nnictl("stop")
+
+
 def test_ctrl_c_in_the_foreground_stops_the_search(nnictl, tmp_path, port):
     (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
     words = [sys.executable, "-m", "nni.nnictl", "create", "-c", "experiment.yml", "-p", str(port), "-f"]
@@ -361,7 +371,7 @@ def test_a_stranger_with_the_number_of_the_viewer_is_left_alone(nnictl, tmp_path
     try:
         note = tmp_path / "data" / id / "log" / "nnictl_view.json"
         note.write_text(json.dumps({"pid": stranger.pid, "started": "1"}))
-        assert "no running experiment" in nnictl("stop", id, code=1)
+        assert "is not running" in nnictl("stop", id)
         assert stranger.poll() is None
     finally:
         os.kill(stranger.pid, signal.SIGKILL)
@@ -403,3 +413,37 @@ def test_an_archive_does_not_contain_itself_and_appears_as_a_whole(tmp_path, mon
         before,
         ["saved.zip", "train.py"],
     )
+
+
+def test_a_reader_that_closes_the_output_is_no_error(nnictl, tmp_path, port):
+    create(nnictl, tmp_path, port)
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for words in (["trial", "ls"], ["experiment", "list"], ["log", "stderr"], ["--help"], ["--version"]):
+        for unbuffered in ({}, {"PYTHONUNBUFFERED": "1"}):
+            command = [sys.executable, "-m", "nni.nnictl", *words]
+            done = subprocess.run(
+                command, stdout=writer, stderr=subprocess.PIPE, text=True, env={**env, **unbuffered}, timeout=60
+            )
+            assert (done.returncode, done.stderr) == (0, ""), words
+    os.close(writer)
+
+
+def test_an_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "nni.nnictl", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ERROR: the output cannot be written: ") and done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_names_the_experiment_that_uses_it(nnictl, tmp_path, port):
+    id = create(nnictl, tmp_path, port)
+    said = nnictl("create", "-c", "experiment.yml", "-p", port, code=1)
+    assert f"experiment {id} uses it, and `nnictl stop {id}` stops it; choose another port" in said
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        said = nnictl("create", "-c", "experiment.yml", "-p", other.getsockname()[1], code=1)
+    assert said.strip().endswith("choose another port") and "experiment" not in said

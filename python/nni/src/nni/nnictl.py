@@ -29,7 +29,7 @@ import trialkeeper
 from nni import _archive
 from nni.experiment._rest import NotRunning, RestError, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
-from nni.experiment.experiment import list_experiments
+from nni.experiment.experiment import explain_port, list_experiments
 from trialkeeper._programs import find_program
 from trialkeeper.experiment import default_data_dir
 
@@ -51,16 +51,32 @@ class Failure(Exception):
 
 def main(words: Optional[Sequence[str]] = None) -> NoReturn:
     """Executes a command line and exits: 0 for success, 1 for a failure, 2 for a wrong command line."""
-    parser = _parser()
-    args = parser.parse_args(words)
+    try:
+        try:
+            _execute(words)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # The flush at the exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # A reader that closes the pipe, such as `head`, has seen enough.
+        if not isinstance(error, BrokenPipeError):
+            print(f"ERROR: the output cannot be written: {error}", file=sys.stderr)
+            sys.exit(1)
+    sys.exit(0)
+
+
+def _execute(words: Optional[Sequence[str]]) -> None:
+    args = _parser().parse_args(words)
     try:
         args.function(args)
+    except BrokenPipeError:
+        raise
     except (Failure, _archive.ArchiveError, RestError, NotRunning, trialkeeper.ManagerError, OSError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(0)
 
 
 # The selection of an experiment.
@@ -191,7 +207,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
             start_new_session=True,
         )
     try:
-        id, url = _wait_until_started(process, logs["stderr"], before)
+        id, url = _wait_until_started(process, logs["stderr"], before, args.port)
         if folder is None:
             _keep_logs(logs, data_dir / id)
         wait_until_answered(data_dir / id, lambda: process.poll() is None)
@@ -279,7 +295,7 @@ def _append(log: Path) -> IO[bytes]:
     return file
 
 
-def _wait_until_started(process: subprocess.Popen[bytes], log: Path, before: int) -> tuple[str, str]:
+def _wait_until_started(process: subprocess.Popen[bytes], log: Path, before: int, port: int) -> tuple[str, str]:
     """Returns the experiment's id and address from the manager's log, after the first ``before`` bytes."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
@@ -291,7 +307,8 @@ def _wait_until_started(process: subprocess.Popen[bytes], log: Path, before: int
         if code == 0:
             raise Failure("the experiment is over; `nnictl view ID` shows it")
         if code is not None:
-            raise Failure(said.strip() or f"trial-manager ended with exit code {code}")
+            message = explain_port(said.strip(), port)
+            raise Failure(message or f"trial-manager ended with exit code {code}")
         if time.monotonic() > deadline:
             process.terminate()
             raise Failure(f"trial-manager has not started within {_START_TIMEOUT_S:.0f} s: {said.strip()}")
@@ -324,7 +341,8 @@ def _stop(args: argparse.Namespace) -> None:
         stopped = True
     if not stopped:
         # NNI's exit code is 0 here, and scripts start with this command.
-        print("ERROR: There is no experiment running...", file=sys.stderr)
+        which = f"experiment {args.id} is not running" if args.id else "There is no experiment running..."
+        print(f"ERROR: {which}", file=sys.stderr)
 
 
 def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
@@ -346,8 +364,10 @@ def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
         if len(found) > 1:
             _print_rows(found)
             raise Failure("several experiments are running; name one by its id, or stop all with --all")
-    if not found and (args.id or args.port is not None):
-        raise Failure("no running experiment has this id or port")
+    if not found and args.port is not None:
+        raise Failure(f"no running experiment has the port {args.port}")
+    if not found and args.id and all(row.id != args.id for row in rows):
+        raise Failure(f"there is no experiment {args.id}; `nnictl experiment list --all` lists them")
     return found
 
 

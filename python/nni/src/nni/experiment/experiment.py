@@ -28,7 +28,7 @@ from nni.experiment.data import TrialJob, TrialMetricData, TrialResult
 from trialkeeper._programs import find_program
 from trialkeeper.experiment import default_data_dir
 
-__all__ = ["Experiment", "RunMode", "list_experiments"]
+__all__ = ["Experiment", "RunMode", "explain_port", "list_experiments"]
 
 _logger = logging.getLogger("nni.experiment")
 
@@ -95,7 +95,7 @@ class Experiment:
             self.id = _new_id()
         experiment = trialkeeper.Experiment(fields, id=self.id, data_dir=self._data_dir())
         detach = run_mode is RunMode.Detach
-        self._begin(lambda: experiment.start(port=port, keep_serving=True, detach=detach), run_mode)
+        self._begin(lambda: experiment.start(port=port, keep_serving=True, detach=detach), run_mode, port)
 
     def run(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
         """Runs the experiment and waits for its end; Ctrl-C stops it.
@@ -118,7 +118,7 @@ class Experiment:
         existing = experiment._existing()
         experiment._refuse_if_running()
         experiment.load_checkpoint()
-        experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background)
+        experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background, port)
         return experiment._wait_completion() if wait_completion else None
 
     def run_or_resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
@@ -303,8 +303,11 @@ class Experiment:
         if url is not None and _is_served(folder):
             raise trialkeeper.ManagerError(f"experiment {self.id} is already running on {url}")
 
-    def _begin(self, start: Any, run_mode: RunMode) -> None:
-        self._experiment = experiment = start()
+    def _begin(self, start: Any, run_mode: RunMode, port: int) -> None:
+        try:
+            self._experiment = experiment = start()
+        except trialkeeper.ConfigurationError as error:
+            raise trialkeeper.ConfigurationError(explain_port(str(error), port)) from None
         self.id = experiment.folder.name
         _places.record(experiment.folder)
         self.port = urlsplit(experiment.url or "").port
@@ -422,6 +425,17 @@ def _listening(port: int) -> Optional[Path]:
         return None
     finally:
         connection.close()
+
+
+def explain_port(message: str, port: int) -> str:
+    """Returns a message of ``trial-manager``. If another experiment uses the port, the message names it."""
+    if f":{port}" not in message or "in use" not in message:
+        return message
+    folder = _listening(port)
+    holder = (
+        "" if folder is None else f"; experiment {folder.name} uses it, and `nnictl stop {folder.name}` stops it"
+    )
+    return message.replace("; --port 0 picks a free port", "") + f"{holder}; choose another port"
 
 
 def _of(experiment: Union[Experiment, str]) -> Experiment:
