@@ -202,6 +202,20 @@ def test_a_search_that_is_done_continues_with_more_trials(folder):
         experiment.stop()
 
 
+def test_a_resumed_experiment_does_not_count_as_stopped(folder):
+    """Scripts that wait while an experiment is running would end at once."""
+    experiment = local(trials=2)
+    experiment.config.trial_command += f" {folder / 'gate'}"
+    experiment.run(0, wait_completion=False)
+    experiment.stop()
+    resumed = Experiment(id=experiment.id)
+    try:
+        resumed.resume(0, wait_completion=False)
+        assert resumed.get_status() in ("RUNNING", "NO_MORE_TRIAL")
+    finally:
+        resumed.stop()
+
+
 def test_the_configuration_of_a_stopped_experiment_is_loaded(folder):
     experiment = local(trials=1)
     experiment.config.trial_command += f" {folder / 'gate'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import http.client
 import json
 import logging
@@ -119,6 +120,7 @@ class Experiment:
         experiment._refuse_if_running()
         experiment.load_checkpoint()
         experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background, port)
+        experiment._wait_until_resumed()
         return experiment._wait_completion() if wait_completion else None
 
     def run_or_resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
@@ -316,6 +318,16 @@ class Experiment:
         wait_until_answered(experiment.folder, self._lives)
         _logger.info("experiment %s on %s", experiment.id, experiment.url)
         say(f"experiment {experiment.id} on {experiment.url}")
+
+    def _wait_until_resumed(self) -> None:
+        """Waits while the status is still that of the stop. Scripts loop while an experiment is running.
+
+        An experiment that stays stopped is held.
+        """
+        deadline = time.monotonic() + _HELD_S
+        with contextlib.suppress(NotRunning):
+            while self.get_status() == "STOPPED" and time.monotonic() < deadline:
+                time.sleep(0.02)
 
     def _lives(self) -> bool:
         """Returns whether the manager that this process started is running."""
