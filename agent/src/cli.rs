@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 
-use crate::collect::{Direction, Pattern};
+use crate::collect::Pattern;
 use crate::delivery::ManagerAddress;
 
 mod config_file;

@@ -30,13 +30,12 @@ pub use events::EventFileReader;
 pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
 pub use metric_registry::MetricRegistry;
-pub use objective::Direction;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::{MARKER, StreamScanner};
 pub use sdk::{SdkRecord, read_record};
 pub use text::number;
 
-use trial_protocol::{MetricKind, MetricValue};
+use trial_protocol::{Direction, MetricKind, MetricValue};
 
 /// The maximum length of a metric's name, in bytes. It is the protocol's limit.
 pub const NAME_BYTES: usize = 256;

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use trial_manager::search::goals::{Goals, Objective};
 use trial_manager::search::pareto::hypervolume;
 use trial_manager::search::search_space::SearchSpace;
-use trial_manager::search::tuner::{self, OptimizeMode, Outcome, Proposal, TunerSpec};
-use trial_protocol::MetricValue;
+use trial_manager::search::tuner::{self, Outcome, Proposal, TunerSpec};
+use trial_protocol::{Direction, MetricValue};
 
 const TUNERS: [&str; 4] = ["Random", "QMC", "NSGA-II", "TPE"];
 
@@ -86,7 +86,7 @@ fn volume(name: &str, problem: &Problem, seed: u64, trials: u64) -> f64 {
     let names = (0..problem.parameters).map(|i| (format!("x{i}"), unit.clone()));
     let space = SearchSpace::parse(&Value::Object(names.collect())).expect("a valid space");
     let mut spec = TunerSpec::new(name, Map::new()).expect("a known name");
-    let objective = |i: usize| Objective { metric: i.to_string(), mode: OptimizeMode::Minimize };
+    let objective = |i: usize| Objective { metric: i.to_string(), direction: Direction::Minimize };
     let objectives = (0..problem.reference.len()).map(objective).collect();
     spec.goals = Goals { objectives, constraints: Vec::new() };
     let mut tuner = tuner::build(&spec, &space, seed).expect("good arguments");

@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use trial_protocol::Direction;
 
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 use self::base::Base;
@@ -57,7 +58,7 @@ pub use self::secret_file::SecretFile;
 use self::section::Problem;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
-use crate::search::tuner::{CHECKPOINT_FOLDER, OptimizeMode};
+use crate::search::tuner::CHECKPOINT_FOLDER;
 
 /// The greatest number of concurrent trials. A larger number is a typing error, and the manager would request so many
 /// proposals at once.
@@ -98,9 +99,9 @@ pub struct ExperimentSpec {
     pub tuner: TunerChoice,
     /// The direction of the objective, for both tuner and assessor: `objective.direction`, an `optimize_mode`, or else
     /// NNI's default for the tuner.
-    pub optimize_mode: OptimizeMode,
+    pub direction: Direction,
     /// `true` if the file states no direction.
-    pub optimize_mode_assumed: bool,
+    pub direction_assumed: bool,
     /// `assessor`. `None`: no trial is stopped early.
     pub assessor: Option<AssessorChoice>,
     /// `pythonInterpreter` (TrialKeeper's): the program that runs NNI's dispatcher. `None`: `python3` in `PATH`.
@@ -139,12 +140,12 @@ impl ExperimentSpec {
     /// Returns a hint for the user if the file states no direction. The hint names the assumed direction and the field
     /// for it.
     pub fn assumed_direction(&self) -> Option<String> {
-        self.optimize_mode_assumed.then(|| {
+        self.direction_assumed.then(|| {
             format!(
                 "the experiment file states no direction; {} is assumed, the default of {}; state it with `objective: {{direction: {}}}`",
-                self.optimize_mode.as_str(),
+                self.direction.as_str(),
                 self.tuner.name(),
-                self.optimize_mode.as_str(),
+                self.direction.as_str(),
             )
         })
     }
@@ -160,7 +161,7 @@ impl ExperimentSpec {
     /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised
     /// `val_loss`.
     pub fn direction_warning(&self, metric: &str) -> Option<String> {
-        direction::warning(metric, self.optimize_mode)
+        direction::warning(metric, self.direction)
     }
 
     /// Returns a warning if options of a choice have parameters but no `_name`, so that trials get them as constants.
@@ -176,8 +177,8 @@ impl ExperimentSpec {
     }
 
     /// Returns the direction if the file states it.
-    pub fn stated_direction(&self) -> Option<OptimizeMode> {
-        (!self.optimize_mode_assumed).then_some(self.optimize_mode)
+    pub fn stated_direction(&self) -> Option<Direction> {
+        (!self.direction_assumed).then_some(self.direction)
     }
 
     /// Returns a warning if the user's own class does not receive the experiment's direction.
@@ -185,13 +186,13 @@ impl ExperimentSpec {
     /// Most such classes maximize by default. There is therefore no warning if the file states no direction and the
     /// tuner's default is to maximize.
     pub fn missing_direction_warning(&self) -> Option<String> {
-        if self.optimize_mode_assumed && self.optimize_mode == OptimizeMode::Maximize {
+        if self.direction_assumed && self.direction == Direction::Maximize {
             return None;
         }
         let tuner = self.tuner.class_without_mode().map(|class| (self.tuner.section(), class));
         let assessor = self.assessor.as_ref().and_then(AssessorChoice::class_without_mode);
         let untold = tuner.into_iter().chain(assessor.map(|class| ("assessor", class)));
-        let mode = self.optimize_mode.as_str();
+        let mode = self.direction.as_str();
         let advice = untold.map(|(section, class)| {
             format!(
                 "`{class}` does not learn that the search {mode}s; if it has an argument for the direction, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use trial_protocol::{MetricValue, OBJECTIVE};
+use trial_protocol::{Direction, MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 pub use chosen_curves::chosen_curves;
@@ -37,8 +37,8 @@ pub use trial_cache::{Snapshot, TrialCache};
 use crate::config::ExperimentSpec;
 use crate::experiment::result::is_better;
 use crate::job_state::JobState;
+use crate::search::class_args::parse_direction;
 use crate::search::repeats::competitors;
-use crate::search::tuner::OptimizeMode;
 use crate::store::{CodeRow, ExperimentRow};
 use curve::Improvement;
 
@@ -145,7 +145,7 @@ pub fn experiment(
         direction_warning: metric.and_then(|metric| spec.direction_warning(metric)),
         untold_direction: spec.missing_direction_warning(),
         chosen_objective,
-        improvements: newest_improvements(snapshot, spec.optimize_mode),
+        improvements: newest_improvements(snapshot, spec.direction),
         id: row.id.to_string(),
         name: spec.name.clone(),
         state: row.state.clone(),
@@ -153,8 +153,8 @@ pub fn experiment(
         created_at_ms: row.created_at_ms,
         ended_at_ms: row.ended_at_ms,
         elapsed_ms,
-        optimize_mode: spec.optimize_mode.as_str(),
-        optimize_mode_assumed: spec.optimize_mode_assumed,
+        optimize_mode: spec.direction.as_str(),
+        optimize_mode_assumed: spec.direction_assumed,
         objective: spec.objective.clone(),
         trial_repeats: spec.trial_repeats,
         trial_concurrency: spec.trial_concurrency,
@@ -166,7 +166,7 @@ pub fn experiment(
         counts,
         causes,
         ended_per_hour: throughput(snapshot, row.ended_at_ms.unwrap_or(now_ms)),
-        best: best(snapshot, spec.optimize_mode)
+        best: best(snapshot, spec.direction)
             .filter(|_| !spec.goals.has_several_objectives())
             .cloned(),
         objectives: pareto::objectives(&spec.goals),
@@ -180,17 +180,17 @@ pub fn experiment(
 }
 
 /// Returns the newest results that were better than all before them.
-fn newest_improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
+fn newest_improvements(snapshot: &Snapshot, direction: Direction) -> Vec<Improvement> {
     const NEWEST: usize = 100;
-    let mut steps = improvements(snapshot, mode);
+    let mut steps = improvements(snapshot, direction);
     steps.drain(..steps.len().saturating_sub(NEWEST));
     steps
 }
 
 /// Returns every result that was better than all before it, or every such mean if points are repeated.
-pub fn improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
+pub fn improvements(snapshot: &Snapshot, direction: Direction) -> Vec<Improvement> {
     let results = competing(snapshot).into_iter().map(|(trial, number)| (trial.sequence, number));
-    curve::improvements(results, mode)
+    curve::improvements(results, direction)
 }
 
 /// Returns the metric that counts although the experiment file names none: the metric of the first trial that
@@ -222,10 +222,10 @@ pub fn competing(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
 
 /// Returns the best succeeded trial, or the first of several equal ones. If points are repeated, returns the trial
 /// that completed the point with the best mean.
-pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
+pub fn best(snapshot: &Snapshot, direction: Direction) -> Option<&TrialSummary> {
     let mut best: Option<(&TrialSummary, f64)> = None;
     for (trial, number) in competing(snapshot) {
-        if is_better(mode, Some(number), best.map(|(_, best)| best)) {
+        if is_better(direction, Some(number), best.map(|(_, best)| best)) {
             best = Some((trial, number));
         }
     }
@@ -233,12 +233,12 @@ pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
 }
 
 /// Returns the running trial with the best latest intermediate result, or the first of several equal ones.
-pub fn leading<'a>(snapshot: &'a Snapshot, mode: &str) -> Option<&'a TrialSummary> {
-    let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
+pub fn leading<'a>(snapshot: &'a Snapshot, direction: &str) -> Option<&'a TrialSummary> {
+    let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
     let latest = |trial: &TrialSummary| MetricValue::from(trial.latest.clone()?).number();
     let mut leading: Option<&TrialSummary> = None;
     for trial in snapshot.trials.iter().filter(|trial| trial.state == JobState::Running) {
-        if is_better(mode, latest(trial), leading.and_then(latest)) {
+        if is_better(direction, latest(trial), leading.and_then(latest)) {
             leading = Some(trial);
         }
     }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::direction::{Direction, better};
+
 /// An order to the agent of one attempt. The manager repeats it on every ack until the agent reports it as obeyed. The
 /// agent obeys it once, however often it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,8 +105,9 @@ pub enum StopWhen {
     Best {
         /// Name of the metric.
         name: String,
-        /// The direction in which results are better.
-        better: Better,
+        /// The direction in which results are better. `None`: no result is worse than another.
+        #[serde(rename = "better", with = "better")]
+        direction: Option<Direction>,
         /// The number of results from which the first bound applies, at least 1.
         from_results: u64,
         /// The worst acceptable best result after `from_results` results, after one more, and so on. After the last
@@ -114,19 +117,6 @@ pub enum StopWhen {
     /// A condition that this build does not know. It never applies.
     #[serde(other)]
     Unknown,
-}
-
-/// The direction in which results are better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Better {
-    /// Larger is better.
-    Larger,
-    /// Smaller is better.
-    Smaller,
-    /// A direction that this build does not know. No result is then worse than another.
-    #[serde(other)]
-    Other,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

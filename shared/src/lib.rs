@@ -14,6 +14,7 @@
 //! see [`Offer`].
 
 mod code;
+mod direction;
 mod directive;
 mod id;
 mod metric;
@@ -24,7 +25,8 @@ mod sample;
 mod verdict;
 
 pub use code::{CODE_BYTES, CODE_ENTRIES};
-pub use directive::{Better, Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
+pub use direction::Direction;
+pub use directive::{Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
 pub use id::{AttemptId, ExperimentId, IdError, TrialJobId};
 pub use metric::{Metric, MetricKind, MetricValue, OBJECTIVE, ValueError};
 pub use negotiate::{

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use trial_protocol::{
-    Better, Cause, Class, Confidence, Directive, DirectiveBody, Lane, LogLevel, Offer,
+    Cause, Class, Confidence, Direction, Directive, DirectiveBody, Lane, LogLevel, Offer,
     RendezvousReply, RendezvousRequest, Report, ReportAck, ReportBatch, ReportBody, StopReason,
     StopRule, StopWhen, Verdict,
 };
@@ -155,8 +155,20 @@ fn an_unknown_level_or_condition_is_kept_as_such() {
             lease_ms: 5,
         }
     );
-    let better = json!("prettier");
-    assert_eq!(serde_json::from_value::<Better>(better).unwrap(), Better::Other);
+    for (better, expected) in [
+        ("larger", Some(Direction::Maximize)),
+        ("smaller", Some(Direction::Minimize)),
+        ("prettier", None),
+    ] {
+        let best = json!({
+            "when": "best", "name": "m", "better": better, "from_results": 1, "bounds": [1.0]
+        });
+        let rule: StopWhen = serde_json::from_value(best.clone()).unwrap();
+        let StopWhen::Best { direction, .. } = &rule else { panic!("{rule:?}") };
+        assert_eq!(*direction, expected, "{better}");
+        let written = serde_json::to_value(&rule).unwrap();
+        assert_eq!(written == best, expected.is_some(), "{written}");
+    }
 }
 
 #[test]

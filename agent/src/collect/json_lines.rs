@@ -11,9 +11,9 @@
 //! intermediate.
 
 use serde_json::{Map, Value};
-use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
+use trial_protocol::{Direction, MetricKind, MetricValue, OBJECTIVE};
 
-use super::objective::{Direction, main_of};
+use super::objective::main_of;
 use super::{CollectedMetric, NAME_BYTES, Source, text};
 
 /// Members that contain the step of a line, the finest first.

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use trial_protocol::Stream;
+use trial_protocol::{Direction, Stream};
 
 use super::metric_registry::MetricRegistry;
-use super::{CollectSpec, Direction, Finding, StreamScanner};
+use super::{CollectSpec, Finding, StreamScanner};
 
 fn concluded(
     bytes: &[u8],

@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 
-use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
+use trial_protocol::{Direction, Metric, MetricKind, MetricValue, OBJECTIVE};
 
-use super::objective::{Direction, main_of, repeats};
+use super::objective::{main_of, repeats};
 use super::{CollectSpec, CollectedMetric, Source};
 
 /// The maximum number of names from text and JSON lines. The objective and a final result are always admitted.

@@ -1,37 +1,7 @@
 //! PURE: chooses the printed metric that is the result of a trial whose objective has no name. It distinguishes names
 //! of results from names that are never results.
 
-use std::str::FromStr;
-
-use trial_protocol::{MetricValue, OBJECTIVE};
-
-/// The direction in which a search optimises its objective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Larger values are better.
-    Maximize,
-    /// Smaller values are better.
-    Minimize,
-}
-
-impl Direction {
-    /// Returns the word for the direction.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Maximize => "maximize",
-            Self::Minimize => "minimize",
-        }
-    }
-}
-
-impl FromStr for Direction {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::Maximize, Self::Minimize];
-        all.into_iter().find(|it| it.as_str() == text).ok_or("allowed: maximize, minimize")
-    }
-}
+use trial_protocol::{Direction, MetricValue, OBJECTIVE};
 
 /// Names that denote a result, the likeliest first.
 const RESULTS: [&str; 5] = [OBJECTIVE, "objective", "metric", "score", "reward"];

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use trial_protocol::{Better, Metric, MetricKind, StopReason, StopRule, StopWhen};
+use trial_protocol::{Direction, Metric, MetricKind, StopReason, StopRule, StopWhen};
 
 /// The active rules, and the results of the trial so far.
 #[derive(Debug, Default)]
@@ -55,16 +55,15 @@ impl MetricHistory {
     /// Returns a description if the best result is worse than the bound for this number of results.
     fn worse_than_bound(
         &self,
-        better: Better,
+        direction: Option<Direction>,
         from_results: u64,
         bounds: &[f64],
     ) -> Option<String> {
         let at = usize::try_from(self.results.checked_sub(from_results.max(1))?).ok()?;
         let bound = *bounds.get(at)?;
-        let (best, worse) = match better {
-            Better::Larger => (self.largest, self.largest < bound),
-            Better::Smaller => (self.smallest, self.smallest > bound),
-            Better::Other => return None,
+        let (best, worse) = match direction? {
+            Direction::Maximize => (self.largest, self.largest < bound),
+            Direction::Minimize => (self.smallest, self.smallest > bound),
         };
         let results = self.results;
         worse.then(|| {
@@ -140,9 +139,11 @@ impl Rules {
                         format!("result {} of {name} is out of bounds: {number}", metric.sequence)
                     })
                 }
-                StopWhen::Best { name, better, from_results, bounds } if *name == metric.name => {
+                StopWhen::Best { name, direction, from_results, bounds }
+                    if *name == metric.name =>
+                {
                     history.and_then(|history| {
-                        history.worse_than_bound(*better, *from_results, bounds)
+                        history.worse_than_bound(*direction, *from_results, bounds)
                     })
                 }
                 StopWhen::Metric { .. }
@@ -247,29 +248,30 @@ mod tests {
         Metric { name: name.to_owned(), kind, sequence, value: value.into(), derived: false }
     }
 
-    /// A name, the better direction, sequences and results, and the index of the result that violates the rule.
-    type Row<'a> = (&'a str, Better, &'a [(u64, f64)], Option<usize>);
+    /// A name, the direction, sequences and results, and the index of the result that violates the rule.
+    type Row<'a> = (&'a str, Option<Direction>, &'a [(u64, f64)], Option<usize>);
 
     #[test]
     fn bounds_on_the_best_result_follow_the_table() {
-        use Better::{Larger, Other, Smaller};
+        const LARGER: Option<Direction> = Some(Direction::Maximize);
+        const SMALLER: Option<Direction> = Some(Direction::Minimize);
         const NAN: f64 = f64::NAN;
         #[rustfmt::skip]
         let table: [Row<'_>; 11] = [
-            ("good enough",              Larger,  &[(0, 0.1), (1, 0.5), (2, 0.7)],            None),
-            ("too small after two",      Larger,  &[(0, 0.1), (1, 0.4)],                      Some(1)),
-            ("its best counts",          Larger,  &[(0, 0.9), (1, 0.1), (2, 0.1)],            None),
-            ("good enough, then not",    Larger,  &[(0, 0.1), (1, 0.6), (2, 0.6)],            Some(2)),
-            ("no bound after the last",  Larger,  &[(0, 0.7), (1, 0.7), (2, 0.7), (3, 0.0)],  None),
-            ("NaN is the worst",         Larger,  &[(0, NAN), (1, NAN)],                      Some(1)),
-            ("and hides no number",      Larger,  &[(0, 0.8), (1, NAN)],                      None),
-            ("small is good",            Smaller, &[(0, 0.9), (1, 0.5), (2, 0.7)],            None),
-            ("too large",                Smaller, &[(0, 0.9), (1, 0.6)],                      Some(1)),
-            ("an unknown order",         Other,   &[(0, NAN), (1, NAN), (2, NAN)],            None),
-            ("a gap stops the count",    Larger,  &[(0, 0.1), (2, 0.1), (3, 0.1)],            None),
+            ("good enough",              LARGER,  &[(0, 0.1), (1, 0.5), (2, 0.7)],            None),
+            ("too small after two",      LARGER,  &[(0, 0.1), (1, 0.4)],                      Some(1)),
+            ("its best counts",          LARGER,  &[(0, 0.9), (1, 0.1), (2, 0.1)],            None),
+            ("good enough, then not",    LARGER,  &[(0, 0.1), (1, 0.6), (2, 0.6)],            Some(2)),
+            ("no bound after the last",  LARGER,  &[(0, 0.7), (1, 0.7), (2, 0.7), (3, 0.0)],  None),
+            ("NaN is the worst",         LARGER,  &[(0, NAN), (1, NAN)],                      Some(1)),
+            ("and hides no number",      LARGER,  &[(0, 0.8), (1, NAN)],                      None),
+            ("small is good",            SMALLER, &[(0, 0.9), (1, 0.5), (2, 0.7)],            None),
+            ("too large",                SMALLER, &[(0, 0.9), (1, 0.6)],                      Some(1)),
+            ("an unknown order",         None,    &[(0, NAN), (1, NAN), (2, NAN)],            None),
+            ("a gap stops the count",    LARGER,  &[(0, 0.1), (2, 0.1), (3, 0.1)],            None),
         ];
         let now = Instant::now();
-        for (case, better, results, breaks) in table {
+        for (case, direction, results, breaks) in table {
             let mut rules = Rules::default();
             // Results before the rule count too.
             let (before, after) = results.split_at(1);
@@ -278,8 +280,8 @@ mod tests {
                 None,
                 "{case}"
             );
-            let bounds = if better == Smaller { vec![0.5, 0.5] } else { vec![0.5, 0.7] };
-            let when = StopWhen::Best { name: "m".to_owned(), better, from_results: 2, bounds };
+            let bounds = if direction == SMALLER { vec![0.5, 0.5] } else { vec![0.5, 0.7] };
+            let when = StopWhen::Best { name: "m".to_owned(), direction, from_results: 2, bounds };
             rules.replace(vec![rule(StopReason::EarlyStop, when)], SECOND, now);
             let mut broken = None;
             for (at, (sequence, value)) in (1..).zip(after) {
@@ -298,7 +300,7 @@ mod tests {
         let bounds = vec![1.0; 9];
         let when = StopWhen::Best {
             name: "m".to_owned(),
-            better: Better::Larger,
+            direction: Some(Direction::Maximize),
             from_results: 1,
             bounds,
         };

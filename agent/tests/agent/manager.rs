@@ -7,7 +7,7 @@ use std::thread;
 
 use nix::sys::signal::Signal;
 use trial_protocol::{
-    Better, Cause, Directive, DirectiveBody, Lane, LogChunk, LogText, Metric, Offer, Report,
+    Cause, Direction, Directive, DirectiveBody, Lane, LogChunk, LogText, Metric, Offer, Report,
     ReportAck, ReportBatch, ReportBody, StopReason, StopRule, StopWhen, Stream, VERSION_NEWEST,
     VERSION_OLDEST,
 };
@@ -183,7 +183,7 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
 fn an_assessors_rule_applies_while_the_manager_is_unreachable() {
     let when = StopWhen::Best {
         name: "score".to_owned(),
-        better: Better::Larger,
+        direction: Some(Direction::Maximize),
         from_results: 2,
         bounds: vec![0.5],
     };

@@ -107,7 +107,7 @@ pub(super) fn build(
         (TunerChoice::Command { command, class_args }, _) => {
             let greeting = Map::from_iter([
                 ("experiment".to_owned(), json!(id.as_str())),
-                ("optimize_mode".to_owned(), json!(spec.optimize_mode.as_str())),
+                ("optimize_mode".to_owned(), json!(spec.direction.as_str())),
                 ("seed".to_owned(), json!(seed)),
                 ("concurrency".to_owned(), json!(spec.trial_concurrency)),
                 ("class_args".to_owned(), json!(class_args)),

@@ -119,7 +119,7 @@ impl Progress {
                 self.running.insert(trial.id.clone());
             }
         }
-        let steps = view::improvements(snapshot, self.spec.optimize_mode);
+        let steps = view::improvements(snapshot, self.spec.direction);
         self.best = steps.last().map(|step| (step.sequence, step.value));
         self.improvements = steps.iter().map(|step| step.value).collect();
         let front = pareto::front(snapshot, &self.spec.goals).into_iter();
@@ -197,7 +197,7 @@ impl Progress {
 
     /// Compares a result with the best one.
     fn compare(&mut self, sequence: u64, competes: Option<f64>) {
-        if is_better(self.spec.optimize_mode, competes, self.best.map(|(_, best)| best)) {
+        if is_better(self.spec.direction, competes, self.best.map(|(_, best)| best)) {
             self.best = competes.map(|number| (sequence, number));
             self.improvements.extend(competes);
         }

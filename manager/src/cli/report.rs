@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
+use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
 use super::ask::{Error, Format};
 use super::out::{text_style, write_stdout};
@@ -19,7 +19,6 @@ use crate::experiment::task::trial_result;
 use crate::job_state::JobState;
 use crate::search::goals::{Goals, Objective};
 use crate::search::repeats::{Estimate, competitors};
-use crate::search::tuner::OptimizeMode;
 use crate::store::{self, Store, TrialRow};
 use crate::util::nearest::nearest;
 use crate::view::{self, pareto};
@@ -45,7 +44,7 @@ const COLUMNS: usize = 8;
 pub(super) struct Summary {
     id: ExperimentId,
     state: ExperimentState,
-    mode: OptimizeMode,
+    direction: Direction,
     objective: Option<String>,
     goals: Goals,
     /// The number of trials for each point.
@@ -78,10 +77,19 @@ impl Summary {
             let metrics = store.metrics(&row.id).await?;
             reported.extend(metrics.into_iter().map(|row| printable(&row.metric.name)));
         }
-        let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
+        let (direction, objective) = (spec.direction, spec.objective.clone());
         let (goals, repeats) = (spec.goals.clone(), spec.trial_repeats);
-        let unrequested_stop = false;
-        Ok(Self { id, state, mode, objective, goals, repeats, trials, reported, unrequested_stop })
+        Ok(Self {
+            id,
+            state,
+            direction,
+            objective,
+            goals,
+            repeats,
+            trials,
+            reported,
+            unrequested_stop: false,
+        })
     }
 
     /// Returns the report of an experiment whose stop was not requested.
@@ -128,8 +136,8 @@ impl Summary {
             competing.map(|((row, result), number)| (row, result, number)).collect();
         ranked.sort_by(|(_, _, a), (_, _, b)| {
             match (
-                is_better(self.mode, Some(*a), Some(*b)),
-                is_better(self.mode, Some(*b), Some(*a)),
+                is_better(self.direction, Some(*a), Some(*b)),
+                is_better(self.direction, Some(*b), Some(*a)),
             ) {
                 (true, _) => std::cmp::Ordering::Less,
                 (_, true) => std::cmp::Ordering::Greater,
@@ -232,21 +240,21 @@ impl Summary {
     fn best_line(&self, row: &TrialRow, result: &TrialResult) -> String {
         let name = result.name.as_deref().filter(|name| *name != OBJECTIVE);
         let name = name.map(|name| format!("{} ", printable(name))).unwrap_or_default();
-        let mode = match self.mode {
-            OptimizeMode::Maximize => "the largest",
-            OptimizeMode::Minimize => "the smallest",
+        let direction = match self.direction {
+            Direction::Maximize => "the largest",
+            Direction::Minimize => "the smallest",
         };
         let (sequence, id) = (row.sequence, &row.id);
         match self.estimate(row) {
             Some(estimate) => {
                 let mean = super::table::estimate(&json!({"estimate": estimate}));
                 let mean = mean.unwrap_or_default();
-                format!("best: trial {sequence} ({id}) with {name}{mean}, {mode}")
+                format!("best: trial {sequence} ({id}) with {name}{mean}, {direction}")
             }
             None => {
                 let last = result.last.as_ref().map(|value| value_text(value.as_json()));
                 let last = last.unwrap_or_default();
-                format!("best: trial {sequence} ({id}) with {name}{last}, {mode}")
+                format!("best: trial {sequence} ({id}) with {name}{last}, {direction}")
             }
         }
     }

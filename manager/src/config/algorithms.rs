@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use trial_protocol::Direction;
 
 use super::advisor_class::is_advisor;
 use super::base::Base;
-use super::direction::{Direction, Statement, agree};
+use super::direction::{AgreedDirection, Statement, agree};
 use super::document::kind;
 use super::nni_class::{DirectionUse, direction_use};
 use super::section::{Problem, Section, resolve};
@@ -15,7 +16,7 @@ use crate::search::assessor::{self, AssessorSpec};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
 use crate::search::search_space::SearchSpace;
-use crate::search::tuner::{self, OptimizeMode, TunerSpec};
+use crate::search::tuner::{self, TunerSpec};
 use crate::util::nearest::folded;
 
 /// The tuner.
@@ -67,27 +68,27 @@ impl TunerChoice {
     }
 
     /// Returns the direction that NNI assumes if the tuner's arguments name none.
-    fn default_mode(&self) -> Result<OptimizeMode, tuner::Error> {
+    fn default_direction(&self) -> Result<Direction, tuner::Error> {
         match self {
-            Self::Native(spec) => spec.default_mode(),
+            Self::Native(spec) => spec.default_direction(),
             Self::Nni { algorithm, .. } => Ok(match algorithm.direction_use() {
                 Some(DirectionUse::Argument(default)) => default,
                 Some(DirectionUse::Ignores | DirectionUse::OnlyMaximizes) | None => {
-                    OptimizeMode::Maximize
+                    Direction::Maximize
                 }
             }),
-            Self::Command { .. } => Ok(OptimizeMode::Maximize),
+            Self::Command { .. } => Ok(Direction::Maximize),
         }
     }
 
     /// Passes the experiment's direction to an algorithm that is known to have an `optimize_mode`. The user's own class
     /// receives only the arguments that the user wrote. A program learns the direction from its greeting.
-    fn set_mode(&mut self, mode: OptimizeMode) {
+    fn set_direction(&mut self, direction: Direction) {
         match self {
-            Self::Native(spec) => put_mode(&mut spec.class_args, mode),
+            Self::Native(spec) => put_direction(&mut spec.class_args, direction),
             Self::Nni { algorithm, .. } => {
                 if let Some(DirectionUse::Argument(_)) = algorithm.direction_use() {
-                    put_mode(&mut algorithm.class_args, mode);
+                    put_direction(&mut algorithm.class_args, direction);
                 }
             }
             Self::Command { .. } => {}
@@ -146,7 +147,7 @@ impl AssessorChoice {
 
     /// Passes the experiment's direction to an assessor that is known to use it. The user's own class receives only the
     /// arguments that the user wrote.
-    fn set_mode(&mut self, mode: OptimizeMode) -> Result<(), Problem> {
+    fn set_direction(&mut self, direction: Direction) -> Result<(), Problem> {
         let (class_args, takes, field) = match self {
             Self::Native(spec) => {
                 let takes = spec.takes_direction();
@@ -161,10 +162,10 @@ impl AssessorChoice {
             },
         };
         if takes {
-            put_mode(class_args, mode);
+            put_direction(class_args, direction);
             return Ok(());
         }
-        if mode == OptimizeMode::Maximize {
+        if direction == Direction::Maximize {
             return Ok(());
         }
         let problem = format!(
@@ -180,7 +181,7 @@ impl Algorithm {
     fn direction_use(&self) -> Option<DirectionUse> {
         match &self.source {
             // Batch is never run by NNI's dispatcher, and each of NNI's other algorithms has an `optimize_mode`.
-            ClassSource::BuiltIn(_) => Some(DirectionUse::Argument(OptimizeMode::Maximize)),
+            ClassSource::BuiltIn(_) => Some(DirectionUse::Argument(Direction::Maximize)),
             ClassSource::Class { class, .. } => direction_use(class),
         }
     }
@@ -196,7 +197,7 @@ impl Algorithm {
     /// Returns the class if it is the user's own and does not receive the direction.
     fn class_without_mode(&self) -> Option<&str> {
         let receives_direction = self.direction_use().is_some()
-            || self.class_args.get("optimize_mode").is_some_and(|mode| !mode.is_null());
+            || self.class_args.get("optimize_mode").is_some_and(|word| !word.is_null());
         (!receives_direction).then(|| self.name())
     }
 }
@@ -243,8 +244,8 @@ pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), P
     Err(Problem::new("trialRepeats", problem))
 }
 
-fn put_mode(class_args: &mut Map<String, Value>, mode: OptimizeMode) {
-    class_args.insert("optimize_mode".to_owned(), json!(mode.as_str()));
+fn put_direction(class_args: &mut Map<String, Value>, direction: Direction) {
+    class_args.insert("optimize_mode".to_owned(), json!(direction.as_str()));
 }
 
 /// Determines the experiment's direction, and passes it to tuner and assessor.
@@ -254,7 +255,7 @@ pub(super) fn set_direction(
     objective: Option<Statement>,
     tuner: &mut TunerChoice,
     mut assessor: Option<&mut AssessorChoice>,
-) -> Result<Direction, Problem> {
+) -> Result<AgreedDirection, Problem> {
     let in_file = |error: tuner::Error| Problem::new(error.path, error.problem);
     let mut statements: Vec<Statement> = objective.into_iter().collect();
     let sections = [
@@ -263,16 +264,19 @@ pub(super) fn set_direction(
     ];
     for (section, class_args) in sections {
         let Some(class_args) = class_args else { continue };
-        if let Some(mode) = Arguments::new(section, class_args).optimize_mode().map_err(in_file)? {
-            statements.push(Statement { path: format!("{section}.classArgs.optimize_mode"), mode });
+        if let Some(direction) =
+            Arguments::new(section, class_args).optimize_mode().map_err(in_file)?
+        {
+            statements
+                .push(Statement { path: format!("{section}.classArgs.optimize_mode"), direction });
         }
     }
-    let direction = agree(&statements, tuner.default_mode().map_err(in_file)?)?;
-    tuner.set_mode(direction.mode);
+    let agreed = agree(&statements, tuner.default_direction().map_err(in_file)?)?;
+    tuner.set_direction(agreed.direction);
     if let Some(assessor) = assessor.as_mut() {
-        assessor.set_mode(direction.mode)?;
+        assessor.set_direction(agreed.direction)?;
     }
-    Ok(direction)
+    Ok(agreed)
 }
 
 /// Tuners of NNI whose search spaces may have entries that no other tuner supports.

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+use trial_protocol::Direction;
 
 use super::base::Base;
-use super::direction::{Direction, Statement};
+use super::direction::{AgreedDirection, Statement};
 use super::inherited::Service;
 use super::section::{InheritableFields, Problem, Section, resolve};
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
     algorithms, command, document, goals, labels, notifications, service,
 };
-use crate::search::class_args::OptimizeMode;
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::CHECKPOINT_FOLDER;
 use crate::util::nearest::advice;
@@ -103,8 +103,8 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         max_trial_retries: limits.max_trial_retries,
         trial_repeats: limits.trial_repeats,
         tuner: chosen.tuner,
-        optimize_mode: chosen.optimize_mode,
-        optimize_mode_assumed: chosen.optimize_mode_assumed,
+        direction: chosen.direction,
+        direction_assumed: chosen.direction_assumed,
         assessor: chosen.assessor,
         python_interpreter: chosen.python_interpreter,
         record_packages,
@@ -215,8 +215,8 @@ struct Algorithms {
     assessor: Option<AssessorChoice>,
     objective: Option<String>,
     goals: Goals,
-    optimize_mode: OptimizeMode,
-    optimize_mode_assumed: bool,
+    direction: Direction,
+    direction_assumed: bool,
     gpu_indices: Option<Vec<u64>>,
     python_interpreter: Option<String>,
     patience: Duration,
@@ -238,17 +238,17 @@ impl Algorithms {
         let goals = goals::goals(top, objective.as_deref(), has_objective, limits.target_metric)?;
         let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
         let stated = stated.or_else(|| goals::first_direction(&goals));
-        let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =
+        let AgreedDirection { direction, assumed: direction_assumed } =
             algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
-        let goals = goals::with_direction(goals, objective.as_deref(), optimize_mode);
+        let goals = goals::with_direction(goals, objective.as_deref(), direction);
         algorithms::set_goals(&goals, search_space, &mut tuner)?;
         Ok(Self {
             tuner,
             assessor,
             objective,
             goals,
-            optimize_mode,
-            optimize_mode_assumed,
+            direction,
+            direction_assumed,
             gpu_indices,
             python_interpreter: algorithms::interpreter(top, base)?,
             patience: patience(top)?,
@@ -304,8 +304,8 @@ fn objective(top: &mut Section) -> Result<ObjectiveFields, Problem> {
     let value = top.take("objective").unwrap_or_default();
     let mut fields = Section::open("objective", value, &goals::OBJECTIVE)?;
     let metric = fields.string("metric")?;
-    let mode = goals::direction(&mut fields)?;
-    let stated = mode.map(|mode| Statement { path: fields.at("direction"), mode });
+    let direction = goals::direction(&mut fields)?;
+    let stated = direction.map(|direction| Statement { path: fields.at("direction"), direction });
     top.record("objective", fields.into_canonical());
     Ok(ObjectiveFields { metric, stated })
 }

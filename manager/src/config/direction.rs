@@ -1,21 +1,22 @@
 //! PURE: the direction of the objective. An experiment has one direction, which the file may state in
 //! `objective.direction`, in the arguments of the tuner or the assessor, or nowhere.
 
+use trial_protocol::Direction;
+
 use super::section::Problem;
-use crate::search::class_args::OptimizeMode;
 
 /// A field that states the direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Statement {
     /// The path of the field, such as `tuner.classArgs.optimize_mode`.
     pub(super) path: String,
-    pub(super) mode: OptimizeMode,
+    pub(super) direction: Direction,
 }
 
 /// The direction of the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Direction {
-    pub(super) mode: OptimizeMode,
+pub(super) struct AgreedDirection {
+    pub(super) direction: Direction,
     /// `true` if no field states the direction, which is then the tuner's default.
     pub(super) assumed: bool,
 }
@@ -25,18 +26,21 @@ pub(super) struct Direction {
 /// # Errors
 ///
 /// Two fields contradict each other. The error names both.
-pub(super) fn agree(statements: &[Statement], default: OptimizeMode) -> Result<Direction, Problem> {
+pub(super) fn agree(
+    statements: &[Statement],
+    default: Direction,
+) -> Result<AgreedDirection, Problem> {
     let Some((first, others)) = statements.split_first() else {
-        return Ok(Direction { mode: default, assumed: true });
+        return Ok(AgreedDirection { direction: default, assumed: true });
     };
-    match others.iter().find(|other| other.mode != first.mode) {
-        None => Ok(Direction { mode: first.mode, assumed: false }),
+    match others.iter().find(|other| other.direction != first.direction) {
+        None => Ok(AgreedDirection { direction: first.direction, assumed: false }),
         Some(other) => {
             let problem = format!(
                 "is `{}`, but `{}` is `{}`; an experiment has one direction: remove one of the two, or make them equal",
-                other.mode.as_str(),
+                other.direction.as_str(),
                 first.path,
-                first.mode.as_str(),
+                first.direction.as_str(),
             );
             Err(Problem::new(other.path.clone(), problem))
         }
@@ -91,7 +95,7 @@ const HIGHER_IS_BETTER: [&str; 22] = [
 ];
 
 /// Returns a warning if a metric's name suggests the other direction, as for a maximised `val_loss`.
-pub(super) fn warning(metric: &str, mode: OptimizeMode) -> Option<String> {
+pub(super) fn warning(metric: &str, direction: Direction) -> Option<String> {
     let lower = metric.to_lowercase();
     let words: Vec<_> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     // scikit-learn's `neg_mean_squared_error` reverses the direction, and other names may, too.
@@ -100,15 +104,15 @@ pub(super) fn warning(metric: &str, mode: OptimizeMode) -> Option<String> {
     }
     let names = |known: &[&str]| words.iter().any(|word| known.contains(word));
     let likely = match (names(&LOWER_IS_BETTER), names(&HIGHER_IS_BETTER)) {
-        (true, false) => OptimizeMode::Minimize,
-        (false, true) => OptimizeMode::Maximize,
+        (true, false) => Direction::Minimize,
+        (false, true) => Direction::Maximize,
         (true, true) | (false, false) => return None,
     };
-    (likely != mode).then(|| {
+    (likely != direction).then(|| {
         format!(
             "the search {}s `{metric}`, although its name suggests the opposite; if that is not meant, \
              state `objective: {{direction: {}}}`",
-            mode.as_str(),
+            direction.as_str(),
             likely.as_str(),
         )
     })
@@ -116,7 +120,7 @@ pub(super) fn warning(metric: &str, mode: OptimizeMode) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use OptimizeMode::{Maximize, Minimize};
+    use Direction::{Maximize, Minimize};
 
     use super::*;
 
@@ -134,8 +138,8 @@ mod tests {
             ("score",                  Minimize, false),
             ("",                       Minimize, false),
         ];
-        for (metric, mode, warned) in table {
-            assert_eq!(warning(metric, mode).is_some(), warned, "{metric} {mode:?}");
+        for (metric, direction, warned) in table {
+            assert_eq!(warning(metric, direction).is_some(), warned, "{metric} {direction:?}");
         }
         let warning_text = warning("val_loss", Maximize).unwrap();
         assert!(
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn all_statements_must_agree_and_the_default_applies_without_any() {
-        let say = |path: &str, mode| Statement { path: path.to_owned(), mode };
+        let say = |path: &str, direction| Statement { path: path.to_owned(), direction };
         let (objective, tuner, assessor) = ("objective.direction", "tuner.x", "assessor.x");
         #[rustfmt::skip]
         let table = [
@@ -160,8 +164,8 @@ mod tests {
         for (rule, statements, expected) in table {
             let found = agree(&statements, Minimize);
             match expected {
-                Ok((mode, assumed)) => {
-                    assert_eq!(found.unwrap(), Direction { mode, assumed }, "{rule}");
+                Ok((direction, assumed)) => {
+                    assert_eq!(found.unwrap(), AgreedDirection { direction, assumed }, "{rule}");
                 }
                 Err(path) => {
                     let problem = found.unwrap_err();

@@ -1,11 +1,12 @@
 //! PURE: `objectives` and `constraints`.
 
 use serde_json::Value;
+use trial_protocol::Direction;
 
 use super::direction::Statement;
 use super::document::kind;
 use super::section::{Problem, Section};
-use crate::search::class_args::OptimizeMode;
+use crate::search::class_args::parse_direction;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::util::nearest::advice;
 
@@ -48,30 +49,30 @@ pub(super) fn goals(
 }
 
 /// Reads `direction`, and records the word for it.
-pub(super) fn direction(fields: &mut Section) -> Result<Option<OptimizeMode>, Problem> {
+pub(super) fn direction(fields: &mut Section) -> Result<Option<Direction>, Problem> {
     let Some(word) = fields.string("direction")? else { return Ok(None) };
-    let Some(mode) = OptimizeMode::from_word(&word) else {
+    let Some(direction) = parse_direction(&word) else {
         let advice = advice(&word, ["maximize", "minimize"]);
         return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
     };
-    fields.record("direction", mode.as_str());
-    Ok(Some(mode))
+    fields.record("direction", direction.as_str());
+    Ok(Some(direction))
 }
 
 /// Returns the direction of the first objective.
 pub(super) fn first_direction(goals: &Goals) -> Option<Statement> {
     let first = goals.objectives.first()?;
-    Some(Statement { path: "objectives[0].direction".to_owned(), mode: first.mode })
+    Some(Statement { path: "objectives[0].direction".to_owned(), direction: first.direction })
 }
 
 /// Adds the objective of an experiment with constraints to its list of objectives, if the list is empty. Returns empty
 /// goals for a single objective without constraints.
-pub(super) fn with_direction(goals: Goals, objective: Option<&str>, mode: OptimizeMode) -> Goals {
+pub(super) fn with_direction(goals: Goals, objective: Option<&str>, direction: Direction) -> Goals {
     match objective {
         _ if goals.constraints.is_empty() && !goals.has_several_objectives() => Goals::default(),
         Some(metric) if goals.objectives.is_empty() => {
             let metric = metric.to_owned();
-            Goals { objectives: vec![Objective { metric, mode }], ..goals }
+            Goals { objectives: vec![Objective { metric, direction }], ..goals }
         }
         Some(_) | None => goals,
     }
@@ -108,10 +109,10 @@ fn metric(fields: &mut Section) -> Result<String, Problem> {
 
 fn one_objective(fields: &mut Section) -> Result<Objective, Problem> {
     let metric = metric(fields)?;
-    let Some(mode) = direction(fields)? else {
+    let Some(direction) = direction(fields)? else {
         return Err(fields.fault("direction", "is missing; set it to minimize or maximize"));
     };
-    Ok(Objective { metric, mode })
+    Ok(Objective { metric, direction })
 }
 
 fn one_constraint(fields: &mut Section) -> Result<Constraint, Problem> {

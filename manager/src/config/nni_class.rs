@@ -1,12 +1,12 @@
 //! PURE: the classes of NNI's own algorithms, and their use of the direction.
 
-use crate::search::class_args::OptimizeMode;
+use trial_protocol::Direction;
 
 /// The way in which a class of NNI uses the direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DirectionUse {
     /// The class has an `optimize_mode`, with this default.
-    Argument(OptimizeMode),
+    Argument(Direction),
     /// The class has no `optimize_mode` and needs none.
     Ignores,
     /// The class has no `optimize_mode` and expects growing results.
@@ -15,8 +15,8 @@ pub(super) enum DirectionUse {
 
 /// The classes of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`) with their constructors' defaults.
 const CLASSES: [(&str, DirectionUse); 18] = {
+    use Direction::{Maximize, Minimize};
     use DirectionUse::{Argument, Ignores, OnlyMaximizes};
-    use OptimizeMode::{Maximize, Minimize};
     [
         ("TpeTuner", Argument(Minimize)),
         ("HyperoptTuner", Argument(Minimize)),
@@ -55,11 +55,11 @@ mod tests {
         use DirectionUse::{Argument, Ignores, OnlyMaximizes};
         #[rustfmt::skip]
         let table = [
-            ("nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor",     Some(Argument(OptimizeMode::Maximize))),
-            ("nni.algorithms.hpo.tpe_tuner.TpeTuner",                         Some(Argument(OptimizeMode::Minimize))),
+            ("nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor",     Some(Argument(Direction::Maximize))),
+            ("nni.algorithms.hpo.tpe_tuner.TpeTuner",                         Some(Argument(Direction::Minimize))),
             ("nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor", Some(OnlyMaximizes)),
             ("nni.algorithms.hpo.batch_tuner.BatchTuner",                     Some(Ignores)),
-            ("nni.medianstop_assessor.medianstop_assessor.MedianstopAssessor", Some(Argument(OptimizeMode::Maximize))),
+            ("nni.medianstop_assessor.medianstop_assessor.MedianstopAssessor", Some(Argument(Direction::Maximize))),
             ("mine.MedianstopAssessor",                                       None),
             ("nni.experimental.Other",                                        None),
             ("nni.TpeTuner",                                                  None),

@@ -81,7 +81,7 @@ objective: accuracy
     assert_eq!(spec.max_experiment_duration, Some(Duration::from_hours(1)));
     assert_eq!(spec.max_trial_duration, Some(Duration::from_secs(30)));
     assert_eq!((spec.tuner.name(), spec.trial_gpu_number), ("Random", None));
-    assert_eq!(spec.optimize_mode, OptimizeMode::Minimize);
+    assert_eq!(spec.direction, Direction::Minimize);
     assert_eq!(spec.objective.as_deref(), Some("accuracy"));
     assert_eq!(spec.canonical["objective"], "accuracy");
 }
@@ -462,15 +462,15 @@ fn trials_on_other_machines_always_run_a_snapshot() {
     }
 }
 
-/// Checks that the algorithms of `spec` have the direction `mode`, and that there is a warning for the user's own class
+/// Checks that the algorithms of `spec` have this `direction`, and that there is a warning for the user's own class
 /// without a direction.
-fn expect_direction(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
+fn expect_direction(spec: &ExperimentSpec, direction: Direction, rule: &str) {
     let tuner = match &spec.tuner {
         TunerChoice::Native(tuner) => &tuner.class_args,
         TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
         TunerChoice::Command { .. } => panic!("{rule}"),
     };
-    assert_eq!(tuner["optimize_mode"], mode.as_str(), "{rule}");
+    assert_eq!(tuner["optimize_mode"], direction.as_str(), "{rule}");
     let (name, assessor) = match &spec.assessor {
         Some(AssessorChoice::Native(native)) => (native.name.as_str(), &native.class_args),
         Some(AssessorChoice::Nni(algorithm)) => (algorithm.name(), &algorithm.class_args),
@@ -481,17 +481,17 @@ fn expect_direction(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
         assert!(assessor.is_empty(), "{rule}");
         assert_eq!(warning.is_some(), name == "mine.Strict", "{rule}: {warning:?}");
     } else {
-        assert_eq!(assessor["optimize_mode"], mode.as_str(), "{rule}");
+        assert_eq!(assessor["optimize_mode"], direction.as_str(), "{rule}");
         assert_eq!(warning, None, "{rule}");
     }
 }
 
 #[test]
 fn an_experiment_has_one_direction() {
-    use OptimizeMode::{Maximize, Minimize};
-    let tuner = |name: &str, mode: Option<&str>| match mode {
+    use Direction::{Maximize, Minimize};
+    let tuner = |name: &str, direction: Option<&str>| match direction {
         None => json!({"name": name}),
-        Some(mode) => json!({"name": name, "classArgs": {"optimize_mode": mode}}),
+        Some(direction) => json!({"name": name, "classArgs": {"optimize_mode": direction}}),
     };
     let toward = |direction: &str| json!({"direction": direction});
     let class = |class: &str| json!({"className": class});
@@ -524,15 +524,15 @@ fn an_experiment_has_one_direction() {
                 spec.as_ref().is_err_and(|error| error.contains(message)),
                 "{rule}: {spec:?}"
             ),
-            Ok((mode, assumed)) => {
+            Ok((direction, assumed)) => {
                 let spec = spec.unwrap_or_else(|error| panic!("{rule}: {error}"));
                 assert_eq!(
-                    (spec.optimize_mode, spec.optimize_mode_assumed),
-                    (mode, assumed),
+                    (spec.direction, spec.direction_assumed),
+                    (direction, assumed),
                     "{rule}"
                 );
                 assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
-                expect_direction(&spec, mode, rule);
+                expect_direction(&spec, direction, rule);
                 // The stored form means the same when the experiment is resumed.
                 let again = from_canonical(&spec.canonical).unwrap();
                 assert_eq!(again, spec, "{rule}");

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
-use trial_protocol::{AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE};
+use trial_protocol::{AttemptId, Direction, Metric, MetricKind, MetricValue, OBJECTIVE};
 
 use crate::search::goals::Goals;
-use crate::search::tuner::OptimizeMode;
 use crate::util::ids;
 
 /// The results of a trial.
@@ -133,11 +132,11 @@ pub fn with_goals<'a>(
     let names = goals.metrics();
     let mut members: Map<String, Value> =
         names.into_iter().filter_map(|name| Some((name.to_owned(), value(name)?))).collect();
-    let mode = goals.objectives.first().map_or(OptimizeMode::Maximize, |first| first.mode);
-    let merit = goals.merit(&MetricValue::from(Value::Object(members.clone())), mode);
-    let worst = match mode {
-        OptimizeMode::Maximize => f64::NEG_INFINITY,
-        OptimizeMode::Minimize => f64::INFINITY,
+    let direction = goals.objectives.first().map_or(Direction::Maximize, |first| first.direction);
+    let merit = goals.merit(&MetricValue::from(Value::Object(members.clone())), direction);
+    let worst = match direction {
+        Direction::Maximize => f64::NEG_INFINITY,
+        Direction::Minimize => f64::INFINITY,
     };
     let counts = match merit {
         Some(merit) if !merit.is_feasible() => MetricValue::from(worst),
@@ -229,12 +228,12 @@ impl Steps {
 
 /// Returns whether `candidate` is better than `best`. A missing number, NaN or an infinity is never better: the last
 /// two usually result from an error such as a division by zero.
-pub fn is_better(mode: OptimizeMode, candidate: Option<f64>, best: Option<f64>) -> bool {
+pub fn is_better(direction: Direction, candidate: Option<f64>, best: Option<f64>) -> bool {
     let Some(candidate) = candidate.filter(|number| number.is_finite()) else { return false };
-    match (best.filter(|number| number.is_finite()), mode) {
+    match (best.filter(|number| number.is_finite()), direction) {
         (None, _) => true,
-        (Some(best), OptimizeMode::Maximize) => candidate > best,
-        (Some(best), OptimizeMode::Minimize) => candidate < best,
+        (Some(best), Direction::Maximize) => candidate > best,
+        (Some(best), Direction::Minimize) => candidate < best,
     }
 }
 
@@ -341,11 +340,11 @@ mod tests {
     fn with_several_objectives_a_result_contains_all_their_metrics() {
         use MetricKind::{Final, Intermediate};
         let attempt = AttemptId::new("a-1").unwrap();
-        let objective = |name: &str, mode| Objective { metric: name.to_owned(), mode };
+        let objective = |name: &str, direction| Objective { metric: name.to_owned(), direction };
         let goals = Goals {
             objectives: vec![
-                objective("loss", OptimizeMode::Minimize),
-                objective("speed", OptimizeMode::Maximize),
+                objective("loss", Direction::Minimize),
+                objective("speed", Direction::Maximize),
             ],
             constraints: vec![Constraint {
                 metric: "memory".to_owned(),
@@ -387,7 +386,7 @@ mod tests {
         use MetricKind::Intermediate;
         let attempt = AttemptId::new("a-1").unwrap();
         let objective =
-            |name: &str| Objective { metric: name.to_owned(), mode: OptimizeMode::Minimize };
+            |name: &str| Objective { metric: name.to_owned(), direction: Direction::Minimize };
         let goals =
             Goals { objectives: vec![objective("loss"), objective("size")], constraints: vec![] };
         let step = |sequence, loss: f64, size: f64| {
@@ -405,7 +404,7 @@ mod tests {
             let found = pick_with_goals(all.clone(), &attempt, Some("loss"), &goals);
             let derived = TrialResult { last: found.intermediate.last().cloned(), ..found };
             let result = with_goals(derived, all, &attempt, Some("loss"), &goals);
-            let merit = goals.merit(&result.last.unwrap(), OptimizeMode::Minimize).unwrap();
+            let merit = goals.merit(&result.last.unwrap(), Direction::Minimize).unwrap();
             assert_eq!(merit.losses, [3.0, 4.0]);
         }
     }
@@ -426,7 +425,7 @@ mod tests {
 
     #[test]
     fn only_numbers_compete() {
-        use OptimizeMode::{Maximize, Minimize};
+        use Direction::{Maximize, Minimize};
         let nan = Some(f64::NAN);
         #[rustfmt::skip]
         let table = [
@@ -442,8 +441,8 @@ mod tests {
             ("infinity always loses",       Maximize, Some(1.0), Some(f64::INFINITY), true),
             ("no result never wins",         Minimize, None,      None,      false),
         ];
-        for (case, mode, candidate, best, better) in table {
-            assert_eq!(is_better(mode, candidate, best), better, "{case}");
+        for (case, direction, candidate, best, better) in table {
+            assert_eq!(is_better(direction, candidate, best), better, "{case}");
         }
     }
 }

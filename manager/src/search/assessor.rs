@@ -9,9 +9,10 @@ mod curvefitting;
 mod medianstop;
 
 use serde_json::{Map, Value};
+use trial_protocol::Direction;
 
+use crate::search::class_args::Arguments;
 pub use crate::search::class_args::Error;
-use crate::search::class_args::{Arguments, OptimizeMode};
 use crate::util::nearest::{advice, folded};
 
 /// An assessor's assessment of a running trial.
@@ -30,7 +31,7 @@ pub enum Assessment {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
     /// The direction in which results are better.
-    pub mode: OptimizeMode,
+    pub direction: Direction,
     /// The number of results after which the first bound applies, at least 1.
     pub from: usize,
     /// The worst acceptable best result after `from` results, after `from + 1` results, and so on. Not empty; all

@@ -6,36 +6,18 @@ use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
+use trial_protocol::Direction;
 
 use super::search_space::parse::number_in;
 use crate::util::nearest::advice;
 
-/// The direction in which results are better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OptimizeMode {
-    /// Larger results are better.
-    Maximize,
-    /// Smaller results are better.
-    Minimize,
-}
-
-impl OptimizeMode {
-    /// Returns NNI's word for the mode.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Maximize => "maximize",
-            Self::Minimize => "minimize",
-        }
-    }
-
-    /// Parses NNI's word, or its short form `max` or `min`, ignoring case.
-    pub fn from_word(word: &str) -> Option<Self> {
-        let is = |known: &str| known.eq_ignore_ascii_case(word);
-        match word {
-            _ if is("maximize") || is("max") => Some(Self::Maximize),
-            _ if is("minimize") || is("min") => Some(Self::Minimize),
-            _ => None,
-        }
+/// Parses NNI's word for a direction, or its short form `max` or `min`, ignoring case.
+pub fn parse_direction(word: &str) -> Option<Direction> {
+    let is = |known: &str| known.eq_ignore_ascii_case(word);
+    match word {
+        _ if is("maximize") || is("max") => Some(Direction::Maximize),
+        _ if is("minimize") || is("min") => Some(Direction::Minimize),
+        _ => None,
     }
 }
 
@@ -81,13 +63,13 @@ impl<'a> Arguments<'a> {
     }
 
     /// Returns `optimize_mode`, an argument of every tuner and most assessors.
-    pub(crate) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
+    pub(crate) fn optimize_mode(&mut self) -> Result<Option<Direction>, Error> {
         let given = self.raw("optimize_mode").and_then(Value::as_str);
-        if let Some(mode) = given.and_then(OptimizeMode::from_word) {
-            return Ok(Some(mode));
+        if let Some(direction) = given.and_then(parse_direction) {
+            return Ok(Some(direction));
         }
         let word = self.one_of("optimize_mode", &["maximize", "minimize"])?;
-        Ok(word.and_then(OptimizeMode::from_word))
+        Ok(word.and_then(parse_direction))
     }
 
     /// Returns an argument that must be one of the `allowed` words.

@@ -1,9 +1,7 @@
 //! PURE: several objectives and constraints, and the merit of a trial's result.
 
 use serde_json::Value;
-use trial_protocol::MetricValue;
-
-use crate::search::class_args::OptimizeMode;
+use trial_protocol::{Direction, MetricValue};
 
 /// One of several objectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +9,7 @@ pub struct Objective {
     /// The metric's name.
     pub metric: String,
     /// The direction in which the metric is better.
-    pub mode: OptimizeMode,
+    pub direction: Direction,
 }
 
 /// A limit that a result must satisfy.
@@ -80,18 +78,18 @@ impl Goals {
         })
     }
 
-    /// Returns the merit of a result. `mode` is the direction if there is a single objective. Returns `None` if an
+    /// Returns the merit of a result. `direction` applies if there is a single objective. Returns `None` if an
     /// objective is missing or infinitely good, because such a result contains no information about its parameters.
-    pub fn merit(&self, value: &MetricValue, mode: OptimizeMode) -> Option<Merit> {
+    pub fn merit(&self, value: &MetricValue, direction: Direction) -> Option<Merit> {
         let losses: Option<Vec<f64>> = if self.has_several_objectives() {
             let losses = self.objectives.iter();
             losses
-                .map(|objective| loss(member(value, &objective.metric)?, objective.mode))
+                .map(|objective| loss(member(value, &objective.metric)?, objective.direction))
                 .collect()
         } else {
             // An imported result may be a plain number.
             let named = self.objectives.first().and_then(|one| member(value, &one.metric));
-            Some(vec![loss(named.or_else(|| value.number())?, mode)?])
+            Some(vec![loss(named.or_else(|| value.number())?, direction)?])
         };
         let violations = self.constraints.iter().map(|limit| limit.violation(value));
         Some(Merit { losses: losses?, violation: violations.sum() })
@@ -145,10 +143,10 @@ fn member(value: &MetricValue, name: &str) -> Option<f64> {
 /// Returns the loss for a metric. NaN, the result of a diverged trial, is an infinite loss, from which the tuner
 /// learns. Returns `None` for an infinitely good metric, because such a value contains no information about the
 /// parameters.
-fn loss(number: f64, mode: OptimizeMode) -> Option<f64> {
-    let loss = match mode {
-        OptimizeMode::Minimize => number,
-        OptimizeMode::Maximize => -number,
+fn loss(number: f64, direction: Direction) -> Option<f64> {
+    let loss = match direction {
+        Direction::Minimize => number,
+        Direction::Maximize => -number,
     };
     if loss.is_nan() { Some(f64::INFINITY) } else { Some(loss).filter(|l| *l > f64::NEG_INFINITY) }
 }
@@ -160,12 +158,13 @@ mod tests {
     use super::*;
 
     fn goals() -> Goals {
-        let objective = |metric: &str, mode| Objective { metric: metric.to_owned(), mode };
+        let objective =
+            |metric: &str, direction| Objective { metric: metric.to_owned(), direction };
         let limit = |metric: &str, min, max| Constraint { metric: metric.to_owned(), min, max };
         Goals {
             objectives: vec![
-                objective("loss", OptimizeMode::Minimize),
-                objective("speed", OptimizeMode::Maximize),
+                objective("loss", Direction::Minimize),
+                objective("speed", Direction::Maximize),
             ],
             constraints: vec![limit("memory", None, Some(16.0)), limit("speed", Some(2.0), None)],
         }
@@ -184,11 +183,11 @@ mod tests {
             ("no object",         json!(3),                                         None),
         ];
         for (label, value, expected) in table {
-            let merit = goals().merit(&MetricValue::from(value), OptimizeMode::Minimize);
+            let merit = goals().merit(&MetricValue::from(value), Direction::Minimize);
             assert_eq!(merit.map(|merit| (merit.losses, merit.violation)), expected, "{label}");
         }
         assert_eq!(goals().metrics(), ["loss", "speed", "memory"]);
-        let plain = Goals::default().merit(&MetricValue::from(2.0), OptimizeMode::Maximize);
+        let plain = Goals::default().merit(&MetricValue::from(2.0), Direction::Maximize);
         assert_eq!(plain, Some(Merit { losses: vec![-2.0], violation: 0.0 }));
     }
 

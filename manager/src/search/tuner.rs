@@ -27,9 +27,10 @@ mod tpe;
 mod tests;
 
 use serde_json::{Map, Value};
+use trial_protocol::Direction;
 
 use crate::search::class_args::Arguments;
-pub use crate::search::class_args::{Error, OptimizeMode};
+pub use crate::search::class_args::Error;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::util::nearest::{advice, folded};
@@ -102,9 +103,9 @@ struct BuiltInTuner {
     name: &'static str,
     /// NNI's other name for the tuner, if any.
     alias: Option<&'static str>,
-    /// The mode that NNI assumes without `optimize_mode`. For tuners that ignore results, it only determines the
+    /// The direction that NNI assumes without `optimize_mode`. For tuners that ignore results, it only determines the
     /// experiment's best trial.
-    default_mode: OptimizeMode,
+    default_direction: Direction,
     /// The goals that the tuner supports.
     learns: SupportedGoals,
     /// The constructor, which checks the arguments.
@@ -134,7 +135,7 @@ pub const CHECKPOINT_FOLDER: &str = "all_checkpoint_dir";
 #[derive(Debug, Clone, Copy)]
 struct TunerSettings<'a> {
     seed: u64,
-    mode: OptimizeMode,
+    direction: Direction,
     goals: &'a Goals,
 }
 
@@ -146,7 +147,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "TPE",
         alias: None,
-        default_mode: OptimizeMode::Minimize,
+        default_direction: Direction::Minimize,
         learns: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = tpe::Estimator::from_arguments(arguments)?;
@@ -156,7 +157,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "Anneal",
         alias: None,
-        default_mode: OptimizeMode::Minimize,
+        default_direction: Direction::Minimize,
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = anneal::Anneal::from_arguments(arguments)?;
@@ -166,7 +167,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "Evolution",
         alias: None,
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = evolution::Evolution::from_arguments(arguments, setting.seed)?;
@@ -176,7 +177,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "GP",
         alias: Some("GPTuner"),
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = gp::Gp::from_arguments(arguments)?;
@@ -186,7 +187,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "Hyperband",
         alias: None,
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, setting)?))
@@ -195,7 +196,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "BOHB",
         alias: None,
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(hyperband::Hyperband::with_model(arguments, space, setting)?))
@@ -204,7 +205,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "CMA-ES",
         alias: Some("CMAES"),
-        default_mode: OptimizeMode::Minimize,
+        default_direction: Direction::Minimize,
         learns: SupportedGoals::Constraints,
         build: |arguments, space, setting| {
             let model = cmaes::CmaEs::from_arguments(arguments, space, setting.seed)?;
@@ -214,7 +215,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "NSGA-II",
         alias: Some("NSGA2"),
-        default_mode: OptimizeMode::Minimize,
+        default_direction: Direction::Minimize,
         learns: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = nsga2::Nsga2::from_arguments(arguments)?;
@@ -224,7 +225,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "PBT",
         alias: Some("PBTTuner"),
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(pbt::Pbt::from_arguments(arguments, space, setting)?))
@@ -233,28 +234,28 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     BuiltInTuner {
         name: "QMC",
         alias: Some("Halton"),
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Nothing,
         build: |_, space, setting| Ok(Box::new(halton::Halton::new(space, setting.seed))),
     },
     BuiltInTuner {
         name: "Random",
         alias: None,
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Nothing,
         build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
     },
     BuiltInTuner {
         name: "GridSearch",
         alias: None,
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Nothing,
         build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
     },
     BuiltInTuner {
         name: "Batch",
         alias: Some("BatchTuner"),
-        default_mode: OptimizeMode::Maximize,
+        default_direction: Direction::Maximize,
         learns: SupportedGoals::Nothing,
         build: |_, space, _| Ok(Box::new(batch::Batch::new(space)?)),
     },
@@ -323,9 +324,9 @@ impl TunerSpec {
         })
     }
 
-    /// Returns the mode that NNI assumes if this tuner's `classArgs` have none.
-    pub fn default_mode(&self) -> Result<OptimizeMode, Error> {
-        Ok(algorithm(&self.name)?.default_mode)
+    /// Returns the direction that NNI assumes if this tuner's `classArgs` have none.
+    pub fn default_direction(&self) -> Result<Direction, Error> {
+        Ok(algorithm(&self.name)?.default_direction)
     }
 }
 
@@ -334,7 +335,7 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
     let algorithm = algorithm(&spec.name)?;
     let mut arguments = Arguments::new("tuner", &spec.class_args);
     let setting = TunerSettings {
-        mode: arguments.optimize_mode()?.unwrap_or(algorithm.default_mode),
+        direction: arguments.optimize_mode()?.unwrap_or(algorithm.default_direction),
         seed: arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed),
         goals: &spec.goals,
     };

@@ -22,13 +22,12 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec,
 };
-use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::files::{private_folder, try_lock, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
@@ -76,7 +75,7 @@ pub struct Settings {
     /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
     /// The direction of the search, if the file states it.
-    pub direction: Option<OptimizeMode>,
+    pub direction: Option<Direction>,
     /// The certificate authority of the manager's own certificate, if connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// Variables of the manager's environment that trials do not inherit.

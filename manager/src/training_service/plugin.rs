@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 
 use self::handshake::{Capabilities, initialize, program, unanswered};
 pub use self::handshake::{Identity, clean_up, probe};
@@ -31,7 +31,6 @@ use super::{
     Adopted, FreeRoom, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec,
 };
 use crate::config::PluginSpec;
-use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
@@ -91,7 +90,7 @@ pub struct Settings {
     /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
     /// The direction of the search, if the file states it.
-    pub direction: Option<OptimizeMode>,
+    pub direction: Option<Direction>,
     /// The certificate authority of the manager's own certificate, if connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// The base URL of the manager, as trials reach it.

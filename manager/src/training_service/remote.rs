@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
-use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Class, Direction, ExperimentId, TrialJobId};
 
 use self::machine_assignment::Assignments;
 use self::output::MAX_OUTPUTS;
@@ -35,7 +35,6 @@ use super::{
     TrainingService, TrialJobSpec,
 };
 use crate::config::MachineSpec;
-use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::digest::sha256_of_file;
 use crate::util::layout::ExperimentDir;
@@ -84,7 +83,7 @@ pub struct Settings {
     /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
     /// The direction of the search, if the file states it.
-    pub direction: Option<OptimizeMode>,
+    pub direction: Option<Direction>,
     /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use trial_protocol::Direction;
+
 use super::{Snapshot, TrialSummary};
 use crate::job_state::JobState;
-use crate::search::tuner::OptimizeMode;
 
 /// Returns the trials whose curves are shown: one half the best succeeded ones, from the best on, then the newest, from
 /// the last on. Returns at most `count` trials.
-pub fn chosen_curves(snapshot: &Snapshot, mode: OptimizeMode, count: usize) -> Vec<&TrialSummary> {
+pub fn chosen_curves(
+    snapshot: &Snapshot,
+    direction: Direction,
+    count: usize,
+) -> Vec<&TrialSummary> {
     let has_reports = |trial: &&TrialSummary| trial.facts_through.is_some();
     let trials = || snapshot.trials.iter().map(AsRef::as_ref).filter(has_reports);
     let result = |trial: &TrialSummary| {
@@ -17,9 +22,9 @@ pub fn chosen_curves(snapshot: &Snapshot, mode: OptimizeMode, count: usize) -> V
     };
     let mut best: Vec<(f64, &TrialSummary)> =
         trials().filter_map(|trial| Some((result(trial)?, trial))).collect();
-    best.sort_by(|(a, _), (b, _)| match mode {
-        OptimizeMode::Minimize => a.total_cmp(b),
-        OptimizeMode::Maximize => b.total_cmp(a),
+    best.sort_by(|(a, _), (b, _)| match direction {
+        Direction::Minimize => a.total_cmp(b),
+        Direction::Maximize => b.total_cmp(a),
     });
     let newest: Vec<_> = trials().collect();
     let best = best.into_iter().map(|(_, trial)| trial).take(count.div_ceil(2));
@@ -53,10 +58,10 @@ mod tests {
 
     #[test]
     fn the_best_and_the_newest_are_shown() {
-        let of = |snapshot: &Snapshot, mode, count| -> Vec<u64> {
-            chosen_curves(snapshot, mode, count).iter().map(|trial| trial.sequence).collect()
+        let of = |snapshot: &Snapshot, direction, count| -> Vec<u64> {
+            chosen_curves(snapshot, direction, count).iter().map(|trial| trial.sequence).collect()
         };
-        let (minimize, maximize) = (OptimizeMode::Minimize, OptimizeMode::Maximize);
+        let (minimize, maximize) = (Direction::Minimize, Direction::Maximize);
         let few = snapshot(4);
         assert_eq!(of(&few, minimize, 10), [0, 1, 3, 2]);
         let many = snapshot(100);

@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use trial_protocol::{MetricValue, OBJECTIVE};
+use trial_protocol::{Direction, MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 use crate::experiment::result::is_better;
-use crate::search::tuner::OptimizeMode;
 
 /// Thins a curve to about `points` points: the first, the last, and the lowest and the highest of each stretch in
 /// between, so that no peak is lost. `number` returns the value of a point. A point without a number is kept only if
@@ -136,11 +135,11 @@ pub struct Improvement {
 /// Returns every result that was better than all before it.
 pub fn improvements(
     results: impl Iterator<Item = (u64, f64)>,
-    mode: OptimizeMode,
+    direction: Direction,
 ) -> Vec<Improvement> {
     let mut steps: Vec<Improvement> = Vec::new();
     for (sequence, value) in results {
-        if is_better(mode, Some(value), steps.last().map(|step| step.value)) {
+        if is_better(direction, Some(value), steps.last().map(|step| step.value)) {
             steps.push(Improvement { sequence, value });
         }
     }
@@ -199,12 +198,12 @@ mod tests {
     #[test]
     fn only_improvements_are_kept() {
         let results = [(0, 3.0), (1, 5.0), (2, f64::NAN), (3, 2.0), (4, 1.0)];
-        let of = |mode| {
-            let steps = improvements(results.into_iter(), mode);
+        let of = |direction| {
+            let steps = improvements(results.into_iter(), direction);
             steps.into_iter().map(|step| step.sequence).collect::<Vec<_>>()
         };
-        assert_eq!(of(OptimizeMode::Maximize), [0, 1]);
-        assert_eq!(of(OptimizeMode::Minimize), [0, 3, 4]);
+        assert_eq!(of(Direction::Maximize), [0, 1]);
+        assert_eq!(of(Direction::Minimize), [0, 3, 4]);
     }
 
     proptest! {

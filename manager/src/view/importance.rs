@@ -12,10 +12,10 @@ use std::f64::consts::SQRT_2;
 
 use serde::Serialize;
 use serde_json::Value;
+use trial_protocol::Direction;
 use utoipa::ToSchema;
 
 use super::space::ParameterAxis;
-use crate::search::tuner::OptimizeMode;
 
 /// The name of the method, for the API and the pages.
 pub const METHOD: &str = "PED-ANOVA";
@@ -49,7 +49,7 @@ pub struct Importance {
 pub fn importance(
     results: &[(Vec<(String, &Value)>, f64)],
     axes: &[ParameterAxis],
-    mode: OptimizeMode,
+    direction: Direction,
 ) -> Vec<Importance> {
     let results: Vec<_> = results.iter().filter(|(_, result)| result.is_finite()).collect();
     if results.len() < LEAST_RESULTS {
@@ -57,7 +57,7 @@ pub fn importance(
     }
     let losses: Vec<f64> = results
         .iter()
-        .map(|(_, result)| if mode == OptimizeMode::Maximize { -result } else { *result })
+        .map(|(_, result)| if direction == Direction::Maximize { -result } else { *result })
         .collect();
     let is_best = best_of(&losses);
     let mut columns: BTreeMap<&str, Vec<Option<&Value>>> = BTreeMap::new();

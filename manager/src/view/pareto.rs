@@ -2,14 +2,13 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 use utoipa::ToSchema;
 
 use super::{Snapshot, TrialSummary};
 use crate::job_state::JobState;
 use crate::search::goals::{Goals, Merit};
 use crate::search::pareto::fronts;
-use crate::search::tuner::OptimizeMode;
 
 /// One of several objectives.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -24,7 +23,7 @@ pub struct ObjectiveView {
 pub fn objectives(goals: &Goals) -> Vec<ObjectiveView> {
     let several = goals.objectives.iter().filter(|_| goals.has_several_objectives());
     several
-        .map(|one| ObjectiveView { metric: one.metric.clone(), direction: one.mode.as_str() })
+        .map(|one| ObjectiveView { metric: one.metric.clone(), direction: one.direction.as_str() })
         .collect()
 }
 
@@ -49,8 +48,8 @@ pub fn front_of<'a>(results: impl Iterator<Item = &'a MetricValue>, goals: &Goal
         return Vec::new();
     }
     let merits = results.enumerate().filter_map(|(at, value)| {
-        // Each objective has its own direction, so the mode has no effect.
-        let merit = goals.merit(value, OptimizeMode::Maximize)?;
+        // Each objective has its own direction, so this one has no effect.
+        let merit = goals.merit(value, Direction::Maximize)?;
         let counts = merit.is_feasible() && merit.losses.iter().all(|loss| loss.is_finite());
         counts.then_some((at, merit))
     });
@@ -73,9 +72,10 @@ mod tests {
 
     #[test]
     fn the_front_contains_feasible_results_that_nothing_dominates() {
-        let objective = |metric: &str, mode| Objective { metric: metric.to_owned(), mode };
+        let objective =
+            |metric: &str, direction| Objective { metric: metric.to_owned(), direction };
         let one = Goals {
-            objectives: vec![objective("loss", OptimizeMode::Minimize)],
+            objectives: vec![objective("loss", Direction::Minimize)],
             constraints: vec![Constraint {
                 metric: "memory".to_owned(),
                 min: None,
@@ -83,7 +83,7 @@ mod tests {
             }],
         };
         let mut two = one.clone();
-        two.objectives.push(objective("speed", OptimizeMode::Maximize));
+        two.objectives.push(objective("speed", Direction::Maximize));
         let results: Vec<MetricValue> = [
             json!({"loss": 3, "speed": 9, "memory": 1}),
             json!({"loss": 1, "speed": 5, "memory": 1}),

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+use trial_protocol::Direction;
 
 use crate::collect::tail::{FileCollectors, FileSpec};
-use crate::collect::{CollectSpec, Direction, Finding};
+use crate::collect::{CollectSpec, Finding};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
 

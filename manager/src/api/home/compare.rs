@@ -7,7 +7,7 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::{Value, json};
-use trial_protocol::ExperimentId;
+use trial_protocol::{Direction, ExperimentId};
 
 use super::super::Error;
 use super::super::auth::User;
@@ -16,7 +16,7 @@ use super::super::portal::plot::{Steps, plot};
 use super::super::portal::{self, PageRefusal, Viewer, page as dressed, words};
 use super::catalog::Entry;
 use super::{Home, list};
-use crate::search::tuner::OptimizeMode;
+use crate::search::class_args::parse_direction;
 use crate::view::curve::improvements;
 use crate::view::export::{self, plain};
 use crate::view::{self, Snapshot};
@@ -209,12 +209,11 @@ async fn column(
     let entry = entry.ok_or(Error::NotFound)?;
     let row = open.store.experiment().await?.ok_or(Error::NotFound)?;
     let snapshot = open.board.refresh().await?;
-    let mode =
-        OptimizeMode::from_word(&entry.summary.optimize_mode).unwrap_or(OptimizeMode::Maximize);
+    let direction = parse_direction(&entry.summary.optimize_mode).unwrap_or(Direction::Maximize);
     let until_ms = entry.summary.ended_at_ms.unwrap_or_else(|| home.0.clock.now_ms());
     let name = list::name(&entry.summary).to_owned();
     let begun_ms = row.created_at_ms;
-    let (over_trials, over_time) = curves(&snapshot, mode, begun_ms, until_ms);
+    let (over_trials, over_time) = curves(&snapshot, direction, begun_ms, until_ms);
     let mut settings = BTreeMap::new();
     flatten("", &view::without_secrets(&row.canonical), &mut settings);
     let best = entry.summary.best.as_ref();
@@ -245,13 +244,18 @@ fn number(value: &impl ToString) -> f64 {
 
 /// Returns the best result over trials, by their position, and over the milliseconds since the start of the
 /// experiment.
-fn curves(snapshot: &Snapshot, mode: OptimizeMode, begun_ms: i64, until_ms: i64) -> (Steps, Steps) {
+fn curves(
+    snapshot: &Snapshot,
+    direction: Direction,
+    begun_ms: i64,
+    until_ms: i64,
+) -> (Steps, Steps) {
     let since = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0));
     let competing = view::competing(snapshot).into_iter();
     let mut ends: Vec<_> = competing
         .filter_map(|(trial, number)| Some((trial.ended_at_ms?, trial.sequence, number)))
         .collect();
-    let best = |results: Vec<(u64, f64)>| improvements(results.into_iter(), mode);
+    let best = |results: Vec<(u64, f64)>| improvements(results.into_iter(), direction);
     let by_trial = best(ends.iter().map(|(_, sequence, value)| (*sequence, *value)).collect());
     let points = by_trial.iter().map(|step| (number(&step.sequence), step.value)).collect();
     let until = number(&snapshot.trials.len().saturating_sub(1));

@@ -270,9 +270,9 @@ mod tests {
     use crate::search::goals::Objective;
     use crate::search::repeats::Estimate;
     use crate::search::search_space::SearchSpace;
-    use crate::search::tuner::OptimizeMode;
     use crate::view::space;
     use crate::view::summary;
+    use trial_protocol::Direction;
 
     #[test]
     fn columns_are_those_of_the_search_space_and_of_all_trials() {
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn metrics_reported_by_name_have_columns() {
         let goal =
-            |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
+            |metric: &str| Objective { metric: metric.to_owned(), direction: Direction::Minimize };
         let two = Goals { objectives: vec![goal("loss"), goal("size")], ..Goals::default() };
         let mut trial = summary(0, 0);
         trial.metric = Some("loss".to_owned());

@@ -1,12 +1,12 @@
 //! The tables of improvements and of the importance of parameters, for each objective.
 
 use maud::{Markup, html};
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 
 use super::super::user::{importance_by, improvements_of, parameter_importance};
 use super::words;
 use crate::job_state::JobState;
-use crate::search::tuner::OptimizeMode;
+use crate::search::class_args::parse_direction;
 use crate::view::curve::{Improvement, improvements};
 use crate::view::importance::{Importance, METHOD};
 use crate::view::pareto::value_of;
@@ -34,7 +34,7 @@ pub(super) fn goal_tables(
             importance: parameter_importance(snapshot, axes, shown.optimize_mode),
         }];
     }
-    let of = |metric: &str, mode: &str| {
+    let of = |metric: &str, direction: &str| {
         let number = |trial: &TrialSummary| {
             let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded);
             let number = MetricValue::from(value_of(last, metric)?).number();
@@ -46,9 +46,9 @@ pub(super) fn goal_tables(
             name: Some(metric.to_owned()),
             improvements: improvements(
                 results,
-                OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize),
+                parse_direction(direction).unwrap_or(Direction::Maximize),
             ),
-            importance: importance_by(snapshot, axes, mode, number),
+            importance: importance_by(snapshot, axes, direction, number),
         }
     };
     shown.objectives.iter().map(|one| of(&one.metric, one.direction)).collect()

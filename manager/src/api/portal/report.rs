@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse as _, Response};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use trial_protocol::TrialJobId;
+use trial_protocol::{Direction, TrialJobId};
 
 use super::super::user::{
     ValuesQuery, axes, improvements_of, metric_page, parameter_importance, shown,
@@ -16,7 +16,6 @@ use super::overview::result_name;
 use super::page::{PageRefusal, Viewer};
 use super::words;
 use crate::job_state::JobState;
-use crate::search::tuner::OptimizeMode;
 use crate::view::curve::points_of;
 use crate::view::importance::{Importance, METHOD};
 use crate::view::pareto::value_of;
@@ -73,7 +72,7 @@ pub(super) async fn report(
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let configuration = view::without_secrets(&row.canonical);
     let configuration = words::outline(&configuration);
-    let maximize = view.optimize_mode == OptimizeMode::Maximize.as_str();
+    let maximize = view.optimize_mode == Direction::Maximize.as_str();
     let ranked = ranked(&snapshot, maximize);
     let report = Report {
         view: &view,
@@ -146,8 +145,8 @@ impl Report<'_> {
     fn document(&self) -> Markup {
         let view = self.view;
         let title = words::sanitize(view.name.as_deref().unwrap_or(&view.id));
-        let mode = view.optimize_mode;
-        let importance = parameter_importance(self.snapshot, self.axes, mode);
+        let direction = view.optimize_mode;
+        let importance = parameter_importance(self.snapshot, self.axes, direction);
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -215,7 +214,7 @@ impl Report<'_> {
     }
 
     fn history(&self) -> Markup {
-        let maximize = self.view.optimize_mode == OptimizeMode::Maximize.as_str();
+        let maximize = self.view.optimize_mode == Direction::Maximize.as_str();
         let marks = self.marks(HISTORY_MARKS, |trial| Some(position(trial)));
         let left_out = marks.iter().any(|marks| marks.points.len() < marks.count);
         let last = self.snapshot.trials.last().map(|trial| position(trial));

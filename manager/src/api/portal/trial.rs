@@ -244,7 +244,7 @@ fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup 
             @let broken = goals.broken(name, last);
             @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
             div data-kind=[broken.is_some().then_some("bad")] {
-                dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.mode.as_str()) } } }
+                dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.direction.as_str()) } } }
                 dd { (value.map_or_else(none, words::value)) @if let Some(limit) = broken { " " small { (limit) } } }
             }
         }
@@ -556,7 +556,7 @@ mod tests {
 
     use super::*;
     use crate::search::goals::{Constraint, Objective};
-    use crate::search::tuner::OptimizeMode;
+    use trial_protocol::Direction;
 
     #[test]
     fn output_has_the_times_of_its_lines() {
@@ -574,11 +574,12 @@ mod tests {
 
     #[test]
     fn each_objective_has_its_name_and_value() {
-        let objective = |metric: &str, mode| Objective { metric: metric.to_owned(), mode };
+        let objective =
+            |metric: &str, direction| Objective { metric: metric.to_owned(), direction };
         let two = Goals {
             objectives: vec![
-                objective("loss", OptimizeMode::Minimize),
-                objective("<b>", OptimizeMode::Maximize),
+                objective("loss", Direction::Minimize),
+                objective("<b>", Direction::Maximize),
             ],
             constraints: vec![Constraint {
                 metric: "memory".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use trial_protocol::TrialJobId;
+use trial_protocol::{Direction, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::auth::User;
@@ -13,7 +13,7 @@ use super::super::{Error, Shared};
 use super::experiment::shown;
 use super::query_extractor::{CheckedQuery, bounded};
 use super::trials::{ValuesQuery, metric_page};
-use crate::search::tuner::OptimizeMode;
+use crate::search::class_args::parse_direction;
 use crate::view::chosen_curves;
 use crate::view::curve::points_of;
 
@@ -93,10 +93,10 @@ pub(super) async fn curves(
     let points = bounded("points", query.points, POINTS.0, POINTS.1)?;
     let count = bounded("trials", query.trials, TRIALS.0, TRIALS.1)?;
     let snapshot = shared.state.board.refresh().await?;
-    let mode = shown(&shared, &snapshot).await?.optimize_mode;
-    let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
+    let direction = shown(&shared, &snapshot).await?.optimize_mode;
+    let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let mut chosen = chosen_curves(&snapshot, mode, count);
+    let mut chosen = chosen_curves(&snapshot, direction, count);
     let keys = chosen.iter().map(|trial| trial.key()).collect();
     let counts = shared.state.store.queries().report_counts(keys, MOST_REPORTS).await?;
     // A single trial is read whatever its length.

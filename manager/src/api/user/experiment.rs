@@ -3,14 +3,14 @@
 use axum::Json;
 use axum::extract::State;
 use serde_json::Value;
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use crate::config;
 use crate::job_state::JobState;
+use crate::search::class_args::parse_direction;
 use crate::search::search_space::SearchSpace;
-use crate::search::tuner::OptimizeMode;
 use crate::util::errors::chain;
 use crate::util::layout::PACKAGES_FILE;
 use crate::view::curve::Improvement;
@@ -93,8 +93,8 @@ pub(super) fn result(trial: &TrialSummary) -> Option<f64> {
 
 /// Returns every result that was better than all before it.
 pub(in crate::api) fn improvements_of(snapshot: &Snapshot, maximize: bool) -> Vec<Improvement> {
-    let mode = if maximize { OptimizeMode::Maximize } else { OptimizeMode::Minimize };
-    view::improvements(snapshot, mode)
+    let direction = if maximize { Direction::Maximize } else { Direction::Minimize };
+    view::improvements(snapshot, direction)
 }
 
 /// Returns the importance of each parameter for reaching the best tenth of the results, by PED-ANOVA
@@ -110,15 +110,15 @@ pub(super) async fn importance(
     State(shared): State<Shared>,
 ) -> Result<Json<Vec<Importance>>, Error> {
     let snapshot = shared.state.board.refresh().await?;
-    let mode = shown(&shared, &snapshot).await?.optimize_mode;
-    Ok(Json(parameter_importance(&snapshot, &axes(&shared).await?, mode)))
+    let direction = shown(&shared, &snapshot).await?.optimize_mode;
+    Ok(Json(parameter_importance(&snapshot, &axes(&shared).await?, direction)))
 }
 
 /// Returns the importance of each parameter among the trials that succeeded or were stopped early.
 pub(in crate::api) fn parameter_importance(
     snapshot: &Snapshot,
     axes: &[ParameterAxis],
-    mode: &str,
+    direction: &str,
 ) -> Vec<Importance> {
     let number = |trial: &TrialSummary| match trial.state {
         JobState::EarlyStopped => provisional(trial),
@@ -131,21 +131,21 @@ pub(in crate::api) fn parameter_importance(
         | JobState::Lost
         | JobState::Unknown => result(trial),
     };
-    importance_by(snapshot, axes, mode, number)
+    importance_by(snapshot, axes, direction, number)
 }
 
 /// Returns the importance of each parameter for the numbers of the trials.
 pub(in crate::api) fn importance_by(
     snapshot: &Snapshot,
     axes: &[ParameterAxis],
-    mode: &str,
+    direction: &str,
     number: impl Fn(&TrialSummary) -> Option<f64>,
 ) -> Vec<Importance> {
     let trials = snapshot.trials.iter();
     let results: Vec<_> =
         trials.filter_map(|trial| Some((view::flat(&trial.parameters), number(trial)?))).collect();
-    let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
-    importance::importance(&results, axes, mode)
+    let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
+    importance::importance(&results, axes, direction)
 }
 
 /// Returns the latest finite result of a trial that has not succeeded.

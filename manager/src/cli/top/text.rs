@@ -14,12 +14,12 @@ pub(super) struct TextView {
     /// The text to search for. Empty without a search.
     search: String,
     /// The direction to the match that becomes visible next. `None` if the user scrolls.
-    jump: Option<Direction>,
+    jump: Option<ScrollDirection>,
 }
 
 /// A direction in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum ScrollDirection {
     Up,
     Down,
 }
@@ -38,7 +38,7 @@ impl TextView {
     /// Searches for a text, upwards from the last shown line.
     pub(super) fn search_for(&mut self, text: &str) {
         self.search = text.to_lowercase();
-        self.jump = Some(Direction::Up).filter(|_| !self.search.is_empty());
+        self.jump = Some(ScrollDirection::Up).filter(|_| !self.search.is_empty());
     }
 
     /// Processes a key that scrolls or continues a search. Returns `false` for any other key.
@@ -52,12 +52,13 @@ impl TextView {
             Key::Home | Key::Char('g') => usize::MAX,
             Key::End | Key::Char('G') => 0,
             Key::Char('n' | 'N') => {
-                let direction = if key == Key::Char('n') { Direction::Up } else { Direction::Down };
+                let direction =
+                    if key == Key::Char('n') { ScrollDirection::Up } else { ScrollDirection::Down };
                 self.jump = Some(direction).filter(|_| !self.search.is_empty());
                 // The match at the last shown line has been seen.
                 match direction {
-                    Direction::Up => self.below.saturating_add(1),
-                    Direction::Down => self.below.saturating_sub(1),
+                    ScrollDirection::Up => self.below.saturating_add(1),
+                    ScrollDirection::Down => self.below.saturating_sub(1),
                 }
             }
             Key::Interrupt | Key::Enter | Key::Escape | Key::Backspace | Key::Char(_) => {
@@ -88,8 +89,8 @@ impl TextView {
         // The position of the last shown line.
         let last = all.len().saturating_sub(self.below + 1);
         let found = match self.jump.take() {
-            Some(Direction::Up) => all.iter().take(last + 1).rposition(is_match),
-            Some(Direction::Down) => {
+            Some(ScrollDirection::Up) => all.iter().take(last + 1).rposition(is_match),
+            Some(ScrollDirection::Down) => {
                 all.iter().skip(last).position(is_match).map(|ahead| last + ahead)
             }
             None => None,

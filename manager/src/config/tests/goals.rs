@@ -1,12 +1,12 @@
 //! Tests of several objectives and constraints in an experiment file.
 
 use serde_json::{Value, json};
+use trial_protocol::Direction;
 
 use super::super::load;
 use super::written;
 use super::{loaded, with};
 use crate::config::TunerChoice;
-use crate::search::class_args::OptimizeMode;
 
 fn load_error(changes: &Value) -> String {
     loaded(&with(changes).to_string()).map_or_else(|problem| problem, |_| "good".to_owned())
@@ -26,7 +26,7 @@ fn several_objectives_and_constraints_reach_the_tuner_and_are_stored() {
     let (_directory, file) = written(&with(&changes).to_string());
     let spec = load(&file).unwrap();
     assert_eq!(spec.objective.as_deref(), Some("loss"));
-    assert_eq!((spec.optimize_mode, spec.optimize_mode_assumed), (OptimizeMode::Minimize, false));
+    assert_eq!((spec.direction, spec.direction_assumed), (Direction::Minimize, false));
     assert_eq!(spec.goals.metrics(), ["loss", "speed", "memory"]);
     let TunerChoice::Native(tuner) = &spec.tuner else { panic!("TPE is built in") };
     assert_eq!(tuner.goals, spec.goals);
@@ -44,10 +44,7 @@ fn one_objective_forms_goals_only_with_constraints() {
     let alone = json!({"objectives": [{"metric": "acc", "direction": "max"}], "targetMetric": 1});
     let spec = loaded(&with(&alone).to_string()).unwrap();
     assert!(spec.goals.is_plain());
-    assert_eq!(
-        (spec.objective.as_deref(), spec.optimize_mode),
-        (Some("acc"), OptimizeMode::Maximize)
-    );
+    assert_eq!((spec.objective.as_deref(), spec.direction), (Some("acc"), Direction::Maximize));
 }
 
 #[test]

@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use trial_protocol::{Cause, Class, MetricValue, TrialJobId};
+use trial_protocol::{Cause, Class, Direction, MetricValue, TrialJobId};
 
 use crate::experiment::result::is_better;
-use crate::search::tuner::OptimizeMode;
 
 /// The number of successive attempts that hold the search if they end before their command starts. The number must also
 /// exceed the concurrency. The cause may be an expired token, an agent that does not run in the image, or an
@@ -66,7 +65,7 @@ impl Failure<'_> {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
     /// `targetMetric`: a result as good as this ends the search. `None`: no result does.
-    pub target: Option<(OptimizeMode, f64)>,
+    pub target: Option<(Direction, f64)>,
     /// The failures that hold the search.
     pub failures: FailureLimit,
     /// `maxTrialRetries`: the number of retries of one trial after temporary failures.
@@ -222,10 +221,10 @@ impl Budget {
 
     /// Returns the sentence for the user if a result reaches the target.
     pub(super) fn reached_message(&self, result: &MetricValue) -> Option<String> {
-        let (mode, target) = self.policy.target?;
+        let (direction, target) = self.policy.target?;
         let number = result.number().filter(|number| !number.is_nan())?;
         // A result that equals the target reaches it.
-        let worse = is_better(mode, Some(target), Some(number));
+        let worse = is_better(direction, Some(target), Some(number));
         (!worse).then(|| format!("a result of {number} reaches targetMetric {target}"))
     }
 }

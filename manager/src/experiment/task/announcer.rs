@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tracing::error;
-use trial_protocol::TrialJobId;
+use trial_protocol::{Direction, TrialJobId};
 
 use super::live_jobs::LiveJobs;
 use super::recorder::Recorder;
@@ -18,7 +18,6 @@ use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
 use crate::notifications::event::{self, About, Best, Notification};
-use crate::search::tuner::OptimizeMode;
 use crate::store::{self, NewNotification};
 use crate::training_service::JobWaits;
 
@@ -26,7 +25,7 @@ use crate::training_service::JobWaits;
 pub(super) struct Announcer {
     about: About,
     notifications: Option<NotificationsSpec>,
-    mode: OptimizeMode,
+    direction: Direction,
     /// Set if a single trial can be the best, which needs a single objective.
     has_best: bool,
     waker: OutboxWaker,
@@ -51,7 +50,7 @@ impl Announcer {
         Self {
             about,
             notifications: spec.notifications.clone(),
-            mode: spec.optimize_mode,
+            direction: spec.direction,
             has_best: !spec.goals.has_several_objectives(),
             waker,
             notices,
@@ -217,7 +216,7 @@ impl Announcer {
             return;
         }
         let best = self.best.as_ref().map(|best| best.number);
-        if is_better(self.mode, Some(number), best) {
+        if is_better(self.direction, Some(number), best) {
             let (trial, parameters) = (trial.clone(), parameters.clone());
             self.best = Some(Best { trial, sequence, number, parameters });
         }

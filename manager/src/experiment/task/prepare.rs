@@ -153,7 +153,7 @@ fn limits(spec: &ExperimentSpec) -> Limits {
 
 fn policy(spec: &ExperimentSpec) -> Policy {
     Policy {
-        target: spec.target_metric.map(|target| (spec.optimize_mode, target)),
+        target: spec.target_metric.map(|target| (spec.direction, target)),
         failures: FailureLimit::of_file(spec.max_consecutive_failures),
         retries: spec.max_trial_retries,
         repeats_points: spec.trial_repeats > 1,

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trial_protocol::{Better, DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
+use trial_protocol::{DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
 
 use super::job::Job;
 use super::live_jobs::LiveJobs;
@@ -19,7 +19,6 @@ use crate::experiment::Handle;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::state::State;
 use crate::search::assessor::Bounds;
-use crate::search::class_args::OptimizeMode;
 
 /// The time for which the agent keeps a trial's time limit beyond the limit itself.
 const LIMIT_MARGIN: Duration = Duration::from_hours(1);
@@ -115,13 +114,9 @@ impl StopRules {
     fn assessor_rule(&self, job: &Job, advisers: &Advisers, others: usize) -> Option<LeasedRule> {
         let lease = self.lease()?;
         let name = job.steps.plain_name()?.to_owned();
-        let Bounds { mode, from, bounds } = advisers.bounds(&job.steps, others)?;
-        let better = match mode {
-            OptimizeMode::Maximize => Better::Larger,
-            OptimizeMode::Minimize => Better::Smaller,
-        };
+        let Bounds { direction, from, bounds } = advisers.bounds(&job.steps, others)?;
         let from_results = u64::try_from(from).unwrap_or(u64::MAX);
-        let when = StopWhen::Best { name, better, from_results, bounds };
+        let when = StopWhen::Best { name, direction: Some(direction), from_results, bounds };
         let rule = StopRule { reason: StopReason::EarlyStop, lease_ms: Some(ms(lease)), when };
         Some((rule, lease))
     }

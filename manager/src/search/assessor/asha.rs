@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use trial_protocol::Direction;
+
 use super::{Assessment, Assessor, Error};
-use crate::search::class_args::{Arguments, OptimizeMode};
+use crate::search::class_args::Arguments;
 
 /// `ASHA`.
 #[derive(Debug)]
 pub(super) struct Asha {
-    mode: OptimizeMode,
+    direction: Direction,
     /// One in `eta` trials continues.
     eta: usize,
     /// The numbers of results at which trials are compared, in rising order.
@@ -23,7 +25,7 @@ pub(super) struct Asha {
 impl Asha {
     /// Reads `classArgs`.
     pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
-        let mode = arguments.optimize_mode()?.unwrap_or(OptimizeMode::Maximize);
+        let direction = arguments.optimize_mode()?.unwrap_or(Direction::Maximize);
         let mut steps = |name, least, plain| -> Result<usize, Error> {
             let given = arguments.integer(name, least..=1_000_000)?.unwrap_or(plain);
             Ok(usize::try_from(given).unwrap_or(usize::MAX))
@@ -39,14 +41,14 @@ impl Asha {
         // A trial that has reached its last step is not stopped, because nothing would be saved.
         let rungs: Vec<usize> = rungs.take_while(|rung| *rung < most).collect();
         let reached = vec![BTreeMap::new(); rungs.len()];
-        Ok(Self { mode, eta, rungs, reached })
+        Ok(Self { direction, eta, rungs, reached })
     }
 
     /// Returns the best result as a goodness, where larger is better. Without a number, it is the worst.
     fn goodness(&self, history: &[f64]) -> f64 {
-        let goodness = history.iter().map(|result| match self.mode {
-            OptimizeMode::Maximize => *result,
-            OptimizeMode::Minimize => -*result,
+        let goodness = history.iter().map(|result| match self.direction {
+            Direction::Maximize => *result,
+            Direction::Minimize => -*result,
         });
         goodness.filter(|number| !number.is_nan()).fold(f64::NEG_INFINITY, f64::max)
     }

@@ -2,8 +2,10 @@
 //! `nni/algorithms/hpo/medianstop_assessor.py`. Each successful trial has an average of its results up to the same
 //! step. A trial is stopped when its best result so far is worse than the median of these averages.
 
+use trial_protocol::Direction;
+
 use super::{Assessment, Assessor, Bounds, Error};
-use crate::search::class_args::{Arguments, OptimizeMode};
+use crate::search::class_args::Arguments;
 
 /// The maximum number of steps for which bounds are returned.
 const AHEAD: usize = 1000;
@@ -11,7 +13,7 @@ const AHEAD: usize = 1000;
 /// NNI's `Medianstop`.
 #[derive(Debug)]
 pub(super) struct Medianstop {
-    mode: OptimizeMode,
+    direction: Direction,
     /// The number of results before which a trial is not judged.
     start_step: usize,
     /// For each step, the averages of the successful trials up to that step, in rising order.
@@ -21,17 +23,17 @@ pub(super) struct Medianstop {
 impl Medianstop {
     /// Reads `classArgs`.
     pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
-        let mode = arguments.optimize_mode()?.unwrap_or(OptimizeMode::Maximize);
+        let direction = arguments.optimize_mode()?.unwrap_or(Direction::Maximize);
         let start_step = arguments.integer("start_step", 0..=9999)?.unwrap_or(0);
         let start_step = usize::try_from(start_step).unwrap_or(usize::MAX);
-        Ok(Self { mode, start_step, averages: Vec::new() })
+        Ok(Self { direction, start_step, averages: Vec::new() })
     }
 
     /// Returns a result as a goodness, where larger is better. NaN is the worst.
     fn goodness(&self, result: f64) -> f64 {
-        let goodness = match self.mode {
-            OptimizeMode::Maximize => result,
-            OptimizeMode::Minimize => -result,
+        let goodness = match self.direction {
+            Direction::Maximize => result,
+            Direction::Minimize => -result,
         };
         if goodness.is_nan() { f64::NEG_INFINITY } else { goodness }
     }
@@ -48,9 +50,9 @@ impl Assessor for Medianstop {
             return Assessment::Good;
         };
         // Of an even number of averages, the worse of the two in the middle.
-        let median = match self.mode {
-            OptimizeMode::Maximize => averages[(averages.len() - 1) / 2],
-            OptimizeMode::Minimize => averages[averages.len() / 2],
+        let median = match self.direction {
+            Direction::Maximize => averages[(averages.len() - 1) / 2],
+            Direction::Minimize => averages[averages.len() / 2],
         };
         let best =
             history.iter().copied().max_by(|a, b| self.goodness(*a).total_cmp(&self.goodness(*b)));
@@ -92,14 +94,14 @@ impl Assessor for Medianstop {
         let steps = self.averages.get(from - 1..).unwrap_or_default().iter().take(AHEAD);
         let bounds = steps.map_while(|averages| {
             let all = averages.len() + others;
-            let at = match self.mode {
-                OptimizeMode::Maximize => (all.checked_sub(1)? / 2).checked_sub(others)?,
-                OptimizeMode::Minimize => all / 2,
+            let at = match self.direction {
+                Direction::Maximize => (all.checked_sub(1)? / 2).checked_sub(others)?,
+                Direction::Minimize => all / 2,
             };
             averages.get(at).copied().filter(|bound| bound.is_finite())
         });
         let bounds: Vec<_> = bounds.collect();
-        (!bounds.is_empty()).then_some(Bounds { mode: self.mode, from, bounds })
+        (!bounds.is_empty()).then_some(Bounds { direction: self.direction, from, bounds })
     }
 }
 
@@ -128,9 +130,9 @@ mod tests {
             serde_json::from_str(include_str!("../../../fixtures/tuner/nni_medianstop.json"))
                 .unwrap();
         for story in stories {
-            let (mode, start) = (&story["optimize_mode"], &story["start_step"]);
+            let (direction, start) = (&story["optimize_mode"], &story["start_step"]);
             let mut assessor =
-                assessor(&json!({"optimize_mode": mode, "start_step": start})).unwrap();
+                assessor(&json!({"optimize_mode": direction, "start_step": start})).unwrap();
             let mut histories: HashMap<u64, Vec<f64>> = HashMap::new();
             for event in story["events"].as_array().unwrap() {
                 let trial = event[1].as_u64().unwrap();
@@ -143,7 +145,7 @@ mod tests {
                 assert_eq!(
                     assessment == Assessment::Good,
                     event[3],
-                    "{mode} {event}: {assessment:?}"
+                    "{direction} {event}: {assessment:?}"
                 );
                 histories.insert(trial, history);
             }
@@ -184,13 +186,13 @@ mod tests {
     /// Returns whether an agent with these bounds stops a trial after these results.
     fn stops(bounds: &Bounds, history: &[f64]) -> bool {
         let at = history.len().checked_sub(bounds.from).and_then(|at| bounds.bounds.get(at));
-        let best = match bounds.mode {
-            OptimizeMode::Maximize => history.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            OptimizeMode::Minimize => history.iter().copied().fold(f64::INFINITY, f64::min),
+        let best = match bounds.direction {
+            Direction::Maximize => history.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            Direction::Minimize => history.iter().copied().fold(f64::INFINITY, f64::min),
         };
-        at.is_some_and(|bound| match bounds.mode {
-            OptimizeMode::Maximize => best < *bound,
-            OptimizeMode::Minimize => best > *bound,
+        at.is_some_and(|bound| match bounds.direction {
+            Direction::Maximize => best < *bound,
+            Direction::Minimize => best > *bound,
         })
     }
 
@@ -206,8 +208,8 @@ mod tests {
             before in histories(12), after in histories(4), more in 0..3_usize, maximize: bool,
             start_step in 0..4, judged in histories(2),
         ) {
-            let mode = if maximize { "maximize" } else { "minimize" };
-            let args = json!({"optimize_mode": mode, "start_step": start_step});
+            let direction = if maximize { "maximize" } else { "minimize" };
+            let args = json!({"optimize_mode": direction, "start_step": start_step});
             let mut assessor = assessor(&args).unwrap();
             for history in &before {
                 assessor.ended("t", history, true);
@@ -231,8 +233,9 @@ mod tests {
 
     #[test]
     fn bounds_are_medians_that_allow_for_the_other_trials() {
-        let bounds = |mode, results, others| {
-            let mut assessor = assessor(&json!({"optimize_mode": mode, "start_step": 2})).unwrap();
+        let bounds = |direction, results, others| {
+            let mut assessor =
+                assessor(&json!({"optimize_mode": direction, "start_step": 2})).unwrap();
             for average in [1.0, 2.0, 3.0, 4.0, 5.0] {
                 assessor.ended("t", &[average; 3], true);
             }
@@ -250,8 +253,8 @@ mod tests {
             ("and there is room",       "minimize", 2, 3, Some((3, vec![5.0]))),
             ("and then none",           "minimize", 2, 5, None),
         ];
-        for (label, mode, results, others, expected) in table {
-            assert_eq!(bounds(mode, results, others), expected, "{label}");
+        for (label, direction, results, others, expected) in table {
+            assert_eq!(bounds(direction, results, others), expected, "{label}");
         }
     }
 }

@@ -7,9 +7,10 @@
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use trial_protocol::Direction;
 
+use super::Error;
 use super::model_based::{Model, Trials};
-use super::{Error, OptimizeMode};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::sample::standard_normal;
 use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
@@ -54,11 +55,11 @@ impl Anneal {
     fn assumed_loss(&self, trials: &Trials) -> Option<f64> {
         let liar = self.liar.filter(|_| trials.count() > HONEST_TRIALS)?;
         let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
-        match (liar, trials.mode()) {
-            (Liar::Min, OptimizeMode::Minimize) | (Liar::Max, OptimizeMode::Maximize) => {
+        match (liar, trials.direction()) {
+            (Liar::Min, Direction::Minimize) | (Liar::Max, Direction::Maximize) => {
                 losses().reduce(f64::min)
             }
-            (Liar::Max, OptimizeMode::Minimize) | (Liar::Min, OptimizeMode::Maximize) => {
+            (Liar::Max, Direction::Minimize) | (Liar::Min, Direction::Maximize) => {
                 losses().reduce(f64::max)
             }
             (Liar::Mean, _) => {
@@ -168,11 +169,11 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         for story in stories {
             let space = SearchSpace::parse(&story["space"]).unwrap();
-            let mode = match story["optimize_mode"].as_str() {
-                Some("minimize") => OptimizeMode::Minimize,
-                _ => OptimizeMode::Maximize,
+            let direction = match story["optimize_mode"].as_str() {
+                Some("minimize") => Direction::Minimize,
+                _ => Direction::Maximize,
             };
-            let mut trials = Trials::new(mode, &Goals::default());
+            let mut trials = Trials::new(direction, &Goals::default());
             for (id, trial) in (0..).zip(story["history"].as_array().unwrap()) {
                 trials.propose(id, space.locate(trial[0].as_object().unwrap()).unwrap());
                 trials.observe(id, &Outcome::Result(MetricValue::from(trial[1].clone())));
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn running_trials_count_only_with_a_liar() {
-        let mut trials = Trials::new(OptimizeMode::Maximize, &Goals::default());
+        let mut trials = Trials::new(Direction::Maximize, &Goals::default());
         for id in 0..30_u32 {
             trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id) / 30.0))]);
             if id < 10 {

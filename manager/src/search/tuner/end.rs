@@ -1,6 +1,8 @@
 //! The progress of a trial, for tuners that compare the trials of one round.
 
-use super::{OptimizeMode, Outcome};
+use trial_protocol::Direction;
+
+use super::Outcome;
 
 /// The progress of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,16 +15,16 @@ pub(super) enum TrialProgress {
 
 impl TrialProgress {
     /// Returns the progress for an outcome.
-    pub(super) fn new(outcome: &Outcome, mode: OptimizeMode) -> Self {
+    pub(super) fn new(outcome: &Outcome, direction: Direction) -> Self {
         let number = match outcome {
             Outcome::Result(value) => value.number(),
             Outcome::Failed => None,
         };
-        match (number, mode) {
+        match (number, direction) {
             (None, _) => Self::Failed,
             (Some(number), _) if number.is_nan() => Self::Loss(f64::INFINITY),
-            (Some(number), OptimizeMode::Minimize) => Self::Loss(number),
-            (Some(number), OptimizeMode::Maximize) => Self::Loss(-number),
+            (Some(number), Direction::Minimize) => Self::Loss(number),
+            (Some(number), Direction::Maximize) => Self::Loss(-number),
         }
     }
 

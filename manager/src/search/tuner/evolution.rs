@@ -113,7 +113,8 @@ mod tests {
 
     use super::*;
     use crate::search::goals::Goals;
-    use crate::search::tuner::{OptimizeMode, Outcome};
+    use crate::search::tuner::Outcome;
+    use trial_protocol::Direction;
 
     fn space() -> SearchSpace {
         let json = json!({
@@ -148,7 +149,7 @@ mod tests {
     fn the_best_trials_survive() {
         let space = space();
         let mut rng = ChaCha8Rng::seed_from_u64(4);
-        let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
+        let mut trials = Trials::new(Direction::Minimize, &Goals::default());
         for id in 0..200_u32 {
             trials.propose(u64::from(id), space.sample_point(&mut rng));
             let loss = f64::from((id * 37) % 200);

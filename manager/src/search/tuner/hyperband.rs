@@ -9,11 +9,12 @@
 mod model;
 
 use serde_json::Value;
+use trial_protocol::Direction;
 
 use self::model::Model;
 use super::end::TrialProgress;
 use super::random::generator;
-use super::{Error, OptimizeMode, Outcome, Proposal, Sample, TRIAL_BUDGET, Tuner, TunerSettings};
+use super::{Error, Outcome, Proposal, Sample, TRIAL_BUDGET, Tuner, TunerSettings};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Parameters, SearchSpace};
 
@@ -25,7 +26,7 @@ const LARGEST: u64 = 1_000_000_000;
 pub(super) struct Hyperband {
     space: SearchSpace,
     seed: u64,
-    mode: OptimizeMode,
+    direction: Direction,
     /// `R`: the largest budget of a trial.
     largest: u64,
     /// The smallest budget of a trial.
@@ -146,7 +147,7 @@ impl Hyperband {
         (least, largest): (u64, u64),
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        TunerSettings { seed, mode, .. }: TunerSettings<'_>,
+        TunerSettings { seed, direction, .. }: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let eta = arguments.integer("eta", 2..=1_000_000)?.unwrap_or(3);
         let serial = arguments.one_of("exec_mode", &["parallelism", "serial"])? == Some("serial");
@@ -157,7 +158,7 @@ impl Hyperband {
             return Err(Error { path, problem });
         }
         let (space, brackets) = (space.clone(), Vec::new());
-        Ok(Self { space, seed, mode, largest, least, eta, serial, brackets, model: None })
+        Ok(Self { space, seed, direction, largest, least, eta, serial, brackets, model: None })
     }
 
     /// Returns the plan of the next bracket. The first bracket has the most rounds, each further bracket one less,
@@ -277,7 +278,7 @@ impl Tuner for Hyperband {
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let end = TrialProgress::new(outcome, self.mode);
+        let end = TrialProgress::new(outcome, self.direction);
         let rounds = self.brackets.iter_mut().flat_map(|bracket| &mut bracket.rounds);
         if let Some(member) = rounds.flatten().find(|member| member.id == id) {
             member.end = end;
@@ -330,7 +331,7 @@ mod tests {
         let mut arguments = Arguments::new("tuner", &args);
         let space = SearchSpace::parse(&json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
         let setting =
-            TunerSettings { seed: 0, mode: OptimizeMode::Maximize, goals: &Goals::default() };
+            TunerSettings { seed: 0, direction: Direction::Maximize, goals: &Goals::default() };
         let mut tuner =
             Hyperband::from_arguments(&mut arguments, &space.unwrap(), setting).unwrap();
         for plan in expected {

@@ -2,9 +2,9 @@
 //! `trial-manager experiment export --format json`. An invalid entry is an error that names its place in the list.
 
 use serde_json::{Map, Value};
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 
-use super::{Error, OptimizeMode, Sample, TunerSpec, batch};
+use super::{Error, Sample, TunerSpec, batch};
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 
@@ -101,7 +101,7 @@ fn number(value: &Value, goals: Option<&Goals>) -> Option<MetricValue> {
     let value = MetricValue::from(within.unwrap_or_else(|| value.clone()));
     let counts = match goals {
         // Each objective has a direction of its own.
-        Some(goals) => goals.merit(&value, OptimizeMode::Maximize).is_some(),
+        Some(goals) => goals.merit(&value, Direction::Maximize).is_some(),
         None => value.number().is_some_and(f64::is_finite),
     };
     counts.then_some(value)
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn results_with_several_objectives_are_read() {
         let objective =
-            |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
+            |metric: &str| Objective { metric: metric.to_owned(), direction: Direction::Minimize };
         let goals =
             Goals { objectives: vec![objective("loss"), objective("size")], ..Goals::default() };
         let spec = TunerSpec { goals, ..TunerSpec::new("TPE", Map::new()).unwrap() };

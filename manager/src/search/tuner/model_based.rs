@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use rand_chacha::ChaCha8Rng;
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 
 use super::dedup::Dedup;
 use super::halton;
 use super::random::generator;
-use super::{OptimizeMode, Outcome, Proposal, Sample, Tuner, TunerSettings};
+use super::{Outcome, Proposal, Sample, Tuner, TunerSettings};
 use crate::search::goals::{Goals, Merit};
 use crate::search::search_space::{Parameters, Point, SearchSpace};
 
@@ -28,7 +28,7 @@ pub(super) trait Model: Send + std::fmt::Debug {
 /// same state.
 #[derive(Debug)]
 pub(super) struct Trials {
-    mode: OptimizeMode,
+    direction: Direction,
     goals: Goals,
     /// The results from elsewhere, in the order of their import.
     imported: Vec<(Point, TrialStatus)>,
@@ -51,13 +51,13 @@ pub(super) struct ObservedPoint<'a> {
 }
 
 impl Trials {
-    pub(super) fn new(mode: OptimizeMode, goals: &Goals) -> Self {
-        Self { mode, goals: goals.clone(), imported: Vec::new(), known: BTreeMap::new() }
+    pub(super) fn new(direction: Direction, goals: &Goals) -> Self {
+        Self { direction, goals: goals.clone(), imported: Vec::new(), known: BTreeMap::new() }
     }
 
     /// Returns the direction in which metrics are better.
-    pub(super) fn mode(&self) -> OptimizeMode {
-        self.mode
+    pub(super) fn direction(&self) -> Direction {
+        self.direction
     }
 
     /// Returns the number of points that were proposed or imported.
@@ -133,7 +133,7 @@ impl Trials {
 
     /// Returns the standing of a trial with this result.
     fn standing(&self, value: &MetricValue) -> TrialStatus {
-        self.goals.merit(value, self.mode).map_or(TrialStatus::Failed, TrialStatus::Done)
+        self.goals.merit(value, self.direction).map_or(TrialStatus::Failed, TrialStatus::Done)
     }
 }
 
@@ -159,9 +159,9 @@ pub(super) struct ModelBasedTuner<M> {
 
 impl<M: Model> ModelBasedTuner<M> {
     pub(super) fn new(space: &SearchSpace, setting: TunerSettings<'_>, model: M) -> Self {
-        let TunerSettings { seed, mode, goals } = setting;
+        let TunerSettings { seed, direction, goals } = setting;
         let dedup = Dedup::new(space);
-        Self { space: space.clone(), seed, dedup, trials: Trials::new(mode, goals), model }
+        Self { space: space.clone(), seed, dedup, trials: Trials::new(direction, goals), model }
     }
 
     /// Records a proposal by the trial's parameters, which are rounded, because a rebuilt tuner only has these.

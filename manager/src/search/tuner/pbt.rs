@@ -17,12 +17,11 @@ use std::collections::BTreeMap;
 
 use rand::Rng;
 use serde_json::Value;
+use trial_protocol::Direction;
 
 use super::end::TrialProgress;
 use super::random::generator;
-use super::{
-    CHECKPOINT_FOLDER, Error, OptimizeMode, Outcome, Proposal, Sample, Tuner, TunerSettings,
-};
+use super::{CHECKPOINT_FOLDER, Error, Outcome, Proposal, Sample, Tuner, TunerSettings};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::unit_cube::{double, index};
 use crate::search::search_space::{
@@ -40,7 +39,7 @@ const SAVE: &str = "save_checkpoint_dir";
 pub(super) struct Pbt {
     space: SearchSpace,
     seed: u64,
-    mode: OptimizeMode,
+    direction: Direction,
     /// `all_checkpoint_dir`.
     folder: String,
     /// `population_size`: the number of members.
@@ -71,7 +70,7 @@ impl Pbt {
     pub(super) fn from_arguments(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        TunerSettings { seed, mode, .. }: TunerSettings<'_>,
+        TunerSettings { seed, direction, .. }: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let folder = match arguments.raw(CHECKPOINT_FOLDER) {
             None => "checkpoint".to_owned(),
@@ -95,7 +94,7 @@ impl Pbt {
         Ok(Self {
             space: space.clone(),
             seed,
-            mode,
+            direction,
             folder,
             population: usize::try_from(population).unwrap_or(usize::MAX),
             factor,
@@ -268,7 +267,7 @@ impl Tuner for Pbt {
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let end = TrialProgress::new(outcome, self.mode);
+        let end = TrialProgress::new(outcome, self.direction);
         if let Some(trial) = self.trials.values_mut().rev().find(|trial| trial.id == id) {
             trial.end = end;
         }

@@ -119,13 +119,13 @@ fn every_point_of_a_finite_space_is_proposed_exactly_once() {
 }
 
 /// Returns the best of `trials` results on a bowl-shaped function, with two concurrent trials.
-fn best_on_a_bowl(name: &str, mode: &str, seed: u64, trials: u64) -> f64 {
+fn best_on_a_bowl(name: &str, direction: &str, seed: u64, trials: u64) -> f64 {
     let json = json!({
         "x": {"_type": "uniform", "_value": [-5, 5]},
         "y": {"_type": "loguniform", "_value": [0.001, 1000]},
         "z": {"_type": "choice", "_value": ["a", "b", "c"]}
     });
-    let args = json!({"optimize_mode": mode});
+    let args = json!({"optimize_mode": direction});
     let mut tuner = build(&spec(name, &args), &space(&json), seed).unwrap();
     let mut best = f64::INFINITY;
     for pair in 0..trials / 2 {
@@ -135,7 +135,7 @@ fn best_on_a_bowl(name: &str, mode: &str, seed: u64, trials: u64) -> f64 {
             let wrong = if parameters["z"] == "b" { 0.0 } else { 1.0 };
             let loss = (number("x") - 2.0).powi(2) + (number("y").ln() + 1.0).powi(2) + wrong;
             best = best.min(loss);
-            let metric = if mode == "minimize" { loss } else { -loss };
+            let metric = if direction == "minimize" { loss } else { -loss };
             tuner.observe(id, &Outcome::Result(MetricValue::from(metric)));
         }
     }
@@ -144,9 +144,9 @@ fn best_on_a_bowl(name: &str, mode: &str, seed: u64, trials: u64) -> f64 {
 
 #[test]
 fn tuners_that_learn_beat_chance_in_both_modes() {
-    let median = |name: &str, mode: &str, trials: u64| {
+    let median = |name: &str, direction: &str, trials: u64| {
         let mut bests: Vec<f64> =
-            (0..9).map(|seed| best_on_a_bowl(name, mode, seed, trials)).collect();
+            (0..9).map(|seed| best_on_a_bowl(name, direction, seed, trials)).collect();
         bests.sort_by(f64::total_cmp);
         bests[4]
     };
@@ -159,9 +159,9 @@ fn tuners_that_learn_beat_chance_in_both_modes() {
         ("NSGA-II", 200),
     ] {
         let chance = median("Random", "minimize", trials);
-        for mode in ["minimize", "maximize"] {
-            let learned = median(name, mode, trials);
-            assert!(learned < chance / 2.0, "{name}, {mode}: {learned}, by chance {chance}");
+        for direction in ["minimize", "maximize"] {
+            let learned = median(name, direction, trials);
+            assert!(learned < chance / 2.0, "{name}, {direction}: {learned}, by chance {chance}");
         }
     }
 }
@@ -346,8 +346,8 @@ fn each_tuner_has_nnis_default_mode() {
     let minimize = ["TPE", "Anneal", "CMA-ES", "NSGA-II"];
     for name in SEARCHING.into_iter().chain(["Hyperband", "BOHB", "PBT", "Batch"]) {
         let expected =
-            if minimize.contains(&name) { OptimizeMode::Minimize } else { OptimizeMode::Maximize };
-        assert_eq!(spec(name, &json!({})).default_mode().unwrap(), expected, "{name}");
+            if minimize.contains(&name) { Direction::Minimize } else { Direction::Maximize };
+        assert_eq!(spec(name, &json!({})).default_direction().unwrap(), expected, "{name}");
     }
 }
 

@@ -10,12 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 
 use self::cache::CachedFiles;
 use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search::search_space::Parameters;
-use crate::search::tuner::OptimizeMode;
 use crate::training_service::kubernetes::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
 
@@ -40,7 +39,7 @@ pub struct Common {
     /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
     /// The direction of the search, if the file states it.
-    pub direction: Option<OptimizeMode>,
+    pub direction: Option<Direction>,
     /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
     /// The disk that trials share, if there is one.

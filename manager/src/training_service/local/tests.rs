@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
+use trial_protocol::Direction;
 
 use super::super::Token;
 use super::*;
-use crate::search::tuner::OptimizeMode;
 
 /// A script that replaces the agent. `run` holds the lock, records the arguments, runs the last argument as a shell
 /// line, and ends with its exit code. `replay` only records the call.
@@ -46,7 +46,7 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         code_directory: root.path().to_owned(),
         code_archive: None,
         objective: Some("loss".to_owned()),
-        direction: Some(OptimizeMode::Minimize),
+        direction: Some(Direction::Minimize),
         ca_file: None,
         secret_variables: Vec::new(),
         secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),

@@ -2,13 +2,14 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::search::class_args::parse_direction;
 use crate::search::search_space::SearchSpace;
 use crate::view::{flat, space};
 
-fn shares(space: &Value, trials: &[(Value, f64)], mode: OptimizeMode) -> Vec<Importance> {
+fn shares(space: &Value, trials: &[(Value, f64)], direction: Direction) -> Vec<Importance> {
     let axes = SearchSpace::parse(space).map(|space| space::axes(&space)).unwrap_or_default();
     let results: Vec<_> = trials.iter().map(|(value, result)| (flat(value), *result)).collect();
-    importance(&results, &axes, mode)
+    importance(&results, &axes, direction)
 }
 
 /// Returns a number from 0 to 1 without a pattern: multiples of the square root of `of`, modulo 1.
@@ -22,8 +23,8 @@ fn the_shares_equal_optunas() {
     let recorded: Value = serde_json::from_str(recorded).unwrap();
     for case in recorded["cases"].as_array().unwrap() {
         let trials: Vec<(Value, f64)> = serde_json::from_value(case["trials"].clone()).unwrap();
-        let mode = OptimizeMode::from_word(case["direction"].as_str().unwrap()).unwrap();
-        let found = shares(&case["space"], &trials, mode);
+        let direction = parse_direction(case["direction"].as_str().unwrap()).unwrap();
+        let found = shares(&case["space"], &trials, direction);
         let expected = case["importance"].as_object().unwrap();
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for one in &found {
@@ -46,7 +47,7 @@ fn the_documentation_compares_these_shares() {
     let case = &recorded["cases"][0];
     let trials: Vec<(Value, f64)> = serde_json::from_value(case["trials"].clone()).unwrap();
     let page = include_str!("../../../../docs/benchmarks.md");
-    for one in shares(&case["space"], &trials, OptimizeMode::Minimize) {
+    for one in shares(&case["space"], &trials, Direction::Minimize) {
         let percent = |share: &Value| format!("{:.2}", 100.0 * share.as_f64().unwrap());
         let [ped, fanova] = ["importance", "fanova"].map(|of| percent(&case[of][&one.name]));
         let row = format!("| `{}` | {:.2} | {ped} | {fanova} |", one.name, 100.0 * one.share);
@@ -70,7 +71,7 @@ fn the_only_parameter_with_an_effect_has_the_whole_importance() {
             (json!({"x": x, "y": y, "z": z, "same": 1}), (x - 0.3).powi(2))
         })
         .collect();
-    let found = shares(&space, &trials, OptimizeMode::Minimize);
+    let found = shares(&space, &trials, Direction::Minimize);
     let share = |name| found.iter().find(|one| one.name == name).unwrap().share;
     assert!(share("x") > 0.98 && share("y") < 0.01 && share("z") < 0.01, "{found:?}");
     assert!(share("same").abs() < f64::EPSILON, "{found:?}");
@@ -82,10 +83,10 @@ fn few_or_equal_results_give_no_importance() {
     let trials = |count: u32, result: fn(f64) -> f64| -> Vec<(Value, f64)> {
         (0..count).map(|at| (json!({"x": part(at, 2.0)}), result(part(at, 2.0)))).collect()
     };
-    assert_eq!(shares(&space, &trials(7, |x| x), OptimizeMode::Minimize), []);
-    assert_eq!(shares(&space, &trials(50, |_| 1.0), OptimizeMode::Minimize), []);
-    assert_eq!(shares(&space, &trials(50, |_| f64::NAN), OptimizeMode::Minimize), []);
-    assert_eq!(shares(&space, &trials(8, |x| x), OptimizeMode::Minimize).len(), 1);
+    assert_eq!(shares(&space, &trials(7, |x| x), Direction::Minimize), []);
+    assert_eq!(shares(&space, &trials(50, |_| 1.0), Direction::Minimize), []);
+    assert_eq!(shares(&space, &trials(50, |_| f64::NAN), Direction::Minimize), []);
+    assert_eq!(shares(&space, &trials(8, |x| x), Direction::Minimize).len(), 1);
 }
 
 proptest! {
@@ -99,7 +100,7 @@ proptest! {
             "x": {"_type": "uniform", "_value": [-1, 1]}, "c": {"_type": "choice", "_value": [0, 1, 2]},
         });
         let space = if known { space } else { json!({}) };
-        let found = shares(&space, &rows, OptimizeMode::Maximize);
+        let found = shares(&space, &rows, Direction::Maximize);
         for one in &found {
             prop_assert!((0.0..=1.0).contains(&one.share), "{one:?}");
         }

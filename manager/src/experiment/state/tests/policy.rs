@@ -23,7 +23,7 @@ fn governed(policy: Policy) -> State {
 
 #[test]
 fn a_target_ends_the_search() {
-    use crate::search::tuner::OptimizeMode::{Maximize, Minimize};
+    use trial_protocol::Direction::{Maximize, Minimize};
     #[rustfmt::skip]
     let table = [
         (Maximize, 0.9, 0.8,      false),
@@ -33,10 +33,10 @@ fn a_target_ends_the_search() {
         (Minimize, 0.1, 0.1,      true),
         (Minimize, 0.1, f64::NAN, false),
     ];
-    for (mode, target, result, ends) in table {
-        let mut state = governed(Policy { target: Some((mode, target)), ..Policy::default() });
+    for (direction, target, result, ends) in table {
+        let mut state = governed(Policy { target: Some((direction, target)), ..Policy::default() });
         let effects = state.step(succeeded(0, result), Duration::ZERO);
-        assert_eq!(state.state() == ExperimentState::Done, ends, "{mode:?} {target} {result}");
+        assert_eq!(state.state() == ExperimentState::Done, ends, "{direction:?} {target} {result}");
         assert_eq!(messages(&effects).len(), usize::from(ends));
     }
 }

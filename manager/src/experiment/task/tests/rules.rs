@@ -1,7 +1,7 @@
 //! Tests of the assessor's rules: the rule that an agent receives, and the fate of a trial that the agent stops by it.
 
 use serde_json::Map;
-use trial_protocol::{Better, StopRule, StopWhen};
+use trial_protocol::{Direction, StopRule, StopWhen};
 
 use super::*;
 use crate::search::assessor::{self, AssessorSpec};
@@ -67,8 +67,8 @@ async fn the_assessors_rules_are_sent_to_the_agent_and_renewed() {
             "half the duration of the first trial: {lease_ms}"
         );
         let name = "default".to_owned();
-        let (better, bounds) = (Better::Larger, vec![0.6]);
-        assert_eq!(when, StopWhen::Best { name, better, from_results: 2, bounds });
+        let (direction, bounds) = (Some(Direction::Maximize), vec![0.6]);
+        assert_eq!(when, StopWhen::Best { name, direction, from_results: 2, bounds });
     }
 }
 

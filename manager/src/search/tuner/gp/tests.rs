@@ -1,12 +1,12 @@
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 
 use super::process::Settings;
 use super::*;
 use crate::search::goals::Goals;
-use crate::search::tuner::{OptimizeMode, Outcome};
+use crate::search::tuner::Outcome;
 
 fn numbers(list: &Value) -> Vec<f64> {
     list.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect()
@@ -87,7 +87,7 @@ fn a_fit_finds_the_length_scales() {
 
 #[test]
 fn the_process_has_the_best_and_the_latest_trials() {
-    let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
+    let mut trials = Trials::new(Direction::Minimize, &Goals::default());
     for id in 0..500_u32 {
         trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id)))]);
         let metric = MetricValue::from(f64::from((id * 77) % 500));
@@ -111,7 +111,7 @@ proptest! {
     ) {
         let space = space();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut trials = Trials::new(OptimizeMode::Maximize, &Goals::default());
+        let mut trials = Trials::new(Direction::Maximize, &Goals::default());
         for (id, result) in (0..).zip(results) {
             trials.propose(id, space.sample_point(&mut rng));
             if id % 5 != 0 {

@@ -5,12 +5,13 @@
 //! point that was tried. So a rebuilt tuner knows that a repeated point is a point that continues.
 
 use rand::Rng as _;
+use trial_protocol::Direction;
 
 use super::super::halton;
 use super::super::model_based::Trials;
 use super::super::random::generator;
 use super::super::tpe::Joint;
-use super::{Error, Hyperband, OptimizeMode, Outcome, TrialProgress};
+use super::{Error, Hyperband, Outcome, TrialProgress};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
@@ -87,7 +88,7 @@ impl Model {
         budgets.sort_unstable_by(|a, b| b.cmp(a));
         budgets.dedup();
         let with = |wanted: u64| {
-            let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
+            let mut trials = Trials::new(Direction::Minimize, &Goals::default());
             let members = rounds().filter(|((_, budget), _)| *budget == wanted);
             for member in members.flat_map(|(_, members)| members) {
                 let Ok(point) = hyperband.space.locate(&member.parameters) else { continue };

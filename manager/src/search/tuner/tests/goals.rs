@@ -1,17 +1,16 @@
 //! Tuners with several objectives and constraints.
 
 use serde_json::{Value, json};
-use trial_protocol::MetricValue;
+use trial_protocol::{Direction, MetricValue};
 
 use super::super::{Outcome, TunerSpec, build};
 use super::{batch, mixed, proposals, space, spec};
-use crate::search::class_args::OptimizeMode;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::search::pareto;
 
 fn two_objectives() -> Goals {
     let objective =
-        |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
+        |metric: &str| Objective { metric: metric.to_owned(), direction: Direction::Minimize };
     Goals { objectives: vec![objective("loss"), objective("latency")], constraints: Vec::new() }
 }
 

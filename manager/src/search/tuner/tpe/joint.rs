@@ -156,7 +156,8 @@ mod tests {
 
     use super::*;
     use crate::search::goals::Goals;
-    use crate::search::tuner::{OptimizeMode, Outcome};
+    use crate::search::tuner::Outcome;
+    use trial_protocol::Direction;
 
     fn space(json: &serde_json::Value) -> SearchSpace {
         SearchSpace::parse(json).unwrap()
@@ -169,7 +170,7 @@ mod tests {
         loss: impl Fn(&crate::search::search_space::Parameters) -> f64,
     ) -> Vec<crate::search::search_space::Parameters> {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
-        let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
+        let mut trials = Trials::new(Direction::Minimize, &Goals::default());
         for id in 0..n {
             let point = space.sample_point(&mut rng);
             let value = MetricValue::from(loss(&space.parameters(&point)));
