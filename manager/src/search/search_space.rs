@@ -6,17 +6,26 @@
 //! ([`SearchSpace::parameters`] and [`SearchSpace::locate`]) round exactly like NNI 3.0's
 //! `nni/common/hpo_utils/formatting.py`.
 //!
+//! Random points have NNI's distributions, but other values, because the random generator is not `NumPy`'s.
+//!
 //! This module refuses an invalid space. NNI only logs the problem and continues.
 
-mod convert;
+pub(crate) mod casts;
+mod domain;
+pub(crate) mod normal;
 pub(super) mod parse;
-pub(crate) mod sample;
-pub(crate) mod unit_cube;
+mod real;
 
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value};
+use rand::Rng;
+use serde_json::{Map, Number, Value};
+
+use self::casts::whole;
+pub use self::domain::Domain;
+pub use self::real::{Real, Shape};
+use crate::util::nearest::advice;
 
 /// One point of a search space: parameter name -> value.
 pub type Parameters = Map<String, Value>;
@@ -56,58 +65,6 @@ pub struct Parent {
     pub dimension: usize,
     /// The index of the option.
     pub option: u64,
-}
-
-/// The values that a dimension may have.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Domain {
-    /// `choice`: one of these values.
-    Choice(Vec<Value>),
-    /// `choice` whose options have parameters of their own: the `_name`s of the options.
-    Nested(Vec<String>),
-    /// `randint`: `size` consecutive integers from `low`. NNI's tuners treat it as categorical.
-    Integer {
-        /// The smallest value.
-        low: i64,
-        /// The number of values, at least 1.
-        size: u64,
-    },
-    /// All other types: a number with a distribution.
-    Real(Real),
-}
-
-/// A real number with a distribution.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Real {
-    /// The distribution of the coordinate.
-    pub shape: Shape,
-    /// `true` if the value is `exp` of the coordinate.
-    pub log: bool,
-    /// The number of which the value is a multiple, if any.
-    pub q: Option<f64>,
-    /// The smallest and the largest value, for uniform distributions.
-    pub bounds: Option<(f64, f64)>,
-    /// `true` if the value is an integer (`lograndint`); `q` is then 1.
-    pub integer: bool,
-}
-
-/// The distribution of a coordinate: of the value, or of its logarithm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Shape {
-    /// A uniform distribution.
-    Uniform {
-        /// The smallest coordinate.
-        low: f64,
-        /// The largest coordinate.
-        high: f64,
-    },
-    /// A normal distribution.
-    Normal {
-        /// The mean.
-        mu: f64,
-        /// The standard deviation, greater than 0.
-        sigma: f64,
-    },
 }
 
 /// A position on one dimension.
@@ -220,16 +177,112 @@ impl SearchSpace {
             Domain::Real(real) => real.size(),
         }
     }
-}
 
-impl Domain {
-    /// Returns the number of options of a categorical domain, or `None` for a real domain.
-    pub fn options(&self) -> Option<u64> {
-        match self {
-            Self::Choice(values) => Some(values.len().try_into().unwrap_or(u64::MAX)),
-            Self::Nested(names) => Some(names.len().try_into().unwrap_or(u64::MAX)),
-            Self::Integer { size, .. } => Some(*size),
-            Self::Real(_) => None,
+    /// Returns the parameters for a point, in the order of the space.
+    pub fn parameters(&self, point: &[Option<Coordinate>]) -> Parameters {
+        self.level(point, None)
+    }
+
+    fn level(&self, point: &[Option<Coordinate>], parent: Option<Parent>) -> Parameters {
+        let present = self.dimensions.iter().zip(point).enumerate();
+        present
+            .filter(|(_, (dimension, _))| dimension.parent == parent)
+            .filter_map(|(index, (dimension, at))| {
+                Some((dimension.name.clone(), self.value(point, index, &dimension.domain, (*at)?)?))
+            })
+            .collect()
+    }
+
+    fn value(
+        &self,
+        point: &[Option<Coordinate>],
+        index: usize,
+        domain: &Domain,
+        at: Coordinate,
+    ) -> Option<Value> {
+        match (domain, at) {
+            (Domain::Choice(values), Coordinate::Index(i)) => {
+                values.get(usize::try_from(i).ok()?).cloned()
+            }
+            (Domain::Nested(names), Coordinate::Index(option)) => {
+                let name = names.get(usize::try_from(option).ok()?)?;
+                let mut members =
+                    Map::from_iter([("_name".to_owned(), Value::from(name.as_str()))]);
+                members.extend(self.level(point, Some(Parent { dimension: index, option })));
+                Some(Value::Object(members))
+            }
+            (Domain::Integer { low, .. }, Coordinate::Index(offset)) => {
+                Some(Value::from(low.checked_add_unsigned(offset)?))
+            }
+            (Domain::Real(real), Coordinate::Real(x)) if real.integer => {
+                Some(Value::from(whole(real.value(x))))
+            }
+            (Domain::Real(real), Coordinate::Real(x)) => {
+                Number::from_f64(real.value(x)).map(Value::Number)
+            }
+            _ => None,
         }
     }
+
+    /// Returns the point for `parameters`. If a choice has equal options, the point has the first of them. A value
+    /// that was rounded to a multiple of `q` stays rounded.
+    pub fn locate(&self, parameters: &Parameters) -> Result<Point, Error> {
+        let mut point = vec![None; self.dimensions.len()];
+        self.locate_level(parameters, None, "", &mut point)?;
+        Ok(point)
+    }
+
+    fn locate_level(
+        &self,
+        members: &Parameters,
+        parent: Option<Parent>,
+        prefix: &str,
+        point: &mut Point,
+    ) -> Result<(), Error> {
+        let below = || self.dimensions.iter().enumerate().filter(move |(_, d)| d.parent == parent);
+        let path = |name: &str| {
+            if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+        };
+        let known = |key: &str| below().any(|(_, dimension)| dimension.name == key);
+        if let Some(key) =
+            members.keys().find(|key| !(known(key) || parent.is_some() && *key == "_name"))
+        {
+            let names = below().map(|(_, dimension)| dimension.name.as_str());
+            return fault(path(key), format!("is not a parameter; {}", advice(key, names)));
+        }
+        for (index, dimension) in below() {
+            let path = path(&dimension.name);
+            let Some(value) = members.get(&dimension.name) else {
+                return fault(path, "is missing");
+            };
+            let at = dimension.domain.locate(value, &path)?;
+            point[index] = Some(at);
+            if let (Domain::Nested(_), Coordinate::Index(option), Value::Object(members)) =
+                (&dimension.domain, at, value)
+            {
+                let parent = Some(Parent { dimension: index, option });
+                self.locate_level(members, parent, &path, point)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns random parameters.
+    pub fn sample(&self, rng: &mut impl Rng) -> Parameters {
+        self.parameters(&self.sample_point(rng))
+    }
+
+    /// Returns a random point.
+    pub fn sample_point(&self, rng: &mut impl Rng) -> Point {
+        let mut point: Point = Vec::with_capacity(self.dimensions.len());
+        for (index, dimension) in self.dimensions.iter().enumerate() {
+            let present = self.is_present(index, &point);
+            point.push(present.then(|| dimension.domain.sample(rng)));
+        }
+        point
+    }
+}
+
+fn fault<T>(path: String, problem: impl Into<String>) -> Result<T, Error> {
+    Err(Error { path, problem: problem.into() })
 }

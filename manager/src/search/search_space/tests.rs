@@ -3,7 +3,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-use super::sample::{standard_cdf, standard_quantile};
+use super::normal::{standard_cdf, standard_quantile};
 use super::*;
 
 fn vectors(part: &str) -> Vec<Value> {

@@ -12,7 +12,7 @@ use trial_protocol::Direction;
 use super::Error;
 use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
-use crate::search::search_space::sample::standard_normal;
+use crate::search::search_space::normal::standard_normal;
 use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
 
 /// The factor by which each trial shrinks the step.
@@ -98,7 +98,7 @@ impl Model for Anneal {
             });
             let domain = &dimension.domain;
             point.push(Some(match around {
-                Some(around) => domain.perturb(around, shrunk(having.len()), rng),
+                Some(around) => perturb(domain, around, shrunk(having.len()), rng),
                 None => domain.sample(rng),
             }));
         }
@@ -121,34 +121,30 @@ fn shrunk(trials: usize) -> f64 {
     1.0 / (1.0 + SHRINK * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
 }
 
-impl Domain {
-    /// Draws a position around another position, from the domain's own distribution with its width shrunk.
-    pub(super) fn perturb(
-        &self,
-        around: Coordinate,
-        shrunk: f64,
-        rng: &mut impl Rng,
-    ) -> Coordinate {
-        match (self, around) {
-            (Self::Real(real), Coordinate::Real(x)) => {
-                Coordinate::Real(real.perturb(x, shrunk, rng))
-            }
-            _ if rng.random::<f64>() < shrunk => self.sample(rng),
-            _ => around,
+/// Draws a position around another position, from the domain's own distribution with its width shrunk.
+pub(super) fn perturb(
+    domain: &Domain,
+    around: Coordinate,
+    shrunk: f64,
+    rng: &mut impl Rng,
+) -> Coordinate {
+    match (domain, around) {
+        (Domain::Real(real), Coordinate::Real(x)) => {
+            Coordinate::Real(perturb_real(real, x, shrunk, rng))
         }
+        _ if rng.random::<f64>() < shrunk => domain.sample(rng),
+        _ => around,
     }
 }
 
-impl Real {
-    fn perturb(&self, x: f64, shrunk: f64, rng: &mut impl Rng) -> f64 {
-        match self.shape {
-            Shape::Uniform { low, high } => {
-                let width = (high - low) * shrunk;
-                let start = (x - width / 2.0).min(high - width).max(low);
-                start + rng.random::<f64>() * width
-            }
-            Shape::Normal { sigma, .. } => x + sigma * shrunk * standard_normal(rng),
+fn perturb_real(real: &Real, x: f64, shrunk: f64, rng: &mut impl Rng) -> f64 {
+    match real.shape {
+        Shape::Uniform { low, high } => {
+            let width = (high - low) * shrunk;
+            let start = (x - width / 2.0).min(high - width).max(low);
+            start + rng.random::<f64>() * width
         }
+        Shape::Normal { sigma, .. } => x + sigma * shrunk * standard_normal(rng),
     }
 }
 

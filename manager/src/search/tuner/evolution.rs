@@ -15,6 +15,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::Error;
+use super::anneal::perturb;
 use super::model_based::{Model, Trials};
 use super::random::generator;
 use crate::search::class_args::Arguments;
@@ -96,7 +97,7 @@ fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
             _ if !space.is_present(index, &point) => None,
             Some(old) if index != changed => Some(old),
             Some(Coordinate::Real(old)) if rng.random::<f64>() < STAY_NEAR => {
-                Some(dimension.domain.perturb(Coordinate::Real(old), NEAR, rng))
+                Some(perturb(&dimension.domain, Coordinate::Real(old), NEAR, rng))
             }
             _ => Some(dimension.domain.sample(rng)),
         };

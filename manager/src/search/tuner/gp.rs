@@ -20,7 +20,7 @@ use self::process::{Matern, Process};
 use super::Error;
 use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
-use crate::search::search_space::sample::{standard_cdf, standard_normal};
+use crate::search::search_space::normal::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
 
 /// The maximum number of trials in the process: half of them the best trials, the others the latest.

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use super::dedup::Dedup;
 use super::random::generator;
 use super::{Outcome, Proposal, Sample, Tuner};
-use crate::search::search_space::unit_cube::double;
+use crate::search::search_space::casts::double;
 use crate::search::search_space::{Parameters, Point, SearchSpace};
 
 /// The weight of a digit below which further digits are ignored.

@@ -23,7 +23,7 @@ use super::end::TrialProgress;
 use super::random::generator;
 use super::{CHECKPOINT_FOLDER, Error, Outcome, Proposal, Sample, Tuner, TunerSettings};
 use crate::search::class_args::Arguments;
-use crate::search::search_space::unit_cube::{double, index};
+use crate::search::search_space::casts::{double, index};
 use crate::search::search_space::{
     Coordinate, Domain, Parameters, Point, Real, SearchSpace, Shape,
 };
@@ -171,7 +171,7 @@ impl Pbt {
                 } else if rng.random::<f64>() < self.resample {
                     domain.sample(rng)
                 } else {
-                    domain.moved(at, self.factor, rng.random())
+                    moved(domain, at, self.factor, rng.random())
                 }
             }));
         }
@@ -189,20 +189,20 @@ impl Pbt {
     }
 }
 
-impl Domain {
-    /// Returns the position at a distance of `factor` of the range, or the adjacent option.
-    fn moved(&self, at: Coordinate, factor: f64, up: bool) -> Coordinate {
-        match (self, at) {
-            (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.moved(x, factor, up)),
-            (Self::Integer { size, .. }, Coordinate::Index(i)) => {
-                let distance = index((double(*size) * factor).round(), *size).max(1);
-                Coordinate::Index(moved_index(i, distance, *size, up))
-            }
-            (_, Coordinate::Index(i)) => {
-                Coordinate::Index(moved_index(i, 1, self.options().unwrap_or(1), up))
-            }
-            (_, Coordinate::Real(_)) => at,
+/// Returns the position at a distance of `factor` of the range, or the adjacent option.
+fn moved(domain: &Domain, at: Coordinate, factor: f64, up: bool) -> Coordinate {
+    match (domain, at) {
+        (Domain::Real(real), Coordinate::Real(x)) => {
+            Coordinate::Real(moved_real(real, x, factor, up))
         }
+        (Domain::Integer { size, .. }, Coordinate::Index(i)) => {
+            let distance = index((double(*size) * factor).round(), *size).max(1);
+            Coordinate::Index(moved_index(i, distance, *size, up))
+        }
+        (_, Coordinate::Index(i)) => {
+            Coordinate::Index(moved_index(i, 1, domain.options().unwrap_or(1), up))
+        }
+        (_, Coordinate::Real(_)) => at,
     }
 }
 
@@ -214,19 +214,17 @@ fn moved_index(at: u64, distance: u64, size: u64, up: bool) -> u64 {
     }
 }
 
-impl Real {
-    fn moved(&self, x: f64, factor: f64, up: bool) -> f64 {
-        let width = match self.shape {
-            Shape::Uniform { low, high } => high - low,
-            Shape::Normal { sigma, .. } => sigma,
-        };
-        // A distance below the step of `q` would be rounded away.
-        let distance = (width * factor).max(self.step(x));
-        let moved = if up { x + distance } else { x - distance };
-        match self.shape {
-            Shape::Uniform { low, high } => moved.clamp(low, high),
-            Shape::Normal { .. } => moved,
-        }
+fn moved_real(real: &Real, x: f64, factor: f64, up: bool) -> f64 {
+    let width = match real.shape {
+        Shape::Uniform { low, high } => high - low,
+        Shape::Normal { sigma, .. } => sigma,
+    };
+    // A distance below the step of `q` would be rounded away.
+    let distance = (width * factor).max(real.step(x));
+    let moved = if up { x + distance } else { x - distance };
+    match real.shape {
+        Shape::Uniform { low, high } => moved.clamp(low, high),
+        Shape::Normal { .. } => moved,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use crate::search::search_space::sample::standard_normal;
+use crate::search::search_space::normal::standard_normal;
 
 /// The weights of a generation's members, the best first, and the learning rates.
 #[derive(Debug, Clone)]

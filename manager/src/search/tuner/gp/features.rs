@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-pub(super) use crate::search::search_space::unit_cube::{double, index};
+pub(super) use crate::search::search_space::casts::{double, index};
 use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace};
 
 /// The features of each dimension of a space.

@@ -6,7 +6,7 @@ use std::f64::consts::{SQRT_2, TAU};
 use rand::Rng;
 
 use super::{count, log_sum};
-use crate::search::search_space::sample::standard_normal;
+use crate::search::search_space::normal::standard_normal;
 
 /// The prior distribution of a parameter, before any trial.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use rand::Rng;
 
 use super::{count, log_sum};
-use crate::search::search_space::sample::{standard_cdf, standard_normal};
+use crate::search::search_space::normal::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Shape};
 
 /// The axis of a parameter.
