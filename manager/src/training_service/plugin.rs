@@ -25,6 +25,7 @@ use self::handshake::{Capabilities, initialize, program, unanswered};
 pub use self::handshake::{Identity, clean_up, probe};
 use self::job::{Job, JobMessage};
 use self::link::{AskError, Link, Program, Started};
+use self::parameters::RequestParameters;
 use self::room::RoomCount;
 use self::wire::{Key, Message};
 use super::{
@@ -262,6 +263,10 @@ async fn keep(shared: Arc<Shared>) {
 }
 
 impl Shared {
+    fn parameters(&self) -> RequestParameters<'_> {
+        RequestParameters::new(&self.settings, &self.url_file)
+    }
+
     /// Starts a process and prepares it for jobs.
     async fn open(&self) -> Result<Started, Error> {
         let mut started = Link::start(&self.program).map_err(Error::Start)?;
@@ -292,7 +297,7 @@ impl Shared {
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = hello.capabilities;
         let in_flight = hello.limits["in_flight"].as_u64().unwrap_or(0).min(MAX_IN_FLIGHT);
         link.allow_in_flight(usize::try_from(in_flight).unwrap_or(0));
-        let answer = link.ask("open", &self.open_params(), OPEN_TIMEOUT).await;
+        let answer = link.ask("open", &self.parameters().open(), OPEN_TIMEOUT).await;
         answer.map_err(|error| unanswered(&self.program, link, &error))?;
         self.ask_for_room(link).await;
         info!("the plugin `{}` is ready", self.program.shown());
@@ -483,7 +488,7 @@ impl TrainingService for Plugin {
         // All jobs share this time limit, so that hundreds of them do not wait one after the other.
         let until = shared.began + FIRST_LINK_TIMEOUT;
         if let Ok(link) = timeout_at(until, shared.linked()).await {
-            let answer = link.ask("adopt", &shared.adopt_params(&key), ADOPT_TIMEOUT).await;
+            let answer = link.ask("adopt", &shared.parameters().adopt(&key), ADOPT_TIMEOUT).await;
             let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
             if phase == Some("unknown") {
                 return Adopted::Unknown;

@@ -3,7 +3,7 @@
 //! A machine has one session at a time (`connection.rs`), and the manager reopens a lost session without end. An
 //! attempt that a machine may have started never runs on another machine. The trial's folder therefore records the
 //! machine before the machine receives the attempt (`records.rs`). Every request to a machine may be repeated, so a new
-//! session sends all of them again (`dialogue.rs`).
+//! session sends all of them again (`job_protocol.rs`).
 //!
 //! The manager stops waiting for a machine that has been out of reach for too long. It *fences* the machine's attempts:
 //! they are recorded as over, and the machine ends them first when it returns. Until then, they may continue there,
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
@@ -25,9 +25,11 @@ use tokio_util::task::TaskTracker;
 use tracing::warn;
 use trial_protocol::{AttemptId, Class, Direction, ExperimentId, TrialJobId};
 
+use self::job_protocol::{HelperMessage, JobEndReport, Reply};
 use self::machine_assignment::Assignments;
 use self::output::MAX_OUTPUTS;
 use self::records::{Fence, Records, TrialPlacement};
+use self::session::MESSAGE_BYTES;
 use self::ssh::Ssh;
 use self::way_back::DirectAddress;
 use super::{
@@ -44,9 +46,9 @@ mod askpass;
 mod clean;
 mod code_cache;
 mod connection;
-mod dialogue;
 mod examine;
 mod host_keys;
+mod job_protocol;
 mod logind;
 mod machine_assignment;
 mod output;
@@ -62,6 +64,11 @@ mod way_back;
 const MANAGER_LINK: &str = "manager";
 /// The pause after a failure to write fences.
 const WRITE_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The interval between repetitions of a stop to an agent that did not exist yet.
+const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// The exit code of an agent that could not start.
+const AGENT_ERROR: i32 = 125;
 
 /// The settings of a [`Remote`].
 #[derive(Debug)]
@@ -316,6 +323,141 @@ impl Shared {
         let unexplained = JobEvent::unexplained(trial, attempt);
         self.news(JobNews::Gone(JobEvent { exit_code, message, class, ..unexplained }));
         self.place();
+    }
+
+    /// Sends a machine all requests that it may not have received.
+    fn send_all(self: &Arc<Self>, number: usize) {
+        let trials: Vec<TrialJobId> = self.assignments().trials_on(number).cloned().collect();
+        for trial in trials {
+            self.send_state(number, &trial);
+        }
+    }
+
+    /// Sends a machine the state of a trial: a submit or adopt, and a stop if one is requested.
+    fn send_state(self: &Arc<Self>, number: usize, trial: &TrialJobId) {
+        let now = Instant::now();
+        let mut assignments = self.assignments();
+        let Some(job) = assignments.jobs.get(trial) else { return };
+        let key = self.key(trial, &job.attempt);
+        let (method, params) = match &job.spec {
+            Some(spec) if !job.is_stop_requested() => {
+                ("submit", job_protocol::submit_params(&self.settings, job, spec, &key))
+            }
+            Some(_) | None => {
+                let secret = &self.settings.secret;
+                let token = secret.trial_token(&self.settings.experiment, trial, secret.now_ms());
+                ("adopt", job_protocol::adopt_params(&key, &token))
+            }
+        };
+        if let Some(length) = job_protocol::excessive_length(method, &params) {
+            let attempt = job.attempt.clone();
+            drop(assignments);
+            let message = format!(
+                "its parameters and its command have {length} bytes; the maximum is {MESSAGE_BYTES}"
+            );
+            return self.ended(trial, &attempt, None, Some(message), Some(Class::Permanent));
+        }
+        let is_stop_requested = job.is_stop_requested();
+        assignments.request(number, trial, method, &params, now);
+        if is_stop_requested {
+            assignments.request(number, trial, "cancel", &json!({"key": key}), now);
+        }
+    }
+
+    fn key(&self, trial: &TrialJobId, attempt: &AttemptId) -> Value {
+        job_protocol::key(&self.settings.experiment, trial, attempt)
+    }
+
+    /// Handles a line from a machine's helper.
+    fn handle_line(self: &Arc<Self>, number: usize, line: &str) {
+        match HelperMessage::read(line) {
+            Some(HelperMessage::Room(facts)) => {
+                let too_few = self.assignments().enter_reading(number, &facts);
+                self.warn_of_gpus(number, too_few);
+                self.place();
+            }
+            Some(HelperMessage::Reply(reply)) => self.handle_reply(number, &reply),
+            Some(HelperMessage::End(report)) => self.handle_end(number, report),
+            None => {}
+        }
+    }
+
+    fn handle_reply(self: &Arc<Self>, number: usize, reply: &Reply) {
+        let Some(request) = self.assignments().answered(number, reply.id) else { return };
+        let (trial, attempt) = (request.trial, request.attempt);
+        match request.method {
+            "submit" => {
+                if let Some(why) = &reply.refusal {
+                    self.refused(number, &trial, &attempt, why);
+                }
+            }
+            "adopt" if reply.is_unknown => self.ended(&trial, &attempt, None, None, None),
+            "cancel" if reply.is_unknown => {
+                let shared = Arc::clone(self);
+                let stopped = self.ended.clone();
+                self.tasks.spawn(async move {
+                    stopped.run_until_cancelled(sleep(STOP_REPEAT_INTERVAL)).await;
+                    let params = json!({"key": shared.key(&trial, &attempt)});
+                    let now = Instant::now();
+                    shared.assignments().request(number, &trial, "cancel", &params, now);
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_end(self: &Arc<Self>, number: usize, report: JobEndReport) {
+        let JobEndReport { trial, attempt, exit_code, has_left_reports } = report;
+        // The agent could not deliver its last reports to the manager, so they are requested.
+        if has_left_reports && self.assignments().may_replay(number, &trial, &attempt) {
+            let params = json!({"key": self.key(&trial, &attempt)});
+            self.assignments().request(number, &trial, "adopt", &params, Instant::now());
+            return;
+        }
+        let mut message = None;
+        if exit_code == Some(AGENT_ERROR) {
+            let why = format!("the agent could not start there (code {AGENT_ERROR})");
+            message = Some(format!("{}: {why}", self.machines[number].name));
+            self.pause_machine(number, &why);
+        } else {
+            self.assignments().reset_pauses(number);
+        }
+        self.ended(&trial, &attempt, exit_code, message, None);
+    }
+
+    /// Warns of a machine that has too few GPUs for a trial.
+    fn warn_of_gpus(&self, number: usize, too_few: Option<String>) {
+        if let Some(why) = too_few {
+            let machine = &self.machines[number].name;
+            warn!(%machine, "the machine gets no trial for now: {why}");
+        }
+    }
+
+    /// Handles a machine's failure to start a trial. The trial has not run there, so the same attempt waits for another
+    /// machine.
+    fn refused(
+        self: &Arc<Self>,
+        number: usize,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        why: &str,
+    ) {
+        let why = &advice::explain(why).unwrap_or_else(|| why.to_owned());
+        self.pause_machine(number, why);
+        if self.assignments().withdraw(trial, attempt) {
+            self.place();
+        } else {
+            let message = format!("{}: {why}", self.machines[number].name);
+            self.ended(trial, attempt, None, Some(message), Some(Class::Transient));
+        }
+    }
+
+    /// Starts a pause for a machine that could not start a trial.
+    fn pause_machine(&self, number: usize, why: &str) {
+        let pause = self.assignments().pause_machine(number, why.to_owned(), Instant::now());
+        let machine = &self.machines[number].name;
+        warn!(%machine, "the machine cannot start a trial, and gets none for {} s: {why}", pause.as_secs());
+        self.changed.notify_one();
     }
 }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 pub use self::error::Error;
 pub use self::retry::with_retries;
 use self::transport::Transport;
-pub use self::watch::{WatchEvent, WatchedObject};
+pub use self::watch::{WatchEvent, WatchedObject, watch};
 use crate::training_service::Output;
 
 /// The time limit for a single request.

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::client::{EVENTS, PODS, WatchEvent, WatchedObject};
+use super::client::{EVENTS, PODS, WatchEvent, WatchedObject, watch};
 use super::outcome::JobPhase;
 use super::tracker::{Act, PodDeparture, Tracker};
 use super::{
@@ -46,7 +46,7 @@ impl Shared {
                 (kueue::workloads(served.unwrap_or(kueue::VERSIONS[1])), None, None)
             }
         };
-        let mut seen = cluster.watch(resource, labels, fields);
+        let mut seen = watch(cluster, resource, labels, fields);
         let mut last_trouble = self.first_outage().unwrap_or_default().to_owned();
         while let Some(seen) = seen.next().await {
             if let WatchEvent::Trouble(trouble) = seen {

@@ -154,11 +154,11 @@ impl Job {
     async fn begin(&mut self, link: &Arc<Link>) -> StartResult {
         let spec = self.spec.clone().filter(|_| self.stop_requested.is_none());
         let (method, params, bound) = match &spec {
-            Some(spec) => match self.shared.submit_params(&self.key, spec) {
+            Some(spec) => match self.shared.parameters().submit(&self.key, spec) {
                 Ok(params) => ("submit", params, SUBMIT_TIMEOUT),
                 Err(why) => return self.refused(why, Some(Class::Transient)),
             },
-            None => ("adopt", self.shared.adopt_params(&self.key), ADOPT_TIMEOUT),
+            None => ("adopt", self.shared.parameters().adopt(&self.key), ADOPT_TIMEOUT),
         };
         self.sent = true;
         let asker = Arc::clone(link);

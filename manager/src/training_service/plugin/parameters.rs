@@ -1,4 +1,4 @@
-//! The parameters of requests about jobs, and the files that they name.
+//! The parameters of requests to the plugin, and the files that they name.
 
 use std::path::Path;
 
@@ -7,23 +7,35 @@ use tracing::warn;
 
 use super::handshake::resources;
 use super::wire::Key;
-use super::{AGENT_GRACE, Settings, Shared};
+use super::{AGENT_GRACE, Settings};
 use crate::training_service::TrialJobSpec;
 use crate::util::files::{private_folder, write_file};
 
-impl Shared {
+/// Creates the parameters of the requests, and writes the files that they name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestParameters<'a> {
+    settings: &'a Settings,
+    url_file: &'a Path,
+}
+
+impl<'a> RequestParameters<'a> {
+    /// Creates parameters with `url_file`, the file with the manager's address for agents.
+    pub(super) fn new(settings: &'a Settings, url_file: &'a Path) -> Self {
+        Self { settings, url_file }
+    }
+
     /// Returns the parameters of `open`: the files that all jobs share.
-    pub(super) fn open_params(&self) -> Value {
-        let Settings { agent, dir, ca_file, .. } = &self.settings;
+    pub(super) fn open(&self) -> Value {
+        let Settings { agent, dir, ca_file, .. } = self.settings;
         let file = |name: &str, path: &Path| json!({"name": name, "path": path});
         let mut files =
-            vec![file("manager.url", &self.url_file), file("code.tar.gz", &dir.code_archive())];
+            vec![file("manager.url", self.url_file), file("code.tar.gz", &dir.code_archive())];
         files.extend(ca_file.as_ref().map(|path| file("ca.pem", path)));
         json!({"agent": agent, "files": files})
     }
 
     /// Writes a job's files and returns the parameters of `submit`.
-    pub(super) fn submit_params(&self, key: &Key, spec: &TrialJobSpec) -> Result<Value, String> {
+    pub(super) fn submit(&self, key: &Key, spec: &TrialJobSpec) -> Result<Value, String> {
         let dir = self.settings.dir.trial(&key.trial);
         let write = |path: &Path, text: &str| {
             write_file(path, 0o600, text)
@@ -82,8 +94,8 @@ impl Shared {
     }
 
     /// Renews a job's token and returns the parameters of `adopt`. The old token may have expired while no manager ran.
-    pub(super) fn adopt_params(&self, key: &Key) -> Value {
-        let Settings { dir, secret, experiment, .. } = &self.settings;
+    pub(super) fn adopt(&self, key: &Key) -> Value {
+        let Settings { dir, secret, experiment, .. } = self.settings;
         let token = secret.trial_token(experiment, &key.trial, secret.now_ms());
         let path = dir.trial(&key.trial).token();
         if let Err(error) = write_file(&path, 0o600, &token) {

@@ -231,49 +231,47 @@ fn is_outdated(item: &Result<Event<WatchedObject>, watcher::Error>) -> bool {
     matches!(item, Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))) if status.code == 410)
 }
 
-impl Cluster {
-    /// Watches objects without end.
-    pub fn watch(
-        &self,
-        resource: Kind,
-        labels: Option<&str>,
-        fields: Option<&str>,
-    ) -> impl Stream<Item = WatchEvent> + Send + Unpin + use<> {
-        let config = watcher::Config {
-            label_selector: labels.map(str::to_owned),
-            field_selector: fields.map(str::to_owned),
-            timeout: Some(WATCH_S),
-            ..watcher::Config::default()
-        };
-        let (server, api) = (self.server.clone(), self.objects(resource));
-        let begin = move || Box::pin(follow(api.clone(), config.clone()));
-        let state = (begin(), Pauses::default(), begin);
-        let stream = stream::unfold(state, async |(mut watch, mut pauses, begin)| {
-            if let Some(pause) = pauses.take() {
-                sleep(pause).await;
-            }
-            let item = watch.next().await?;
-            pauses.observe(&item);
-            if is_outdated(&item) {
-                watch = begin();
-            }
-            Some((item, (watch, pauses, begin)))
-        });
-        Box::pin(stream.map(move |event| match event {
-            Ok(Event::Init) => WatchEvent::Begin,
-            Ok(Event::InitApply(object) | Event::Apply(object)) => WatchEvent::There(object),
-            Ok(Event::InitDone) => WatchEvent::Complete,
-            Ok(Event::Delete(object)) => WatchEvent::Gone(object),
-            Err(
-                watcher::Error::InitialListFailed(source)
-                | watcher::Error::WatchStartFailed(source)
-                | watcher::Error::WatchFailed(source),
-            ) => WatchEvent::Trouble(error::of(&server, source).to_string()),
-            Err(error @ (watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion)) => {
-                WatchEvent::Trouble(chain(&error))
-            }
-        }))
-    }
+/// Watches objects without end.
+pub fn watch(
+    cluster: &Cluster,
+    resource: Kind,
+    labels: Option<&str>,
+    fields: Option<&str>,
+) -> impl Stream<Item = WatchEvent> + Send + Unpin + use<> {
+    let config = watcher::Config {
+        label_selector: labels.map(str::to_owned),
+        field_selector: fields.map(str::to_owned),
+        timeout: Some(WATCH_S),
+        ..watcher::Config::default()
+    };
+    let (server, api) = (cluster.server.clone(), cluster.objects(resource));
+    let begin = move || Box::pin(follow(api.clone(), config.clone()));
+    let state = (begin(), Pauses::default(), begin);
+    let stream = stream::unfold(state, async |(mut watch, mut pauses, begin)| {
+        if let Some(pause) = pauses.take() {
+            sleep(pause).await;
+        }
+        let item = watch.next().await?;
+        pauses.observe(&item);
+        if is_outdated(&item) {
+            watch = begin();
+        }
+        Some((item, (watch, pauses, begin)))
+    });
+    Box::pin(stream.map(move |event| match event {
+        Ok(Event::Init) => WatchEvent::Begin,
+        Ok(Event::InitApply(object) | Event::Apply(object)) => WatchEvent::There(object),
+        Ok(Event::InitDone) => WatchEvent::Complete,
+        Ok(Event::Delete(object)) => WatchEvent::Gone(object),
+        Err(
+            watcher::Error::InitialListFailed(source)
+            | watcher::Error::WatchStartFailed(source)
+            | watcher::Error::WatchFailed(source),
+        ) => WatchEvent::Trouble(error::of(&server, source).to_string()),
+        Err(error @ (watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion)) => {
+            WatchEvent::Trouble(chain(&error))
+        }
+    }))
 }
 
 #[cfg(test)]

@@ -1,0 +1,145 @@
+//! The messages to and from a machine's helper about its jobs: requests, answers and reports of ends.
+
+use serde_json::{Value, json};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+use super::code_cache::ARCHIVE;
+use super::machine_assignment::Job;
+use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
+use super::way_back::AUTHORITY;
+use super::{Settings, TrialJobSpec};
+
+/// The size of a message without its parameters, in bytes.
+const ENVELOPE_BYTES: usize = 200;
+
+/// A line from a machine's helper.
+#[derive(Debug)]
+pub(super) enum HelperMessage {
+    /// The machine's room changed.
+    Room(Facts),
+    /// The answer to a request.
+    Reply(Reply),
+    /// A job has ended.
+    End(JobEndReport),
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// The id of the request.
+    pub(super) id: u64,
+    /// The reason for a refusal.
+    pub(super) refusal: Option<String>,
+    /// `true` if the answer says that the helper does not know the job.
+    pub(super) is_unknown: bool,
+}
+
+/// The report of a job's end.
+#[derive(Debug)]
+pub(super) struct JobEndReport {
+    pub(super) trial: TrialJobId,
+    pub(super) attempt: AttemptId,
+    /// The agent's exit code, if it is known.
+    pub(super) exit_code: Option<i32>,
+    /// `true` if the agent left reports that it could not deliver.
+    pub(super) has_left_reports: bool,
+}
+
+impl HelperMessage {
+    /// Reads a line. `None`: it is no message that the manager knows.
+    pub(super) fn read(line: &str) -> Option<Self> {
+        let message = serde_json::from_str::<Value>(line).ok()?;
+        if message["method"] == "gone" {
+            return JobEndReport::read(&message["params"]).map(Self::End);
+        }
+        let result = &message["result"];
+        if message["id"] == ROOM_ID {
+            return Some(Self::Room(Facts::read(result)));
+        }
+        Some(Self::Reply(Reply {
+            id: message["id"].as_u64()?,
+            refusal: message["error"]["message"].as_str().map(str::to_owned),
+            is_unknown: result["phase"] == "unknown" || result["known"] == false,
+        }))
+    }
+}
+
+impl JobEndReport {
+    fn read(params: &Value) -> Option<Self> {
+        let text = |name: &str| params["key"][name].as_str();
+        Some(Self {
+            trial: TrialJobId::new(text("trial")?).ok()?,
+            attempt: AttemptId::new(text("attempt")?).ok()?,
+            exit_code: params["exit"]["code"].as_i64().and_then(|code| i32::try_from(code).ok()),
+            has_left_reports: params["spool"] == "left",
+        })
+    }
+}
+
+/// Returns the key of an attempt in all messages.
+pub(super) fn key(experiment: &ExperimentId, trial: &TrialJobId, attempt: &AttemptId) -> Value {
+    json!({"experiment": experiment, "trial": trial, "attempt": attempt})
+}
+
+/// Returns the length of a request if it is too long. It would end the helper, and each later one.
+pub(super) fn excessive_length(method: &str, params: &Value) -> Option<usize> {
+    let length = request(0, method, params).len() + ENVELOPE_BYTES;
+    u64::try_from(length).is_ok_and(|length| length > MESSAGE_BYTES).then_some(length)
+}
+
+/// Returns the parameters of `adopt` with a new token.
+pub(super) fn adopt_params(key: &Value, token: &str) -> Value {
+    json!({"key": key, "files": [{"name": "token", "text": token}]})
+}
+
+/// Returns the parameters of `submit`.
+pub(super) fn submit_params(
+    settings: &Settings,
+    job: &Job,
+    spec: &TrialJobSpec,
+    key: &Value,
+) -> Value {
+    let place = |of: &str, name: &str| json!({"in": of, "name": name});
+    let mut args = vec![json!("run")];
+    let mut add_flag = |flag: &str, value: Value| args.extend([json!(flag), value]);
+    add_flag("--experiment", json!(spec.experiment));
+    add_flag("--trial", json!(spec.trial));
+    add_flag("--attempt", json!(spec.attempt));
+    add_flag("--platform", json!("remote"));
+    add_flag("--sequence", json!(spec.sequence.to_string()));
+    add_flag("--manager-file", place("shared", "manager.url"));
+    if settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some()) {
+        add_flag("--ca-file", place("shared", AUTHORITY));
+    }
+    add_flag("--token-file", place("job", "token"));
+    add_flag("--output-dir", place("job", ""));
+    add_flag("--spool-dir", place("job", "spool"));
+    add_flag("--parameters", place("job", "parameter.cfg"));
+    add_flag("--code-archive", place("shared", ARCHIVE));
+    add_flag("--log-file", place("job", "agent.log"));
+    add_flag("--log-collection", json!("http"));
+    if let Some(objective) = &settings.objective {
+        add_flag("--objective", json!(objective));
+    }
+    if let Some(direction) = settings.direction {
+        add_flag("--direction", json!(direction.as_str()));
+    }
+    add_flag("--shell", json!(spec.command));
+    let mut environment = json!({});
+    if let Some(gpus) = &job.gpus {
+        let indices: Vec<String> = gpus.iter().map(u64::to_string).collect();
+        let visible = indices.join(",");
+        environment["CUDA_VISIBLE_DEVICES"] = json!(visible);
+        environment["CUDA_DEVICE_ORDER"] = json!("PCI_BUS_ID");
+    }
+    json!({
+        "key": key,
+        "sequence": spec.sequence,
+        "args": args,
+        "environment": environment,
+        "files": [
+            {"name": "token", "text": spec.token.0},
+            {"name": "parameter.cfg", "text": spec.parameter_record.to_string()},
+        ],
+    })
+}
