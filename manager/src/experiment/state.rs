@@ -8,7 +8,7 @@
 //! 3. An intent is recorded before the stop that it explains is sent.
 //! 4. Nothing is started while the experiment stops.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
@@ -16,17 +16,16 @@ use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 use self::budget::{Budget, Failure};
 pub use self::budget::{FailureLimit, Policy};
 pub use self::events::{
-    Effect, Event, ExperimentState, Limits, ResumedTrial, StoredTrial, UserTrial,
+    Effect, Event, ExperimentState, Limits, ResumedTrial, StoredTrial, UserChange, UserTrial,
 };
-pub use self::user_change::UserChange;
-use super::ending::{JobEnd, conclude, failure_class};
+use self::reruns::{Rerun, Reruns};
+use super::ending::{End, JobEnd, conclude, failure_class};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
 
 mod budget;
 mod events;
-mod resume;
-mod user_change;
+mod reruns;
 
 /// A trial that has not ended.
 #[derive(Debug)]
@@ -53,8 +52,7 @@ pub struct State {
     limits: Limits,
     phase: ExperimentState,
     live: HashMap<TrialJobId, LiveTrial>,
-    rerun_queue: VecDeque<TrialJobId>,
-    rerun_proposals: HashMap<TrialJobId, Option<u64>>,
+    reruns: Reruns,
     /// The user's own trials whose results the tuner has still to learn.
     own: HashSet<TrialJobId>,
     /// The number of proposals that are requested and not answered.
@@ -81,8 +79,7 @@ impl State {
             limits,
             phase: ExperimentState::Running,
             live: HashMap::new(),
-            rerun_queue: VecDeque::new(),
-            rerun_proposals: HashMap::new(),
+            reruns: Reruns::default(),
             own: HashSet::new(),
             pending_proposals: 0,
             tuner_waits: false,
@@ -95,6 +92,35 @@ impl State {
             elapsed: Duration::ZERO,
             duration: DurationLimit::Active,
         }
+    }
+
+    /// Returns the state of an experiment that has run for `elapsed` before, with its trials in the order of their
+    /// sequence.
+    pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<StoredTrial>) -> Self {
+        let mut state = Self::new(limits);
+        state.elapsed = elapsed;
+        for known in trials {
+            state.next_sequence = state.next_sequence.max(known.sequence + 1);
+            state.budget.set_retries(known.trial.clone(), known.retries);
+            match known.parameter_id {
+                Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
+                None if known.fate == ResumedTrial::Ended => {}
+                None => drop(state.own.insert(known.trial.clone())),
+            }
+            match known.fate {
+                ResumedTrial::Ended => {}
+                ResumedTrial::Alive { running_for } => {
+                    let live = LiveTrial {
+                        parameter_id: known.parameter_id,
+                        running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
+                        intent: known.intent,
+                    };
+                    state.live.insert(known.trial, live);
+                }
+                ResumedTrial::RunAgain => state.reruns.push(known.trial, known.parameter_id),
+            }
+        }
+        state
     }
 
     /// Returns the state of an experiment that was done. It starts only the trials that must run again.
@@ -124,6 +150,26 @@ impl State {
     /// Returns the state of the experiment.
     pub fn state(&self) -> ExperimentState {
         self.phase
+    }
+
+    /// Returns the number of trials that have not ended.
+    pub fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Returns whether a trial has not ended.
+    pub fn is_live(&self, trial: &TrialJobId) -> bool {
+        self.live.contains_key(trial)
+    }
+
+    /// Returns whether the number of trials has reached its limit.
+    pub fn is_full(&self) -> bool {
+        self.limits.trials.is_some_and(|limit| self.next_sequence >= limit)
+    }
+
+    /// Returns the position of the next trial.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
     }
 
     /// Returns the intended stop of a trial.
@@ -204,6 +250,72 @@ impl State {
         self.complete_effects(before, effects)
     }
 
+    /// Handles a change by the user at running time `elapsed` and returns the effects.
+    pub fn apply_change(&mut self, change: UserChange, elapsed: Duration) -> Vec<Effect> {
+        self.elapsed = self.elapsed.max(elapsed);
+        let before = self.phase;
+        let mut effects = Vec::new();
+        match change {
+            UserChange::RunAgain(trial) => {
+                let is_known = self.is_live(&trial) || self.reruns.contains(&trial);
+                if !is_known && !self.is_stopping() {
+                    self.reruns.push(trial, None);
+                }
+            }
+            UserChange::Add(points) => {
+                if !self.is_stopping() && !points.is_empty() {
+                    let own = points.into_iter().map(|(trial, parameters)| {
+                        let sequence = self.next_sequence;
+                        self.next_sequence += 1;
+                        self.own.insert(trial.clone());
+                        self.reruns.push(trial.clone(), None);
+                        UserTrial { trial, sequence, parameters }
+                    });
+                    effects.push(Effect::Enqueue(own.collect()));
+                }
+            }
+            UserChange::Limit { concurrency, trials, duration } => {
+                self.change_limits(concurrency, trials, duration);
+            }
+            UserChange::TunerTaught => self.tuner_waits = false,
+            UserChange::Space { open } => {
+                self.tuner_waits = false;
+                for (trial, id) in open {
+                    match self.live.get_mut(&trial) {
+                        Some(live) => live.parameter_id = Some(id),
+                        None => self.reruns.set_proposal(&trial, id),
+                    }
+                }
+                let used_up = self.phase == ExperimentState::TunerNoMoreTrial;
+                if used_up && !self.tuner_lost && !self.held {
+                    self.phase = ExperimentState::Running;
+                }
+            }
+        }
+        self.complete_effects(before, effects)
+    }
+
+    fn change_limits(
+        &mut self,
+        concurrency: Option<usize>,
+        trials: Option<u64>,
+        duration: Option<Duration>,
+    ) {
+        self.limits.concurrency = concurrency.unwrap_or(self.limits.concurrency);
+        self.limits.trials = trials.or(self.limits.trials);
+        self.limits.duration = duration.or(self.limits.duration);
+        if duration.is_some() {
+            self.duration = DurationLimit::Active;
+        }
+        // A search that the last limits had ended continues under the new ones, if they leave room. A search that
+        // failures hold does not.
+        let is_wider = trials.is_some() || duration.is_some();
+        let is_over = matches!(self.phase, ExperimentState::NoMoreTrial | ExperimentState::Done);
+        if is_over && is_wider && !self.held {
+            self.phase = ExperimentState::Running;
+        }
+    }
+
     /// Completes the `effects` of an event: enforces limits, fills free slots, and records a state other than `before`.
     fn complete_effects(
         &mut self,
@@ -217,6 +329,30 @@ impl State {
             effects.push(Effect::RecordState(self.phase));
         }
         effects
+    }
+
+    /// Makes a running trial wait for another run from its beginning.
+    fn requeue(&mut self, trial: &TrialJobId) {
+        if let Some(live) = self.live.get_mut(trial) {
+            live.running_since = None;
+        }
+    }
+
+    /// Ends a trial that waits to run again. Returns whether there was one.
+    fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
+        let Some(Rerun { trial, parameter_id }) = self.reruns.remove(trial) else { return false };
+        let state = JobState::UserCanceled;
+        let again = if self.own.remove(&trial) { "" } else { " again" };
+        let message = Some(format!("it was stopped before it ran{again}"));
+        let end = End { state, message, exit_code: None };
+        effects.push(Effect::RecordEnd { trial: trial.clone(), end });
+        if parameter_id.is_some() {
+            // A tuner that has not learned the end yet waits for it.
+            let outcome = Outcome::Failed;
+            effects.push(Effect::Observe { trial, parameter_id, state, outcome });
+            self.tuner_waits = false;
+        }
+        true
     }
 
     fn handle_proposal(
@@ -283,8 +419,7 @@ impl State {
         {
             let message = format!("{why}; it is tried again ({time} of {times})");
             effects.push(Effect::Retry { trial: trial.clone(), message });
-            self.rerun_proposals.insert(trial.clone(), live.parameter_id);
-            self.rerun_queue.push_back(trial);
+            self.reruns.push(trial, live.parameter_id);
             self.stop_new_trials(notice, effects);
             return;
         }
@@ -295,8 +430,7 @@ impl State {
         // resume. The tuner waits for it.
         if live.intent == Some(StopReason::ManagerShutdown) && !succeeded {
             if !self.is_stopping() {
-                self.rerun_proposals.insert(trial.clone(), live.parameter_id);
-                self.rerun_queue.push_back(trial);
+                self.reruns.push(trial, live.parameter_id);
             }
             return;
         }
@@ -329,8 +463,7 @@ impl State {
     ) {
         let message = gone.message.clone().unwrap_or_default();
         effects.push(Effect::Replace { trial: trial.clone(), message });
-        self.rerun_proposals.insert(trial.clone(), live.parameter_id);
-        self.rerun_queue.push_back(trial);
+        self.reruns.push(trial, live.parameter_id);
     }
 
     /// Returns the effect that holds the search if too many successive attempts have failed before their commands
@@ -447,8 +580,7 @@ impl State {
     fn start_trials(&mut self, effects: &mut Vec<Effect>) {
         let may_repeat = !self.time_is_up() && !self.held && self.phase.is_active();
         while may_repeat && self.live.len() + self.pending_proposals < self.limits.concurrency {
-            let Some(trial) = self.rerun_queue.pop_front() else { break };
-            let parameter_id = self.rerun_proposals.remove(&trial).flatten();
+            let Some(Rerun { trial, parameter_id }) = self.reruns.pop() else { break };
             let live = LiveTrial { parameter_id, running_since: None, intent: None };
             self.live.insert(trial.clone(), live);
             effects.push(Effect::Relaunch { trial });
@@ -472,7 +604,7 @@ impl State {
 
     fn update_phase(&mut self) {
         let limit_reached = self.is_full();
-        if self.phase == ExperimentState::Running && limit_reached && self.rerun_queue.is_empty() {
+        if self.phase == ExperimentState::Running && limit_reached && self.reruns.is_empty() {
             self.phase = ExperimentState::NoMoreTrial;
         }
         if self.phase != ExperimentState::Running {
@@ -485,7 +617,7 @@ impl State {
         self.phase = match self.phase {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
             // A tuner that waits for results would wait forever if no trial is left to bring one.
-            ExperimentState::Running if self.tuner_waits && self.rerun_queue.is_empty() => {
+            ExperimentState::Running if self.tuner_waits && self.reruns.is_empty() => {
                 ExperimentState::Done
             }
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial

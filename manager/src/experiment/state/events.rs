@@ -1,4 +1,4 @@
-//! PURE: the states, limits, events and effects of an experiment. It makes no decisions.
+//! PURE: the states, limits, events, changes and effects of an experiment. It makes no decisions.
 
 use std::fmt;
 use std::time::Duration;
@@ -208,6 +208,34 @@ pub enum Effect {
     },
     /// Records the state of the experiment. `DONE` and `STOPPED` are the last effect of all.
     RecordState(ExperimentState),
+}
+
+/// A change by the user.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UserChange {
+    /// Runs an ended trial once more. The tuner has already learned its first end, and does not learn the second one.
+    RunAgain(TrialJobId),
+    /// Runs trials with the user's own parameters, before any further proposal. The caller has checked that the limit
+    /// of trials leaves room for them.
+    Add(Vec<(TrialJobId, Parameters)>),
+    /// Changes the limits of the experiment. A limit that is `None` stays unchanged.
+    Limit {
+        /// The greatest number of concurrent trials, at least 1. Trials above it continue to their end.
+        concurrency: Option<usize>,
+        /// The greatest number of trials in all.
+        trials: Option<u64>,
+        /// The greatest running time of the experiment.
+        duration: Option<Duration>,
+    },
+    /// The tuner has learned something. If it waited, the state machine requests a proposal again.
+    TunerTaught,
+    /// The tuner searches another space. If it waited or had no further proposals, the state machine requests one
+    /// again.
+    Space {
+        /// The trials whose ends the tuner must still learn, with the ids of their proposals. The rebuilt tuner treats
+        /// their proposals as open. The list includes trials that run again at the user's request.
+        open: Vec<(TrialJobId, u64)>,
+    },
 }
 
 /// A trial with the user's own parameters.

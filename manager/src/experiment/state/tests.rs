@@ -1,6 +1,6 @@
 //! Tests of the experiment's guarantees: one scenario per test, and a model check of the invariants.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -10,6 +10,7 @@ use super::*;
 use crate::search::search_space::Parameters;
 
 mod policy;
+mod user_change;
 
 const SECOND: Duration = Duration::from_secs(1);
 
