@@ -37,11 +37,12 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::{FromRef as _, Request};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use utoipa::openapi::OpenApi;
 
 use crate::experiment::Handle;
 use crate::ingest::Intake;
@@ -96,6 +97,9 @@ pub struct ServerInfo {
     pub has_trial_files: bool,
 }
 
+/// The header with the prefix that a proxy or home in front of a manager has removed from the path.
+const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
 /// [`ApiState`], and the values that only the routes share.
 #[derive(Clone)]
 struct Shared {
@@ -144,12 +148,19 @@ pub fn router(state: ApiState) -> Router {
         .with_state(shared)
 }
 
+/// Returns the routes of an experiment's manager and of a home that describe themselves.
+fn described_routes() -> OpenApi {
+    let mut described = user::routes().into_openapi();
+    described.merge(home::routes().into_openapi());
+    described
+}
+
 /// Returns a router that serves the routes also below `prefix`. Pages that are requested there link below `prefix`.
 pub fn also_below(prefix: &str, router: Router) -> Router {
     // The prefix was checked when it was read.
     let Ok(named) = HeaderValue::from_str(prefix) else { return router };
     let name = move |mut request: Request| {
-        request.headers_mut().insert(portal::base::PREFIX_HEADER, named.clone());
+        request.headers_mut().insert(PREFIX_HEADER, named.clone());
         std::future::ready(request)
     };
     let inner = router.clone().layer(axum::middleware::map_request(name));

@@ -10,9 +10,6 @@ type ModulePath = Vec<String>;
 /// The imports between the children of a module, by the module's path.
 type Arrows = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
 
-/// Folders whose modules still import one another in a circle. Remove folders from this list, but add none.
-const CIRCLES: [&str; 2] = ["manager api", "manager training_service/kubernetes"];
-
 #[test]
 fn modules_of_a_folder_import_in_one_direction() {
     let mut found = Vec::new();
@@ -22,7 +19,7 @@ fn modules_of_a_folder_import_in_one_direction() {
             println!("{krate} {}: {siblings:#?}", folder.join("/"));
         }
     }
-    assert_eq!(found, CIRCLES, "folders whose modules import one another in a circle");
+    assert!(found.is_empty(), "folders whose modules import one another in a circle: {found:?}");
 }
 
 fn arrows(files: &[Source]) -> Arrows {

@@ -5,7 +5,7 @@
 //! | the loopback interface | no token         | the user's token  |
 //! | another interface      | the user's token | the user's token  |
 //!
-//! A user sends the token as a bearer token. A browser with a session from [`begin_session`] sends a cookie instead.
+//! A user sends the token as a bearer token. A browser with a session from [`begin_session`](super::log_in::begin_session) sends a cookie instead.
 //! A program that does not support TrialKeeper's token, such as NNI's client, finds it in its `.netrc` and sends it
 //! as the password of the scheme `Basic`. A browser must not send it so, and the manager never requests it: the
 //! browser would store the password and send it for other sites' pages too.
@@ -22,18 +22,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRef, FromRequestParts, State};
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 
-use super::Error;
 use super::local_user::is_of_own_user;
-use super::log_in::LogIn;
 pub(super) use super::request_origin::{
     basic, bearer, is_from_browser, is_from_portal, names_this_machine, refuse_browsers,
 };
 use super::session::{LIFETIME, Sessions};
+use super::{Error, Shared};
 use crate::token::{Secret, UserToken};
 use trial_protocol::ExperimentId;
 
@@ -263,14 +261,20 @@ impl Authenticator {
     }
 }
 
+impl FromRef<Shared> for Authenticator {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.state.gate.clone()
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for User
 where
-    LogIn: FromRef<S>,
+    Authenticator: FromRef<S>,
 {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        let LogIn { gate, .. } = LogIn::from_ref(state);
+        let gate = Authenticator::from_ref(state);
         let refused = match gate.admit(&parts.method, &parts.headers) {
             Ok(user) => return Ok(user),
             Err(refused) => refused,
@@ -283,31 +287,6 @@ where
     }
 }
 
-/// Begins a session for a browser that sends the user's token, and returns its cookie
-#[utoipa::path(
-    post, path = "/api/v1/session", tag = "session",
-    responses((status = 204, description = "`Set-Cookie` contains the cookie")),
-    security(("token" = [])),
-)]
-pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Result<Response, Error> {
-    let cookie = log_in.gate.begin_session().await?;
-    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
-}
-
-/// Ends the session of the request's cookie, and makes the browser delete the cookie
-#[utoipa::path(
-    delete, path = "/api/v1/session", tag = "session",
-    responses((status = 204, description = "ended")), security(("token" = [])),
-)]
-pub(super) async fn end_session(
-    _: User,
-    State(log_in): State<LogIn>,
-    headers: HeaderMap,
-) -> Result<Response, Error> {
-    let cookie = log_in.gate.end_session(&headers).await?;
-    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
-}
-
 #[cfg(test)]
 mod tests {
     use base64::Engine as _;
@@ -315,6 +294,7 @@ mod tests {
     use trial_protocol::TrialJobId;
 
     use super::*;
+    use axum::http::StatusCode;
 
     struct Bed {
         folder: tempfile::TempDir,

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower::ServiceExt as _;
 
-use super::portal::base::PREFIX_HEADER;
+use super::PREFIX_HEADER;
 use super::tls;
 use crate::util::local_socket;
 

@@ -26,7 +26,7 @@ use trial_protocol::ExperimentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::{self, Authenticator};
+use super::auth::Authenticator;
 use super::client::Client;
 use super::log_in::{self, LogIn};
 use super::portal::{self, base};
@@ -89,6 +89,12 @@ impl FromRef<Home> for LogIn {
     }
 }
 
+impl FromRef<Home> for Authenticator {
+    fn from_ref(home: &Home) -> Self {
+        home.0.log_in.gate.clone()
+    }
+}
+
 impl Home {
     /// Creates the home of `data_dir`, for users whom `gate` admits.
     pub fn new(
@@ -144,7 +150,7 @@ pub(super) fn routes() -> OpenApiRouter<Home> {
         .routes(routes!(list::experiments))
         .routes(routes!(list::export))
         .routes(routes!(compare::export))
-        .routes(routes!(auth::begin_session, auth::end_session))
+        .routes(routes!(log_in::begin_session, log_in::end_session))
         .routes(routes!(document::json))
 }
 

@@ -1,15 +1,17 @@
-//! The log-in of users: the state that it needs, of an experiment's manager or of a home, and the pause after wrong
-//! tokens.
+//! The log-in of users: its routes, the state that it needs, of an experiment's manager or of a home, and the pause after
+//! wrong tokens.
 
+use axum::Json;
 use axum::extract::{FromRef, Request, State};
-use axum::http::header;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
 
-use super::Shared;
-use super::auth::Authenticator;
+use super::auth::{Authenticator, User};
 use super::throttle::{Peer, Throttle};
-use super::ticket::Tickets;
+use super::ticket::{LIFETIME as TICKET_LIFETIME, Tickets};
+use super::{Error, Shared};
 
 /// The state of the handlers for the log-in.
 #[derive(Clone)]
@@ -24,6 +26,42 @@ impl FromRef<Shared> for LogIn {
         let (tickets, throttle) = (shared.tickets.clone(), shared.throttle.clone());
         Self { gate: shared.state.gate.clone(), tickets, throttle }
     }
+}
+
+/// Returns an address that logs in one browser, once and only for a short time
+#[utoipa::path(
+    post, path = "/api/v1/session/ticket", operation_id = "issue", tag = "session",
+    responses((status = 200, body = Object, description = "`path`, and its lifetime in `seconds`")),
+    security(("token" = [])),
+)]
+pub(super) async fn issue_ticket(_: User, State(log_in): State<LogIn>) -> Json<Value> {
+    let ticket = log_in.tickets.issue().await;
+    Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": TICKET_LIFETIME.as_secs()}))
+}
+
+/// Begins a session for a browser that sends the user's token, and returns its cookie
+#[utoipa::path(
+    post, path = "/api/v1/session", tag = "session",
+    responses((status = 204, description = "`Set-Cookie` contains the cookie")),
+    security(("token" = [])),
+)]
+pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Result<Response, Error> {
+    let cookie = log_in.gate.begin_session().await?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+}
+
+/// Ends the session of the request's cookie, and makes the browser delete the cookie
+#[utoipa::path(
+    delete, path = "/api/v1/session", tag = "session",
+    responses((status = 204, description = "ended")), security(("token" = [])),
+)]
+pub(super) async fn end_session(
+    _: User,
+    State(log_in): State<LogIn>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let cookie = log_in.gate.end_session(&headers).await?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
 /// Delays a request with a user's token after wrong tokens were sent. The agents' routes take trials' tokens, which

@@ -4,18 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::State;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::auth::User;
-use super::log_in::LogIn;
 use crate::util::ids;
 
 /// The lifetime of a ticket.
-const LIFETIME: Duration = Duration::from_mins(5);
+pub(super) const LIFETIME: Duration = Duration::from_mins(5);
 /// The maximum number of valid tickets; a further one displaces the oldest.
 const MAX_TICKETS: usize = 16;
 
@@ -24,7 +19,8 @@ const MAX_TICKETS: usize = 16;
 pub(super) struct Tickets(Arc<Mutex<Vec<(String, Instant)>>>);
 
 impl Tickets {
-    async fn issue(&self) -> String {
+    /// Returns a new ticket.
+    pub(super) async fn issue(&self) -> String {
         let ticket = ids::secret_path();
         let mut tickets = self.0.lock().await;
         if tickets.len() >= MAX_TICKETS {
@@ -42,17 +38,6 @@ impl Tickets {
         let found = tickets.iter().position(|(ticket, _)| ticket == shown);
         found.map(|at| tickets.remove(at)).is_some()
     }
-}
-
-/// Returns an address that logs in one browser, once and only for a short time
-#[utoipa::path(
-    post, path = "/api/v1/session/ticket", tag = "session",
-    responses((status = 200, body = Object, description = "`path`, and its lifetime in `seconds`")),
-    security(("token" = [])),
-)]
-pub(super) async fn issue(_: User, State(log_in): State<LogIn>) -> Json<Value> {
-    let ticket = log_in.tickets.issue().await;
-    Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": LIFETIME.as_secs()}))
 }
 
 #[cfg(test)]

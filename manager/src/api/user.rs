@@ -20,7 +20,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
 use utoipa_axum::routes;
 
 use super::response_memory::limit_long_lists;
-use super::{Shared, auth, ticket};
+use super::{Shared, log_in};
 pub(super) use changes::{Change, Changes, add_trial};
 pub(super) use experiment::{
     axes, importance_by, improvements_of, parameter_importance, shown, space,
@@ -66,7 +66,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(changes::retry))
         .routes(routes!(changes::flush))
         .routes(routes!(changes::log_level))
-        .routes(routes!(auth::begin_session, auth::end_session))
-        .routes(routes!(ticket::issue))
+        .routes(routes!(log_in::begin_session, log_in::end_session))
+        .routes(routes!(log_in::issue_ticket))
         .routes(routes!(document::json))
 }

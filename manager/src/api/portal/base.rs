@@ -2,12 +2,10 @@
 //! directory, or the path that a reverse proxy sends in `X-Forwarded-Prefix`.
 
 use axum::extract::Request;
-use axum::http::HeaderName;
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// The header with the prefix that a proxy or home in front of a manager has removed from the path.
-pub(in crate::api) const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+use crate::api::PREFIX_HEADER;
 
 /// The maximum length of a prefix, in bytes.
 const LONGEST_PREFIX: usize = 200;

@@ -8,7 +8,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
-use super::super::home;
+use crate::api::described_routes;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -26,8 +26,7 @@ pub(in crate::api) fn document() -> &'static Value {
 
 fn generate() -> Value {
     let mut document = Api::openapi();
-    document.merge(super::routes().into_openapi());
-    document.merge(home::routes().into_openapi());
+    document.merge(described_routes());
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     if let Some(components) = &mut document.components {
         components.add_security_scheme("token", token);

@@ -20,9 +20,9 @@ pub mod framework;
 pub mod job;
 pub mod job_set;
 pub mod kubeflow;
-#[cfg(test)]
-mod recorded;
 mod several_pods;
+#[cfg(test)]
+mod tests;
 pub mod train_job;
 
 /// A kind of object that runs an attempt. Every function is pure.

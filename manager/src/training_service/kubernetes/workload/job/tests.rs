@@ -7,7 +7,7 @@ use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::workload::recorded::{self, ends};
+use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
 /// Returns the news about a recorded Job, in a queue or in none.

@@ -8,7 +8,7 @@ use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::workload::recorded::{
+use crate::training_service::kubernetes::workload::tests::recorded::{
     ends, news_after, news_of_recording,
 };
 use crate::training_service::{JobEvent, JobNews};

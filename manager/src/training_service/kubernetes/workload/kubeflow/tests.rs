@@ -9,7 +9,7 @@ use trial_protocol::{Cause, Class};
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::pod_end;
-use crate::training_service::kubernetes::workload::recorded::{self, ends};
+use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
 /// Returns the section of `platform: kubeflow` with these roles and their numbers of pods.

@@ -10,7 +10,7 @@ use super::*;
 use crate::training_service::JobNews;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::share::Share;
-use crate::training_service::kubernetes::workload::recorded::{
+use crate::training_service::kubernetes::workload::tests::recorded::{
     ends, news_after, news_of_recording,
 };
 

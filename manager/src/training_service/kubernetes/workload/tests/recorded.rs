@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, TrialJobId};
 
-use super::Workload;
-use super::job_set::JobSet;
-use super::kubeflow::{PYTORCH_JOB, TF_JOB};
-use super::train_job::TrainJob;
+use super::super::Workload;
+use super::super::job_set::JobSet;
+use super::super::kubeflow::{PYTORCH_JOB, TF_JOB};
+use super::super::train_job::TrainJob;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
@@ -67,7 +67,7 @@ fn with_own_roles(case: &str, text: String) -> String {
 }
 
 /// Returns the news about the recorded object in the recording `KIND/CASE`.
-pub(super) fn news_of_recording(
+pub(in crate::training_service::kubernetes::workload) fn news_of_recording(
     kind: &'static dyn Workload,
     spec: &KubernetesSpec,
     case: &str,
@@ -77,7 +77,7 @@ pub(super) fn news_of_recording(
 
 /// Returns the news about the recorded object, including the deadlines that pass after the recording without further
 /// events.
-pub(super) fn news_after(
+pub(in crate::training_service::kubernetes::workload) fn news_after(
     kind: &'static dyn Workload,
     spec: &KubernetesSpec,
     case: &str,
@@ -204,7 +204,7 @@ impl<'a> Player<'a> {
 }
 
 /// Returns the ends among the news.
-pub(super) fn ends(news: &[JobNews]) -> Vec<&JobEvent> {
+pub(in crate::training_service::kubernetes::workload) fn ends(news: &[JobNews]) -> Vec<&JobEvent> {
     let ends = news.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),
         JobNews::Waits(_)
@@ -297,15 +297,16 @@ const NOT_REPLAYED: &[(&str, &[&str])] = &[
 
 /// The tests of each kind, which name a recording with or without its kind.
 const TESTS: [(&str, &str); 6] = [
-    ("job", include_str!("job/tests.rs")),
-    ("kueue", include_str!("job/tests.rs")),
-    ("jobset", include_str!("job_set/tests.rs")),
-    ("tfjob", include_str!("kubeflow/tests.rs")),
-    ("pytorchjob", include_str!("kubeflow/tests.rs")),
-    ("trainjob", include_str!("train_job/tests.rs")),
+    ("job", include_str!("../job/tests.rs")),
+    ("kueue", include_str!("../job/tests.rs")),
+    ("jobset", include_str!("../job_set/tests.rs")),
+    ("tfjob", include_str!("../kubeflow/tests.rs")),
+    ("pytorchjob", include_str!("../kubeflow/tests.rs")),
+    ("trainjob", include_str!("../train_job/tests.rs")),
 ];
 /// The other tests that use recordings, which name them with their kind.
-const OTHER_TESTS: [&str; 2] = [include_str!("recorded.rs"), include_str!("../pending_reason.rs")];
+const OTHER_TESTS: [&str; 2] =
+    [include_str!("recorded.rs"), include_str!("../../pending_reason.rs")];
 
 /// Returns whether a test names the recording `KIND/CASE`.
 fn is_named(kind: &str, case: &str) -> bool {

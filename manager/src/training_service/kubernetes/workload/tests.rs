@@ -1,0 +1,3 @@
+//! Tests of all kinds.
+
+pub(super) mod recorded;
