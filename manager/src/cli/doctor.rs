@@ -8,10 +8,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::ask::{Error, Format};
-use super::out::print;
-use super::plain_text::printable;
 use super::run::settings;
-use super::signals::Signals;
+use super::terminal::out::print;
+use super::terminal::plain_text::printable;
+use super::terminal::signals::Signals;
 use super::{BAD_INPUT, Common, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::code_archive;

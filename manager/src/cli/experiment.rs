@@ -9,8 +9,8 @@ use trial_protocol::ExperimentId;
 use super::ask::pages::{all_metrics, find_trials, origins};
 use super::ask::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::export::ExportForm;
-use super::out::{print, text_style, write_stdout};
-use super::table;
+use super::terminal::out::{print, text_style, write_stdout};
+use super::terminal::table;
 use super::{
     BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, export, integer, print_error, upkeep,
 };

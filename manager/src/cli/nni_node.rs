@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::arguments::{Action, Arguments};
 use super::run::{attend, exit_code_of, settings};
-use super::signals::Signals;
+use super::terminal::signals::Signals;
 use super::{BAD_INPUT, Common, EXIT_DONE, INTERRUPTED, print_error};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
 use super::ask::{Error, Format};
-use super::out::{text_style, write_stdout};
-use super::plain_text::{counted, printable};
-use super::table::columns::{ColumnFit, Columns, TextStyle};
-use super::table::{
+use super::terminal::out::{text_style, write_stdout};
+use super::terminal::plain_text::{counted, printable};
+use super::terminal::table::columns::{ColumnFit, Columns, TextStyle};
+use super::terminal::table::{
     brief, cell, columns, counting, duration, heading, more, parameter, result_name,
 };
 use crate::config::ExperimentSpec;
@@ -247,7 +247,7 @@ impl Summary {
         let (sequence, id) = (row.sequence, &row.id);
         match self.estimate(row) {
             Some(estimate) => {
-                let mean = super::table::estimate(&json!({"estimate": estimate}));
+                let mean = super::terminal::table::estimate(&json!({"estimate": estimate}));
                 let mean = mean.unwrap_or_default();
                 format!("best: trial {sequence} ({id}) with {name}{mean}, {direction}")
             }

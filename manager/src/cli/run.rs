@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ask::Format;
-use super::out::stderr_link;
-use super::progress::Progress;
 use super::report::{self, Summary};
-use super::signals::{EndSignal, Signals};
+use super::terminal::out::stderr_link;
+use super::terminal::progress::Progress;
+use super::terminal::signals::{EndSignal, Signals};
 use super::{
     BAD_INPUT, Common, EXIT_DONE, EXIT_MANAGER_FAILED, EXIT_TRIALS_LEFT, INTERRUPTED,
     NOTHING_SUCCEEDED, OnTerm, data_dir, print_error,

@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use super::ask::{Error, ExperimentArgs};
-use super::signals::Signals;
+use super::terminal::signals::Signals;
 use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::app;
 use crate::util::layout::HomeDir;

@@ -12,13 +12,13 @@ use unicode_width::UnicodeWidthChar as _;
 
 use super::ask::{Error, ExperimentArgs};
 use super::open::start_browser_at;
-use super::out::{text_style, write_stdout};
-use super::plain_text::{counted, printable};
-use super::screen::{Screen, ScreenAction, Size};
-use super::signals::Signals;
-use super::spark::CURVE;
-use super::table::columns::TextStyle;
-use super::table::{self, shorten};
+use super::terminal::out::{text_style, write_stdout};
+use super::terminal::plain_text::{counted, printable};
+use super::terminal::screen::{Screen, ScreenAction, Size};
+use super::terminal::signals::Signals;
+use super::terminal::spark::CURVE;
+use super::terminal::table::columns::TextStyle;
+use super::terminal::table::{self, shorten};
 use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
 use crate::util::clock::{Clock as _, SystemClock};
@@ -559,7 +559,7 @@ mod tests {
         let drawing = Drawing { text, pane, ..drawing(json!({"id": "e"}), 9) };
         let lines = drawing.frame(&mut controls, None, Size { columns: 3, rows: 6 });
         assert_eq!(lines[1..5], ["one", "one", "las", "t \u{fffd}"], "{lines:#?}");
-        controls.text.press(crate::cli::screen::Key::Up);
+        controls.text.press(crate::cli::terminal::screen::Key::Up);
         let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows: 6 });
         assert_eq!(lines[0], "stdout of trial t3, 1 line below");
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use trial_protocol::MetricValue;
 
 use crate::app::{self, ExperimentStart, RunningManager, Settings};
-use crate::cli::plain_text::counted;
-use crate::cli::progress::{brief, drawback, tail};
-use crate::cli::signals::Signals;
+use crate::cli::terminal::plain_text::counted;
+use crate::cli::terminal::progress::{brief, drawback, tail};
+use crate::cli::terminal::signals::Signals;
 use crate::config::ExperimentSpec;
 use crate::experiment::ending::End;
 use crate::experiment::notice::Notice;

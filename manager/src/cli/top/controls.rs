@@ -2,7 +2,7 @@
 
 use super::text::TextView;
 use crate::api::percent;
-use crate::cli::screen::Key;
+use crate::cli::terminal::screen::Key;
 
 /// The lists of trials, each as words and as states of the API.
 const LISTS: [(&str, &str); 4] = [

@@ -4,10 +4,10 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cli::plain_text::printable;
-use crate::cli::spark::{bar, spark};
-use crate::cli::table::columns::TextStyle;
-use crate::cli::table::{estimate, heading, parameter_cells, result_text, shorten, text};
+use crate::cli::terminal::plain_text::printable;
+use crate::cli::terminal::spark::{bar, spark};
+use crate::cli::terminal::table::columns::TextStyle;
+use crate::cli::terminal::table::{estimate, heading, parameter_cells, result_text, shorten, text};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::cli::spark::{CURVE, bar, spark};
-use crate::cli::table::columns::{ColumnFit, Columns, TextStyle};
-use crate::cli::table::{self, bytes, shorten};
+use crate::cli::terminal::spark::{CURVE, bar, spark};
+use crate::cli::terminal::table::columns::{ColumnFit, Columns, TextStyle};
+use crate::cli::terminal::table::{self, bytes, shorten};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::curve::points_of;

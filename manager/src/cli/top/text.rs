@@ -1,8 +1,8 @@
 //! PURE: a text that may be longer than the screen, such as a trial's output: scrolling and search.
 
-use crate::cli::plain_text::printable;
-use crate::cli::screen::Key;
-use crate::cli::table::columns::TextStyle;
+use crate::cli::terminal::plain_text::printable;
+use crate::cli::terminal::screen::Key;
+use crate::cli::terminal::table::columns::TextStyle;
 
 /// The part of a text that is shown, and the search in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A signal that requests the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EndSignal {
+pub(in crate::cli) enum EndSignal {
     /// TERM, usually from a service manager or a cluster.
     Terminate,
     /// INT or HUP, usually from a terminal.
@@ -19,7 +19,7 @@ pub(super) enum EndSignal {
 }
 
 /// A receiver of TERM, and of INT and HUP unless they are ignored.
-pub(super) struct Signals {
+pub(in crate::cli) struct Signals {
     terminate: Signal,
     interrupt: Option<Signal>,
     hang_up: Option<Signal>,
@@ -27,7 +27,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Starts to listen for the signals.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in crate::cli) fn new() -> io::Result<Self> {
         let ignored = std::fs::read_to_string("/proc/self/status")
             .map(|status| ignored_mask(&status))
             .unwrap_or_default();
@@ -44,7 +44,7 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub(super) async fn next(&mut self) -> EndSignal {
+    pub(in crate::cli) async fn next(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.terminate.recv() => EndSignal::Terminate,
             () = receive(&mut self.interrupt) => EndSignal::Interrupt,

@@ -1,10 +1,10 @@
 //! PURE: sparklines, which show a curve as a line of characters.
 
 /// The maximum number of characters in a sparkline.
-pub(super) const CURVE: usize = 24;
+pub(in crate::cli) const CURVE: usize = 24;
 
 /// Returns the last numbers as a sparkline. The scale ranges from the lowest to the highest of them.
-pub(super) fn spark(values: &[f64]) -> String {
+pub(in crate::cli) fn spark(values: &[f64]) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let values = &values[values.len().saturating_sub(CURVE)..];
@@ -21,7 +21,7 @@ pub(super) fn spark(values: &[f64]) -> String {
 }
 
 /// Returns a bar of `width` characters that shows a share from 0 to 1.
-pub(super) fn bar(part: f64, width: usize) -> String {
+pub(in crate::cli) fn bar(part: f64, width: usize) -> String {
     let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }

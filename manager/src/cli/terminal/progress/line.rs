@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cli::spark::{CURVE, bar, spark};
-use crate::cli::table::{cut, shorten};
+use crate::cli::terminal::spark::{CURVE, bar, spark};
+use crate::cli::terminal::table::{cut, shorten};
 use crate::view;
 
 /// The maximum width of the name of an objective.

@@ -32,7 +32,7 @@ const LAST_LINES: usize = 5;
 const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The display of an experiment's progress.
-pub(super) struct Progress {
+pub(in crate::cli) struct Progress {
     bar: ProgressBar,
     spec: ExperimentSpec,
     /// `true` after the direction has been compared with the metric's name.
@@ -60,7 +60,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Creates the display, and prints the experiment's address and folder.
-    pub(super) fn new(running: &RunningManager) -> Self {
+    pub(in crate::cli) fn new(running: &RunningManager) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let target =
             if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -110,7 +110,7 @@ impl Progress {
     }
 
     /// Adds the trials of earlier managers.
-    pub(super) fn restore(&mut self, snapshot: &Snapshot) {
+    pub(in crate::cli) fn restore(&mut self, snapshot: &Snapshot) {
         for trial in &snapshot.trials {
             // A trial that its platform interrupted runs again.
             if trial.state.is_final() && trial.state != JobState::SysCanceled {
@@ -137,7 +137,7 @@ impl Progress {
     }
 
     /// Shows a notice.
-    pub(super) fn show(&mut self, notice: Notice) {
+    pub(in crate::cli) fn show(&mut self, notice: Notice) {
         match notice {
             Notice::Running { trial } => {
                 // A trial that runs again has not ended.
@@ -213,12 +213,12 @@ impl Progress {
     }
 
     /// Returns whether the display shows the elapsed time, so that it has to be redrawn.
-    pub(super) fn is_live(&self) -> bool {
+    pub(in crate::cli) fn is_live(&self) -> bool {
         self.terminal && !self.is_done
     }
 
     /// Redraws the line at the bottom of the terminal.
-    pub(super) fn draw(&self) {
+    pub(in crate::cli) fn draw(&self) {
         if self.is_live() {
             // A terminal may wrap a line that reaches its last column.
             let width = stderr_width().saturating_sub(1);
@@ -253,12 +253,12 @@ impl Progress {
     }
 
     /// Reports the first interruption.
-    pub(super) fn report_stop(&self) {
+    pub(in crate::cli) fn report_stop(&self) {
         self.line("stopping the trials; interrupt again to exit immediately");
     }
 
     /// Reports the second interruption.
-    pub(super) fn report_exit(&self, id: &ExperimentId) {
+    pub(in crate::cli) fn report_exit(&self, id: &ExperimentId) {
         // Cleared, because a finished bar would be drawn as full, with the shell's prompt on the same line.
         self.bar.finish_and_clear();
         let exiting = match self.running.len() {
@@ -270,17 +270,17 @@ impl Progress {
     }
 
     /// Reports that the manager exits while its trials keep running.
-    pub(super) fn report_detached(&self, id: &ExperimentId) {
+    pub(in crate::cli) fn report_detached(&self, id: &ExperimentId) {
         self.line(&format!("the trials keep running; `trial-manager resume {id}` adopts them"));
     }
 
     /// Calls a function that prints, without the bar.
-    pub(super) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+    pub(in crate::cli) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 
     /// Removes the bar.
-    pub(super) fn close(&self) {
+    pub(in crate::cli) fn close(&self) {
         self.bar.finish_and_clear();
     }
 
@@ -298,7 +298,7 @@ impl Progress {
 }
 
 /// Returns the drawback of a succeeded trial's final result, if it has one.
-pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
+pub(in crate::cli) fn drawback(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
@@ -328,7 +328,7 @@ pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
 }
 
 /// Returns a number with no more digits than are needed to distinguish it from all others.
-pub(super) fn brief(number: f64) -> String {
+pub(in crate::cli) fn brief(number: f64) -> String {
     if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
         number.to_string()
     } else {
@@ -337,7 +337,7 @@ pub(super) fn brief(number: f64) -> String {
 }
 
 /// Returns the last [`LAST_LINES`] lines of a text that are not empty.
-pub(super) fn tail(text: &str) -> impl Iterator<Item = &str> {
+pub(in crate::cli) fn tail(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(LAST_LINES);
     lines.into_iter().skip(from)

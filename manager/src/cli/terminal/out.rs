@@ -7,13 +7,13 @@ use std::os::fd::AsFd as _;
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
-use super::ask::{Error, Format};
+use super::super::ask::{Error, Format};
 use super::plain_text::printable;
 use super::table::columns::TextStyle;
 use crate::view;
 
 /// Prints `value` in the given format. `table` renders it as a table.
-pub(super) fn print(
+pub(in crate::cli) fn print(
     format: Format,
     value: &Value,
     table: impl FnOnce(&Value, TextStyle) -> String,
@@ -28,7 +28,7 @@ pub(super) fn print(
 
 /// Returns the width of the terminal at standard output, and whether it shows colours and hyperlinks. The variable
 /// `NO_COLOR` turns colours off (<https://no-color.org>).
-pub(super) fn text_style() -> TextStyle {
+pub(in crate::cli) fn text_style() -> TextStyle {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
         return TextStyle::default();
@@ -44,13 +44,13 @@ pub(super) fn text_style() -> TextStyle {
 }
 
 /// Returns an address for standard error, as a hyperlink if the terminal supports them.
-pub(super) fn stderr_link(url: &str) -> String {
+pub(in crate::cli) fn stderr_link(url: &str) -> String {
     let links = supports_hyperlinks::on(supports_hyperlinks::Stream::Stderr);
     TextStyle { links, ..TextStyle::default() }.link(url, &printable(url))
 }
 
 /// Returns the width of the terminal at standard error, or 80 if the terminal does not report its size.
-pub(super) fn stderr_width() -> usize {
+pub(in crate::cli) fn stderr_width() -> usize {
     let size = tcgetwinsize(std::io::stderr().as_fd()).ok().filter(|size| size.ws_col > 0);
     size.map_or(80, |size| usize::from(size.ws_col))
 }
@@ -70,7 +70,7 @@ fn escaped_json(text: &str) -> String {
 }
 
 /// Writes to standard output. A closed pipe is not an error; a full disk is.
-pub(super) fn write_stdout(bytes: &[u8]) -> Result<(), Error> {
+pub(in crate::cli) fn write_stdout(bytes: &[u8]) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Output(error)),

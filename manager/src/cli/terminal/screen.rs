@@ -27,16 +27,16 @@ const CONTROL_D: char = '\u{4}';
 
 /// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
+pub(in crate::cli) struct Size {
     /// The number of characters in a line.
-    pub(super) columns: usize,
+    pub(in crate::cli) columns: usize,
     /// The number of lines.
-    pub(super) rows: usize,
+    pub(in crate::cli) rows: usize,
 }
 
 /// The user's action at the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScreenAction {
+pub(in crate::cli) enum ScreenAction {
     /// A key was pressed.
     Pressed(Key),
     /// The size of the terminal changed.
@@ -45,7 +45,7 @@ pub(super) enum ScreenAction {
 
 /// A key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(in crate::cli) enum Key {
     /// Ctrl-C or Ctrl-D was pressed, or the terminal was closed.
     Interrupt,
     Up,
@@ -61,7 +61,7 @@ pub(super) enum Key {
 }
 
 /// The terminal while the program draws on it. Dropping it restores the terminal.
-pub(super) struct Screen {
+pub(in crate::cli) struct Screen {
     stdout: Stdout,
     keys: Option<Keys>,
     resized: Signal,
@@ -77,7 +77,7 @@ struct Keys {
 impl Screen {
     /// Takes the terminal at standard output. Returns `None` if standard output is not a terminal that supports
     /// drawing.
-    pub(super) fn take() -> io::Result<Option<Self>> {
+    pub(in crate::cli) fn take() -> io::Result<Option<Self>> {
         let stdout = io::stdout();
         let dumb = std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
         if dumb || !stdout.is_terminal() {
@@ -91,7 +91,7 @@ impl Screen {
     }
 
     /// Returns the current size, or 80 by 24 if the terminal does not report its size.
-    pub(super) fn size(&self) -> Size {
+    pub(in crate::cli) fn size(&self) -> Size {
         let size = tcgetwinsize(self.stdout.as_fd()).ok();
         let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
         size.map_or(Size { columns: 80, rows: 24 }, |size| Size {
@@ -101,13 +101,13 @@ impl Screen {
     }
 
     /// Replaces the content of the screen with `lines`.
-    pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
+    pub(in crate::cli) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let lines = lines.join(&format!("{REST_OF_LINE}\n"));
         self.write(&format!("{HOME}{lines}{REST_OF_LINE}{REST_OF_SCREEN}"))
     }
 
     /// Waits for the next action of the user. Cancel safe.
-    pub(super) async fn act(&mut self) -> ScreenAction {
+    pub(in crate::cli) async fn act(&mut self) -> ScreenAction {
         let pressed = async {
             match &mut self.keys {
                 // A closed terminal sends no more keys.

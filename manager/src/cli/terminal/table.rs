@@ -11,7 +11,7 @@ use super::plain_text::{counted, printable};
 use crate::view;
 use columns::{ColumnFit, Columns, TextStyle};
 
-pub(super) mod columns;
+pub(in crate::cli) mod columns;
 
 /// The maximum number of characters in a cell.
 const WIDTH: usize = 60;
@@ -25,12 +25,12 @@ const OTHER_RESULTS: usize = 4;
 const NAME: usize = 24;
 
 /// Returns a member as text, empty if it is absent.
-pub(super) fn text(of: &Value, name: &str) -> String {
+pub(in crate::cli) fn text(of: &Value, name: &str) -> String {
     of.get(name).map(cell).unwrap_or_default()
 }
 
 /// Returns a value on one line of limited width.
-pub(super) fn cell(value: &Value) -> String {
+pub(in crate::cli) fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -40,7 +40,7 @@ pub(super) fn cell(value: &Value) -> String {
 }
 
 /// Shortens a text to at most `width` characters.
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub(in crate::cli) fn cut(text: &str, width: usize) -> String {
     if text.chars().nth(width).is_none() {
         return text.to_owned();
     }
@@ -48,7 +48,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 }
 
 /// Shortens a name to at most `width` columns. The beginning and the end stay, because similar names differ at either.
-pub(super) fn shorten(name: &str, width: usize) -> String {
+pub(in crate::cli) fn shorten(name: &str, width: usize) -> String {
     if name.width() <= width {
         return name.to_owned();
     }
@@ -67,13 +67,13 @@ pub(super) fn shorten(name: &str, width: usize) -> String {
 }
 
 /// Returns a foreign name as a printable heading.
-pub(super) fn heading(name: &str) -> String {
+pub(in crate::cli) fn heading(name: &str) -> String {
     cut(&printable(name), WIDTH)
 }
 
 /// Returns a value for a column. Floats have four significant digits; commands that show a single object show all
 /// digits.
-pub(super) fn brief(value: &Value) -> String {
+pub(in crate::cli) fn brief(value: &Value) -> String {
     let rounded = value.as_f64().filter(|_| value.is_f64()).and_then(|number| {
         let number: f64 = format!("{number:.3e}").parse().ok()?;
         Some(if (1e-4..1e6).contains(&number.abs()) || number == 0.0 {
@@ -86,7 +86,7 @@ pub(super) fn brief(value: &Value) -> String {
 }
 
 /// Returns a member for a column.
-pub(super) fn brief_text(of: &Value, name: &str) -> String {
+pub(in crate::cli) fn brief_text(of: &Value, name: &str) -> String {
     of.get(name).map(brief).unwrap_or_default()
 }
 
@@ -115,7 +115,7 @@ fn moment(of: &Value, name: &str) -> String {
 }
 
 /// Returns the time between two moments, such as `17 min 48 s`. Empty if either of them is unknown.
-pub(super) fn duration(from_ms: Option<i64>, to_ms: Option<i64>) -> String {
+pub(in crate::cli) fn duration(from_ms: Option<i64>, to_ms: Option<i64>) -> String {
     let span = from_ms.zip(to_ms).map(|(from, to)| to.saturating_sub(from));
     span.map_or_else(String::new, |ms| view::span(u64::try_from(ms).unwrap_or(0)))
 }
@@ -152,7 +152,7 @@ fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
 }
 
 /// Returns a list of experiments.
-pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn experiments(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let any = |name: &str| all.iter().any(|one| one.get(name).is_some_and(Value::is_string));
     let (run, troubled) = (any("url"), any("trouble"));
@@ -201,7 +201,7 @@ fn linked_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
 }
 
 /// Returns the description of an experiment.
-pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
     // The width of the longest label and the gap after it.
     const INDENT: usize = 15;
     let counts = |name: &str| {
@@ -262,7 +262,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
 }
 
 /// Returns the mean of a trial's point with its confidence interval, or `None` if points are not repeated.
-pub(super) fn estimate(trial: &Value) -> Option<String> {
+pub(in crate::cli) fn estimate(trial: &Value) -> Option<String> {
     let estimate = trial.get("estimate").filter(|estimate| !estimate.is_null())?;
     let within = estimate.get("half_width").map(|half_width| format!(" ± {}", brief(half_width)));
     let (mean, within) = (brief_text(estimate, "mean"), within.unwrap_or_default());
@@ -355,14 +355,14 @@ fn parameters(trial: &Value) -> Vec<(String, String)> {
 }
 
 /// Returns a trial's parameters as names and short values, for a common line.
-pub(super) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
+pub(in crate::cli) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
     flat.map(|(name, value)| (heading(&name), brief(value))).collect()
 }
 
 /// Returns the parameters with a column, in the order of their first occurrence, and the number of parameters without a
 /// column.
-pub(super) fn columns<'a>(
+pub(in crate::cli) fn columns<'a>(
     all: impl Iterator<Item = &'a Value>,
     most: usize,
 ) -> (Vec<String>, usize) {
@@ -378,13 +378,13 @@ pub(super) fn columns<'a>(
 }
 
 /// Returns a parameter for a column. Empty if the trial has no parameter of that name.
-pub(super) fn parameter(flat: &[(String, &Value)], name: &str) -> String {
+pub(in crate::cli) fn parameter(flat: &[(String, &Value)], name: &str) -> String {
     let found = flat.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| brief(value)).unwrap_or_default()
 }
 
 /// Returns a note on the number of parameters without a column. Empty if there are none.
-pub(super) fn more(parameters: usize, whole: &str) -> String {
+pub(in crate::cli) fn more(parameters: usize, whole: &str) -> String {
     match parameters {
         0 => String::new(),
         _ => format!("{}; {whole}\n", counted(parameters, "more parameter")),
@@ -392,10 +392,10 @@ pub(super) fn more(parameters: usize, whole: &str) -> String {
 }
 
 /// The member of a trial or an experiment with the address of its page, if known.
-pub(super) const PAGE: &str = "page";
+pub(in crate::cli) const PAGE: &str = "page";
 
 /// Returns a list of trials.
-pub(super) fn trials(all: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
     // The reason of a failure is more important to the user than the numbers, so it is on their left.
@@ -437,7 +437,7 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
 }
 
 /// Returns the heading of the results: the name of their metric, or `final` if trials report none by name.
-pub(super) fn result_name(mut metrics: impl Iterator<Item = String>) -> String {
+pub(in crate::cli) fn result_name(mut metrics: impl Iterator<Item = String>) -> String {
     let name = metrics.find(|name| !name.is_empty() && name != OBJECTIVE);
     name.map_or_else(|| "final".to_owned(), |name| short(&name))
 }
@@ -464,26 +464,26 @@ fn other_results(trials: &[Value]) -> Vec<String> {
 }
 
 /// Returns a trial's result for a column. Of an object, it is the member `metric`, or else the one that counts.
-pub(super) fn result_text(trial: &Value, name: &str, metric: &str) -> String {
+pub(in crate::cli) fn result_text(trial: &Value, name: &str, metric: &str) -> String {
     let Some(value) = trial.get(name) else { return String::new() };
     counting(value, metric)
 }
 
 /// Returns a result for a column. Of an object, it is the member `metric`, or else the one that counts.
-pub(super) fn counting(result: &Value, metric: &str) -> String {
+pub(in crate::cli) fn counting(result: &Value, metric: &str) -> String {
     let member = result.get(metric).or_else(|| result.get(OBJECTIVE));
     brief(member.unwrap_or(result))
 }
 
 /// Returns the place of a trial: its machine, after the index of its training service if there are several services.
-pub(super) fn place(trial: &Value) -> String {
+pub(in crate::cli) fn place(trial: &Value) -> String {
     let part = trial.get("training_service").map(|part| format!("[{}]", text(part, "index")));
     let host = Some(text(trial, "host")).filter(|host| !host.is_empty());
     part.into_iter().chain(host).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the description of a trial.
-pub(super) fn trial(one: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn trial(one: &Value, style: TextStyle) -> String {
     // The width of the longest label and the gap after it.
     const INDENT: usize = 15;
     let command = items(one, "command").filter_map(Value::as_str).map(str::to_owned);
@@ -514,7 +514,7 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
 }
 
 /// Returns the why of a trial's state: verdict, evidence and timeline.
-pub(super) fn explanation(one: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn explanation(one: &Value, style: TextStyle) -> String {
     let mut shown = pairs(
         [("state", state(one, style)), ("why", wrapped(one, "message", style, VERDICT_INDENT))]
             .into_iter()
@@ -596,12 +596,12 @@ fn measurement(name: &str, value: &Value) -> (String, String) {
 }
 
 /// Returns an amount of memory in MB or GB.
-pub(super) fn bytes(amount: f64) -> String {
+pub(in crate::cli) fn bytes(amount: f64) -> String {
     if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
 }
 
 /// Returns the list of a trial's metrics.
-pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn metrics(all: &Value, style: TextStyle) -> String {
     let rows = all.as_array().into_iter().flatten().map(|one| {
         ["name", "type", "step", "value"].into_iter().map(|name| text(one, name)).collect()
     });
@@ -615,7 +615,7 @@ pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
 }
 
 /// Returns the list of a trial's files, and their folder.
-pub(super) fn files(all: &Value, style: TextStyle) -> String {
+pub(in crate::cli) fn files(all: &Value, style: TextStyle) -> String {
     let rows = items(all, "files")
         .map(|one| vec![text(one, "name"), text(one, "bytes"), moment(one, "modified_ms")]);
     let heads =
