@@ -2,34 +2,23 @@
 //!
 //! Only this module uses status codes and headers. It must not touch SQL or decide about trials.
 
+pub mod access;
 mod agent;
-pub mod auth;
-mod body;
 pub mod client;
-mod compress;
 mod error;
 mod health;
 pub mod home;
 pub mod legacy;
-mod local_user;
-mod log_in;
 mod nni;
 pub mod nni_node;
 pub mod percent;
 mod pod;
 mod portal;
 pub mod program;
-mod quota;
 pub mod rendezvous;
-mod request_origin;
-mod response_memory;
-mod serve;
-pub mod session;
+pub mod server;
 #[cfg(test)]
 mod tests;
-mod throttle;
-mod ticket;
-pub mod tls;
 mod user;
 
 use std::path::PathBuf;
@@ -44,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
 
+use self::access::{auth, log_in, throttle, ticket};
+use self::server::{body, compress, quota, response_memory};
 use crate::experiment::Handle;
 use crate::ingest::Intake;
 use crate::store::Store;
@@ -53,7 +44,7 @@ use crate::util::clock::Clock;
 use crate::view::TrialCache;
 pub use error::Error;
 pub use pod::Pods;
-pub use serve::{serve, serve_local, serve_tls};
+pub use server::serve::{serve, serve_local, serve_tls};
 
 /// The state of the handlers; cheap to clone.
 #[derive(Clone)]

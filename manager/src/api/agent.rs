@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use trial_protocol::{AttemptId, BearerToken, ReportAck, TrialJobId};
 
-use super::auth::bearer;
+use super::access::auth::bearer;
 use super::{ApiState, Error, Shared};
 use crate::ingest;
 use crate::store;

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::PREFIX_HEADER;
-use super::tls;
+use super::server::tls;
 use crate::util::local_socket;
 
 /// The time in which a manager must begin its response.

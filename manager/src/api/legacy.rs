@@ -24,8 +24,9 @@ use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
 
 use self::text::Text;
 use super::Error;
-use super::body::{Memory, Read};
-use super::{auth, error, nosniff};
+use super::access::auth;
+use super::server::body::{Memory, Read};
+use super::{error, nosniff};
 use crate::ingest::{Intake, LegacyNumbering};
 
 /// The size from which a post is large, in bytes. A metric that consists of brackets takes sixteen times its text in

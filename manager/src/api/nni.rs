@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use trial_protocol::{MetricKind, Stream, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
-use super::auth::User;
-use super::response_memory::Allowance;
+use super::access::auth::User;
+use super::server::response_memory::Allowance;
 use super::user::{
     Change, CheckedQuery, TrialPath, add_trial, attempt, large_json_body, output_attempt, whole_log,
 };

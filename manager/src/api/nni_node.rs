@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::Error;
-use super::local_user::is_of_own_user;
+use super::access::local_user::is_of_own_user;
 use super::user::large_json_body;
 
 /// The prefix of NNI's routes.

@@ -27,7 +27,7 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
-use super::log_in::LogIn;
+use super::access::log_in::LogIn;
 use super::{Error, Shared};
 pub(super) use actions::form;
 pub(super) use page::{PageRefusal, Viewer, page, refusal, refused_as_page, time};

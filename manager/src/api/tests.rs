@@ -23,9 +23,9 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use super::auth::{Authenticator, Reach};
-use super::body::BODY_LIMIT_BYTES;
-use super::session::Sessions;
+use super::access::auth::{Authenticator, Reach};
+use super::access::session::Sessions;
+use super::server::body::BODY_LIMIT_BYTES;
 use super::{ApiState, Pods, ServerInfo, router};
 use crate::code_archive::CodeArchive;
 use crate::experiment::{Handle, TaskEvent};

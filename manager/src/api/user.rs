@@ -19,8 +19,9 @@ use axum::middleware::from_fn;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
 use utoipa_axum::routes;
 
-use super::response_memory::limit_long_lists;
-use super::{Shared, log_in};
+use super::Shared;
+use super::access::log_in;
+use super::server::response_memory::limit_long_lists;
 pub(super) use changes::{Change, Changes, add_trial};
 pub(super) use experiment::{
     axes, importance_by, improvements_of, parameter_importance, shown, space,

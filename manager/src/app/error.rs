@@ -108,7 +108,7 @@ pub enum Error {
     Advertise(#[from] advertised_address::BadAddress),
     /// The certificate for encrypted connections cannot be used.
     #[error("connections from other machines cannot be encrypted")]
-    Tls(#[from] api::tls::Error),
+    Tls(#[from] api::server::tls::Error),
     /// The code for trials on other machines cannot be packed.
     #[error("the trials' code cannot be packed")]
     Code(#[from] code_archive::Error),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::advertised_address::AdvertisedAddress;
 use super::{Error, Settings, advertised_address};
-use crate::api::auth::Reach;
-use crate::api::tls::Tls;
+use crate::api::access::auth::Reach;
+use crate::api::server::tls::Tls;
 use crate::util::files::private_folder;
 
 /// A certificate of the user. The files are read again when they change.

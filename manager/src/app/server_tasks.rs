@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::address_files::AddressFiles;
 use crate::api;
-use crate::api::tls::Tls;
+use crate::api::server::tls::Tls;
 use crate::store::Store;
 
 /// The time in which pages that follow a search may send another request after its end.

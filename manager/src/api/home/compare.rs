@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId};
 
 use super::super::Error;
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::portal::base::url;
 use super::super::portal::plot::{Steps, plot};
 use super::super::portal::{self, PageRefusal, Viewer, page as dressed, words};

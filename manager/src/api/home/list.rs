@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::portal::base::url;
 use super::super::portal::{PageRefusal, Viewer, page as dressed, time, words};
 use super::super::user::CheckedQuery;

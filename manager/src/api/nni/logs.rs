@@ -10,7 +10,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::NniRefusal;
-use crate::api::auth::User;
+use crate::api::access::auth::User;
 use crate::api::{Error, Shared};
 
 /// The maximum number of bytes that are returned of a log, from its end.

@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 use trial_protocol::TrialJobId;
 
-use super::super::auth::Authenticator;
-use super::super::body::BODY_TIMEOUT;
-use super::super::log_in::LogIn;
-use super::super::throttle::Peer;
+use super::super::access::auth::Authenticator;
+use super::super::access::log_in::LogIn;
+use super::super::access::throttle::Peer;
+use super::super::server::body::BODY_TIMEOUT;
 use super::super::user::{Change, CheckedQuery, TrialPath, add_trial, space};
 use super::super::{Error, Shared};
 use super::base::url;

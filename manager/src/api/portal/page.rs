@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 
-use super::super::log_in::LogIn;
+use super::super::access::log_in::LogIn;
 use super::super::{Error, percent};
 use super::base::{Site, site, url};
 use super::parts::Has;

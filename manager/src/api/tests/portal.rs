@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use http_body_util::channel::Channel;
 use tokio::time::Instant;
 
-use super::super::throttle::Peer;
+use super::super::access::throttle::Peer;
 use super::*;
 
 impl Bed {

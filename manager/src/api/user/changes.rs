@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use trial_protocol::{LogLevel, TrialJobId};
 use utoipa::ToSchema;
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use super::query_extractor::{TrialPath, json_body, large_json_body};
 use crate::experiment::command::{Command, CommandError, NewLimits, WrittenDuration};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use trial_protocol::{Direction, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use super::experiment::shown;
 use super::query_extractor::{CheckedQuery, bounded};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use crate::api::described_routes;
 
 #[derive(OpenApi)]

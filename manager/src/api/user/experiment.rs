@@ -5,7 +5,7 @@ use axum::extract::State;
 use serde_json::Value;
 use trial_protocol::{Direction, MetricValue};
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use crate::config;
 use crate::job_state::JobState;

@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use super::query_extractor::CheckedQuery;
 use super::trials::{ListQuery, ValuesQuery, metric_page, table_query};

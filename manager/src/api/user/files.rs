@@ -14,7 +14,7 @@ use tokio_util::io::ReaderStream;
 use trial_protocol::TrialJobId;
 use utoipa::IntoParams;
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared, percent};
 use super::query_extractor::{CheckedQuery, TrialPath};
 use super::trials::attempt;

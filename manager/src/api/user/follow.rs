@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::auth::User;
-use super::super::response_memory::Allowance;
+use super::super::access::auth::User;
+use super::super::server::response_memory::Allowance;
 use super::super::{Error, Shared};
 use super::experiment::shown;
 use super::log::{LineTimeView, times, unfinished};

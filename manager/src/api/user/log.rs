@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::auth::User;
-use super::super::response_memory::Allowance;
+use super::super::access::auth::User;
+use super::super::server::response_memory::Allowance;
 use super::super::{Error, Shared};
 use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use super::trials::attempt;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use trial_protocol::MetricValue;
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use super::experiment::{axes, improvements_of, provisional, result, shown};
 use super::query_extractor::CheckedQuery;

@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use crate::view::Snapshot;
 use crate::view::attempts::{self, AttemptSpan};

@@ -9,7 +9,7 @@ use serde_json::Value;
 use trial_protocol::{MetricKind, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::auth::User;
+use super::super::access::auth::User;
 use super::super::{Error, Shared};
 use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use crate::experiment::result::value_of;

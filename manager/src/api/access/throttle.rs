@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep};
 
 /// The address at the other end of a connection, as an extension of its requests. Absent on the Unix socket.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) IpAddr);
+pub(in crate::api) struct Peer(pub(in crate::api) IpAddr);
 
 impl Peer {
     /// Returns the part of the address that one owner holds. With IPv6, an owner has at least 2^64 addresses.
-    pub(super) fn network(self) -> IpAddr {
+    pub(in crate::api) fn network(self) -> IpAddr {
         match self.0.to_canonical() {
             IpAddr::V6(address) => {
                 let network = u128::from(address) >> 64 << 64;
@@ -55,7 +55,7 @@ const MAX_ADDRESSES: usize = 10_000;
 
 /// The recent failures; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Throttle(Arc<Mutex<Failures>>);
+pub(in crate::api) struct Throttle(Arc<Mutex<Failures>>);
 
 #[derive(Debug, Default)]
 struct Failures {
@@ -99,7 +99,7 @@ impl Growth {
 
 impl Throttle {
     /// Waits for the pause that the recent failures require. `None` for a request over the Unix socket.
-    pub(super) async fn wait(&self, peer: Option<Peer>) {
+    pub(in crate::api) async fn wait(&self, peer: Option<Peer>) {
         if let Some(peer) = peer {
             sleep(self.pause(peer, Instant::now())).await;
         }
@@ -112,7 +112,7 @@ impl Throttle {
     }
 
     /// Counts a wrong token.
-    pub(super) fn count(&self, peer: Option<Peer>, shown: &str) {
+    pub(in crate::api) fn count(&self, peer: Option<Peer>, shown: &str) {
         let Some(peer) = peer else { return };
         let (address, now) = (peer.network(), Instant::now());
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);

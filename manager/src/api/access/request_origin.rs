@@ -10,16 +10,16 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::Error;
+use super::super::Error;
 
 /// Returns the bearer token of a request.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(in crate::api) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// Returns the password of a request with the scheme `Basic`, whatever the user name.
-pub(super) fn basic(headers: &HeaderMap) -> Option<String> {
+pub(in crate::api) fn basic(headers: &HeaderMap) -> Option<String> {
     let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
     let pair = String::from_utf8(pair.ok()?).ok()?;
@@ -27,7 +27,7 @@ pub(super) fn basic(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Returns whether a request has a header that browsers send and that no page can remove.
-pub(super) fn is_from_browser(headers: &HeaderMap) -> bool {
+pub(in crate::api) fn is_from_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
@@ -35,7 +35,7 @@ pub(super) fn is_from_browser(headers: &HeaderMap) -> bool {
 
 /// Refuses requests of browsers, on listeners that only serve programs. Any page can make a browser send a simple
 /// request there.
-pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
+pub(in crate::api) async fn refuse_browsers(request: Request, next: Next) -> Response {
     if is_from_browser(request.headers()) {
         let detail = "this port is only for NNI's keeper; requests of browsers are refused";
         return Error::Forbidden(detail.to_owned()).into_response();
@@ -45,7 +45,7 @@ pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
 
 /// Returns whether a request was not made by another site's page. A browser reports the origin of a change, and no
 /// page can forge it. Programs report none.
-pub(super) fn is_from_portal(headers: &HeaderMap) -> bool {
+pub(in crate::api) fn is_from_portal(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }
@@ -56,7 +56,7 @@ pub(super) fn is_from_portal(headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether the request's host is a name that no other machine can have.
-pub(super) fn names_this_machine(headers: &HeaderMap) -> bool {
+pub(in crate::api) fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
         return false;
     };

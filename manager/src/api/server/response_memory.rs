@@ -13,8 +13,8 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Error;
-use super::throttle::Peer;
+use super::super::Error;
+use super::super::access::throttle::Peer;
 
 /// The maximum size of all responses together, in bytes.
 const TOTAL_BYTES: usize = 256 << 20;
@@ -32,14 +32,14 @@ const MAX_ADDRESSES: usize = 1_024;
 
 /// The memory that all responses share; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct ResponseMemory {
+pub(in crate::api) struct ResponseMemory {
     all: Arc<Semaphore>,
     of: Arc<Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>>,
 }
 
 /// The part of this memory that belongs to one address, as an extension of its requests.
 #[derive(Debug, Clone)]
-pub(super) struct Allowance {
+pub(in crate::api) struct Allowance {
     own: Arc<Semaphore>,
     all: Arc<Semaphore>,
 }
@@ -57,7 +57,7 @@ impl AsRef<[u8]> for HeldBytes {
 }
 
 impl ResponseMemory {
-    pub(super) fn new() -> Self {
+    pub(in crate::api) fn new() -> Self {
         Self { all: Arc::new(Semaphore::new(TOTAL_BYTES / PERMIT_BYTES)), of: Arc::default() }
     }
 
@@ -84,7 +84,7 @@ impl Allowance {
     }
 
     /// Reserves a share for a piece of a stream, and waits until one is free. A small piece needs none.
-    pub(super) async fn reserve(&self, bytes: Vec<u8>) -> Bytes {
+    pub(in crate::api) async fn reserve(&self, bytes: Vec<u8>) -> Bytes {
         if bytes.len() <= SMALL_BYTES {
             bytes.into()
         } else {
@@ -93,7 +93,7 @@ impl Allowance {
     }
 
     /// Waits for a share of `size` bytes. The caller reads the bytes afterwards.
-    pub(super) async fn wait(&self, size: usize) -> Share {
+    pub(in crate::api) async fn wait(&self, size: usize) -> Share {
         let take = async |from: &Arc<Semaphore>| {
             let permits = Arc::clone(from).acquire_many_owned(permits(size)).await;
             permits.expect("the semaphore is never closed")
@@ -104,11 +104,11 @@ impl Allowance {
 
 /// A reserved share that has no bytes yet.
 #[derive(Debug)]
-pub(super) struct Share([OwnedSemaphorePermit; 2]);
+pub(in crate::api) struct Share([OwnedSemaphorePermit; 2]);
 
 impl Share {
     /// Attaches the share to `bytes`.
-    pub(super) fn attach(self, bytes: Vec<u8>) -> Bytes {
+    pub(in crate::api) fn attach(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(HeldBytes { bytes: bytes.into(), _share: self.0 })
     }
 }
@@ -121,14 +121,14 @@ fn permits(size: usize) -> u32 {
 
 /// Waits for a permit, then runs a request for a long list. The permit is released when the response is complete in
 /// memory, so a slow client does not hold it.
-pub(super) async fn limit_long_lists(request: Request, next: Next) -> Response {
+pub(in crate::api) async fn limit_long_lists(request: Request, next: Next) -> Response {
     let _permit = LIST_TURNS.acquire().await.expect("the semaphore is never closed");
     next.run(request).await
 }
 
 /// Reserves a share of the memory for each complete response. If too little memory is free, the client gets 503 and
 /// retries.
-pub(super) async fn bound(
+pub(in crate::api) async fn bound(
     State(answers): State<ResponseMemory>,
     mut request: Request,
     next: Next,

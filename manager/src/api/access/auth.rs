@@ -26,12 +26,12 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
+use super::super::{Error, Shared};
 use super::local_user::is_of_own_user;
-pub(super) use super::request_origin::{
+pub(in crate::api) use super::request_origin::{
     basic, bearer, is_from_browser, is_from_portal, names_this_machine, refuse_browsers,
 };
 use super::session::{LIFETIME, Sessions};
-use super::{Error, Shared};
 use crate::token::{Secret, UserToken};
 use trial_protocol::ExperimentId;
 
@@ -118,17 +118,17 @@ impl Authenticator {
     }
 
     /// Returns the experiment of the gate. `None` for the home of several experiments.
-    pub(super) fn experiment(&self) -> Option<&ExperimentId> {
+    pub(in crate::api) fn experiment(&self) -> Option<&ExperimentId> {
         self.0.experiment.as_ref()
     }
 
     /// Returns whether the gate belongs to a home.
-    pub(super) fn is_of_home(&self) -> bool {
+    pub(in crate::api) fn is_of_home(&self) -> bool {
         self.0.of_home
     }
 
     /// Returns the name of the token's file and a description of its folder, for messages to the user.
-    pub(super) fn token_file(&self) -> (String, &'static str) {
+    pub(in crate::api) fn token_file(&self) -> (String, &'static str) {
         let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
         let folder = if self.0.of_home {
             "folder .home of the data directory"
@@ -139,7 +139,11 @@ impl Authenticator {
     }
 
     /// Admits a request that its token or its origin authorises.
-    pub(super) fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<User, Error> {
+    pub(in crate::api) fn admit(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<User, Error> {
         let reads = matches!(*method, Method::GET | Method::HEAD);
         if !reads && !is_from_portal(headers) {
             let detail =
@@ -227,13 +231,16 @@ impl Authenticator {
     }
 
     /// Begins a session for a browser that sent the token, and returns its cookie.
-    pub(super) async fn begin_session(&self) -> Result<HeaderValue, Error> {
+    pub(in crate::api) async fn begin_session(&self) -> Result<HeaderValue, Error> {
         let id = self.0.sessions.begin(&self.0.user).await?;
         self.cookie_of(&id, LIFETIME.as_secs())
     }
 
     /// Ends the session whose cookie the browser sent, if any, and returns an empty cookie that replaces it.
-    pub(super) async fn end_session(&self, headers: &HeaderMap) -> Result<HeaderValue, Error> {
+    pub(in crate::api) async fn end_session(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<HeaderValue, Error> {
         if let Some(id) = self.cookie(headers) {
             self.0.sessions.end(&self.0.user, id).await?;
         }
@@ -241,7 +248,7 @@ impl Authenticator {
     }
 
     /// Returns the request's token if it is neither the user's nor a trial's.
-    pub(super) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
+    pub(in crate::api) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
         let shown = basic(headers).or_else(|| bearer(headers).map(str::to_owned))?;
         let of_trial = |secret: &Secret| secret.identify(&shown, i64::MIN).is_ok();
         let is_known = self.0.user.is(&shown) || self.0.secret.as_ref().is_some_and(of_trial);

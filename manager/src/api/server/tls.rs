@@ -104,7 +104,7 @@ impl Tls {
         self.ca_pem.as_deref()
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    pub(in crate::api) fn acceptor(&self) -> TlsAcceptor {
         self.acceptor.clone()
     }
 }
@@ -260,7 +260,9 @@ fn not_pem(path: &Path, what: &'static str) -> Error {
 }
 
 /// Returns a client that trusts only the given authority or, without one, the public authorities.
-pub(super) fn connector(ca_pem: Option<&str>) -> Result<tokio_rustls::TlsConnector, String> {
+pub(in crate::api) fn connector(
+    ca_pem: Option<&str>,
+) -> Result<tokio_rustls::TlsConnector, String> {
     let mut roots = rustls::RootCertStore::empty();
     if let Some(ca_pem) = ca_pem {
         let authority = CertificateDer::from_pem_slice(ca_pem.as_bytes());

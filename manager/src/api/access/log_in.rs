@@ -8,17 +8,17 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
+use super::super::{Error, Shared};
 use super::auth::{Authenticator, User};
 use super::throttle::{Peer, Throttle};
 use super::ticket::{LIFETIME as TICKET_LIFETIME, Tickets};
-use super::{Error, Shared};
 
 /// The state of the handlers for the log-in.
 #[derive(Clone)]
-pub(super) struct LogIn {
-    pub(super) gate: Authenticator,
-    pub(super) tickets: Tickets,
-    pub(super) throttle: Throttle,
+pub(in crate::api) struct LogIn {
+    pub(in crate::api) gate: Authenticator,
+    pub(in crate::api) tickets: Tickets,
+    pub(in crate::api) throttle: Throttle,
 }
 
 impl FromRef<Shared> for LogIn {
@@ -34,7 +34,7 @@ impl FromRef<Shared> for LogIn {
     responses((status = 200, body = Object, description = "`path`, and its lifetime in `seconds`")),
     security(("token" = [])),
 )]
-pub(super) async fn issue_ticket(_: User, State(log_in): State<LogIn>) -> Json<Value> {
+pub(in crate::api) async fn issue_ticket(_: User, State(log_in): State<LogIn>) -> Json<Value> {
     let ticket = log_in.tickets.issue().await;
     Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": TICKET_LIFETIME.as_secs()}))
 }
@@ -45,7 +45,10 @@ pub(super) async fn issue_ticket(_: User, State(log_in): State<LogIn>) -> Json<V
     responses((status = 204, description = "`Set-Cookie` contains the cookie")),
     security(("token" = [])),
 )]
-pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Result<Response, Error> {
+pub(in crate::api) async fn begin_session(
+    _: User,
+    State(log_in): State<LogIn>,
+) -> Result<Response, Error> {
     let cookie = log_in.gate.begin_session().await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
@@ -55,7 +58,7 @@ pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Resul
     delete, path = "/api/v1/session", tag = "session",
     responses((status = 204, description = "ended")), security(("token" = [])),
 )]
-pub(super) async fn end_session(
+pub(in crate::api) async fn end_session(
     _: User,
     State(log_in): State<LogIn>,
     headers: HeaderMap,
@@ -66,7 +69,7 @@ pub(super) async fn end_session(
 
 /// Delays a request with a user's token after wrong tokens were sent. The agents' routes take trials' tokens, which
 /// cannot be guessed.
-pub(super) async fn throttle(
+pub(in crate::api) async fn throttle(
     State(log_in): State<LogIn>,
     request: Request,
     next: Next,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 use trial_protocol::TrialJobId;
 
-use super::Error;
+use super::super::Error;
 
 /// The maximum number of concurrent requests for each pod of a trial, including those that only wait. A trial with few
 /// pods has [`MIN_REQUESTS`].
@@ -19,7 +19,7 @@ const BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
 
 /// The trials with open requests; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Quota {
+pub(in crate::api) struct Quota {
     /// The maximum number of concurrent requests of one trial.
     requests: usize,
     trials: Arc<Mutex<HashMap<TrialJobId, TrialUsage>>>,
@@ -33,23 +33,23 @@ struct TrialUsage {
 
 /// An open request of a trial. Dropping it ends its use of the quota.
 #[derive(Debug)]
-pub(super) struct RequestPermit {
+pub(in crate::api) struct RequestPermit {
     quota: Quota,
     trial: TrialJobId,
     /// The trial's share of the memory.
-    pub(super) bytes: Arc<Semaphore>,
+    pub(in crate::api) bytes: Arc<Semaphore>,
 }
 
 impl Quota {
     /// Returns the quota of trials with at most `pods` concurrent pods.
-    pub(super) fn new(pods: u64) -> Self {
+    pub(in crate::api) fn new(pods: u64) -> Self {
         let pods = usize::try_from(pods).unwrap_or(usize::MAX);
         let requests = pods.saturating_mul(REQUESTS_OF_POD).max(MIN_REQUESTS);
         Self { requests, trials: Arc::default() }
     }
 
     /// Admits another request of the trial. If the quota is used up, returns an error that asks the client to retry.
-    pub(super) fn admit(&self, trial: &TrialJobId) -> Result<RequestPermit, Error> {
+    pub(in crate::api) fn admit(&self, trial: &TrialJobId) -> Result<RequestPermit, Error> {
         let mut trials = self.lock();
         let new = || TrialUsage { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
         let used = trials.entry(trial.clone()).or_insert_with(new);

@@ -22,8 +22,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-use super::local_user::Connection;
-use super::throttle::Peer;
+use super::super::access::local_user::Connection;
+use super::super::access::throttle::Peer;
 use super::tls::Tls;
 
 /// The maximum number of connections; more wait to be accepted. Each of 10,000 agents keeps at most two.
@@ -297,7 +297,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::api::tls;
+    use crate::api::server::tls;
 
     fn router() -> Router {
         Router::new().route("/", get(|| async { "hello" }))

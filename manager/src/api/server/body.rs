@@ -12,17 +12,17 @@ use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Error;
+use super::super::Error;
 
 /// The maximum size of a body, compressed or not, in bytes.
-pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
+pub(in crate::api) const BODY_LIMIT_BYTES: usize = 8 << 20;
 
 /// The memory for all bodies together, in bytes. If it is used up, the manager asks clients to retry later.
 const MEMORY_BYTES: usize = 64 << 20;
 
 /// The time in which a client must send its body after the first bytes. Each [`MIN_BYTES_PER_S`] bytes extend it by
 /// a second.
-pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(in crate::api) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lowest rate at which a client may send a long body, in bytes per second.
 const MIN_BYTES_PER_S: usize = 16 << 10;
@@ -32,12 +32,12 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The memory that all bodies share; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Memory(Arc<Semaphore>);
+pub(in crate::api) struct Memory(Arc<Semaphore>);
 
 /// A body, which holds its share of the memory until it is dropped.
 #[derive(Debug)]
-pub(super) struct Read {
-    pub(super) bytes: Vec<u8>,
+pub(in crate::api) struct Read {
+    pub(in crate::api) bytes: Vec<u8>,
     share: Option<OwnedSemaphorePermit>,
     /// The body's part of its trial's share.
     own_share: Option<OwnedSemaphorePermit>,
@@ -45,7 +45,7 @@ pub(super) struct Read {
 
 /// A body that the client is still sending, or has not begun to send.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(in crate::api) struct Incoming {
     memory: Memory,
     own: Option<Arc<Semaphore>>,
     body: Body,
@@ -56,12 +56,12 @@ pub(super) struct Incoming {
 impl Incoming {
     /// Waits for the first bytes of the body, or for its end if it is empty. If the future is dropped, no bytes are
     /// lost.
-    pub(super) async fn wait_for_start(&mut self) -> Result<(), Error> {
+    pub(in crate::api) async fn wait_for_start(&mut self) -> Result<(), Error> {
         timeout(START_TIMEOUT, self.read_piece()).await.map_err(|_| Error::TooSlow)?.map(drop)
     }
 
     /// Reads the rest and returns the whole body, decompressed if it is compressed.
-    pub(super) async fn read_rest(mut self) -> Result<Read, Error> {
+    pub(in crate::api) async fn read_rest(mut self) -> Result<Read, Error> {
         let began = Instant::now();
         loop {
             let seconds = u32::try_from(self.read.bytes.len() / MIN_BYTES_PER_S)
@@ -95,19 +95,19 @@ impl Incoming {
 }
 
 impl Memory {
-    pub(super) fn new() -> Self {
+    pub(in crate::api) fn new() -> Self {
         Self(Arc::new(Semaphore::new(MEMORY_BYTES)))
     }
 
     /// Reads the body of a request, and decompresses it if it is compressed.
-    pub(super) async fn read(&self, request: Request) -> Result<Read, Error> {
+    pub(in crate::api) async fn read(&self, request: Request) -> Result<Read, Error> {
         let mut incoming = self.open(request, None)?;
         incoming.wait_for_start().await?;
         incoming.read_rest().await
     }
 
     /// Checks the headers of a request without reading its body. `own` is the memory that its trial may use.
-    pub(super) fn open(
+    pub(in crate::api) fn open(
         &self,
         request: Request,
         own: Option<Arc<Semaphore>>,

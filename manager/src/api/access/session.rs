@@ -6,14 +6,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Error;
+use super::super::Error;
 use crate::store::{self, SessionStore};
 use crate::token::UserToken;
 use crate::util::clock::Clock;
 use crate::util::ids;
 
 /// The lifetime of a session after the log-in.
-pub(super) const LIFETIME: Duration = Duration::from_hours(30 * 24);
+pub(in crate::api) const LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// The maximum number of sessions. A further one ends the session that would expire first.
 const MAX_SESSIONS: usize = 1_000;
@@ -45,7 +45,7 @@ impl Sessions {
     }
 
     /// Begins a session, and returns its id for the browser.
-    pub(super) async fn begin(&self, user: &UserToken) -> Result<String, Error> {
+    pub(in crate::api) async fn begin(&self, user: &UserToken) -> Result<String, Error> {
         let id = ids::secret_path();
         let unreadable = || Error::Unwritable("the token cannot be read".to_owned());
         let digest = user.digest_of(&id).ok_or_else(unreadable)?;
@@ -77,7 +77,7 @@ impl Sessions {
     }
 
     /// Ends a session. An unknown id is not an error.
-    pub(super) async fn end(&self, user: &UserToken, id: &str) -> Result<(), Error> {
+    pub(in crate::api) async fn end(&self, user: &UserToken, id: &str) -> Result<(), Error> {
         let Some(digest) = user.digest_of(id) else { return Ok(()) };
         let was_live = self.lock().remove(&digest).is_some();
         match &self.0.store {
@@ -87,7 +87,7 @@ impl Sessions {
     }
 
     /// Returns whether `id` is a session that began with the present token and has not ended.
-    pub(super) fn is_live(&self, user: &UserToken, id: &str) -> bool {
+    pub(in crate::api) fn is_live(&self, user: &UserToken, id: &str) -> bool {
         // The duration of the lookup reveals nothing: a client without the token cannot choose digests.
         let digest = user.digest_of(id);
         let end = digest.and_then(|digest| self.lock().get(&digest).copied());

@@ -10,17 +10,17 @@ use tokio::time::Instant;
 use crate::util::ids;
 
 /// The lifetime of a ticket.
-pub(super) const LIFETIME: Duration = Duration::from_mins(5);
+pub(in crate::api) const LIFETIME: Duration = Duration::from_mins(5);
 /// The maximum number of valid tickets; a further one displaces the oldest.
 const MAX_TICKETS: usize = 16;
 
 /// The unused tickets; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tickets(Arc<Mutex<Vec<(String, Instant)>>>);
+pub(in crate::api) struct Tickets(Arc<Mutex<Vec<(String, Instant)>>>);
 
 impl Tickets {
     /// Returns a new ticket.
-    pub(super) async fn issue(&self) -> String {
+    pub(in crate::api) async fn issue(&self) -> String {
         let ticket = ids::secret_path();
         let mut tickets = self.0.lock().await;
         if tickets.len() >= MAX_TICKETS {
@@ -32,7 +32,7 @@ impl Tickets {
 
     /// Uses up a ticket, and returns whether it was valid. The duration of the comparison reveals nothing: tickets
     /// are random and short-lived.
-    pub(super) async fn redeem(&self, shown: &str) -> bool {
+    pub(in crate::api) async fn redeem(&self, shown: &str) -> bool {
         let mut tickets = self.0.lock().await;
         tickets.retain(|(_, issued)| issued.elapsed() < LIFETIME);
         let found = tickets.iter().position(|(ticket, _)| ticket == shown);

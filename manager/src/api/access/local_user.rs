@@ -12,17 +12,17 @@ use super::request_origin::{is_from_browser, names_this_machine};
 
 /// The two ends of a TCP connection without encryption, as an extension of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Connection {
+pub(in crate::api) struct Connection {
     /// The client's end.
-    pub(super) client: SocketAddr,
+    pub(in crate::api) client: SocketAddr,
     /// The manager's end.
-    pub(super) server: SocketAddr,
+    pub(in crate::api) server: SocketAddr,
 }
 
 impl Connection {
     /// Returns whether a process of the manager's own user holds the client's end. If this cannot be determined,
     /// returns `false`.
-    pub(super) async fn is_of_own_user(self) -> bool {
+    pub(in crate::api) async fn is_of_own_user(self) -> bool {
         if !self.client.ip().to_canonical().is_loopback() {
             return false;
         }
@@ -39,7 +39,7 @@ impl Connection {
 
 /// Returns whether a program of the manager's own user sent the request directly: neither for a browser nor for the
 /// client of a proxy.
-pub(super) async fn is_of_own_user(parts: &Parts) -> bool {
+pub(in crate::api) async fn is_of_own_user(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let shows_nothing = !headers.contains_key(header::AUTHORIZATION);
     let is_direct =
