@@ -8,11 +8,12 @@ use trial_protocol::Direction;
 
 use super::base::Base;
 use super::direction::{AgreedDirection, Statement};
-use super::inherited::Service;
 use super::section::{InheritableFields, Problem, Section, resolve};
+use super::services::inherited::Service;
+use super::services::labels;
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
-    algorithms, command, document, goals, labels, notifications, service,
+    algorithms, command, document, goals, notifications, service,
 };
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::CHECKPOINT_FOLDER;

@@ -31,8 +31,8 @@ pub use self::syntax::is_name;
 use super::TrainingServiceSpec;
 use super::base::Base;
 use super::document::kind;
-use super::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
 use super::section::{InheritableFields, Problem, Section};
+use super::services::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
 use crate::util::nearest::advice;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.

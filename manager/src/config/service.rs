@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use super::base::Base;
 use super::document::kind;
-use super::inherited::Service;
+use super::kubernetes;
 use super::kubernetes::WorkloadKind;
 use super::section::{InheritableFields, Problem, Section};
-use super::{hybrid, kubernetes, local, openpai, plugin, remote};
+use super::services::inherited::Service;
+use super::services::{hybrid, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
 /// Platforms that NNI knows and this build does not support.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::super::inherited::{Inherited, no_command};
+use super::super::services::inherited::{Inherited, no_command};
 use super::kind::WorkloadKind;
 use super::{syntax, template};
 use crate::config::base::Base;

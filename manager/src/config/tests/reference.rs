@@ -2,7 +2,8 @@
 
 use super::*;
 // The tests have modules of the same names.
-use crate::config::{goals, openpai};
+use crate::config::goals;
+use crate::config::services::{local, openpai, plugin, remote};
 
 /// Asserts that the pages have each of the fields, as code in their text.
 pub(in crate::config) fn expect_on_pages(fields: &[&str], pages: &[&str]) {

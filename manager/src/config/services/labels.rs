@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::document::kind;
-use super::section::{Problem, Section};
-use super::{ExperimentSpec, TunerChoice};
+use super::super::document::kind;
+use super::super::section::{Problem, Section};
+use super::super::{ExperimentSpec, TunerChoice};
 use crate::search::own_point;
 use crate::search::search_space::Parameters;
 use crate::search::tuner;
@@ -15,7 +15,7 @@ const MOST_CHARACTERS: usize = 60;
 const MOST_TAGS: usize = 20;
 
 /// Returns the problem of a text that lists show on one line. `None`: the text is valid.
-pub(super) fn label_fault(text: &str) -> Option<String> {
+pub(in crate::config) fn label_fault(text: &str) -> Option<String> {
     let length = text.chars().count();
     if text.trim().is_empty() {
         return Some("must not be empty".to_owned());
@@ -27,7 +27,7 @@ pub(super) fn label_fault(text: &str) -> Option<String> {
 }
 
 /// Reads `owner`, a text on one line.
-pub(super) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
+pub(in crate::config) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
     let owner = top.string("owner")?;
     match owner.as_deref().and_then(label_fault) {
         Some(fault) => Err(top.fault("owner", fault)),
@@ -36,7 +36,7 @@ pub(super) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
 }
 
 /// Reads `tags`, a list of distinct texts.
-pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
+pub(in crate::config) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
     let Some(value) = top.take("tags") else { return Ok(Vec::new()) };
     let Value::Array(entries) = value else {
         let what =
@@ -65,7 +65,7 @@ pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
 }
 
 /// Reads `initialTrials`, a list of parameter maps.
-pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Problem> {
+pub(in crate::config) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Problem> {
     let Some(value) = top.take("initialTrials") else { return Ok(Vec::new()) };
     let Value::Array(entries) = value else {
         let what = format!(
@@ -92,7 +92,7 @@ pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Probl
 
 /// Checks the initial points of a new experiment against its space and its limit. A stored experiment is not checked,
 /// because its space and limit may have changed after the points were tried.
-pub(super) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
+pub(in crate::config) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
     let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
     for (number, point) in (0_u64..).zip(&spec.initial_trials) {

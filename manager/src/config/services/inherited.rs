@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::base::Base;
-use super::secret_file::SecretFile;
-use super::section::{InheritableFields, Problem, Section};
-use super::{HybridPart, TrainingServiceSpec};
+use super::super::base::Base;
+use super::super::secret_file::SecretFile;
+use super::super::section::{InheritableFields, Problem, Section};
+use super::super::{HybridPart, TrainingServiceSpec};
 
 /// The common interface of the sections of all services. The defaults are those of a service whose trials run on other
 /// machines, with a copy of the code.
@@ -63,33 +63,33 @@ pub trait ServiceSection {
 }
 
 /// The error for `codeSnapshot: false` of a service whose trials run elsewhere.
-pub(super) const ALWAYS_COPIED: &str = "is false, but trials on other machines always run a copy that is made when the search starts; leave it out";
+pub(in crate::config) const ALWAYS_COPIED: &str = "is false, but trials on other machines always run a copy that is made when the search starts; leave it out";
 
 /// A section `trainingService` with its inherited fields.
-pub(super) struct Service {
-    pub(super) spec: TrainingServiceSpec,
+pub(in crate::config) struct Service {
+    pub(in crate::config) spec: TrainingServiceSpec,
     /// The trial's command.
-    pub(super) command: String,
+    pub(in crate::config) command: String,
     /// Every command, including the trial's, and the field that holds it.
-    pub(super) commands: Vec<(String, String)>,
-    pub(super) code: PathBuf,
-    pub(super) gpus: Option<u32>,
-    pub(super) canonical: Value,
+    pub(in crate::config) commands: Vec<(String, String)>,
+    pub(in crate::config) code: PathBuf,
+    pub(in crate::config) gpus: Option<u32>,
+    pub(in crate::config) canonical: Value,
 }
 
 /// The values of the fields that every platform's section may have, or else those of the top level.
-pub(super) struct Inherited {
+pub(in crate::config) struct Inherited {
     /// The command and the field that holds it.
-    pub(super) command: Option<(String, String)>,
-    pub(super) code: PathBuf,
-    pub(super) gpus: Option<u32>,
+    pub(in crate::config) command: Option<(String, String)>,
+    pub(in crate::config) code: PathBuf,
+    pub(in crate::config) gpus: Option<u32>,
     /// `nniManagerIp`.
-    pub(super) ip: Option<String>,
+    pub(in crate::config) ip: Option<String>,
 }
 
 impl Inherited {
     /// Reads the fields of a platform's section, and records the inherited values.
-    pub(super) fn take(
+    pub(in crate::config) fn take(
         section: &mut Section,
         shared: &InheritableFields,
         shared_code: &Path,
@@ -118,6 +118,6 @@ impl Inherited {
 }
 
 /// Returns the problem of a file without any command.
-pub(super) fn no_command() -> Problem {
+pub(in crate::config) fn no_command() -> Problem {
     Problem::new("trialCommand", "is missing; for example: python3 trial.py")
 }

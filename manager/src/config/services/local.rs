@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::base::Base;
+use super::super::base::Base;
+use super::super::section::{InheritableFields, Problem, Section};
+use super::super::{LocalSpec, TrainingServiceSpec};
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{InheritableFields, Problem, Section};
-use super::{LocalSpec, TrainingServiceSpec};
 
 /// The fields of NNI 3.0's `LocalConfig`, in the order of the canonical form.
-pub(super) const FIELDS: [&str; 10] = [
+pub(in crate::config) const FIELDS: [&str; 10] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -39,7 +39,7 @@ impl ServiceSection for LocalSpec {
 }
 
 /// Reads the section of `platform: local`.
-pub(super) fn section(
+pub(in crate::config) fn section(
     value: Value,
     shared: &InheritableFields,
     shared_code: &Path,

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::TrainingServiceSpec;
+use super::super::TrainingServiceSpec;
+use super::super::secret_file::SecretFile;
+use super::super::section::Problem;
 use super::inherited::{ALWAYS_COPIED, Service, ServiceSection};
-use super::secret_file::SecretFile;
-use super::section::Problem;
 use crate::util::nearest::folded;
 
 /// The field of a part that limits its trials.
@@ -103,7 +103,7 @@ impl ServiceSection for HybridSpec {
 }
 
 /// Reads the list. `read` reads one section.
-pub(super) fn section(
+pub(in crate::config) fn section(
     parts: Vec<Value>,
     read: impl Fn(Value) -> Result<Service, Problem>,
 ) -> Result<Service, Problem> {

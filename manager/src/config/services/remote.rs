@@ -7,14 +7,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::TrainingServiceSpec;
-use super::base::Base;
+use super::super::TrainingServiceSpec;
+use super::super::base::Base;
+use super::super::secret_file::{PrivateText, SecretFile};
+use super::super::section::{InheritableFields, Problem, Section};
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::secret_file::{PrivateText, SecretFile};
-use super::section::{InheritableFields, Problem, Section};
 
 /// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
-pub(super) const FIELDS: [&str; 9] = [
+pub(in crate::config) const FIELDS: [&str; 9] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -27,7 +27,7 @@ pub(super) const FIELDS: [&str; 9] = [
 ];
 
 /// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's, in the order of the canonical form.
-pub(super) const MACHINE: [&str; 18] = [
+pub(in crate::config) const MACHINE: [&str; 18] = [
     "host",
     "port",
     "user",
@@ -170,7 +170,7 @@ impl MachineSpec {
     }
 }
 
-pub(super) fn section(
+pub(in crate::config) fn section(
     value: Value,
     shared: &InheritableFields,
     shared_code: &Path,

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::base::Base;
-use super::document::kind;
+use super::super::base::Base;
+use super::super::document::kind;
+use super::super::section::{InheritableFields, Problem, Section, resolve};
+use super::super::{PluginSpec, TrainingServiceSpec, document};
 use super::inherited::{Inherited, Service, no_command};
-use super::section::{InheritableFields, Problem, Section, resolve};
-use super::{PluginSpec, TrainingServiceSpec, document};
 
 /// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.
-pub(super) const COMMON: [&str; 7] = [
+pub(in crate::config) const COMMON: [&str; 7] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -23,7 +23,7 @@ pub(super) const COMMON: [&str; 7] = [
 
 /// The other fields of `OpenpaiConfig`, and TrialKeeper's `tokenFile` and `caFile`, in the order of the canonical form.
 /// They are the settings of the plugin.
-pub(super) const SETTINGS: [&str; 14] = [
+pub(in crate::config) const SETTINGS: [&str; 14] = [
     "host",
     "username",
     "token",
@@ -44,7 +44,7 @@ const DEFAULT_IMAGE: &str = "msranni/nni:latest";
 const MODULE: &str = "trialkeeper.openpai";
 
 /// Reads the section.
-pub(super) fn section(
+pub(in crate::config) fn section(
     value: Value,
     shared: &InheritableFields,
     shared_code: &Path,

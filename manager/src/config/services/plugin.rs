@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::TrainingServiceSpec;
-use super::base::Base;
+use super::super::TrainingServiceSpec;
+use super::super::base::Base;
+use super::super::section::{InheritableFields, Problem, Section};
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
-use super::section::{InheritableFields, Problem, Section};
 
 /// The fields, in the order of the canonical form.
-pub(super) const FIELDS: [&str; 9] = [
+pub(in crate::config) const FIELDS: [&str; 9] = [
     "platform",
     "command",
     "settings",
@@ -43,7 +43,7 @@ impl ServiceSection for PluginSpec {
 }
 
 /// Reads the section.
-pub(super) fn section(
+pub(in crate::config) fn section(
     value: Value,
     shared: &InheritableFields,
     shared_code: &Path,
