@@ -4,7 +4,6 @@
 //! Every field of NNI is checked for its type and kept in the canonical form, even if it has no effect in TrialKeeper.
 //! An unknown or unsupported field, tuner or platform is an error.
 
-mod advisor_class;
 mod algorithms;
 mod all;
 mod base;
@@ -16,9 +15,7 @@ mod foreign;
 mod goals;
 pub mod kubernetes;
 mod location;
-mod nni_class;
 mod notifications;
-mod registered;
 mod secret_file;
 mod section;
 mod service;
@@ -37,6 +34,7 @@ use std::time::Duration;
 use serde_json::Value;
 use trial_protocol::Direction;
 
+use self::algorithms::registered;
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 use self::base::Base;
 pub use self::command::render_command;
@@ -48,6 +46,7 @@ pub use self::secret_file::SecretFile;
 use self::section::Problem;
 pub use self::services::hybrid::{HybridPart, HybridSpec, stored_platform};
 pub use self::services::inherited::ServiceSection;
+use self::services::labels;
 pub use self::services::plugin::PluginSpec;
 pub use self::services::remote::{MachineSpec, RemoteSpec};
 use crate::search::goals::Goals;

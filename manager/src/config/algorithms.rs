@@ -1,15 +1,19 @@
 //! The sections `tuner`, `assessor` and `advisor`, and the programs that run algorithms that are not built in.
 
+mod advisor_class;
+mod nni_class;
+pub(super) mod registered;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use trial_protocol::Direction;
 
-use super::advisor_class::is_advisor;
+use self::advisor_class::is_advisor;
+use self::nni_class::{DirectionUse, direction_use};
 use super::base::Base;
 use super::direction::{AgreedDirection, Statement, agree};
 use super::document::kind;
-use super::nni_class::{DirectionUse, direction_use};
 use super::section::{Problem, Section, resolve};
 use crate::advisers::{Algorithm, ClassSource};
 use crate::search::assessor::{self, AssessorSpec};

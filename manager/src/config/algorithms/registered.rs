@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::base::Base;
-use super::{algorithms, document};
+use super::super::base::Base;
+use super::super::{algorithms, document};
 use crate::advisers::{DEFAULT_PYTHON, find_nni_config};
 use crate::search::assessor;
 use crate::search::tuner;
@@ -20,15 +20,15 @@ const REGISTRY: &str = "registered_algorithms.yml";
 
 /// An algorithm name that was not found in NNI's registry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NotRegistered {
+pub(in crate::config) struct NotRegistered {
     /// The path of the field, such as `tuner.name`.
-    pub(super) path: String,
+    pub(in crate::config) path: String,
     /// The searched file and the result, as an addition to the error about the name.
-    pub(super) note: String,
+    pub(in crate::config) note: String,
 }
 
 /// Replaces the names of registered algorithms in a document of the v2 form by their classes.
-pub(super) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<NotRegistered> {
+pub(in crate::config) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<NotRegistered> {
     let Some(members) = document.as_object_mut() else { return Vec::new() };
     let given = member(members, "pythonInterpreter").and_then(Value::as_str);
     let python = given.map_or_else(

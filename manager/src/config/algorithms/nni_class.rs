@@ -4,7 +4,7 @@ use trial_protocol::Direction;
 
 /// The way in which a class of NNI uses the direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DirectionUse {
+pub(in crate::config) enum DirectionUse {
     /// The class has an `optimize_mode`, with this default.
     Argument(Direction),
     /// The class has no `optimize_mode` and needs none.
@@ -40,7 +40,7 @@ const CLASSES: [(&str, DirectionUse); 18] = {
 };
 
 /// Returns the way in which a class uses the direction. `None`: the class is not NNI's.
-pub(super) fn direction_use(class: &str) -> Option<DirectionUse> {
+pub(in crate::config) fn direction_use(class: &str) -> Option<DirectionUse> {
     let inner = class.strip_prefix("nni.")?;
     let (_, name) = inner.rsplit_once('.')?;
     CLASSES.iter().find(|(known, _)| *known == name).map(|(_, makes)| *makes)

@@ -7,7 +7,7 @@ use std::path::Path;
 const BASES: [&str; 3] = ["MsgDispatcherBase", "Hyperband", "BOHB"];
 
 /// Returns whether the class `module.Class` in the folder `code` is an advisor, according to the text of its module.
-pub(super) fn is_advisor(class: &str, code: &Path) -> bool {
+pub(in crate::config) fn is_advisor(class: &str, code: &Path) -> bool {
     let Some((module, name)) = class.rsplit_once('.') else { return false };
     if module.starts_with("nni.") {
         return module.ends_with("_advisor");
