@@ -58,6 +58,11 @@ impl Drop for PlanPrinter<'_> {
     }
 }
 
+/// Returns whether the plan of a seed fills a small disk, which only root can mount.
+pub fn needs_small_disk(seed: u64) -> bool {
+    Plan::of(seed).spool_kib.is_some()
+}
+
 /// Runs one seed. Panics if the store differs from the output of the trials.
 pub fn run(seed: u64) -> FaultCounts {
     let plan = Plan::of(seed);

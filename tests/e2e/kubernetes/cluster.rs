@@ -10,19 +10,24 @@
 //! * The scripted cluster whose pods are processes: `TRIALKEEPER_TEST_PROCESSES` is set. It checks these
 //!   tests themselves, as far as they need no container.
 //!
-//! Some tests need more of a real cluster, and are skipped without it:
+//! Some tests need more of a cluster. A run on a cluster that lacks it leaves them out by name (`--skip NAME`):
 //!
-//! * `TRIALKEEPER_TEST_QUEUE` is a `LocalQueue` of Kueue with room for one pod of 0.1 CPU and 128 MiB.
-//!   `TRIALKEEPER_TEST_PRIORITY` is a `WorkloadPriorityClass` above the default, for whose workloads the queue
-//!   preempts others.
+//! * `cluster::containers::` needs pods that are containers, and `TRIALKEEPER_TEST_AGENT_IMAGE`.
 //!
-//! * To drain a node, the account may patch nodes and create `pods/eviction`.
+//! * `a_request_that_no_node_can_meet` needs a real cluster, whose scheduler and admission decide.
+//!
+//! * On a real cluster, `in_a_queue` and `preempted` need `TRIALKEEPER_TEST_QUEUE`, a `LocalQueue` of Kueue with room
+//!   for one pod of 0.1 CPU and 128 MiB. `preempted` also needs `TRIALKEEPER_TEST_PRIORITY`, a `WorkloadPriorityClass`
+//!   above the default, for whose workloads the queue preempts others.
+//!
+//! * On a real cluster, `drained_node` needs an account that may patch nodes and create `pods/eviction`.
 //!
 //! For the first two, `TRIALKEEPER_TEST_IMAGE` is an image with `sh` and `python3` that can be pulled without
-//! a login. The optional `TRIALKEEPER_TEST_AGENT_IMAGE` is an image built from it with `Dockerfile.trial`.
+//! a login. `TRIALKEEPER_TEST_AGENT_IMAGE` is an image built from it with `Dockerfile.trial`.
 //! The optional `TRIAL_MANAGER_AGENT` is the agent that pods fetch. A static agent (`cargo static`, used if
 //! it exists) runs in any image.
 
+mod containers;
 mod disruptions;
 
 use std::fs::{self, File};
@@ -53,16 +58,22 @@ const KINDS: [(&str, &str, &str); 8] = [
 
 /// Runs a test once for each kind that the cluster serves.
 fn on_each_kind(test: impl Fn(&Cluster)) {
+    on_kinds(&KINDS.map(|(kind, ..)| kind), test);
+}
+
+/// Runs a test once for each of these kinds that the cluster serves. It must serve at least one of them.
+fn on_kinds(kinds: &[&str], test: impl Fn(&Cluster)) {
     let mut cluster = Cluster::find();
-    for (kind, version, plural) in KINDS {
+    let mut tested = 0;
+    for (kind, version, plural) in KINDS.into_iter().filter(|(kind, ..)| kinds.contains(kind)) {
         if cluster.serves(version, plural) {
             cluster.kind = kind;
             announce(kind);
             test(&cluster);
-        } else {
-            skip(&format!("the cluster serves no {plural}"));
+            tested += 1;
         }
     }
+    assert!(tested > 0, "the cluster serves none of {kinds:?}");
 }
 
 /// The cluster of the environment.
@@ -146,10 +157,7 @@ impl Cluster {
             "--raw",
             &format!("/apis/{version}"),
         ]);
-        let Ok(output) = kubectl.output() else {
-            skip("kubectl is missing, so served kinds are unknown");
-            return plural == "jobs";
-        };
+        let output = kubectl.output().expect("kubectl is installed");
         let known: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let known = known["resources"].as_array().into_iter().flatten();
         known.into_iter().any(|resource| resource["name"] == plural)
@@ -242,12 +250,8 @@ impl Cluster {
         outcome
     }
 
-    /// Returns `true` and prints the reason if the test needs containers and the pods are processes.
-    fn lacks_containers(&self) -> bool {
-        if !self.contains {
-            skip("the pods of this cluster are not containers");
-        }
-        !self.contains
+    fn expect_containers(&self) {
+        assert!(self.contains, "the pods of this cluster are not containers");
     }
 
     /// Waits until the cluster contains no object of this bed's experiments.
@@ -272,10 +276,7 @@ impl Cluster {
             let mut kubectl = Command::new("kubectl");
             kubectl.args(["--kubeconfig", &self.kubeconfig, "get", kind, "--output", "name"]);
             kubectl.args(["--selector", label]);
-            let Ok(output) = kubectl.output() else {
-                skip("kubectl is missing, so remaining objects are unknown");
-                return Vec::new();
-            };
+            let output = kubectl.output().expect("kubectl is installed");
             // An account that may run trials may lack the right to list all kinds.
             let names = String::from_utf8_lossy(&output.stdout).into_owned();
             names.lines().map(str::to_owned).collect::<Vec<_>>()
@@ -298,13 +299,6 @@ fn announce(kind: &str) {
     #[expect(clippy::print_stderr, reason = "a failure belongs to one kind")]
     {
         eprintln!("as {kind}s");
-    }
-}
-
-fn skip(why: &str) {
-    #[expect(clippy::print_stderr, reason = "a skipped part is reported")]
-    {
-        eprintln!("skipped: {why}");
     }
 }
 
@@ -350,55 +344,10 @@ fn a_failure_has_its_exit_code() {
 }
 
 #[test]
-#[ignore = "needs a cluster"]
-fn a_kill_for_memory_is_reported() {
-    on_each_kind(|cluster| {
-        if cluster.lacks_containers() {
-            return;
-        }
-        let bed = TestBed::new();
-        let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
-        let search = cluster.run(&bed, &cluster.one(hungry, 1));
-        search.expect_done(0, 1);
-        assert!(
-            search.stderr.contains("memory") || search.stderr.contains("OOM"),
-            "{}",
-            search.stderr
-        );
-    });
-}
-
-#[test]
-#[ignore = "needs a cluster"]
-fn an_image_that_cannot_be_pulled_is_reported() {
-    on_each_kind(|cluster| {
-        if cluster.lacks_containers() {
-            return;
-        }
-        let bed = TestBed::new();
-        let mut role = cluster.role("worker");
-        // A node fails here without DNS and without Internet access.
-        role["dockerImage"] = json!("127.0.0.1:9/none:1");
-        let mut service = cluster.service(&json!([role]));
-        service["startUpDeadline"] = json!("45s");
-        let search = cluster.one("true", 1).with("trainingService", service);
-        let search = cluster.run(&bed, &search);
-        search.expect_done(0, 1);
-        for message in
-            ["waits: the image 127.0.0.1:9/none:1 cannot be pulled", "did not start within 45 s"]
-        {
-            assert!(search.stderr.contains(message), "{message:?} is not in {}", search.stderr);
-        }
-    });
-}
-
-#[test]
-#[ignore = "needs a cluster"]
+#[ignore = "needs a real cluster"]
 fn a_request_that_no_node_can_meet_is_reported() {
     on_each_kind(|cluster| {
-        if cluster.scripted.is_some() {
-            return skip("the scripted cluster does not schedule or admit pods");
-        }
+        assert!(cluster.scripted.is_none(), "the scripted cluster does not schedule or admit pods");
         let role = cluster.role("worker");
         let mut large = role.clone();
         large["gpuNumber"] = json!(999);
@@ -425,11 +374,8 @@ fn a_request_that_no_node_can_meet_is_reported() {
 #[test]
 #[ignore = "needs a cluster"]
 fn two_roles_find_each_other_and_the_first_one_reports() {
-    on_each_kind(|cluster| {
+    on_kinds(&["Framework", "JobSet", "TFJob"], |cluster| {
         let bed = TestBed::new();
-        if !["Framework", "JobSet", "TFJob"].contains(&cluster.kind) {
-            return;
-        }
         let (mut worker, mut server) = (cluster.role("worker"), cluster.role("ps"));
         worker["command"] = json!("test -n \"$FB_PS_ADDRESSES\" && echo \"score={{x}}\"");
         server["command"] = json!("echo score=99; sleep 600");
@@ -542,34 +488,5 @@ fn a_probe_runs_like_a_trial() {
         assert_eq!(finished.code, Some(0), "{stdout}{}", finished.stderr);
         assert!(stdout.contains("ok    probe  a trial ran, and its agent reported"), "{stdout}");
         cluster.expect_clean(&bed);
-    });
-}
-
-#[test]
-#[ignore = "needs a cluster"]
-fn an_agent_is_in_the_image_or_is_copied_from_one() {
-    on_each_kind(|cluster| {
-        let Some(image) = &cluster.agent_image else {
-            return skip("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
-        };
-        let mut with_agent = cluster.role("worker");
-        with_agent["dockerImage"] = json!(image);
-        for (role, changes) in [
-            (with_agent, json!({"agent": "image"})),
-            (cluster.role("worker"), json!({"agentImage": image})),
-        ] {
-            let bed = TestBed::new();
-            bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
-            let mut service = cluster.service(&json!([role]));
-            for (name, value) in changes.as_object().unwrap() {
-                service[name] = value.clone();
-            }
-            let search = cluster.one("exec python3 train.py {{x}}", 2);
-            let search = cluster.run(&bed, &search.with("trainingService", service));
-            search.expect_done(2, 0);
-            for trial in &search.trials {
-                assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-            }
-        }
     });
 }

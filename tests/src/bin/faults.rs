@@ -1,5 +1,6 @@
 //! `cargo run -p trialkeeper-tests --bin faults -- --seeds 1..1000` runs each seed and prints the failed
 //! ones. A single seed (`--seeds 17`) repeats its run, as far as the machine's timing allows.
+//! Some seeds mount a small disk, which needs root.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -59,23 +59,17 @@ pub struct Harness {
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// Mounts a tmpfs of `kib` KiB at `path`. If that is not permitted, prints the reason and returns `None`.
-    pub fn mount(path: &Path, kib: u64) -> Option<Self> {
+    /// Mounts a tmpfs of `kib` KiB at `path`, which needs root.
+    pub fn mount(path: &Path, kib: u64) -> Self {
         fs::create_dir_all(path).expect("the bed is writable");
         let options = format!("size={kib}k");
         let flags = nix::mount::MsFlags::empty();
         let mounted =
             nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()));
-        match mounted {
-            Ok(()) => Some(Self(path.to_owned())),
-            Err(error) => {
-                #[expect(clippy::print_stderr, reason = "a skipped part is reported")]
-                {
-                    eprintln!("skipped: a small disk cannot be mounted here ({error})");
-                }
-                None
-            }
-        }
+        mounted.unwrap_or_else(|error| {
+            panic!("a small disk cannot be mounted ({error}): run as root")
+        });
+        Self(path.to_owned())
     }
 
     /// Fills the disk completely.
@@ -131,7 +125,7 @@ impl Harness {
         });
         bed.script("container", include_str!("container.sh"));
         bed.script("code/trial.sh", include_str!("trial.sh"));
-        let spools = plan.spool_kib.and_then(|kib| Disk::mount(&bed.path("spools"), kib));
+        let spools = plan.spool_kib.map(|kib| Disk::mount(&bed.path("spools"), kib));
         let mut harness = Self {
             bed,
             proxy,

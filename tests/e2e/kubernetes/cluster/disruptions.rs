@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use trialkeeper_tests::{Outcome, Running, TestBed, wait_for};
 
-use super::{BOUND, Cluster, about, on_each_kind, running, skip};
+use super::{BOUND, Cluster, about, on_each_kind, on_kinds, running};
 
 /// The kinds whose integration Kueue enables by default.
 const QUEUED_KINDS: [&str; 3] = ["Job", "JobSet", "TrainJob"];
@@ -26,13 +26,13 @@ impl Cluster {
     }
 
     /// Returns the queue of the cluster, with room for one trial.
-    fn queue(&self) -> Option<String> {
+    fn queue(&self) -> String {
         if let Some((kube, _)) = &self.scripted {
             kube.create_queue("team");
             kube.set_quota(1);
-            return Some("team".to_owned());
+            return "team".to_owned();
         }
-        std::env::var("TRIALKEEPER_TEST_QUEUE").ok().filter(|name| !name.is_empty())
+        std::env::var("TRIALKEEPER_TEST_QUEUE").expect("TRIALKEEPER_TEST_QUEUE names a queue")
     }
 
     /// Makes the queue preempt the running trial for a workload of higher priority, which ends after some seconds.
@@ -41,7 +41,8 @@ impl Cluster {
             kube.set_quota(0);
             return;
         }
-        let priority = std::env::var("TRIALKEEPER_TEST_PRIORITY").unwrap_or_default();
+        let priority = std::env::var("TRIALKEEPER_TEST_PRIORITY");
+        let priority = priority.expect("TRIALKEEPER_TEST_PRIORITY names a priority class");
         let resources = json!({"cpu": "100m", "memory": "128Mi"});
         let container = json!({
             "name": "main", "image": self.image, "command": ["sleep", "5"],
@@ -137,12 +138,10 @@ fn wait_for_text(manager: &Running, text: &str) {
 }
 
 #[test]
-#[ignore = "needs a cluster"]
+#[ignore = "needs a cluster with a queue"]
 fn trials_wait_for_one_another_in_a_queue() {
-    on_each_kind(|cluster| {
-        let Some(queue) = cluster.queue().filter(|_| QUEUED_KINDS.contains(&cluster.kind)) else {
-            return skip("no queue for this kind");
-        };
+    on_kinds(&QUEUED_KINDS, |cluster| {
+        let queue = cluster.queue();
         let bed = TestBed::new();
         let mut service = cluster.service(&json!([cluster.role("worker")]));
         service["queue"] = json!(queue);
@@ -154,15 +153,10 @@ fn trials_wait_for_one_another_in_a_queue() {
 }
 
 #[test]
-#[ignore = "needs a cluster"]
+#[ignore = "needs a cluster with a queue and a priority class"]
 fn a_trial_that_is_preempted_runs_again_from_its_beginning() {
-    on_each_kind(|cluster| {
-        let Some(queue) = cluster.queue().filter(|_| QUEUED_KINDS.contains(&cluster.kind)) else {
-            return skip("no queue for this kind");
-        };
-        if cluster.scripted.is_none() && std::env::var_os("TRIALKEEPER_TEST_PRIORITY").is_none() {
-            return skip("TRIALKEEPER_TEST_PRIORITY is not set");
-        }
+    on_kinds(&QUEUED_KINDS, |cluster| {
+        let queue = cluster.queue();
         let bed = TestBed::new();
         let mut service = cluster.service(&json!([cluster.role("worker")]));
         service["queue"] = json!(queue);
@@ -181,12 +175,10 @@ fn a_trial_that_is_preempted_runs_again_from_its_beginning() {
 }
 
 #[test]
-#[ignore = "needs a cluster"]
+#[ignore = "needs a cluster whose nodes the account may drain"]
 fn a_trial_on_a_drained_node_is_tried_again() {
     on_each_kind(|cluster| {
-        if !cluster.may_drain() {
-            return skip("the account may not drain nodes");
-        }
+        assert!(cluster.may_drain(), "the account may not drain nodes");
         let bed = TestBed::new();
         let search = cluster.one(STEADY, 1).with("maxTrialRetries", 1);
         let manager = cluster.start(&bed, &search);
