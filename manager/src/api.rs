@@ -95,24 +95,24 @@ const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 #[derive(Clone)]
 struct Shared {
     state: ApiState,
-    memory: body::Memory,
+    memory: body::BodyMemory,
     quota: quota::Quota,
-    changes: user::Changes,
+    changes: user::ChangeLog,
     tickets: ticket::Tickets,
     throttle: throttle::Throttle,
-    steps: nni::Steps,
+    steps: nni::StepCounts,
 }
 
 /// Returns the router with all routes of the manager.
 pub fn router(state: ApiState) -> Router {
     let shared = Shared {
-        memory: body::Memory::new(),
+        memory: body::BodyMemory::new(),
         quota: quota::Quota::new(state.pods.of_trial()),
         state,
-        changes: user::Changes::default(),
+        changes: user::ChangeLog::default(),
         tickets: ticket::Tickets::default(),
         throttle: throttle::Throttle::default(),
-        steps: nni::Steps::default(),
+        steps: nni::StepCounts::default(),
     };
     Router::new()
         .route("/api/v1/agent/reports", post(agent::reports))

@@ -25,7 +25,7 @@ use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
 use self::text::Text;
 use super::Error;
 use super::access::auth;
-use super::server::body::{Memory, Read};
+use super::server::body::{BodyMemory, ReceivedBody};
 use super::{error, nosniff};
 use crate::ingest::{Intake, LegacyNumbering};
 
@@ -41,13 +41,13 @@ const LARGE_AT_ONCE: usize = 2;
 struct LegacyState {
     experiment: ExperimentId,
     reports: LegacyNumbering,
-    memory: Memory,
+    memory: BodyMemory,
     large: Arc<Semaphore>,
 }
 
 /// The resources that a post holds until its lines are stored.
 struct PendingPost {
-    _share: Read,
+    _share: ReceivedBody,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -56,7 +56,7 @@ pub fn router(intake: &Intake) -> Router {
     let shared = LegacyState {
         experiment: intake.experiment().clone(),
         reports: LegacyNumbering::new(intake.clone()),
-        memory: Memory::new(),
+        memory: BodyMemory::new(),
         large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
     };
     Router::new()

@@ -23,7 +23,7 @@ use trial_protocol::{MetricKind, Stream, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::access::auth::User;
-use super::server::response_memory::Allowance;
+use super::server::response_memory::AddressMemory;
 use super::user::{
     Change, CheckedQuery, TrialPath, add_trial, attempt, large_json_body, output_attempt, whole_log,
 };
@@ -86,9 +86,9 @@ async fn to_nni_refusal(response: Response) -> Response {
 /// The number of intermediate results of each trial, and the trial's revision at the count. An ended trial is counted
 /// once; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Steps(Arc<Mutex<HashMap<String, (u64, u64)>>>);
+pub(super) struct StepCounts(Arc<Mutex<HashMap<String, (u64, u64)>>>);
 
-impl Steps {
+impl StepCounts {
     async fn of(&self, shared: &Shared, trial: &TrialSummary) -> Result<u64, Error> {
         let known = self.lock().get(&trial.id).copied();
         if let Some((_, steps)) = known.filter(|(revision, _)| *revision == trial.revision) {
@@ -359,7 +359,7 @@ struct MetricQuery {
 async fn all_metrics(
     _: User,
     State(shared): State<Shared>,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
@@ -371,7 +371,7 @@ async fn one_metrics(
     _: User,
     State(shared): State<Shared>,
     TrialPath(id): TrialPath,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
@@ -383,7 +383,7 @@ async fn range_metrics(
     _: User,
     State(shared): State<Shared>,
     UrlPath((min, max)): UrlPath<(String, String)>,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
     let number = |text: &str| {
@@ -408,7 +408,7 @@ fn records(
     shared: Shared,
     trials: Vec<TrialSummary>,
     kind: Option<MetricKindWord>,
-    allowance: Allowance,
+    allowance: AddressMemory,
 ) -> Response {
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     // The task ends when the client disconnects, after the last trial, or when the store fails.
@@ -479,7 +479,7 @@ async fn file(
     State(shared): State<Shared>,
     UrlPath((_, file)): UrlPath<(String, String)>,
     TrialPath(id): TrialPath,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
 ) -> Result<Response, NniRefusal> {
     match file.as_str() {
         "stdout" | "stderr" => {

@@ -22,7 +22,7 @@ use utoipa_axum::routes;
 use super::Shared;
 use super::access::log_in;
 use super::server::response_memory::limit_long_lists;
-pub(super) use changes::{Change, Changes, add_trial};
+pub(super) use changes::{Change, ChangeLog, add_trial};
 pub(super) use experiment::{
     axes, importance_by, improvements_of, parameter_importance, shown, space,
 };

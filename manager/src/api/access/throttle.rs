@@ -59,20 +59,20 @@ pub(in crate::api) struct Throttle(Arc<Mutex<Failures>>);
 
 #[derive(Debug, Default)]
 struct Failures {
-    overall: Tally,
-    of: HashMap<IpAddr, Tally>,
+    overall: FailureCount,
+    of: HashMap<IpAddr, FailureCount>,
     hasher: RandomState,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Tally {
+struct FailureCount {
     failures: u32,
     last: Option<Instant>,
     /// The hash of the last wrong token. A program that repeats a stale token is not guessing.
     shown: u64,
 }
 
-impl Tally {
+impl FailureCount {
     fn at(&self, now: Instant) -> u32 {
         let Some(last) = self.last else { return 0 };
         let forgotten = now.saturating_duration_since(last).as_secs() / FORGET_AFTER.as_secs();

@@ -12,7 +12,7 @@ use trial_protocol::{Direction, ExperimentId};
 use super::super::Error;
 use super::super::access::auth::User;
 use super::super::portal::base::url;
-use super::super::portal::plot::{Steps, plot};
+use super::super::portal::plot::{StepCurve, plot};
 use super::super::portal::{self, PageRefusal, Viewer, page as dressed, words};
 use super::catalog::Entry;
 use super::{Home, list};
@@ -43,9 +43,9 @@ struct ComparedExperiment {
     begun_ms: i64,
     /// The end of the experiment, or the present time.
     until_ms: i64,
-    over_trials: Steps,
+    over_trials: StepCurve,
     /// The best result over the milliseconds since the start.
-    over_time: Steps,
+    over_time: StepCurve,
     settings: BTreeMap<String, String>,
     /// The parameters of the best trial, shortened.
     parameters: BTreeMap<String, String>,
@@ -249,7 +249,7 @@ fn curves(
     direction: Direction,
     begun_ms: i64,
     until_ms: i64,
-) -> (Steps, Steps) {
+) -> (StepCurve, StepCurve) {
     let since = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0));
     let competing = view::competing(snapshot).into_iter();
     let mut ends: Vec<_> = competing
@@ -259,13 +259,14 @@ fn curves(
     let by_trial = best(ends.iter().map(|(_, sequence, value)| (*sequence, *value)).collect());
     let points = by_trial.iter().map(|step| (number(&step.sequence), step.value)).collect();
     let until = number(&snapshot.trials.len().saturating_sub(1));
-    let over_trials = Steps { name: String::new(), points, until };
+    let over_trials = StepCurve { name: String::new(), points, until };
     ends.sort_by_key(|(at, sequence, _)| (*at, *sequence));
     let numbered = (0_u64..).zip(&ends).map(|(place, (.., value))| (place, *value));
     let steps = best(numbered.collect());
     let at = |place: u64| usize::try_from(place).ok().and_then(|place| ends.get(place));
     let points = steps.iter().filter_map(|step| Some((since(at(step.sequence)?.0), step.value)));
-    let over_time = Steps { name: String::new(), points: points.collect(), until: since(until_ms) };
+    let over_time =
+        StepCurve { name: String::new(), points: points.collect(), until: since(until_ms) };
     (over_trials, over_time)
 }
 
@@ -345,11 +346,11 @@ fn metric(column: &ComparedExperiment) -> String {
 
 /// Renders the plots for browsers without JavaScript.
 fn fixed_plots(columns: &[ComparedExperiment]) -> Markup {
-    let curves = |of: fn(&ComparedExperiment) -> &Steps, unit: f64| -> Vec<Steps> {
+    let curves = |of: fn(&ComparedExperiment) -> &StepCurve, unit: f64| -> Vec<StepCurve> {
         let named = |column: &ComparedExperiment| {
-            let Steps { points, until, .. } = of(column);
+            let StepCurve { points, until, .. } = of(column);
             let points = points.iter().map(|(place, value)| (place / unit, *value)).collect();
-            Steps { name: column.name.clone(), points, until: until / unit }
+            StepCurve { name: column.name.clone(), points, until: until / unit }
         };
         columns.iter().map(named).collect()
     };

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::words;
 
 /// A curve that keeps its value until the next point.
-pub(in crate::api) struct Steps {
+pub(in crate::api) struct StepCurve {
     /// The name in the legend.
     pub(in crate::api) name: String,
     /// The positions and values, by position.
@@ -53,7 +53,7 @@ pub(super) fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 /// Returns the corners of a curve, in the units of its picture.
-fn line(curve: &Steps, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> String {
+fn line(curve: &StepCurve, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> String {
     let mut corners = Vec::new();
     let mut last: Option<f64> = None;
     let end = [(curve.until, curve.points.last().map_or(0.0, |(_, value)| *value))];
@@ -70,7 +70,7 @@ fn line(curve: &Steps, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> 
 pub(in crate::api) fn plot(
     title: &str,
     below: &str,
-    curves: &[Steps],
+    curves: &[StepCurve],
     format_position: impl Fn(f64) -> String,
 ) -> Markup {
     let values =
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn a_plot_has_its_curve_and_its_title() {
         let curve =
-            Steps { name: "<a>".to_owned(), points: vec![(0.0, 3.0), (4.0, 1.0)], until: 10.0 };
-        let other = Steps { name: "b".to_owned(), points: vec![(1.0, f64::MAX)], until: 2.0 };
+            StepCurve { name: "<a>".to_owned(), points: vec![(0.0, 3.0), (4.0, 1.0)], until: 10.0 };
+        let other = StepCurve { name: "b".to_owned(), points: vec![(1.0, f64::MAX)], until: 2.0 };
         let one = plot("Best so far", "trial", &[curve], |place| place.to_string()).into_string();
         assert!(one.contains("aria-label=\"Best so far\"") && !one.contains("NaN"), "{one}");
         let two = plot("t", "x", &[other], |place| place.to_string()).into_string();

@@ -53,8 +53,11 @@ pub(super) async fn trial(
     };
     let top = viewer.has.part(top);
     // A page that is already shown gets the rest from the event stream.
-    let rest =
-        if viewer.has.page() { Rest::default() } else { rest(&shared, &id, &detail).await? };
+    let rest = if viewer.has.page() {
+        TrialPageParts::default()
+    } else {
+        rest(&shared, &id, &detail).await?
+    };
     let story = [timeline(&detail), command(&detail), files(&shared, &id).await, attempts(&detail)];
     let content = html! {
         div #summary data-live data-part=(top.mark) data-trial=(summary.id) data-metric=[summary.metric.as_deref()]
@@ -73,14 +76,18 @@ pub(super) async fn trial(
 
 /// The parts of a page that are sent only once: results, output and machine.
 #[derive(Default)]
-struct Rest {
+struct TrialPageParts {
     content: Markup,
     /// The position at which the event stream continues. It repeats events that the page's curves also fetch
     /// themselves. `None` if the current attempt has sent nothing.
     after: Option<String>,
 }
 
-async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<Rest, Error> {
+async fn rest(
+    shared: &Shared,
+    id: &TrialJobId,
+    detail: &TrialDetail,
+) -> Result<TrialPageParts, Error> {
     let stdout = log_view(shared, id, &LogQuery::tail("stdout", TAIL)).await?;
     let stderr = log_view(shared, id, &LogQuery::tail("stderr", TAIL)).await?;
     let metrics = metric_page(shared, id, &ValuesQuery::thinned(VALUES)).await?;
@@ -138,7 +145,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
             p.hint { "The samples are also available as numbers from " a href={ (url("/api/v1/trials/")) (summary.id) "/samples" } { "the API" } "." }
         }
     };
-    Ok(Rest { content, after })
+    Ok(TrialPageParts { content, after })
 }
 
 /// Renders the places for the curves of several counting metrics. The script shows those that have a curve.

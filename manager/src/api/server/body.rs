@@ -32,11 +32,11 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The memory that all bodies share; cheap to clone.
 #[derive(Debug, Clone)]
-pub(in crate::api) struct Memory(Arc<Semaphore>);
+pub(in crate::api) struct BodyMemory(Arc<Semaphore>);
 
 /// A body, which holds its share of the memory until it is dropped.
 #[derive(Debug)]
-pub(in crate::api) struct Read {
+pub(in crate::api) struct ReceivedBody {
     pub(in crate::api) bytes: Vec<u8>,
     share: Option<OwnedSemaphorePermit>,
     /// The body's part of its trial's share.
@@ -45,15 +45,15 @@ pub(in crate::api) struct Read {
 
 /// A body that the client is still sending, or has not begun to send.
 #[derive(Debug)]
-pub(in crate::api) struct Incoming {
-    memory: Memory,
+pub(in crate::api) struct PendingBody {
+    memory: BodyMemory,
     own: Option<Arc<Semaphore>>,
     body: Body,
     compressed: bool,
-    read: Read,
+    read: ReceivedBody,
 }
 
-impl Incoming {
+impl PendingBody {
     /// Waits for the first bytes of the body, or for its end if it is empty. If the future is dropped, no bytes are
     /// lost.
     pub(in crate::api) async fn wait_for_start(&mut self) -> Result<(), Error> {
@@ -61,7 +61,7 @@ impl Incoming {
     }
 
     /// Reads the rest and returns the whole body, decompressed if it is compressed.
-    pub(in crate::api) async fn read_rest(mut self) -> Result<Read, Error> {
+    pub(in crate::api) async fn read_rest(mut self) -> Result<ReceivedBody, Error> {
         let began = Instant::now();
         loop {
             let seconds = u32::try_from(self.read.bytes.len() / MIN_BYTES_PER_S)
@@ -94,13 +94,13 @@ impl Incoming {
     }
 }
 
-impl Memory {
+impl BodyMemory {
     pub(in crate::api) fn new() -> Self {
         Self(Arc::new(Semaphore::new(MEMORY_BYTES)))
     }
 
     /// Reads the body of a request, and decompresses it if it is compressed.
-    pub(in crate::api) async fn read(&self, request: Request) -> Result<Read, Error> {
+    pub(in crate::api) async fn read(&self, request: Request) -> Result<ReceivedBody, Error> {
         let mut incoming = self.open(request, None)?;
         incoming.wait_for_start().await?;
         incoming.read_rest().await
@@ -111,18 +111,22 @@ impl Memory {
         &self,
         request: Request,
         own: Option<Arc<Semaphore>>,
-    ) -> Result<Incoming, Error> {
+    ) -> Result<PendingBody, Error> {
         let (head, body) = request.into_parts();
         let compressed = is_gzip(&head.headers)?;
         if declared_bytes(&head.headers).is_some_and(|length| length > BODY_LIMIT_BYTES) {
             return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
         }
-        let read = Read { bytes: Vec::new(), share: None, own_share: None };
-        Ok(Incoming { memory: self.clone(), own, body, compressed, read })
+        let read = ReceivedBody { bytes: Vec::new(), share: None, own_share: None };
+        Ok(PendingBody { memory: self.clone(), own, body, compressed, read })
     }
 
-    fn decompress(&self, compressed: &Read, own: Option<&Arc<Semaphore>>) -> Result<Read, Error> {
-        let mut read = Read { bytes: Vec::new(), share: None, own_share: None };
+    fn decompress(
+        &self,
+        compressed: &ReceivedBody,
+        own: Option<&Arc<Semaphore>>,
+    ) -> Result<ReceivedBody, Error> {
+        let mut read = ReceivedBody { bytes: Vec::new(), share: None, own_share: None };
         let limit = u64::try_from(BODY_LIMIT_BYTES).expect("8 MiB") + 1;
         MultiGzDecoder::new(compressed.bytes.as_slice())
             .take(limit)
@@ -139,7 +143,7 @@ impl Memory {
     /// Enlarges the body's share by `by` bytes. If too little memory is free, returns an error.
     fn enlarge(
         &self,
-        read: &mut Read,
+        read: &mut ReceivedBody,
         own: Option<&Arc<Semaphore>>,
         by: usize,
     ) -> Result<(), Error> {
@@ -224,7 +228,7 @@ mod tests {
             ("another compression", Some("zstd"),      b"text".to_vec(), Err("unsupported-encoding")),
         ];
         for (case, encoding, bytes, expected) in table {
-            let memory = Memory::new();
+            let memory = BodyMemory::new();
             let read = memory.read(request(encoding, bytes)).await;
             match (&read, expected) {
                 (Ok(read), Ok(expected)) => {
@@ -249,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn clients_are_asked_to_retry_when_the_memory_is_used_up() {
-        let memory = Memory::new();
+        let memory = BodyMemory::new();
         let held = Arc::clone(&memory.0);
         let held = held.try_acquire_many_owned(u32::try_from(MEMORY_BYTES - 10).unwrap()).unwrap();
         let refused = memory.read(request(None, vec![b'x'; 11])).await.unwrap_err();
@@ -261,7 +265,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_refused() {
-        let memory = Memory::new();
+        let memory = BodyMemory::new();
         let (_sender, silent) = tokio::sync::mpsc::channel(1);
         let request = Request::post("/").body(Body::new(Slow(silent))).unwrap();
         assert_eq!(memory.read(request).await.unwrap_err().parts().1, "too-slow");
@@ -284,7 +288,7 @@ mod tests {
                 }
             });
             let request = Request::post("/").body(Body::new(Slow(piece))).unwrap();
-            let read = Memory::new().read(request).await;
+            let read = BodyMemory::new().read(request).await;
             assert_eq!(read.map(|read| read.bytes.len()).ok(), waited.then_some(bytes * pieces));
         }
     }
@@ -308,13 +312,13 @@ mod tests {
     proptest! {
         #[test]
         fn bodies_of_random_bytes_never_panic(bytes: Vec<u8>, flip in 0..200_usize) {
-            let memory = Memory::new();
-            let raw = Read { bytes: bytes.clone(), share: None, own_share: None };
+            let memory = BodyMemory::new();
+            let raw = ReceivedBody { bytes: bytes.clone(), share: None, own_share: None };
             drop(memory.decompress(&raw, None));
             let mut bent = gzip(&bytes);
             let at = flip % bent.len();
             bent[at] ^= 1;
-            drop(memory.decompress(&Read { bytes: bent, share: None, own_share: None }, None));
+            drop(memory.decompress(&ReceivedBody { bytes: bent, share: None, own_share: None }, None));
         }
     }
 }

@@ -39,7 +39,7 @@ pub(in crate::api) struct ResponseMemory {
 
 /// The part of this memory that belongs to one address, as an extension of its requests.
 #[derive(Debug, Clone)]
-pub(in crate::api) struct Allowance {
+pub(in crate::api) struct AddressMemory {
     own: Arc<Semaphore>,
     all: Arc<Semaphore>,
 }
@@ -61,18 +61,18 @@ impl ResponseMemory {
         Self { all: Arc::new(Semaphore::new(TOTAL_BYTES / PERMIT_BYTES)), of: Arc::default() }
     }
 
-    fn allowance(&self, peer: Option<Peer>) -> Allowance {
+    fn allowance(&self, peer: Option<Peer>) -> AddressMemory {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         if of.len() >= MAX_ADDRESSES {
             of.retain(|_, own| Arc::strong_count(own) > 1);
         }
         let own = of.entry(peer.map(Peer::network));
         let own = own.or_insert_with(|| Arc::new(Semaphore::new(ADDRESS_BYTES / PERMIT_BYTES)));
-        Allowance { own: Arc::clone(own), all: Arc::clone(&self.all) }
+        AddressMemory { own: Arc::clone(own), all: Arc::clone(&self.all) }
     }
 }
 
-impl Allowance {
+impl AddressMemory {
     /// Reserves a share for `bytes`. If too little memory is free, returns an error.
     fn try_hold(&self, bytes: Bytes) -> Result<Bytes, Error> {
         let permits = permits(bytes.len());
@@ -93,20 +93,20 @@ impl Allowance {
     }
 
     /// Waits for a share of `size` bytes. The caller reads the bytes afterwards.
-    pub(in crate::api) async fn wait(&self, size: usize) -> Share {
+    pub(in crate::api) async fn wait(&self, size: usize) -> MemoryReservation {
         let take = async |from: &Arc<Semaphore>| {
             let permits = Arc::clone(from).acquire_many_owned(permits(size)).await;
             permits.expect("the semaphore is never closed")
         };
-        Share([take(&self.own).await, take(&self.all).await])
+        MemoryReservation([take(&self.own).await, take(&self.all).await])
     }
 }
 
 /// A reserved share that has no bytes yet.
 #[derive(Debug)]
-pub(in crate::api) struct Share([OwnedSemaphorePermit; 2]);
+pub(in crate::api) struct MemoryReservation([OwnedSemaphorePermit; 2]);
 
-impl Share {
+impl MemoryReservation {
     /// Attaches the share to `bytes`.
     pub(in crate::api) fn attach(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(HeldBytes { bytes: bytes.into(), _share: self.0 })

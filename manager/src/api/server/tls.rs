@@ -75,7 +75,7 @@ impl Tls {
     /// Uses the user's certificate (followed by its chain) and its key, both in PEM form. The manager reads the files
     /// again when they change, so the certificate can be replaced while the manager runs.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
-        let files = Files::read(certificate, key)?;
+        let files = CertificateFiles::read(certificate, key)?;
         Ok(Self { acceptor: acceptor(Arc::new(files))?, ca_pem: None })
     }
 
@@ -111,14 +111,14 @@ impl Tls {
 
 /// The user's certificate, read from its files.
 #[derive(Debug)]
-struct Files {
+struct CertificateFiles {
     certificate: PathBuf,
     key: PathBuf,
-    present: Mutex<Present>,
+    present: Mutex<LoadedCertificate>,
 }
 
 #[derive(Debug)]
-struct Present {
+struct LoadedCertificate {
     certified: Arc<CertifiedKey>,
     /// The stamp that distinguishes these files from later ones.
     stamp: CertificateStamp,
@@ -128,11 +128,11 @@ struct Present {
 /// The time of the last change and the inode of each of the two files.
 type CertificateStamp = [Option<(i64, i64, u64)>; 2];
 
-impl Files {
+impl CertificateFiles {
     fn read(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let stamp = stamp(certificate, key);
         let certified = load(certificate, key)?;
-        let present = Present { certified, stamp, checked_at: Instant::now() };
+        let present = LoadedCertificate { certified, stamp, checked_at: Instant::now() };
         Ok(Self {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
@@ -167,7 +167,7 @@ impl Files {
     }
 }
 
-impl ResolvesServerCert for Files {
+impl ResolvesServerCert for CertificateFiles {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.present(Instant::now()))
     }
@@ -317,7 +317,7 @@ mod tests {
         let (first, second) = (new("first.example"), new("second.example"));
         put(&certificate, &first.0);
         put(&key, &first.1);
-        let files = Files::read(&certificate, &key).unwrap();
+        let files = CertificateFiles::read(&certificate, &key).unwrap();
         let now = std::cell::Cell::new(Instant::now());
         let used = || {
             now.set(now.get() + RECHECK_INTERVAL);

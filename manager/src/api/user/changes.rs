@@ -30,10 +30,10 @@ const LONGEST_KEY: usize = 255;
 
 /// The changes that were made with a key, so that none is made twice; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(in crate::api) struct Changes(Arc<Mutex<VecDeque<Made>>>);
+pub(in crate::api) struct ChangeLog(Arc<Mutex<VecDeque<RecordedChange>>>);
 
 #[derive(Debug)]
-struct Made {
+struct RecordedChange {
     key: String,
     change: Change,
 }
@@ -87,7 +87,7 @@ async fn not_running_reason(shared: &Shared) -> CommandError {
     }
 }
 
-impl Changes {
+impl ChangeLog {
     /// Makes a change, unless it was already made with the same key.
     pub(in crate::api) async fn make(
         &self,
@@ -127,7 +127,7 @@ impl Changes {
         if made.len() >= MAX_REMEMBERED {
             made.pop_front();
         }
-        made.push_back(Made { key, change });
+        made.push_back(RecordedChange { key, change });
         Ok(())
     }
 }

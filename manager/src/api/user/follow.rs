@@ -16,7 +16,7 @@ use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
-use super::super::server::response_memory::Allowance;
+use super::super::server::response_memory::AddressMemory;
 use super::super::{Error, Shared};
 use super::experiment::shown;
 use super::log::{LineTimeView, times, unfinished};
@@ -53,7 +53,7 @@ pub(super) struct FollowQuery {
 /// An open stream.
 struct EventStream {
     sender: Sender<Bytes, std::io::Error>,
-    allowance: Allowance,
+    allowance: AddressMemory,
     shared: Shared,
     /// Notified when the store becomes unable to write, or able again. Such a change is not a commit.
     write_error: watch::Receiver<Option<store::Error>>,
@@ -129,7 +129,7 @@ impl EventStream {
 /// Opens a stream, to which `follow` writes.
 fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     shared: Shared,
-    allowance: Allowance,
+    allowance: AddressMemory,
     follow: impl FnOnce(EventStream) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
@@ -171,7 +171,7 @@ pub(super) async fn events(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let after = match resumes_after(&headers, &query)? {
@@ -297,7 +297,7 @@ pub(super) async fn trial_events(
     State(shared): State<Shared>,
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let seen = match resumes_after(&headers, &query)? {

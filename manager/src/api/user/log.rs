@@ -11,7 +11,7 @@ use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
-use super::super::server::response_memory::Allowance;
+use super::super::server::response_memory::AddressMemory;
 use super::super::{Error, Shared};
 use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use super::trials::attempt;
@@ -191,7 +191,7 @@ pub(super) async fn whole(
     State(shared): State<Shared>,
     Path((_, word)): Path<(String, String)>,
     TrialPath(id): TrialPath,
-    Extension(allowance): Extension<Allowance>,
+    Extension(allowance): Extension<AddressMemory>,
 ) -> Result<Response, Error> {
     whole_log(shared, &id, &word, allowance).await
 }
@@ -201,7 +201,7 @@ pub(in crate::api) async fn whole_log(
     shared: Shared,
     id: &TrialJobId,
     word: &str,
-    allowance: Allowance,
+    allowance: AddressMemory,
 ) -> Result<Response, Error> {
     let stream = stream_of(Some(word))?;
     let attempt = output_attempt(&shared, id, None).await?;
