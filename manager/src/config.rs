@@ -39,8 +39,8 @@ pub use self::algorithms::{AssessorChoice, TunerChoice};
 use self::base::Base;
 pub use self::command::render_command;
 use self::kubernetes::KubernetesSpec;
+use self::location::FieldLocations;
 pub use self::location::Location;
-use self::location::Places;
 pub use self::notifications::{EventKind, NotificationsSpec, SecretSource, WebhookSpec};
 pub use self::secret_file::SecretFile;
 use self::section::Problem;
@@ -349,12 +349,12 @@ fn check_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec
 
 /// Locates problems in the text of the experiment file, or in the other file that they name.
 fn locate(problems: &mut [Problem], text: &[u8]) {
-    let here = Places::of(text);
+    let here = FieldLocations::of(text);
     for problem in problems {
         let path = problem.path.as_str();
         problem.at = match &problem.file {
             Some(file) => {
-                let there = std::fs::read(file).ok().and_then(|bytes| Places::of(&bytes));
+                let there = std::fs::read(file).ok().and_then(|bytes| FieldLocations::of(&bytes));
                 there.and_then(|places| {
                     let inner = path.strip_prefix("searchSpace.").unwrap_or(path);
                     places.find(path).or_else(|| places.find(inner))
@@ -369,7 +369,7 @@ fn locate(problems: &mut [Problem], text: &[u8]) {
 }
 
 /// Returns the location of a template's problem: the place in an inline template, or the field that names its file.
-fn find_in_template(places: &Places, path: &str) -> Option<Location> {
+fn find_in_template(places: &FieldLocations, path: &str) -> Option<Location> {
     let found = ["trainingService", "frameworkcontrollerConfig"].iter().find_map(|section| {
         let template = format!("{section}.template");
         let within = places.find_exactly(&template).map(|_| format!("{template}.{path}"));

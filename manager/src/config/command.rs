@@ -13,15 +13,15 @@ use crate::util::nearest::advice;
 /// Replaces every `{{name}}` that names one of the parameters. A string is inserted as its text, any other value as
 /// JSON.
 pub fn render_command(command: &str, parameters: &Parameters) -> String {
-    let mut shell = Shell::default();
+    let mut shell = ShellPosition::default();
     let mut rendered = String::with_capacity(command.len() + 32);
     for piece in pieces(command) {
         match piece {
-            Piece::Text(text) => {
+            CommandPart::Text(text) => {
                 text.chars().for_each(|c| shell.read(c));
                 rendered.push_str(text);
             }
-            Piece::Name { name, whole, next } => match parameters.get(name) {
+            CommandPart::Name { name, whole, next } => match parameters.get(name) {
                 Some(value) => {
                     rendered.push_str(&shell.quote(&plain(value), next));
                     shell.continue_word();
@@ -39,7 +39,7 @@ pub fn render_command(command: &str, parameters: &Parameters) -> String {
 /// Refuses a command with a placeholder that names no parameter, or that has no end.
 pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
     for piece in pieces(command) {
-        if let Piece::Text(text) = piece
+        if let CommandPart::Text(text) = piece
             && let Some((_, opened)) = text.rsplit_once("{{")
         {
             let opened = opened.trim_start();
@@ -50,7 +50,7 @@ pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
                 return Err(format!("{{{{{name} is not closed; write {{{{{name}}}}}"));
             }
         }
-        if let Piece::Name { name, whole, .. } = piece
+        if let CommandPart::Name { name, whole, .. } = piece
             && !names.contains(&name)
             && is_identifier(name)
             && !name.starts_with("FC_")
@@ -62,7 +62,7 @@ pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-enum Piece<'a> {
+enum CommandPart<'a> {
     Text(&'a str),
     /// A `{{name}}`, and the character after it.
     Name {
@@ -73,7 +73,7 @@ enum Piece<'a> {
 }
 
 /// Splits a command at its placeholders.
-fn pieces(command: &str) -> impl Iterator<Item = Piece<'_>> {
+fn pieces(command: &str) -> impl Iterator<Item = CommandPart<'_>> {
     let mut rest = command;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -83,11 +83,11 @@ fn pieces(command: &str) -> impl Iterator<Item = Piece<'_>> {
         if start > 0 {
             let (text, after) = rest.split_at(start);
             rest = after;
-            return Some(Piece::Text(text));
+            return Some(CommandPart::Text(text));
         }
         let (whole, after) = rest.split_at(end);
         rest = after;
-        Some(Piece::Name { name, whole, next: after.chars().next() })
+        Some(CommandPart::Name { name, whole, next: after.chars().next() })
     })
 }
 
@@ -119,19 +119,19 @@ fn plain(value: &Value) -> String {
 
 /// The position of a reader in a shell command.
 #[derive(Debug, Default)]
-struct Shell {
+struct ShellPosition {
     /// The quotes around this position, outermost first. The list is empty at the top level.
-    within: Vec<Within>,
+    within: Vec<QuoteKind>,
     /// Set if the last character was a backslash that escapes the next.
     escaped: bool,
     /// Set if the last character was a `$` that a `(` or a quote may follow.
     dollar: bool,
-    word: Word,
+    word: WordPosition,
 }
 
 /// The position of a reader in a word.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum WordPosition {
     /// Before a word, where `#` starts a comment.
     #[default]
     Before,
@@ -142,7 +142,7 @@ enum Word {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Within {
+enum QuoteKind {
     Single,
     /// `$'...'`, in which `bash` interprets backslashes.
     Escapes,
@@ -153,7 +153,7 @@ enum Within {
     Parentheses,
 }
 
-impl Shell {
+impl ShellPosition {
     fn read(&mut self, c: char) {
         let dollar = std::mem::take(&mut self.dollar);
         if std::mem::take(&mut self.escaped) {
@@ -162,61 +162,63 @@ impl Shell {
         }
         let place = self.within.last().copied();
         match (place, c) {
-            (Some(Within::Single | Within::Escapes), '\'')
-            | (Some(Within::Double), '"')
-            | (Some(Within::Backquotes), '`')
-            | (Some(Within::Parentheses), ')') => {
+            (Some(QuoteKind::Single | QuoteKind::Escapes), '\'')
+            | (Some(QuoteKind::Double), '"')
+            | (Some(QuoteKind::Backquotes), '`')
+            | (Some(QuoteKind::Parentheses), ')') => {
                 self.within.pop();
             }
-            (Some(Within::Comment), '\n') => {
+            (Some(QuoteKind::Comment), '\n') => {
                 self.within.pop();
             }
-            (Some(Within::Single | Within::Comment), _) => return,
+            (Some(QuoteKind::Single | QuoteKind::Comment), _) => return,
             (_, '\\') => self.escaped = true,
-            (Some(Within::Escapes), _) => return,
-            (_, '`') => self.enter(Within::Backquotes),
-            (_, '"') => self.enter(Within::Double),
-            (_, '(') if dollar || place != Some(Within::Double) => self.enter(Within::Parentheses),
+            (Some(QuoteKind::Escapes), _) => return,
+            (_, '`') => self.enter(QuoteKind::Backquotes),
+            (_, '"') => self.enter(QuoteKind::Double),
+            (_, '(') if dollar || place != Some(QuoteKind::Double) => {
+                self.enter(QuoteKind::Parentheses);
+            }
             // `$$` is the shell's process id, and starts no expansion.
             (_, '$') => self.dollar = !dollar,
-            (Some(Within::Double), _) => return,
-            (_, '\'') if dollar => self.enter(Within::Escapes),
-            (_, '\'') => self.enter(Within::Single),
-            (_, '#') if self.word == Word::Before => self.enter(Within::Comment),
+            (Some(QuoteKind::Double), _) => return,
+            (_, '\'') if dollar => self.enter(QuoteKind::Escapes),
+            (_, '\'') => self.enter(QuoteKind::Single),
+            (_, '#') if self.word == WordPosition::Before => self.enter(QuoteKind::Comment),
             _ => {}
         }
         self.word = match c {
-            ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => Word::Before,
+            ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => WordPosition::Before,
             // After an opening backquote, a new word starts. A closing one is part of a word.
-            '`' if self.within.last() == Some(&Within::Backquotes) => Word::Before,
-            '{' => Word::Braces,
-            _ if self.word == Word::Before => Word::Inside,
+            '`' if self.within.last() == Some(&QuoteKind::Backquotes) => WordPosition::Before,
+            '{' => WordPosition::Braces,
+            _ if self.word == WordPosition::Before => WordPosition::Inside,
             _ => self.word,
         };
     }
 
-    fn enter(&mut self, place: Within) {
+    fn enter(&mut self, place: QuoteKind) {
         self.within.push(place);
     }
 
     fn continue_word(&mut self) {
         self.escaped = false;
         self.dollar = false;
-        if self.word == Word::Before {
-            self.word = Word::Inside;
+        if self.word == WordPosition::Before {
+            self.word = WordPosition::Inside;
         }
     }
 
     /// Returns the text that the shell reads as `value` at this position.
     fn quote(&self, value: &str, next: Option<char>) -> String {
         let mut text = match self.within.last() {
-            Some(Within::Single) => value.replace('\'', r"'\''"),
+            Some(QuoteKind::Single) => value.replace('\'', r"'\''"),
             // The value gets its own pair of quotes, because a plain `sh` does not support `$'...'` and would keep a
             // backslash.
-            Some(Within::Escapes) => format!("''{}'$'", value.replace('\'', r"'\''")),
-            Some(Within::Double) => escape(value, &['\\', '"', '$', '`']),
-            Some(Within::Comment) => value.replace('\n', " "),
-            None | Some(Within::Backquotes | Within::Parentheses) => {
+            Some(QuoteKind::Escapes) => format!("''{}'$'", value.replace('\'', r"'\''")),
+            Some(QuoteKind::Double) => escape(value, &['\\', '"', '$', '`']),
+            Some(QuoteKind::Comment) => value.replace('\n', " "),
+            None | Some(QuoteKind::Backquotes | QuoteKind::Parentheses) => {
                 if is_bare(value, self.word, next) {
                     value.to_owned()
                 } else {
@@ -225,7 +227,7 @@ impl Shell {
             }
         };
         // Backquotes remove one layer of backslashes from their content.
-        for _ in self.within.iter().filter(|place| **place == Within::Backquotes) {
+        for _ in self.within.iter().filter(|place| **place == QuoteKind::Backquotes) {
             text = escape(&text, &['\\', '`', '$']);
         }
         text
@@ -233,7 +235,7 @@ impl Shell {
 }
 
 /// Returns whether every shell leaves an unquoted value unchanged.
-fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
+fn is_bare(value: &str, word: WordPosition, next: Option<char>) -> bool {
     const KEYWORDS: [&str; 17] = [
         "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",
         "in", "time", "function", "select", "coproc",
@@ -244,9 +246,9 @@ fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
         && value.chars().all(harmless)
         && !redirection
         && match word {
-            Word::Before => !KEYWORDS.contains(&value),
-            Word::Inside => true,
-            Word::Braces => !value.contains(',') && !value.contains(".."),
+            WordPosition::Before => !KEYWORDS.contains(&value),
+            WordPosition::Inside => true,
+            WordPosition::Braces => !value.contains(',') && !value.contains(".."),
         }
 }
 

@@ -31,9 +31,9 @@ impl From<serde_saphyr::Location> for Location {
 
 /// A text in which fields can be located. JSON is read as YAML, which includes it.
 #[derive(Debug)]
-pub(super) struct Places(Node);
+pub(super) struct FieldLocations(Node);
 
-impl Places {
+impl FieldLocations {
     /// Parses a text that was already read as a document. `None`: the text cannot be parsed again.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
@@ -207,12 +207,12 @@ assessor: *t
             ("",                                    None),
         ];
         let json = "{\n\t\"trial_command\": \"ä\",\n\t\"tuner\": {\"name\": 7}\n}";
-        let yaml = Places::of(YAML.as_bytes()).unwrap();
+        let yaml = FieldLocations::of(YAML.as_bytes()).unwrap();
         for (path, expected) in table {
             let found = yaml.find(path).map(|at| (at.line, at.column));
             assert_eq!(found, expected, "{path}");
         }
-        let json = Places::of(json.as_bytes()).unwrap();
+        let json = FieldLocations::of(json.as_bytes()).unwrap();
         let found = ["trialCommand", "tuner.name"].map(|path| json.find(path).unwrap().to_string());
         assert_eq!(found, ["line 2, column 2", "line 3, column 12"]);
         assert_eq!(yaml.find_exactly("trainingService.storage"), None);
@@ -224,7 +224,7 @@ assessor: *t
             text in "[ \n:a1{}\\[\\],'\"&*#|>!%@-]{0,40}",
             path in "[a1.\\[\\]ä]{0,12}",
         ) {
-            let found = Places::of(text.as_bytes()).and_then(|places| places.find(&path));
+            let found = FieldLocations::of(text.as_bytes()).and_then(|places| places.find(&path));
             prop_assert!(found.is_none_or(|at| at.line > 0 && at.column > 0));
         }
     }

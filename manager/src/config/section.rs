@@ -72,7 +72,7 @@ impl Problem {
 
 /// Common wrong names of fields, folded, and the field that is meant. They are NNI's older names, those of `tk.search`
 /// in Python, and common first guesses. The terms of other tools are in `foreign`.
-const MEANT: [(&str, &str); 10] = [
+const SYNONYMS: [(&str, &str); 10] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),
     ("maxevals", "maxTrialNumber"),
@@ -189,7 +189,7 @@ impl Section {
     /// Returns the field among `known`, or the member of one, for a name of an older version or of another tool.
     fn suggested_field(&self, key: &str, known: &[&str]) -> Option<&'static str> {
         let plain = folded(key);
-        let older = MEANT.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
+        let older = SYNONYMS.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
         let theirs = || foreign::counterpart(key).filter(|_| self.path.is_empty());
         let is_known =
             |name: &&str| name.split('.').next().is_some_and(|name| known.contains(&name));

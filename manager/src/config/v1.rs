@@ -9,7 +9,7 @@ use crate::util::nearest::folded;
 
 /// A document in v2 form, and the v1 paths of its fields.
 #[derive(Debug)]
-pub(super) struct Converted {
+pub(super) struct ConvertedDocument {
     pub(super) v2: Value,
     /// Maps v2 paths to v1 paths, also of fields that the document does not have. The last entry for a path counts.
     names: Vec<(String, String)>,
@@ -21,7 +21,7 @@ pub(super) struct Converted {
 const EXAMPLES: [(&str, &str); 2] =
     [("{name: Random}", "{builtinTunerName: Random}"), ("dockerImage: ", "image: ")];
 
-impl Converted {
+impl ConvertedDocument {
     /// Converts a problem of the v2 form to the terms of v1: its path, and the fields that its text names in
     /// backquotes.
     pub(super) fn original(&self, problem: Problem) -> Problem {
@@ -270,12 +270,12 @@ const CLUSTER: Renames = &[
 const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"];
 
 /// Converts a v1 document.
-pub(super) fn convert(document: Value) -> Result<Converted, Problem> {
+pub(super) fn convert(document: Value) -> Result<ConvertedDocument, Problem> {
     let mut converter = Converter::default();
     let v2 = converter.document(document)?;
     let Converter { possible: mut names, names: given, ignored } = converter;
     names.extend(given);
-    Ok(Converted { v2: Value::Object(v2), names, ignored })
+    Ok(ConvertedDocument { v2: Value::Object(v2), names, ignored })
 }
 
 #[derive(Default)]

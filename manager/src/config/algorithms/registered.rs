@@ -79,7 +79,7 @@ fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
 
 /// An algorithm in the registry.
 #[derive(Debug, PartialEq)]
-struct Registered {
+struct RegisteredAlgorithm {
     class: String,
     /// The arguments of the registration. Arguments of the experiment override them.
     class_args: Map<String, Value>,
@@ -88,7 +88,7 @@ struct Registered {
 
 /// Finds an algorithm by its name or alias as NNI does (`AlgoMeta.load`): regardless of case, and never one of NNI's
 /// own.
-fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
+fn find(registry: &Value, section: &str, name: &str) -> Option<RegisteredAlgorithm> {
     let kinds: &[&str] =
         if section == "assessor" { &["assessors"] } else { &["tuners", "advisors"] };
     let entries = kinds.iter().flat_map(|kind| {
@@ -104,7 +104,7 @@ fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
         is_users_own(entry) && (named(entry, "builtinName") || named(entry, "alias"))
     })?;
     let is_advisor = entry.get("isAdvisor").and_then(Value::as_bool);
-    Some(Registered {
+    Some(RegisteredAlgorithm {
         class: entry.get("className")?.as_str()?.to_owned(),
         class_args: entry.get("classArgs").and_then(Value::as_object).cloned().unwrap_or_default(),
         is_advisor: is_advisor.unwrap_or(kind == "advisors"),
@@ -112,7 +112,7 @@ fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
 }
 
 /// Replaces the name by the registered class. A tuner that is registered as an advisor moves to the section `advisor`.
-fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
+fn put(members: &mut Map<String, Value>, section: &str, found: RegisteredAlgorithm) {
     let wanted = folded(section);
     let Some(key) = members.keys().find(|key| folded(key) == wanted).cloned() else { return };
     let Some(Value::Object(mut algorithm)) = members.get(&key).cloned() else { return };
@@ -186,7 +186,7 @@ assessors:
 
     #[test]
     fn a_registered_class_replaces_its_name() {
-        let found = |is_advisor| Registered {
+        let found = |is_advisor| RegisteredAlgorithm {
             class: "m.C".to_owned(),
             class_args: json!({"a": 1, "b": 2}).as_object().cloned().unwrap(),
             is_advisor,

@@ -81,7 +81,7 @@ const UNSUPPORTED_FIELDS: [(&str, &str); 3] = [
 
 /// A section in the common form.
 #[derive(Debug)]
-pub(super) struct Converted {
+pub(super) struct ConvertedSection {
     pub(super) workload: WorkloadKind,
     pub(super) section: Value,
     /// `operator` and `apiVersion` in their stored form.
@@ -90,7 +90,7 @@ pub(super) struct Converted {
     names: Vec<(String, String)>,
 }
 
-impl Converted {
+impl ConvertedSection {
     /// Converts a problem of the common form to the terms of the section.
     pub(super) fn original(&self, problem: Problem) -> Problem {
         let others = problem.others.into_iter().map(|other| self.original(other)).collect();
@@ -111,7 +111,7 @@ impl Converted {
 }
 
 /// Converts a section of `platform: kubeflow`.
-pub(super) fn convert(section: Value) -> Result<Converted, Problem> {
+pub(super) fn convert(section: Value) -> Result<ConvertedSection, Problem> {
     let at = |field: &str| format!("trainingService.{field}");
     let Value::Object(mut members) = section else {
         return Err(Problem::new("trainingService", "expected fields, found another value"));
@@ -164,7 +164,7 @@ pub(super) fn convert(section: Value) -> Result<Converted, Problem> {
         members.insert("trialCodeDirectory".to_owned(), code);
     }
     let kept = vec![("operator", Value::from(kind.operator)), ("apiVersion", Value::from(version))];
-    Ok(Converted { workload: kind.workload, section: Value::Object(members), kept, names })
+    Ok(ConvertedSection { workload: kind.workload, section: Value::Object(members), kept, names })
 }
 
 fn kind(operator: Option<Value>) -> Result<&'static OperatorKind, Problem> {

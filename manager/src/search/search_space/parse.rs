@@ -20,7 +20,7 @@ const TYPES: [&str; 11] = [
 ];
 
 /// Words of other tools and of programming languages for a type, folded, and the type with its meaning.
-const MEANT: [(&str, &str); 11] = [
+const SYNONYMS: [(&str, &str); 11] = [
     ("float", "`uniform`"),
     ("double", "`uniform`"),
     ("real", "`uniform`"),
@@ -133,10 +133,10 @@ fn collect(
 }
 
 /// A domain, and for a nested choice its options, whose members are dimensions.
-type Found<'a> = (Domain, Vec<&'a Map<String, Value>>);
+type ParsedDomain<'a> = (Domain, Vec<&'a Map<String, Value>>);
 
 /// Returns the domain of an entry, and for a nested choice its options.
-fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
+fn domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Error> {
     let Value::Object(members) = entry else {
         let (purpose, options) = if entry.is_array() {
             ("a choice between these values", entry.to_string())
@@ -181,7 +181,7 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
             Ok((Domain::Real(real(other, values, &path)?), Vec::new()))
         }
         other => {
-            let meant = MEANT.iter().find(|(word, _)| *word == folded(other));
+            let meant = SYNONYMS.iter().find(|(word, _)| *word == folded(other));
             let advice = match meant {
                 Some((_, name)) => format!("here it is {name}"),
                 None => advice(other, TYPES),
@@ -196,7 +196,7 @@ pub(super) fn is_space(value: &Value) -> bool {
     value.as_object().is_some_and(|o| o.contains_key("_type") && o.contains_key("_value"))
 }
 
-fn choice<'a>(values: &'a [Value], path: &str) -> Result<Found<'a>, Error> {
+fn choice<'a>(values: &'a [Value], path: &str) -> Result<ParsedDomain<'a>, Error> {
     if values.is_empty() {
         return fault(path, "is empty; a choice needs at least one option");
     }
