@@ -24,10 +24,10 @@ use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 use self::handshake::{Capabilities, initialize, program, unanswered};
 pub use self::handshake::{Identity, clean_up, probe};
 use self::job::{Job, JobMessage};
-use self::link::{AskError, Link, Program, Started};
+use self::link::{AskError, Link, Program, StartedProcess};
 use self::parameters::RequestParameters;
 use self::room::RoomCount;
-use self::wire::{Key, Message};
+use self::wire::{AttemptKey, Message};
 use super::{
     Adopted, FreeRoom, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec,
 };
@@ -268,9 +268,9 @@ impl Shared {
     }
 
     /// Starts a process and prepares it for jobs.
-    async fn open(&self) -> Result<Started, Error> {
+    async fn open(&self) -> Result<StartedProcess, Error> {
         let mut started = Link::start(&self.program).map_err(Error::Start)?;
-        let Started { link, notifications, .. } = &mut started;
+        let StartedProcess { link, notifications, .. } = &mut started;
         // A plugin may send any number of messages before its answer, and may take minutes.
         let messages = async {
             while let Some(message) = notifications.recv().await {
@@ -305,8 +305,8 @@ impl Shared {
     }
 
     /// Serves a process until it ends, and returns the reason for its end.
-    async fn serve(&self, started: Started) -> String {
-        let Started { link, mut notifications, mut child } = started;
+    async fn serve(&self, started: StartedProcess) -> String {
+        let StartedProcess { link, mut notifications, mut child } = started;
         self.link.send_replace(Some(Arc::clone(&link)));
         self.room.notify_waiters();
         let messages = async {
@@ -425,13 +425,13 @@ impl Shared {
         drop(self.settings.events.send(news));
     }
 
-    fn key(&self, trial: &TrialJobId, attempt: &AttemptId) -> Key {
+    fn key(&self, trial: &TrialJobId, attempt: &AttemptId) -> AttemptKey {
         let experiment = self.settings.experiment.clone();
-        Key { experiment, trial: trial.clone(), attempt: attempt.clone() }
+        AttemptKey { experiment, trial: trial.clone(), attempt: attempt.clone() }
     }
 
     /// Starts the task of a job.
-    fn begin(self: &Arc<Self>, key: Key, spec: Option<TrialJobSpec>) {
+    fn begin(self: &Arc<Self>, key: AttemptKey, spec: Option<TrialJobSpec>) {
         let (orders, waiting) = mpsc::unbounded_channel();
         let known = JobTask { attempt: key.attempt.clone(), orders };
         self.jobs().insert(key.trial.clone(), known);
@@ -562,7 +562,7 @@ impl TrainingService for Plugin {
 
 /// Requests a piece of a job's output from this byte on. Returns the piece and the position of the next one. `None` as
 /// the position: the output has ended.
-async fn piece(shared: &Shared, key: &Key, from: u64) -> Option<(Vec<u8>, Option<u64>)> {
+async fn piece(shared: &Shared, key: &AttemptKey, from: u64) -> Option<(Vec<u8>, Option<u64>)> {
     let link = shared.linked().await;
     let wait_ms = u64::try_from(OUTPUT_WAIT.as_millis()).unwrap_or(0);
     let params = json!({

@@ -27,11 +27,11 @@ use trial_protocol::{AttemptId, Class, Direction, ExperimentId, TrialJobId};
 
 use self::job_protocol::{HelperMessage, JobEndReport, Reply};
 use self::machine_assignment::Assignments;
+use self::manager_tunnel::DirectAddress;
 use self::output::MAX_OUTPUTS;
 use self::records::{Fence, Records, TrialPlacement};
 use self::session::MESSAGE_BYTES;
 use self::ssh::Ssh;
-use self::way_back::DirectAddress;
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, Output, SubmitError,
     TrainingService, TrialJobSpec,
@@ -41,7 +41,6 @@ use crate::token::Secret;
 use crate::util::digest::sha256_of_file;
 use crate::util::layout::ExperimentDir;
 
-mod advice;
 mod askpass;
 mod clean;
 mod code_cache;
@@ -51,13 +50,14 @@ mod host_keys;
 mod job_protocol;
 mod logind;
 mod machine_assignment;
+mod manager_tunnel;
 mod output;
 mod platform;
 mod records;
 mod session;
 mod shell;
 mod ssh;
-mod way_back;
+mod ssh_errors;
 
 /// The name of the link to the manager's socket, next to the control sockets. The path there is short enough for a
 /// socket.
@@ -442,7 +442,7 @@ impl Shared {
         attempt: &AttemptId,
         why: &str,
     ) {
-        let why = &advice::explain(why).unwrap_or_else(|| why.to_owned());
+        let why = &ssh_errors::explain(why).unwrap_or_else(|| why.to_owned());
         self.pause_machine(number, why);
         if self.assignments().withdraw(trial, attempt) {
             self.place();

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
-use super::link::{self, AskError, Link, Program, Started};
+use super::link::{self, AskError, Link, Program, StartedProcess};
 use super::wire::Remedy;
 use super::{CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error, ROOM_TIMEOUT};
 use crate::config::PluginSpec;
@@ -143,7 +143,8 @@ pub async fn clean_up(
 
 /// Starts the program for a few requests, without jobs. Its notifications are read and ignored.
 fn start(program: &Program) -> Result<(Arc<Link>, Child), Error> {
-    let Started { link, mut notifications, child } = Link::start(program).map_err(Error::Start)?;
+    let StartedProcess { link, mut notifications, child } =
+        Link::start(program).map_err(Error::Start)?;
     tokio::spawn(async move { while notifications.recv().await.is_some() {} });
     Ok((link, child))
 }

@@ -12,7 +12,7 @@ use trial_protocol::{Cause, Class};
 
 use super::link::{AskError, Link};
 use super::room::PendingJob;
-use super::wire::{Gone, Key, Reason, Refusal, Remedy, Spool};
+use super::wire::{AttemptKey, Gone, Reason, Refusal, Remedy, Spool};
 use super::{
     ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, RECOVER_TIMEOUT, SUBMIT_TIMEOUT, Shared,
     TrialJobSpec,
@@ -46,7 +46,7 @@ pub(super) enum JobMessage {
 /// A job, and the requests that were made for it.
 pub(super) struct Job {
     pub(super) shared: Arc<Shared>,
-    pub(super) key: Key,
+    pub(super) key: AttemptKey,
     /// The submission. `None`: an earlier manager submitted the job, or its agent has reported.
     pub(super) spec: Option<TrialJobSpec>,
     pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,

@@ -112,7 +112,7 @@ struct PendingRequests {
 
 /// A process that was started, and its messages.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct StartedProcess {
     pub(super) link: Arc<Link>,
     pub(super) notifications: mpsc::Receiver<Message>,
     pub(super) child: Child,
@@ -120,7 +120,7 @@ pub(super) struct Started {
 
 impl Link {
     /// Starts the program.
-    pub(super) fn start(program: &Program) -> Result<Started, String> {
+    pub(super) fn start(program: &Program) -> Result<StartedProcess, String> {
         let failed = |error: io::Error| format!("`{}` cannot be started: {error}", program.shown());
         let log = open_log(&program.log)
             .map_err(|error| format!("cannot write {}: {error}", program.log.display()))?;
@@ -152,7 +152,7 @@ impl Link {
         });
         tokio::spawn(write_all(Arc::clone(&link), stdin, lines));
         tokio::spawn(read_all(Arc::clone(&link), stdout, messages));
-        Ok(Started { link, notifications, child })
+        Ok(StartedProcess { link, notifications, child })
     }
 
     /// Allows this number of concurrent requests, at least [`IN_FLIGHT`].
@@ -410,7 +410,7 @@ mod tests {
             log: folder.path().join("log"),
             secret_variables: Vec::new(),
         };
-        let Started { link, mut child, .. } = Link::start(&program).unwrap();
+        let StartedProcess { link, mut child, .. } = Link::start(&program).unwrap();
         let asked = link.ask("submit", &Value::Null, Duration::from_mins(1)).await;
         assert!(matches!(asked, Err(AskError::Lost)), "{asked:?}");
         assert_eq!(

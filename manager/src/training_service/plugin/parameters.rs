@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::handshake::resources;
-use super::wire::Key;
+use super::wire::AttemptKey;
 use super::{AGENT_GRACE, Settings};
 use crate::training_service::TrialJobSpec;
 use crate::util::files::{private_folder, write_file};
@@ -35,7 +35,7 @@ impl<'a> RequestParameters<'a> {
     }
 
     /// Writes a job's files and returns the parameters of `submit`.
-    pub(super) fn submit(&self, key: &Key, spec: &TrialJobSpec) -> Result<Value, String> {
+    pub(super) fn submit(&self, key: &AttemptKey, spec: &TrialJobSpec) -> Result<Value, String> {
         let dir = self.settings.dir.trial(&key.trial);
         let write = |path: &Path, text: &str| {
             write_file(path, 0o600, text)
@@ -94,7 +94,7 @@ impl<'a> RequestParameters<'a> {
     }
 
     /// Renews a job's token and returns the parameters of `adopt`. The old token may have expired while no manager ran.
-    pub(super) fn adopt(&self, key: &Key) -> Value {
+    pub(super) fn adopt(&self, key: &AttemptKey) -> Value {
         let Settings { dir, secret, experiment, .. } = self.settings;
         let token = secret.trial_token(experiment, &key.trial, secret.now_ms());
         let path = dir.trial(&key.trial).token();

@@ -19,7 +19,7 @@ const MAX_PAUSE: Duration = Duration::from_hours(1);
 
 /// The unique key of an attempt. A retry is another attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Key {
+pub(super) struct AttemptKey {
     pub(super) experiment: ExperimentId,
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
@@ -33,7 +33,7 @@ pub(super) enum Message {
     /// A job is gone.
     Gone(Box<Gone>),
     /// A job waits.
-    Waits(Waits),
+    Waits(JobWaitMessage),
     /// There may be room for jobs again.
     Room,
     /// A line for the log.
@@ -45,7 +45,7 @@ pub(super) enum Message {
 /// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Gone {
-    pub(super) key: Key,
+    pub(super) key: AttemptKey,
     /// The end of the job's first process. A missing member means that it is unknown.
     #[serde(default)]
     pub(super) exit: Exit,
@@ -110,8 +110,8 @@ pub(super) enum Spool {
 
 /// The reason why a job does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Waits {
-    pub(super) key: Key,
+pub(super) struct JobWaitMessage {
+    pub(super) key: AttemptKey,
     /// The reason, for the user.
     pub(super) why: String,
 }
@@ -187,7 +187,7 @@ pub(super) fn read(line: &[u8]) -> Result<Message, Unreadable> {
             Message::Gone(Box::new(gone))
         }
         "waits" => {
-            let mut waits: Waits = serde_json::from_value(params).map_err(bad)?;
+            let mut waits: JobWaitMessage = serde_json::from_value(params).map_err(bad)?;
             waits.why = text(&waits.why);
             Message::Waits(waits)
         }

@@ -93,7 +93,7 @@ async fn of_machine(
     };
     let mut findings: Vec<_> =
         judge(&answers, gpus, now_s).into_iter().map(|found| finding(name, found)).collect();
-    findings.push(finding(name, way_back(ssh, sockets.path(), number).await));
+    findings.push(finding(name, try_tunnel(ssh, sockets.path(), number).await));
     findings
 }
 
@@ -206,7 +206,7 @@ pub(super) fn clock(theirs: Option<i64>, ours: i64) -> Result<String, String> {
 }
 
 /// Forwards a socket on the machine to one on this machine, as the manager does.
-async fn way_back(ssh: &Ssh, sockets: &Path, number: usize) -> Result<String, String> {
+async fn try_tunnel(ssh: &Ssh, sockets: &Path, number: usize) -> Result<String, String> {
     let here = sockets.join(format!("back-{number}"));
     let _listener = UnixListener::bind(&here).map_err(|error| format!("no socket: {error}"))?;
     let folder = ssh.run("umask 077; mktemp -d /tmp/tk-XXXXXX").await?;

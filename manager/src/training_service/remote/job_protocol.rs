@@ -5,8 +5,8 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::code_cache::ARCHIVE;
 use super::machine_assignment::Job;
+use super::manager_tunnel::AUTHORITY;
 use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
-use super::way_back::AUTHORITY;
 use super::{Settings, TrialJobSpec};
 
 /// The size of a message without its parameters, in bytes.

@@ -12,7 +12,7 @@ const NO_ADDRESS: &str = "http://127.0.0.1:0";
 /// The name of the socket in an experiment's folder on the machine.
 const SOCKET: &str = "manager.sock";
 /// The name of the socket until it replaces that of an earlier session.
-const NEW_SOCKET: &str = "manager.new";
+const TEMPORARY_SOCKET: &str = "manager.new";
 /// The longest path that the kernel accepts for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
 /// The file of the authority for the manager's certificate, in an experiment's folder on the machine.
@@ -77,7 +77,7 @@ async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) 
 /// Forwards a socket in the experiment's folder on the machine to the manager's socket. Only the folder's owner can
 /// enter it. A port, in contrast, is open to any user of the machine as soon as the connection is gone.
 async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
-    let new = format!("{root}/{NEW_SOCKET}");
+    let new = format!("{root}/{TEMPORARY_SOCKET}");
     if new.len() > LONGEST_SOCKET_PATH {
         return Err(format!(
             "{new} is too long for a socket, which may have {LONGEST_SOCKET_PATH} bytes; set a shorter `remoteDirectory`"

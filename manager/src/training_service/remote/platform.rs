@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::manager_tunnel::DirectAddress;
 use super::ssh::Ssh;
-use super::way_back::DirectAddress;
 use super::{Error as RemoteError, Remote, Settings};
 use super::{clean, examine};
 use crate::config::{ExperimentSpec, MachineSpec, RemoteSpec};

@@ -29,7 +29,7 @@ pub(super) struct Fence {
 
 /// The content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Content {
+struct RecordFile {
     machines: Vec<MachineSpec>,
     fences: Vec<Fence>,
 }
@@ -38,7 +38,7 @@ struct Content {
 #[derive(Debug)]
 pub(super) struct Records {
     path: PathBuf,
-    content: Content,
+    content: RecordFile,
 }
 
 impl Records {
@@ -46,7 +46,7 @@ impl Records {
     pub(super) fn load(path: PathBuf) -> io::Result<Self> {
         let content = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Content::default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => RecordFile::default(),
             Err(error) => return Err(error),
         };
         Ok(Self { path, content })

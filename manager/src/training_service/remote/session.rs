@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::manager_tunnel::{self, AUTHORITY, DirectAddress};
 use super::records::Fence;
 use super::shell::{MARK, SESSION_TOOLS, folders, lacking, look_for, place, quoted};
 use super::ssh::{ControlConnection, Ssh};
-use super::way_back::{self, AUTHORITY, DirectAddress};
 use super::{code_cache, examine, logind};
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
@@ -176,7 +176,8 @@ impl Session {
             self.ask(0, "open", &json!({"files": files})).await?;
         }
         let url =
-            way_back::open(ssh, agent, root, session_files.socket, session_files.direct).await?;
+            manager_tunnel::open(ssh, agent, root, session_files.socket, session_files.direct)
+                .await?;
         let files = [json!({"name": "manager.url", "text": format!("{url}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
         self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({"gpus": true})).await?);

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
-use super::{advice, askpass, host_keys, shell};
+use super::{askpass, host_keys, shell, ssh_errors};
 use crate::config::MachineSpec;
 use crate::util::files::write_file;
 
@@ -135,7 +135,7 @@ impl Ssh {
                 drop(ssh.wait().await);
                 let stderr = stderr.await.unwrap_or_default();
                 let has_password = self.machine.password_file.is_some();
-                Err(advice::explain_login(&stderr, has_password)
+                Err(ssh_errors::explain_login(&stderr, has_password)
                     .unwrap_or_else(|| "ssh ended without a message".to_owned()))
             }
             Err(_) => Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}")),
@@ -259,7 +259,7 @@ fn finished(
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(advice::explain(&stderr).unwrap_or_else(|| output.status.to_string()))
+    Err(ssh_errors::explain(&stderr).unwrap_or_else(|| output.status.to_string()))
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::super::handshake::{Capabilities, initialize, program};
-use super::super::link::{self, AskError, Link, Program, Started};
-use super::super::wire::{Gone, Key, Message, Remedy};
+use super::super::link::{self, AskError, Link, Program, StartedProcess};
+use super::super::wire::{AttemptKey, Gone, Message, Remedy};
 use super::super::{ADOPT_TIMEOUT, CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, Error, SUBMIT_TIMEOUT};
 use super::job::Job;
 use super::{PIECE_PAUSE, SHORT_GRACE, STATE_TIMEOUT, later_version};
@@ -34,7 +34,7 @@ pub(super) struct Harness {
     agent: PathBuf,
     experiment: ExperimentId,
     folder: TempDir,
-    process: Option<Started>,
+    process: Option<StartedProcess>,
     gone: Vec<Gone>,
     jobs: AtomicU64,
 }
@@ -119,7 +119,7 @@ impl Harness {
         let trial = TrialJobId::new(format!("t{number}")).expect("a valid id");
         let attempt = AttemptId::new(format!("t{number}-1")).expect("a valid id");
         let folder = self.folder.path().join(trial.as_str());
-        let key = Key { experiment: self.experiment.clone(), trial, attempt };
+        let key = AttemptKey { experiment: self.experiment.clone(), trial, attempt };
         let command = format!("echo run >>'{}'; {command}", folder.join("starts").display());
         Job { key, folder, command }
     }

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::wire::Key;
+use super::super::wire::AttemptKey;
 use super::{SHORT_GRACE, STATE_TIMEOUT};
 use crate::util::files::write_file;
 
@@ -18,7 +18,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// A job of the test.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
-    pub(super) key: Key,
+    pub(super) key: AttemptKey,
     pub(super) folder: PathBuf,
     pub(super) command: String,
 }
