@@ -32,7 +32,7 @@ pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
 pub use self::notifier::send_remaining;
 pub use self::server_lookup::{home_of, manager_of, viewer_of};
-use self::server_start::{Parts, StartedServers};
+use self::server_start::{ServerContext, StartedServers};
 use self::server_tasks::ServerTasks;
 pub use self::stored_experiment::{ViewServer, stored, view, view_on_machine};
 pub use self::trial_program::find_trial_program;
@@ -181,7 +181,7 @@ async fn begin(
     let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
     let (handle, events) = Handle::new(EVENTS);
-    let parts = Parts {
+    let parts = ServerContext {
         settings: &settings,
         id: &id,
         dir: &dir,

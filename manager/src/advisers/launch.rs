@@ -13,7 +13,7 @@ use tracing::info;
 
 use super::ask_and_tell::AskAndTell;
 use super::history::Conversation;
-use super::nni::{Dialogue, Duties};
+use super::nni::{DispatcherRoles, NniConversation};
 use super::wire::ProgramConnection;
 use super::{ClassSource, Program, ProgramSettings};
 use crate::util::ids;
@@ -22,7 +22,7 @@ use crate::util::ids;
 const NNI: &str = include_str!("nni.py");
 
 /// A program that was just started.
-pub(super) struct Launched {
+pub(super) struct StartedProgram {
     pub(super) child: Child,
     pub(super) wire: ProgramConnection,
     pub(super) program_name: String,
@@ -35,7 +35,10 @@ pub(super) struct Launched {
 }
 
 /// Starts a program. `deaths` is the number of earlier processes that died.
-pub(super) async fn launch(setting: &ProgramSettings, deaths: u32) -> Result<Launched, String> {
+pub(super) async fn launch(
+    setting: &ProgramSettings,
+    deaths: u32,
+) -> Result<StartedProgram, String> {
     let in_dir = |error: io::Error| {
         format!("cannot prepare {} for the tuner: {error}", setting.dir.display())
     };
@@ -53,7 +56,7 @@ pub(super) async fn launch(setting: &ProgramSettings, deaths: u32) -> Result<Lau
         Program::Nni { python, tuner, assessor, advisor } => {
             let (wire, url) =
                 ProgramConnection::listen(&ids::secret_path()).await.map_err(in_dir)?;
-            let duties = Duties {
+            let duties = DispatcherRoles {
                 tunes: tuner.is_some(),
                 assesses: assessor.is_some() || *advisor,
                 advisor: *advisor,
@@ -62,7 +65,12 @@ pub(super) async fn launch(setting: &ProgramSettings, deaths: u32) -> Result<Lau
             let mut command = dispatcher(python, &params, &setting.dir, deaths);
             command.stdout(Stdio::from(sink)).env("NNI_TUNER_COMMAND_CHANNEL", url);
             let program_name = format!("NNI's dispatcher (`{python} -m nni`)");
-            Prepared { command, wire, program_name, conversation: Box::new(Dialogue::new(duties)) }
+            PreparedCommand {
+                command,
+                wire,
+                program_name,
+                conversation: Box::new(NniConversation::new(duties)),
+            }
         }
         Program::AskAndTell { command: words, greeting } => {
             let mut command = Command::new(words.first().map_or("", String::as_str));
@@ -73,10 +81,10 @@ pub(super) async fn launch(setting: &ProgramSettings, deaths: u32) -> Result<Lau
                 .stdout(Stdio::piped());
             let program_name = format!("the tuner's command (`{}`)", words.join(" "));
             let conversation = Box::new(AskAndTell::new(greeting.clone()));
-            Prepared { command, wire: ProgramConnection::Closed, program_name, conversation }
+            PreparedCommand { command, wire: ProgramConnection::Closed, program_name, conversation }
         }
     };
-    let Prepared { command, wire, program_name, conversation } = prepared;
+    let PreparedCommand { command, wire, program_name, conversation } = prepared;
     let mut child = spawn(setting, command, errors, &program_name)?;
     let wire = match (child.stdin.take(), child.stdout.take()) {
         (Some(input), Some(output)) => ProgramConnection::pipes(input, output),
@@ -84,7 +92,7 @@ pub(super) async fn launch(setting: &ProgramSettings, deaths: u32) -> Result<Lau
     };
     info!("started {program_name}");
     let (output, log) = ((output, output_at), (log, log_at));
-    Ok(Launched { child, wire, program_name, module_advice, conversation, output, log })
+    Ok(StartedProgram { child, wire, program_name, module_advice, conversation, output, log })
 }
 
 /// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel.
@@ -105,7 +113,7 @@ fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
 }
 
 /// A command that is ready to run, and its connection.
-struct Prepared {
+struct PreparedCommand {
     command: Command,
     wire: ProgramConnection,
     program_name: String,

@@ -34,7 +34,7 @@ use crate::search::tuner::Proposal;
 
 /// The algorithms that the dispatcher runs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Duties {
+pub(super) struct DispatcherRoles {
     pub(super) tunes: bool,
     pub(super) assesses: bool,
     pub(super) advisor: bool,
@@ -42,8 +42,8 @@ pub(super) struct Duties {
 
 /// A conversation with a dispatcher.
 #[derive(Debug)]
-pub(super) struct Dialogue {
-    duties: Duties,
+pub(super) struct NniConversation {
+    duties: DispatcherRoles,
     ready: bool,
     /// The numbers of requests that were sent, and of answers that were received.
     requests: u64,
@@ -80,8 +80,8 @@ fn frame(kind: &str, content: &str) -> String {
     json!({ "type": kind, "content": content }).to_string()
 }
 
-impl Dialogue {
-    pub(super) fn new(duties: Duties) -> Self {
+impl NniConversation {
+    pub(super) fn new(duties: DispatcherRoles) -> Self {
         Self {
             duties,
             ready: false,
@@ -255,7 +255,7 @@ impl Dialogue {
     }
 }
 
-impl Conversation for Dialogue {
+impl Conversation for NniConversation {
     fn first_messages(&mut self, history: &mut History) -> ConversationStep {
         ConversationStep {
             messages: vec![frame("IN", &history.space.to_string())],

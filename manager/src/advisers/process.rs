@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::answer_deadline::{SilenceAction, SilenceTimer};
 use super::history::{Conversation, ConversationStep, History};
-use super::launch::{Launched, launch, length};
+use super::launch::{StartedProgram, launch, length};
 use super::wire::{Incoming, ProgramConnection};
 use super::{AdviserEvent, AdviserRequest, ProgramSettings};
 use crate::search::tuner::Proposal;
@@ -177,7 +177,7 @@ struct ProgramSession {
 
 impl ProgramSession {
     async fn start(setting: &ProgramSettings, deaths: u32) -> Result<Self, String> {
-        let Launched { child, wire, program_name, module_advice, conversation, output, log } =
+        let StartedProgram { child, wire, program_name, module_advice, conversation, output, log } =
             launch(setting, deaths).await?;
         let now = Instant::now();
         Ok(Self {

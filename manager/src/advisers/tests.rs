@@ -6,13 +6,13 @@ use trial_protocol::{MetricValue, TrialJobId};
 
 use super::ask_and_tell::AskAndTell;
 use super::history::{Conversation, ConversationStep, History};
-use super::nni::{Dialogue, Duties, python_json};
+use super::nni::{DispatcherRoles, NniConversation, python_json};
 use super::{AdviserEvent, AdviserRequest, Sample};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
 
-const BOTH: Duties = Duties { tunes: true, assesses: true, advisor: false };
+const BOTH: DispatcherRoles = DispatcherRoles { tunes: true, assesses: true, advisor: false };
 
 fn trial(name: &str) -> TrialJobId {
     TrialJobId::new(name).unwrap()
@@ -90,7 +90,7 @@ fn proposals_outside_the_search_space_are_reported() {
     ];
     for (content, expected) in table {
         let mut history = History::new(json!({}));
-        let mut dialogue = Dialogue::new(BOTH);
+        let mut dialogue = NniConversation::new(BOTH);
         let text = json!({ "type": "TR", "content": content }).to_string();
         let broken = dialogue.handle_message(&text, &mut history).unwrap().broken.unwrap();
         assert!(broken.starts_with(expected), "{content}: {broken}");
@@ -102,7 +102,7 @@ fn recorded_dispatchers_are_understood() {
     let mut received = 0;
     for text in RECORDINGS {
         let mut history = History::new(json!({}));
-        let mut dialogue = Dialogue::new(BOTH);
+        let mut dialogue = NniConversation::new(BOTH);
         let mut next = 0;
         for (from, frame) in recording(text) {
             if from == "manager->dispatcher" {
@@ -148,7 +148,7 @@ fn members(text: &str) -> Vec<String> {
 #[test]
 fn the_messages_equal_those_of_nnis_manager() {
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
-    let mut dialogue = Dialogue::new(BOTH);
+    let mut dialogue = NniConversation::new(BOTH);
     let mut sent = dialogue.first_messages(&mut history).messages;
     sent.extend(order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: 0 }).messages);
     sent.extend(
@@ -188,7 +188,7 @@ fn the_messages_equal_those_of_nnis_manager() {
 #[test]
 fn an_end_never_overtakes_its_result() {
     let mut history = History::new(json!({}));
-    let mut dialogue = Dialogue::new(BOTH);
+    let mut dialogue = NniConversation::new(BOTH);
     dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     for id in 0..2 {
         order(&mut dialogue, &mut history, &AdviserRequest::Propose { id });
@@ -229,7 +229,7 @@ fn an_end_never_overtakes_its_result() {
 #[test]
 fn results_that_an_assessor_has_not_judged_are_counted() {
     let mut history = History::new(json!({}));
-    let mut dialogue = Dialogue::new(BOTH);
+    let mut dialogue = NniConversation::new(BOTH);
     dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
     let step =
@@ -253,7 +253,7 @@ fn results_that_an_assessor_has_not_judged_are_counted() {
 #[test]
 fn a_refused_proposal_may_still_be_answered() {
     let mut history = History::new(json!({}));
-    let mut dialogue = Dialogue::new(BOTH);
+    let mut dialogue = NniConversation::new(BOTH);
     dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     order(&mut dialogue, &mut history, &AdviserRequest::Propose { id: 7 });
     dialogue.handle_message(r#"{"type": "NO", "content": "{}"}"#, &mut history).unwrap();
@@ -279,7 +279,7 @@ fn a_restarted_dispatcher_receives_the_history() {
         AdviserRequest::Step { trial: trial("ccccc"), sequence: 1, value: 0.2.into() },
         AdviserRequest::Propose { id: 3 },
     ];
-    let mut dialogue = Dialogue::new(BOTH);
+    let mut dialogue = NniConversation::new(BOTH);
     for next in orders {
         assert_eq!(
             order(&mut dialogue, &mut history, &next),
@@ -313,7 +313,7 @@ fn an_advisor_receives_only_its_own_trials() {
         history.record(&next);
     }
     history.record(&launched("bbbbb", 1, 0.5));
-    let mut dialogue = Dialogue::new(Duties { advisor: true, ..BOTH });
+    let mut dialogue = NniConversation::new(DispatcherRoles { advisor: true, ..BOTH });
     let turn = dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     assert_eq!(kinds(&turn.messages), ["FD"]);
     let turn = order(&mut dialogue, &mut history, &ended("bbbbb", JobState::Failed, None));
@@ -384,7 +384,7 @@ proptest! {
         let mut history = History::new(json!({}));
         history.record(&AdviserRequest::Propose { id: 0 });
         let conversations: [Box<dyn Conversation>; 2] =
-            [Box::new(Dialogue::new(BOTH)), Box::new(AskAndTell::new(serde_json::Map::new()))];
+            [Box::new(NniConversation::new(BOTH)), Box::new(AskAndTell::new(serde_json::Map::new()))];
         for mut conversation in conversations {
             conversation.first_messages(&mut history);
             for text in &texts {
@@ -397,7 +397,7 @@ proptest! {
     #[test]
     fn each_end_follows_its_result_exactly_once(moves in prop::collection::vec(0_u8..4, 0..60)) {
         let mut history = History::new(json!({}));
-        let mut dialogue = Dialogue::new(BOTH);
+        let mut dialogue = NniConversation::new(BOTH);
         dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
         let (mut proposals, mut answered, mut ended_trials) = (0, 0, 0);
         let mut requests = 0;

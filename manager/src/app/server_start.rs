@@ -34,7 +34,7 @@ use crate::util::layout::ExperimentDir;
 use crate::view::TrialCache;
 
 /// The parts of a manager that its servers need.
-pub(super) struct Parts<'a> {
+pub(super) struct ServerContext<'a> {
     pub(super) settings: &'a Settings,
     pub(super) id: &'a ExperimentId,
     pub(super) dir: &'a ExperimentDir,
@@ -106,7 +106,7 @@ fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
     }
 }
 
-impl Parts<'_> {
+impl ServerContext<'_> {
     /// Starts the servers on a bound listener.
     pub(super) async fn serve(&self, listener: TcpListener) -> Result<StartedServers, Error> {
         let (settings, checked) = (self.settings, self.checked);

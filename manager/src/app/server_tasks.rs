@@ -16,7 +16,7 @@ use crate::api::server::tls::Tls;
 use crate::store::Store;
 
 /// The time in which pages that follow a search may send another request after its end.
-const FAREWELL: Duration = Duration::from_secs(3);
+const CLIENT_CLOSE_TIME: Duration = Duration::from_secs(3);
 
 /// The servers, which run until [`Self::stop`].
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl ServerTasks {
         self.streams.close();
         tokio::select! {
             () = self.streams.wait() => {}
-            () = sleep(FAREWELL) => {}
+            () = sleep(CLIENT_CLOSE_TIME) => {}
         }
         self.closed.cancel();
         // A server that failed has already logged its error; all acknowledged data is stored.

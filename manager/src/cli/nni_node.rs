@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::arguments::{Action, Arguments};
-use super::run::{attend, exit_code_of, settings};
+use super::run::{exit_code_of, follow_until_end, settings};
 use super::terminal::signals::Signals;
 use super::{BAD_INPUT, Common, EXIT_DONE, INTERRUPTED, print_error};
 use crate::api;
@@ -35,7 +35,7 @@ use crate::view::without_secrets;
 const START_REPLY: Duration = Duration::from_secs(12);
 
 /// The time that a client gets to read the reason for a refusal.
-const FAREWELL: Duration = Duration::from_millis(500);
+const CLIENT_CLOSE_TIME: Duration = Duration::from_millis(500);
 
 /// The reason why the command could not start.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +149,7 @@ impl NniSession {
                 self.node.fail(why.clone());
                 reply.refuse(why);
                 // The client ends this process after reading the answer.
-                sleep(FAREWELL).await;
+                sleep(CLIENT_CLOSE_TIME).await;
                 BAD_INPUT
             }
             Ok((Some(what), settings, files)) => {
@@ -288,7 +288,7 @@ impl NniSession {
         let (following, store) = (files.clone(), running.store.clone());
         let following = tokio::spawn(async move { following.follow(&store).await });
         let (output, on_term) = (super::ask::Format::Table, super::OnTerm::Stop);
-        let code = attend(running, signals, output, on_term, true).await;
+        let code = follow_until_end(running, signals, output, on_term, true).await;
         following.abort();
         drop(following.await);
         code

@@ -63,7 +63,7 @@ pub(super) async fn run(common: Common, what: ExperimentStart, keep_serving: boo
                 let line = format!("in the list of all experiments: {page}");
                 drop(writeln!(std::io::stderr().lock(), "{line}"));
             }
-            attend(running, &mut signals, output, on_term, keep_serving).await
+            follow_until_end(running, &mut signals, output, on_term, keep_serving).await
         }
         Err(app::Error::AlreadyDone { finished }) => show_finished(*finished, output).await,
         Err(error) => {
@@ -99,7 +99,7 @@ async fn show_finished(finished: FinishedExperiment, output: Format) -> u8 {
 }
 
 /// Shows an experiment until it ends, serves it afterwards if `keep_serving` is set, and returns the exit code.
-pub(super) async fn attend(
+pub(super) async fn follow_until_end(
     mut running: RunningManager,
     signals: &mut Signals,
     output: Format,

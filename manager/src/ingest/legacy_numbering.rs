@@ -45,12 +45,12 @@ struct Shared {
 /// The queue of one lane of one trial.
 struct Queue {
     /// The reports that have arrived and are not being stored yet.
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<WaitingPost>>,
     /// The numbering, which is locked while a batch is being stored.
     position: tokio::sync::Mutex<Position>,
 }
 
-struct Waiting {
+struct WaitingPost {
     bodies: Vec<ReportBody>,
     at_ms: i64,
     done: oneshot::Sender<Result<(), Error>>,
@@ -69,7 +69,7 @@ struct Position {
 }
 
 /// Reports with assigned numbers.
-struct Numbered {
+struct NumberedBatch {
     reports: Vec<Report>,
     /// Repeated metrics, each with its position in the input and its time.
     repeated: Vec<(usize, i64, ReportBody)>,
@@ -105,7 +105,7 @@ impl LegacyNumbering {
         let at_ms = self.0.intake.inner.clock.now_ms();
         let first = {
             let mut waiting = lock(&queue.waiting);
-            waiting.push(Waiting { bodies, at_ms, done });
+            waiting.push(WaitingPost { bodies, at_ms, done });
             waiting.len() == 1
         };
         // The task of the first post also stores the posts that wait behind it. A task per post would accumulate,
@@ -174,7 +174,7 @@ impl Shared {
         }
         let mut timed_bodies = Vec::with_capacity(waiting.len());
         let mut done = Vec::with_capacity(waiting.len());
-        for Waiting { bodies, at_ms, done: waiter } in waiting {
+        for WaitingPost { bodies, at_ms, done: waiter } in waiting {
             timed_bodies.extend(bodies.into_iter().map(|body| (at_ms, body)));
             done.push(waiter);
         }
@@ -196,7 +196,8 @@ impl Shared {
     ) -> Result<(), Error> {
         let until = Instant::now() + QUEUE_TIMEOUT;
         loop {
-            let Numbered { reports, repeated, next, metrics } = self.number(position, timed_bodies);
+            let NumberedBatch { reports, repeated, next, metrics } =
+                self.number(position, timed_bodies);
             let batch = ReportBatch {
                 offer: Offer::new([]),
                 experiment: self.intake.inner.experiment.clone(),
@@ -239,7 +240,7 @@ impl Shared {
     }
 
     /// Assigns numbers to reports, after the stored ones.
-    fn number(&self, position: &Position, timed_bodies: Vec<(i64, ReportBody)>) -> Numbered {
+    fn number(&self, position: &Position, timed_bodies: Vec<(i64, ReportBody)>) -> NumberedBatch {
         let (mut next, mut metrics) = (position.next, HashSet::new());
         let mut reports = Vec::with_capacity(timed_bodies.len());
         let mut repeated = Vec::new();
@@ -253,7 +254,7 @@ impl Shared {
             }
             reports.push(next.report(at_ms, body));
         }
-        Numbered { reports, repeated, next, metrics }
+        NumberedBatch { reports, repeated, next, metrics }
     }
 
     fn hash(&self, metric: &Metric) -> u64 {

@@ -42,13 +42,13 @@ const LOCK_TRIES: u32 = 100;
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The writer's connection, and the lock that excludes other managers while it exists.
-pub(super) struct Opened {
+pub(super) struct WriterConnection {
     pub(super) connection: Connection,
     pub(super) lock: File,
 }
 
 /// Opens the database for writing: locks it, checks that it is an undamaged database of TrialKeeper, and migrates it.
-pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
+pub(super) fn open_writer(path: &Path) -> Result<WriterConnection, Error> {
     let lock = lock(path)?;
     protect(path)
         .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
@@ -70,7 +70,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
     }
     prepare(&connection).map_err(failed)?;
     migrate(&mut connection, version, MIGRATIONS).map_err(failed)?;
-    Ok(Opened { connection, lock })
+    Ok(WriterConnection { connection, lock })
 }
 
 /// Opens the database for reading. The file must exist.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::error::{Class, Error};
 use super::file_identity::FileIdentity;
-use super::schema::{self, Opened};
+use super::schema::{self, WriterConnection};
 
 /// The maximum number of reports in one commit, about 50 ms of work. It bounds the time that a caller waits.
 const COMMIT_WEIGHT: usize = 10_000;
@@ -129,12 +129,12 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> WriteJob for Wri
 /// Writes until a close is requested or every handle is dropped, then checkpoints and closes the database. `callers`
 /// is the runtime on which the callers wait.
 pub(super) fn run(
-    opened: Opened,
+    opened: WriterConnection,
     mut queue: mpsc::Receiver<Message>,
     shared: &WriterState,
     callers: Option<&Handle>,
 ) {
-    let Opened { mut connection, lock } = opened;
+    let WriterConnection { mut connection, lock } = opened;
     let mut checkpointed_at: Option<Instant> = None;
     while let Some(message) = queue.blocking_recv() {
         match message {

@@ -7,7 +7,7 @@ use trial_protocol::MetricValue;
 
 use crate::app::{self, ExperimentStart, RunningManager, Settings};
 use crate::cli::terminal::plain_text::counted;
-use crate::cli::terminal::progress::{brief, drawback, tail};
+use crate::cli::terminal::progress::{brief, result_problem, tail};
 use crate::cli::terminal::signals::Signals;
 use crate::config::ExperimentSpec;
 use crate::experiment::ending::End;
@@ -94,7 +94,7 @@ fn assess(end: End, result: &TrialResult, took: Duration) -> Result<String, Stri
     let latest = result.intermediate.last().and_then(MetricValue::number);
     let name = result.name.as_deref().unwrap_or("metric");
     match end.state {
-        JobState::Succeeded => match (drawback(result.last.as_ref()), &result.last) {
+        JobState::Succeeded => match (result_problem(result.last.as_ref()), &result.last) {
             (None, Some(value)) => {
                 let number = value.number().map(brief).unwrap_or_default();
                 Ok(format!("{ran}: {name} {number} after {seconds} s"))

@@ -166,7 +166,7 @@ impl Progress {
                 if end.state == JobState::Succeeded {
                     self.compare(sequence, competes);
                     self.extend_front(result.last.as_ref());
-                    if let Some(problem) = drawback(result.last.as_ref()) {
+                    if let Some(problem) = result_problem(result.last.as_ref()) {
                         self.line(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
                 } else {
@@ -298,7 +298,7 @@ impl Progress {
 }
 
 /// Returns the drawback of a succeeded trial's final result, if it has one.
-pub(in crate::cli) fn drawback(last: Option<&MetricValue>) -> Option<String> {
+pub(in crate::cli) fn result_problem(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
@@ -380,7 +380,11 @@ mod tests {
             (json!("-Infinity"), Some(infinite.to_owned())),
         ];
         for (value, expected) in table {
-            assert_eq!(drawback(Some(&MetricValue::from(value.clone()))), expected, "{value}");
+            assert_eq!(
+                result_problem(Some(&MetricValue::from(value.clone()))),
+                expected,
+                "{value}"
+            );
         }
     }
 }
