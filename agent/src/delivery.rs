@@ -106,10 +106,10 @@ pub async fn run(
     directives: mpsc::Sender<Directive>,
     ended: watch::Receiver<bool>,
 ) -> Outcome {
-    let parts = Parts::new(&settings, &spool, directives, ended);
+    let parts = LaneContext::new(&settings, &spool, directives, ended);
     let (older_facts_done, _) = watch::channel(false);
     let lane = |lane| {
-        let Parts { session, deadline, batches, long_poll } = &parts;
+        let LaneContext { session, deadline, batches, long_poll } = &parts;
         LaneDelivery::new(lane, &spool, session, deadline, batches, long_poll, &older_facts_done)
     };
     match settings.sender.dialect {
@@ -137,7 +137,7 @@ pub async fn deliver_files(
         sync_interval: Duration::from_hours(1),
         now_ms: 0,
     };
-    let parts = Parts::new(&settings, &Spool::open(memory).spool, directives, ended);
+    let parts = LaneContext::new(&settings, &Spool::open(memory).spool, directives, ended);
     let mut undelivered = 0;
     for lane in files {
         undelivered += deliver_earlier_attempt(&parts.batches, attempt, lane).await;
@@ -146,14 +146,14 @@ pub async fn deliver_files(
 }
 
 /// The parts that both lanes share.
-struct Parts {
+struct LaneContext {
     session: Arc<ManagerSession>,
     deadline: Arc<Deadline>,
     batches: BatchDelivery,
     long_poll: LongPoll,
 }
 
-impl Parts {
+impl LaneContext {
     fn new(
         settings: &Settings,
         spool: &Spool,

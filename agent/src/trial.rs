@@ -14,7 +14,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
-use crate::trial::environment::Changes;
+use crate::trial::environment::EnvironmentChanges;
 use crate::trial::guard::{Guard, GuardTask};
 use crate::trial::reap::{ChildRole, Reaper};
 use crate::trial::signals::{byte, number};
@@ -34,7 +34,7 @@ pub mod tree;
 
 /// The process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct TrialCommand {
     /// The program, looked up in `PATH` if it has no slash.
     pub program: OsString,
     /// Its arguments.
@@ -42,7 +42,7 @@ pub struct Plan {
     /// The working directory. `None`: the agent's.
     pub directory: Option<PathBuf>,
     /// The differences of its environment from the agent's.
-    pub environment: Changes,
+    pub environment: EnvironmentChanges,
     /// The mark of the trial's processes, see [`crate::trial::guard::RUN_VARIABLE`]. `environment` contains it too.
     pub run: String,
     /// `true` if the trial continues when the agent is killed.
@@ -161,7 +161,7 @@ pub fn set_signal_actions() {
 /// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* that started the child
 /// ends.
 pub fn start(
-    plan: &Plan,
+    plan: &TrialCommand,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     reaper: &Reaper,

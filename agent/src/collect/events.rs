@@ -39,12 +39,12 @@ pub struct EventFileReader {
     passing: u64,
     /// `true` if a summary that is too large was reported.
     large_event_reported: bool,
-    garbage: Option<Garbage>,
+    garbage: Option<CorruptBytes>,
 }
 
 /// A stretch of bytes that fail their checksums.
 #[derive(Debug)]
-struct Garbage {
+struct CorruptBytes {
     head: Vec<u8>,
     length: u64,
     why: &'static str,
@@ -121,14 +121,14 @@ impl EventFileReader {
     }
 
     fn skip_garbage(&mut self, bytes: &[u8], why: &'static str) {
-        let garbage = self.garbage.get_or_insert(Garbage { head: Vec::new(), length: 0, why });
+        let garbage = self.garbage.get_or_insert(CorruptBytes { head: Vec::new(), length: 0, why });
         let room = EXCERPT_BYTES - garbage.head.len();
         garbage.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         garbage.length = garbage.length.saturating_add(count(bytes.len()));
     }
 
     fn report_garbage(&mut self, found: &mut Vec<Finding>) {
-        if let Some(Garbage { head, length, why }) = self.garbage.take() {
+        if let Some(CorruptBytes { head, length, why }) = self.garbage.take() {
             let why = format!("{length} bytes of the event file {why}");
             found.push(Finding::unreadable(Source::Events, &head, why));
         }

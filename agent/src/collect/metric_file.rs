@@ -17,12 +17,12 @@ pub struct MetricFileReader {
     carry: Vec<u8>,
     /// The length from which reading the carry can decide more.
     look_at: usize,
-    garbage: Option<Garbage>,
+    garbage: Option<CorruptBytes>,
 }
 
 /// A stretch of bytes that contains no record.
 #[derive(Debug)]
-struct Garbage {
+struct CorruptBytes {
     head: Vec<u8>,
     length: u64,
 }
@@ -85,14 +85,14 @@ impl MetricFileReader {
     }
 
     fn skip_garbage(&mut self, at: usize, length: usize) {
-        let garbage = self.garbage.get_or_insert(Garbage { head: Vec::new(), length: 0 });
+        let garbage = self.garbage.get_or_insert(CorruptBytes { head: Vec::new(), length: 0 });
         let room = EXCERPT_BYTES - garbage.head.len();
         garbage.head.extend_from_slice(&self.carry[at..at + length.min(room)]);
         garbage.length = garbage.length.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
     }
 
     fn report_garbage(&mut self, found: &mut Vec<Finding>) {
-        if let Some(Garbage { head, length }) = self.garbage.take() {
+        if let Some(CorruptBytes { head, length }) = self.garbage.take() {
             let why = format!("{length} bytes of the metric file are not a record");
             found.push(Finding::unreadable(Source::Sdk, &head, why));
         }

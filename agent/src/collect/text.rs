@@ -34,7 +34,8 @@ pub(super) fn pairs(
             }
             continue;
         }
-        if let Some(objective) = objective.filter(|name| is_katibs(&line[..equals], name))
+        if let Some(objective) =
+            objective.filter(|name| matches_katib_filter(&line[..equals], name))
             && let Some(value) = value_with_unit(&line[equals + 1..])
         {
             found(objective, value);
@@ -67,7 +68,7 @@ fn labelled<'l>(
 }
 
 /// Returns whether Katib would accept the end of `text` as `name`, and whether it is not part of a longer name.
-fn is_katibs(text: &[u8], name: &str) -> bool {
+fn matches_katib_filter(text: &[u8], name: &str) -> bool {
     let is_part = |byte: &u8| is_name_byte(*byte) || *byte == b'|' || !byte.is_ascii();
     let is_katibs = |byte: &u8| byte.is_ascii_alphanumeric() || b"_|-".contains(byte);
     let Some(before) = text.trim_ascii_end().strip_suffix(name.as_bytes()) else { return false };
@@ -113,7 +114,7 @@ fn name_before(text: &[u8]) -> Option<&str> {
             let foreign = |c: char| !c.is_ascii() && !c.is_alphanumeric();
             match token.char_indices().rev().find(|(_, c)| foreign(*c)) {
                 Some((at, c)) => (&token[at + c.len_utf8()..], true),
-                None => (token, before.is_none_or(|byte| opens(*byte))),
+                None => (token, before.is_none_or(|byte| may_precede_name(*byte))),
             }
         }
         Err(_) => {
@@ -133,7 +134,7 @@ fn is_name_byte(byte: u8) -> bool {
 }
 
 /// Returns whether the byte may precede a name.
-fn opens(byte: u8) -> bool {
+fn may_precede_name(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"([{<>)]},;:|\"'`".contains(&byte)
 }
 

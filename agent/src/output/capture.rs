@@ -81,7 +81,7 @@ struct CaptureState {
 }
 
 /// The next task of the thread.
-struct Work {
+struct CaptureWork {
     bytes: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
     finish: Option<oneshot::Sender<CaptureOutcome>>,
@@ -248,7 +248,7 @@ impl CaptureShared {
     }
 
     /// Waits for work. `spare` contains buffers for reuse.
-    fn next(&self, mut spare: [Vec<u8>; 2]) -> Work {
+    fn next(&self, mut spare: [Vec<u8>; 2]) -> CaptureWork {
         spare.iter_mut().for_each(Vec::clear);
         let mut state = self.lock();
         loop {
@@ -260,7 +260,7 @@ impl CaptureShared {
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let work = Work {
+        let work = CaptureWork {
             bytes: std::mem::replace(&mut state.waiting, spare),
             verdict: state.verdict.take(),
             finish: state.finish.take(),

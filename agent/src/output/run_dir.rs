@@ -160,7 +160,7 @@ fn new_name(now_ms: i64, random: u64) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let seconds = now_ms.div_euclid(1000);
     let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (year, month, date) = civil(day);
+    let (year, month, date) = civil_date(day);
     let suffix: String = (0..4)
         .map(|n| usize::try_from(random >> (5 * n) & 31).expect("five bits fit"))
         .map(|index| char::from(LETTERS[index]))
@@ -171,7 +171,7 @@ fn new_name(now_ms: i64, random: u64) -> String {
 
 /// PURE: returns year, month and day of a day since 1970-01-01 (the proleptic Gregorian calendar). Years are counted
 /// from March: the leap day is then the last day of its year, so months have fixed lengths.
-pub fn civil(day: i64) -> (i64, i64, i64) {
+pub fn civil_date(day: i64) -> (i64, i64, i64) {
     const DAYS_IN_400_YEARS: i64 = 146_097;
     let since_march_0000 = day + 719_468;
     let era = since_march_0000.div_euclid(DAYS_IN_400_YEARS);

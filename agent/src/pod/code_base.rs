@@ -18,7 +18,7 @@ use nix::fcntl::{Flock, FlockArg};
 use rustix::io::Errno;
 
 use super::unpack::{
-    self, Original, UnchangedRemoval, clear, decompressed, folder, fresh, parent, unpack,
+    self, Original, UnchangedRemoval, clear, create_new, decompressed, folder, parent, unpack,
 };
 
 /// The file that is locked while the base is created.
@@ -133,7 +133,7 @@ pub fn copy(base: &Path, into: &Path) -> Result<(), Error> {
             return made.map_err(failed(&path));
         }
         let source = File::open(from).map_err(failed(from))?;
-        let file = fresh(&path, found.mode() & 0o7777).map_err(failed(&path))?;
+        let file = create_new(&path, found.mode() & 0o7777).map_err(failed(&path))?;
         cloning.copy(&source, &file).map_err(failed(&path))?;
         // Ignored: a file system may not be able to store the time.
         found.modified().and_then(|changed| file.set_modified(changed)).ok();

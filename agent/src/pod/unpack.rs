@@ -109,7 +109,7 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
             }
             Kind::File => {
                 parent(into, &inside).map_err(failed(&path))?;
-                let mut file = fresh(&path, entry.mode).map_err(failed(&path))?;
+                let mut file = create_new(&path, entry.mode).map_err(failed(&path))?;
                 copy(&mut archive, &mut file, &path, &mut room)?;
                 let changed = UNIX_EPOCH.checked_add(Duration::from_secs(entry.mtime));
                 // Ignored: a file system may not be able to store the time.
@@ -281,7 +281,7 @@ pub(super) fn folder(into: &Path, inside: &Path) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn fresh(path: &Path, mode: u32) -> io::Result<File> {
+pub(super) fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     clear(path)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(mode).open(path)?;

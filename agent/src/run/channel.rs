@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 
 use crate::collect::Finding;
 use crate::http::channel::{CHANNEL_VARIABLE, Channel, no_proxy};
-use crate::trial::environment::Changes;
+use crate::trial::environment::EnvironmentChanges;
 use crate::util::errors::chain;
 
 /// The maximum number of findings that wait for the main task.
@@ -33,7 +33,7 @@ impl SdkChannel {
     }
 
     /// Binds the channel, and adds its address to the trial's environment.
-    pub(super) async fn open(environment: &mut Changes) -> Self {
+    pub(super) async fn open(environment: &mut EnvironmentChanges) -> Self {
         match Channel::bind().await {
             Ok(channel) => {
                 let mut set = |name: &str, value: String| {

@@ -14,7 +14,7 @@ use crate::run::settings::Settings;
 use crate::spool::Claim;
 use crate::trial::reap::Reaper;
 use crate::trial::reexec::{self, LiveState, ReexecState};
-use crate::trial::{self, Plan, Trial};
+use crate::trial::{self, Trial, TrialCommand};
 
 /// A started trial, and the receiver of its exit status.
 pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
@@ -45,7 +45,7 @@ pub(super) struct FaultContext<'a> {
 /// Starts the trial and prepares the hand-over. Must be called on the main thread, see [`trial::start`].
 pub(super) fn launch(
     settings: &Settings,
-    plan: &Plan,
+    plan: &TrialCommand,
     obstacle: Option<StartFailure>,
     context: &FaultContext<'_>,
     reaper: &Reaper,

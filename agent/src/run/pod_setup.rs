@@ -15,7 +15,7 @@ use super::{LazyRuntime, new_runtime};
 use crate::pod::fetch::{self, Manager};
 use crate::pod::peers;
 use crate::pod::rendezvous::wait_for_peers;
-use crate::run::settings::{Pod, Settings};
+use crate::run::settings::{PodSettings, Settings};
 use crate::trial::signals::{ReceivedSignal, Signals};
 use crate::util::errors::chain;
 
@@ -151,13 +151,13 @@ impl<'a> PodSetup<'a> {
 }
 
 /// Returns the directory for a trial's code; `dir` is the run's directory.
-fn code_dir(pod: &Pod, dir: Option<&Path>) -> Option<PathBuf> {
+fn code_dir(pod: &PodSettings, dir: Option<&Path>) -> Option<PathBuf> {
     pod.code_dir.clone().or_else(|| Some(dir?.join("code")))
 }
 
 /// Removes unpacked code that the trial has not changed, unless the code was fetched. Files that the trial created
 /// stay.
-pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
+pub(super) fn remove_code(pod: &PodSettings, dir: Option<&Path>) {
     if !pod.fetch_code
         && let Some(archive) = &pod.code_archive
         && let Ok(archive) = fetch::open_archive(archive)

@@ -16,7 +16,7 @@ use crate::cli::legacy::NniKeeperArgs;
 use crate::commands::inspect::REPORTS_FILE;
 use crate::output::run_dir::{self, DirRequest, PARAMETERS_FILE, RunDir};
 use crate::run::settings::{Settings, Start, is_inline};
-use crate::trial::Plan;
+use crate::trial::TrialCommand;
 use crate::trial::environment::{self, EnvironmentInputs};
 use crate::trial::parameters::Parameters;
 use crate::trial::signals::Signals;
@@ -24,7 +24,7 @@ use crate::trial::signals::Signals;
 /// Everything that is prepared before the trial starts.
 pub(super) struct PreparedRun {
     pub(super) settings: Settings,
-    pub(super) plan: Plan,
+    pub(super) plan: TrialCommand,
     /// The parameters as NNI's record.
     pub(super) record: String,
     pub(super) dir: Option<PathBuf>,
@@ -118,7 +118,7 @@ fn plan(
     code: Option<PathBuf>,
     peers: &[(String, String)],
     run: String,
-) -> Plan {
+) -> TrialCommand {
     let code_dir = code.clone().or_else(|| std::env::current_dir().ok());
     let parameters_file = dir.map(|dir| dir.join(PARAMETERS_FILE));
     let ids = &settings.sender;
@@ -145,7 +145,7 @@ fn plan(
     let environment = environment::changes(&inherited, &facts);
     let (program, arguments) =
         settings.command.split_first().expect("clap requires a command or a shell line");
-    Plan {
+    TrialCommand {
         program: program.clone(),
         arguments: arguments.to_vec(),
         directory: code,

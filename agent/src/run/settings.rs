@@ -20,7 +20,7 @@ use crate::spool::{Dialect, Sender};
 
 mod pod;
 
-pub use pod::Pod;
+pub use pod::PodSettings;
 
 /// The settings of a run.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ pub struct Settings {
     /// `true` if the trial continues when the agent is killed.
     pub detach_on_death: bool,
     /// The setup of a pod, and its place among the trial's pods.
-    pub pod: Pod,
+    pub pod: PodSettings,
     /// The options of an NNI manager, if one started the agent.
     pub legacy: Option<NniKeeperArgs>,
     /// The version of NNI that this agent replaces. `None`: any version with the same messages.

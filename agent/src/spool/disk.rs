@@ -47,7 +47,7 @@ pub(super) struct Files {
 pub(super) struct LaneWriter {
     files: LaneFiles,
     summary: LaneSummary,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     /// Segments that are no longer written but not yet synced, by their first seq.
     left: Vec<u64>,
     unsynced: bool,
@@ -55,7 +55,7 @@ pub(super) struct LaneWriter {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     first: u64,
     file: File,
     bytes: u64,
@@ -134,7 +134,7 @@ impl LaneWriter {
             self.close_segment();
             let file = self.files.create(first.seq)?;
             let bytes = file.metadata()?.len();
-            self.open = Some(Open { first: first.seq, file, bytes });
+            self.open = Some(OpenSegment { first: first.seq, file, bytes });
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         let sizes = records.iter().map(|record| record::HEADER + record.json.len());

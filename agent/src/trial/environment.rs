@@ -23,7 +23,7 @@ pub const LONGEST_TOTAL: usize = 512 * 1024;
 
 /// The changes to the environment. All other variables are inherited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct EnvironmentChanges {
     /// Variables to remove.
     pub remove: Vec<OsString>,
     /// Variables to set after the removals.
@@ -61,7 +61,10 @@ pub struct EnvironmentInputs<'a> {
 }
 
 /// Returns the changes to make to the environment `inherited`.
-pub fn changes(inherited: &[(OsString, OsString)], facts: &EnvironmentInputs<'_>) -> Changes {
+pub fn changes(
+    inherited: &[(OsString, OsString)],
+    facts: &EnvironmentInputs<'_>,
+) -> EnvironmentChanges {
     let is_agents = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
         inherited.iter().map(|(name, _)| name).filter(|name| is_agents(name)).cloned().collect();
@@ -107,13 +110,13 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &EnvironmentInputs<'_>
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         set.put_if_allowed(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
     }
-    Changes { remove, set: set.set }
+    EnvironmentChanges { remove, set: set.set }
 }
 
 /// Returns the variables of a trial with these changes whose values are numbers.
 pub fn numbers(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,
-    changes: &Changes,
+    changes: &EnvironmentChanges,
 ) -> Vec<(String, MetricValue)> {
     // A variable that is set again hides the inherited value; it does no harm in this list.
     let all = changes.set.iter().cloned().chain(inherited);

@@ -20,8 +20,8 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdout, getpid, getppid, setpgid};
 
-use super::Plan;
-use crate::trial::environment::Changes;
+use super::TrialCommand;
+use crate::trial::environment::EnvironmentChanges;
 use crate::trial::reap;
 use crate::trial::signals;
 use crate::trial::terminal;
@@ -43,7 +43,11 @@ pub(super) struct Outputs {
 
 /// Starts the program as the leader of its own process group, and returns its pid after the exec. With `take_terminal`,
 /// the group moves to the foreground of the agent's terminal. Only for [`reap::Reaper::spawn_with`].
-pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Result<Pid, io::Error> {
+pub(super) fn spawn(
+    plan: &TrialCommand,
+    outputs: &Outputs,
+    take_terminal: bool,
+) -> Result<Pid, io::Error> {
     let environment = environment(env::vars_os(), &plan.environment)?;
     let mut words = vec![to_c_string(&plan.program)?];
     for argument in &plan.arguments {
@@ -198,7 +202,7 @@ fn to_c_string(text: &OsStr) -> Result<CString, io::Error> {
 /// PURE: returns the variables `inherited` after the changes, each as `NAME=value`.
 fn environment(
     inherited: impl Iterator<Item = (OsString, OsString)>,
-    changes: &Changes,
+    changes: &EnvironmentChanges,
 ) -> Result<Vec<CString>, io::Error> {
     let entry = |name: &OsStr, value: &OsStr| {
         CString::new([name.as_bytes(), b"=", value.as_bytes()].concat())
@@ -263,7 +267,7 @@ mod tests {
     fn the_changes_apply_to_the_inherited_environment() {
         let pair = |(name, value): (&str, &str)| (OsString::from(name), OsString::from(value));
         let inherited = [("A", "1"), ("B", "2"), ("C", "=3")].map(pair);
-        let changes = Changes {
+        let changes = EnvironmentChanges {
             remove: vec!["B".into()],
             set: [("D", "4"), ("A", "5"), ("D", "6")].map(pair).to_vec(),
         };

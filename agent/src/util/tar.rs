@@ -87,10 +87,12 @@ impl<R: Read> Archive<R> {
                     let mut text = vec![0; usize::try_from(size).map_err(io::Error::other)?];
                     self.source.read_exact(&mut text)?;
                     records = parse(&text)?;
-                    self.padding = behind(size);
+                    self.padding = padding_after(size);
                 }
                 // Global records, of which none is needed here.
-                b'g' if size <= RECORD_BYTES => (self.left, self.padding) = (size, behind(size)),
+                b'g' if size <= RECORD_BYTES => {
+                    (self.left, self.padding) = (size, padding_after(size));
+                }
                 flag => return self.entry(&block, flag, size, records).map(Some),
             }
         }
@@ -125,7 +127,7 @@ impl<R: Read> Archive<R> {
         };
         if kind == Kind::File {
             self.left = records.size.unwrap_or(size);
-            self.padding = behind(self.left);
+            self.padding = padding_after(self.left);
         }
         let mode = u32::try_from(number(&block[100..108])? & 0o777).expect("nine bits");
         let (name, mtime) = (records.name.unwrap_or(short), number(&block[136..148])?);
@@ -149,7 +151,7 @@ fn damaged(why: &'static str) -> io::Error {
 }
 
 /// Returns the number of zeros that follow a content of `size` bytes.
-fn behind(size: u64) -> u64 {
+fn padding_after(size: u64) -> u64 {
     size.wrapping_neg() % 512
 }
 

@@ -19,7 +19,7 @@ const ENDED_MARK: &str = "over\n";
 
 /// Permits the start of an attempt, unless it is fenced. No fence can be raised until the lock is dropped.
 pub(super) fn pass(root: &Path, attempt: &str) -> Result<Flock<File>, Refusal> {
-    let gate = gate(root)?;
+    let gate = lock_starts(root)?;
     if path(root, attempt).exists() {
         let message = "the manager has given up this attempt".to_owned();
         return Err(Refusal { code: -32003, message });
@@ -34,7 +34,7 @@ pub(super) fn create_fence(root: &Path, attempt: &str) -> io::Result<bool> {
         return Ok(false);
     }
     folder(&root.join(FENCES))?;
-    let _gate = gate(root)?;
+    let _gate = lock_starts(root)?;
     write_file(&path, "")?;
     Ok(true)
 }
@@ -49,7 +49,7 @@ pub(super) fn path(root: &Path, attempt: &str) -> PathBuf {
     root.join(FENCES).join(attempt)
 }
 
-fn gate(root: &Path) -> io::Result<Flock<File>> {
+fn lock_starts(root: &Path) -> io::Result<Flock<File>> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600);
     let file = file.open(root.join(START_LOCK_FILE))?;

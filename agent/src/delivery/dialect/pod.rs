@@ -31,14 +31,14 @@ pub struct PodSetupClient {
 
 /// The code's archive during its download.
 #[derive(Debug)]
-pub struct Code {
+pub struct CodeDownload {
     /// SHA-256 of the archive in hexadecimal digits. `None`: the answer does not come from a manager.
     pub sha256: Option<String>,
     response: Response,
     url: String,
 }
 
-impl Code {
+impl CodeDownload {
     /// Returns the next piece, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<impl AsRef<[u8]>>, Error> {
         let url = self.url.clone();
@@ -66,12 +66,12 @@ impl PodSetupClient {
     }
 
     /// Starts to fetch the code.
-    pub async fn code(&self) -> Result<Code, Error> {
+    pub async fn code(&self) -> Result<CodeDownload, Error> {
         let url = self.url(CODE_PATH);
         let response = self.ask(&url, self.client.get(&url)).await?;
         let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
         let sha256 = tag.map(|tag| tag.trim_matches('"').to_owned());
-        Ok(Code { sha256, response, url })
+        Ok(CodeDownload { sha256, response, url })
     }
 
     /// Fetches the parameter record.

@@ -12,7 +12,7 @@ use crate::pod::rendezvous::RendezvousSpec;
 
 /// The setup before the trial, and this pod's place among the trial's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pod {
+pub struct PodSettings {
     /// `true` if the code is fetched from the manager.
     pub fetch_code: bool,
     /// `true` if the parameters are fetched from the manager.
@@ -85,7 +85,7 @@ pub(super) fn resolve(
     args: &RunArgs,
     variable: Lookup<'_>,
     attempt: AttemptId,
-) -> Result<(Pod, AttemptId), Error> {
+) -> Result<(PodSettings, AttemptId), Error> {
     let pod = &args.pod;
     // An NNI manager provides none of the setup.
     let managed = args.manager.address().is_some() && args.legacy.is_none();
@@ -126,7 +126,7 @@ pub(super) fn resolve(
         }
         Some(_) | None => attempt,
     };
-    let pod = Pod {
+    let pod = PodSettings {
         fetch_code,
         fetch_parameters,
         code_dir: pod.code_dir.clone(),

@@ -34,7 +34,7 @@ fn nothing_is_written_after_a_partial_record() {
             // A file that is open for reading only can neither be written nor cut.
             let path = dir.path().join(format!("facts-{first:020}.seg"));
             let file = File::open(path).unwrap();
-            lane.open = Some(Open { first, file, bytes });
+            lane.open = Some(OpenSegment { first, file, bytes });
 
             lane.write(&two).unwrap_err();
             lane.write(&two).unwrap();

@@ -11,7 +11,7 @@ use trial_protocol::{Cause, OBJECTIVE, ReportBody, Verdict};
 use crate::collect::Line;
 use crate::delivery::dialect::legacy::{self, Comparison, Tag};
 use crate::output::log_lines::Secrets;
-use crate::output::run_dir::civil;
+use crate::output::run_dir::civil_date;
 use crate::spool::{Retention, Sender, Spool};
 
 /// The writer for an NNI manager.
@@ -154,7 +154,7 @@ impl NniRecorder {
 /// PURE: returns a time in NNI's format, `YYYY-MM-DD HH:MM:SS.ffffff`, in UTC.
 fn stamp(now_ms: i64) -> String {
     let (seconds, millis) = (now_ms.div_euclid(1000), now_ms.rem_euclid(1000));
-    let (year, month, date) = civil(seconds.div_euclid(86_400));
+    let (year, month, date) = civil_date(seconds.div_euclid(86_400));
     let second = seconds.rem_euclid(86_400);
     let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{date:02} {hours:02}:{minutes:02}:{seconds:02}.{millis:03}000")
