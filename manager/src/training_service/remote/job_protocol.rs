@@ -1,4 +1,4 @@
-//! The messages to and from a machine's helper about its jobs: requests, answers and reports of ends.
+//! PURE: the messages to and from a machine's helper about its jobs: requests, answers and reports of ends.
 
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
