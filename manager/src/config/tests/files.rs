@@ -12,7 +12,7 @@ fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         load(&file).map_err(|error| error.to_string())
     };
-    let machine = json!({"host": "h", "password": "pw", "sshPassphrase": "pp"});
+    let machine = json!({"host": "h", "password": "pass word", "sshPassphrase": "pp"});
     let remote =
         |machine: &Value| json!({"platform": "remote", "machineList": [{"host": "g"}, machine]});
     let mut spec = write(&remote(&machine), 0o600).unwrap();
@@ -21,7 +21,7 @@ fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
     let taken: Vec<_> =
         taken.iter().map(|file| (file.path.to_str().unwrap(), file.text.reveal())).collect();
     let files = ["/e/passwords/1-passwordFile", "/e/passwords/1-sshPassphraseFile"];
-    assert_eq!(taken, [(files[0], "pw"), (files[1], "pp")]);
+    assert_eq!(taken, [(files[0], "pass word"), (files[1], "pp")]);
     let recorded = &spec.canonical["trainingService"]["machineList"][1];
     assert_eq!(
         *recorded,
@@ -30,7 +30,7 @@ fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
             "useActiveGpu": false, "maxTrialNumberPerGpu": 1, "name": "h",
         })
     );
-    assert!(!format!("{spec:?}").contains("pw"), "no message shows the secret");
+    assert!(!format!("{spec:?}").contains("pass word"), "no message shows the secret");
     let parts = json!([{"platform": "local"}, remote(&machine)]);
     let mut spec = write(&parts, 0o600).unwrap();
     assert_eq!(spec.take_secrets(Path::new("/e"))[0].path, Path::new("/e/1/1-passwordFile"));
@@ -45,14 +45,14 @@ fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
         let refused = write(&remote(&machine), mode).unwrap_err();
         assert!(refused.contains(&chmod), "{refused}");
     }
-    let both = remote(&json!({"host": "h", "password": "pw", "passwordFile": "x"}));
+    let both = remote(&json!({"host": "h", "password": "pass word", "passwordFile": "x"}));
     let refused = write(&both, 0o600).unwrap_err();
     assert!(
         refused.contains(&format!("{field}.passwordFile: is given besides `password`")),
         "{refused}"
     );
     let posted = from_client(with(&json!({
-        "trainingService": remote(&json!({"host": "h", "password": "pw"})), "trialCodeDirectory": "/",
+        "trainingService": remote(&json!({"host": "h", "password": "pass word"})), "trialCodeDirectory": "/",
     })));
     assert_eq!(posted.unwrap().take_secrets(Path::new("/e")).len(), 1);
 }
