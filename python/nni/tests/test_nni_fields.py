@@ -21,7 +21,7 @@ def listed(file, constant):
     """Returns the strings of a list in the manager's source."""
     text = (SOURCE / file).read_text(encoding="utf-8")
     (found,) = re.findall(
-        rf"^(?:pub\(super\) )?const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL
+        rf"^(?:pub\((?:super|in [\w:]+)\) )?const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL
     )
     return re.findall(r'"(\w+)"', found)
 
@@ -30,12 +30,12 @@ def listed(file, constant):
     ("file", "constant", "classes"),
     [
         ("check.rs", "FIELDS", [config.ExperimentConfig]),
-        ("local.rs", "FIELDS", [config.LocalConfig]),
-        ("remote.rs", "FIELDS", [config.RemoteConfig]),
-        ("remote.rs", "MACHINE", [config.RemoteMachineConfig]),
-        ("openpai.rs", "COMMON", [config.OpenpaiConfig]),
-        ("openpai.rs", "SETTINGS", [config.OpenpaiConfig]),
-        ("plugin.rs", "FIELDS", [config.PluginConfig]),
+        ("services/local.rs", "FIELDS", [config.LocalConfig]),
+        ("services/remote.rs", "FIELDS", [config.RemoteConfig]),
+        ("services/remote.rs", "MACHINE", [config.RemoteMachineConfig]),
+        ("services/openpai.rs", "COMMON", [config.OpenpaiConfig]),
+        ("services/openpai.rs", "SETTINGS", [config.OpenpaiConfig]),
+        ("services/plugin.rs", "FIELDS", [config.PluginConfig]),
         ("kubernetes.rs", "FIELDS", [config.FrameworkControllerConfig, config.KubernetesConfig]),
         ("kubernetes.rs", "FIELDS", [config.TrainerConfig, config.KubeflowConfig]),
         ("kubernetes/role.rs", "FIELDS", [config.FrameworkControllerRoleConfig]),
