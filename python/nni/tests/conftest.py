@@ -1,6 +1,13 @@
 import os
+import signal
 
 import pytest
+
+
+def pytest_configure(config):
+    # A background job of a script ignores SIGINT, and the managers that the tests interrupt would inherit this.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
