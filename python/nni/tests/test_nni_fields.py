@@ -21,7 +21,9 @@ def listed(file, constant):
     """Returns the strings of a list in the manager's source."""
     text = (SOURCE / file).read_text(encoding="utf-8")
     (found,) = re.findall(
-        rf"^(?:pub\((?:super|in [\w:]+)\) )?const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL
+        rf"^(?:pub\((?:super|in [\w:]+)\) )?const {constant}: \[&str; \d+\] =\s*\[(.*?)\];",
+        text,
+        re.MULTILINE | re.DOTALL,
     )
     return re.findall(r'"(\w+)"', found)
 
