@@ -271,7 +271,7 @@ def test_tracing_can_be_disabled(monkeypatch):
     assert nni.trace(Plain) is Plain
 
 
-#: What both packages dump and load.
+#: A program that dumps values, and loads those that the other package has dumped.
 SHARED = """
 import collections, datetime, decimal, fractions, json, pathlib, string, sys, uuid, warnings
 warnings.simplefilter("ignore")
