@@ -202,7 +202,8 @@ def _write(text: str) -> None:
 def _write_to_agent(text: str) -> None:
     """Writes lines to the process's standard output, even if ``sys.stdout`` is something else.
 
-    If the output is redirected, the lines also go to a file that the agent reads.
+    If the output is redirected, the lines go to a file that the agent reads instead. A copy in the user's log
+    would count twice as soon as the trial prints its log.
     """
     global _redirection_warned
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -210,9 +211,6 @@ def _write_to_agent(text: str) -> None:
     lines = text.encode()
     is_redirected = _is_redirected()
     if is_redirected and _append_to_reports(lines):
-        # The agent has the result. The copy in the user's log is less important.
-        with contextlib.suppress(OSError):
-            _write_all(_STDOUT, lines)
         return
     # One write, because other threads and processes write to the same pipe. The agent also finds a report at the
     # end of a line that a progress bar or `print(..., end="")` has left unfinished.
