@@ -5,6 +5,8 @@
 #
 #   tests/containers/run.sh [PATH OF A STATIC trialkeeper]
 #
+# TRIALKEEPER_TEST_KINDS restricts the kinds of objects that run the searches, for instance to `Framework,Job`.
+#
 # Requires Docker, and root to start its daemon. If it cannot run, it prints the reason and exits with 0. The base image
 # is python:3.12-slim, or without a registry an image that debootstrap creates.
 set -euo pipefail
@@ -181,5 +183,5 @@ export TRIALKEEPER_TEST_DOCKER=1 TRIALKEEPER_TEST_IMAGE=$base TRIALKEEPER_TEST_A
 TRIAL_MANAGER_AGENT=$(realpath "$program")
 export TRIAL_MANAGER_AGENT
 # The scripted cluster does not schedule or admit pods.
-cargo test --locked -p trialkeeper-tests --test e2e -- --ignored cluster:: --skip a_request_that_no_node_can_meet || failed=1
+cargo test --locked --workspace --test e2e -- --ignored cluster:: --skip a_request_that_no_node_can_meet || failed=1
 exit "$failed"

@@ -12,6 +12,7 @@ mod http;
 mod job_sets;
 mod jobs;
 mod kubeflow;
+mod kubelet;
 mod kueue;
 mod objects;
 mod pods;

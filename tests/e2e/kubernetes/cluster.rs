@@ -10,6 +10,8 @@
 //! * The scripted cluster whose pods are processes: `TRIALKEEPER_TEST_PROCESSES` is set. It checks these
 //!   tests themselves, as far as they need no container.
 //!
+//! `TRIALKEEPER_TEST_KINDS` restricts the kinds, for instance to `Job,JobSet`.
+//!
 //! Some tests need more of a cluster. A run on a cluster that lacks it leaves them out by name (`--skip NAME`):
 //!
 //! * `cluster::containers::` needs pods that are containers, and `TRIALKEEPER_TEST_AGENT_IMAGE`.
@@ -61,19 +63,25 @@ fn on_each_kind(test: impl Fn(&Cluster)) {
     on_kinds(&KINDS.map(|(kind, ..)| kind), test);
 }
 
-/// Runs a test once for each of these kinds that the cluster serves. It must serve at least one of them.
+/// Runs a test once for each of these kinds that the cluster serves and `TRIALKEEPER_TEST_KINDS` contains. It must be at
+/// least one.
 fn on_kinds(kinds: &[&str], test: impl Fn(&Cluster)) {
     let mut cluster = Cluster::find();
+    let chosen = std::env::var("TRIALKEEPER_TEST_KINDS").unwrap_or_default();
+    let is_chosen = |kind| chosen.is_empty() || chosen.split(',').any(|name| name == kind);
     let mut tested = 0;
-    for (kind, version, plural) in KINDS.into_iter().filter(|(kind, ..)| kinds.contains(kind)) {
-        if cluster.serves(version, plural) {
+    for (kind, version, plural) in KINDS {
+        if kinds.contains(&kind) && is_chosen(kind) && cluster.serves(version, plural) {
             cluster.kind = kind;
             announce(kind);
             test(&cluster);
             tested += 1;
         }
     }
-    assert!(tested > 0, "the cluster serves none of {kinds:?}");
+    assert!(
+        tested > 0,
+        "the cluster serves none of {kinds:?}, or TRIALKEEPER_TEST_KINDS omits them"
+    );
 }
 
 /// The cluster of the environment.
@@ -170,7 +178,8 @@ impl Cluster {
         });
         let mut roles = roles.as_array().cloned().unwrap_or_default();
         if self.kind == "JobSet" && roles.len() == 1 {
-            let mut server = self.role("ps");
+            let mut server = roles[0].clone();
+            server["name"] = json!("ps");
             server["command"] = json!("sleep 600");
             roles.push(server);
         }

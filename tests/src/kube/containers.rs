@@ -9,10 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::controller::FrameworkRun;
+use super::kubelet::{Assigned, ContainerEnd, Problem};
 use super::objects::text;
-use super::pods::{self, Pod, Problem};
-use super::volumes;
+use super::{Shared, volumes};
 
 /// The label of a scripted cluster's containers.
 const LABEL: &str = "trialkeeper-tests";
@@ -20,59 +19,49 @@ const LABEL: &str = "trialkeeper-tests";
 const MAX_MESSAGE_BYTES: usize = 2048;
 
 /// Runs a pod's init containers, and starts its main container. The returned process ends with the container.
-pub(super) fn start(run: &FrameworkRun<'_>, pod: &Pod) -> Result<Child, Problem> {
+pub(super) fn start(shared: &Shared, pod: &Assigned) -> Result<Child, Problem> {
     let other = |problem: String| {
-        Problem::Ended(vec![pods::ended(
-            &pod.spec["containers"][0]["name"],
-            128,
-            "StartError",
-            &problem,
-        )])
+        Problem::Ended(vec![ContainerEnd::not_started(pod.main_container(), &problem)])
     };
-    let mounts = volumes::make(run.shared, &pod.spec, &pod.folder).map_err(other)?;
-    let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
+    let mounts = volumes::make(shared, &pod.spec, &pod.folder).map_err(other)?;
     let mut done = Vec::new();
-    for container in inits {
-        create(run, pod, container, &mounts)?;
+    for container in pod.init_containers() {
+        create(shared, pod, container, &mounts)?;
         drop(attach(pod, container).map_err(other)?.wait());
-        done.push(end_of(pod, container));
-        if done.last().is_some_and(|container| container["code"] != 0) {
+        let end = end_of(pod, container);
+        let failed = end.code != 0;
+        done.push(end);
+        if failed {
             return Err(Problem::Ended(done));
         }
     }
-    let container = &pod.spec["containers"][0];
-    create(run, pod, container, &mounts)?;
-    attach(pod, container).map_err(other)
+    create(shared, pod, pod.main_container(), &mounts)?;
+    attach(pod, pod.main_container()).map_err(other)
 }
 
 /// Returns the ends of a pod's containers.
-pub(super) fn ended(pod: &Pod) -> Vec<Value> {
-    let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
+pub(super) fn ended(pod: &Assigned) -> Vec<ContainerEnd> {
     // The init containers succeeded, otherwise the main one would not have started.
-    let inits = inits.map(|container| pods::ended(&container["name"], 0, "Completed", ""));
-    inits.chain([end_of(pod, &pod.spec["containers"][0])]).collect()
+    let inits =
+        pod.init_containers().map(|container| ContainerEnd::new(container, 0, "Completed", ""));
+    inits.chain([end_of(pod, pod.main_container())]).collect()
 }
 
 /// Returns a container's name in Docker, which is unique for each try of a pod.
-fn name_of(pod: &Pod, container: &Value) -> String {
-    format!("{}.{}.{}", pod.name, pod.retries, text(container, "/name"))
-}
-
-/// Returns the file of a container's output.
-fn log_of(pod: &Pod, container: &Value) -> PathBuf {
-    pod.folder.join(format!("{}.log", text(container, "/name")))
+fn name_of(pod: &Assigned, container: &Value) -> String {
+    format!("{}.{}", pod.name, text(container, "/name"))
 }
 
 /// Returns the file of a container's termination message.
-fn message_file(pod: &Pod, container: &Value) -> PathBuf {
+fn message_file(pod: &Assigned, container: &Value) -> PathBuf {
     pod.folder.join(format!("{}.termination", text(container, "/name")))
 }
 
 /// Creates a container.
 #[expect(clippy::too_many_lines, reason = "one sequence, in the order of the real server")]
 fn create(
-    run: &FrameworkRun<'_>,
-    pod: &Pod,
+    shared: &Shared,
+    pod: &Assigned,
     container: &Value,
     volumes: &[(String, PathBuf)],
 ) -> Result<(), Problem> {
@@ -101,7 +90,7 @@ fn create(
     let mut words: Vec<String> =
         ["create", "--name", &name, "--network", "host"].map(str::to_owned).to_vec();
     let mut add = |option: &str, value: String| words.push(format!("{option}={value}"));
-    add("--label", format!("{LABEL}={}", run.shared.folder.display()));
+    add("--label", format!("{LABEL}={}", shared.folder.display()));
     if let Some(user) = user {
         let group = security("runAsGroup").as_u64().unwrap_or(0);
         add("--user", format!("{user}:{group}"));
@@ -149,11 +138,8 @@ fn create(
         let end = if mount["readOnly"] == true { ":ro" } else { "" };
         add("--volume", format!("{}:{}{end}", place.display(), text(mount, "/mountPath")));
     }
-    let mut known = pod
-        .environment(run)
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect::<Vec<_>>();
+    let given = pod.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let mut known: Vec<(String, String)> = given.collect();
     for variable in container["env"].as_array().into_iter().flatten() {
         let value = expanded(&text(variable, "/value"), &known);
         known.push((text(variable, "/name"), value));
@@ -176,20 +162,20 @@ fn create(
     Ok(())
 }
 
-/// Returns a container's end in the form of the controller's status, and removes the container.
-fn end_of(pod: &Pod, container: &Value) -> Value {
+/// Returns a container's end, and removes the container.
+fn end_of(pod: &Assigned, container: &Value) -> ContainerEnd {
     let name = name_of(pod, container);
     let state = docker(&["inspect", "--format", "{{json .State}}", &name]).unwrap_or_default();
     let state: Value = serde_json::from_str(&state).unwrap_or_default();
     drop(docker(&["rm", "--force", &name]));
     let error = text(&state, "/Error");
     if !error.is_empty() {
-        return pods::ended(&container["name"], 128, "StartError", &error);
+        return ContainerEnd::not_started(container, &error);
     }
     let code = state["ExitCode"].as_i64().unwrap_or(137);
     let mut message = fs::read_to_string(message_file(pod, container)).unwrap_or_default();
     if message.is_empty() && code != 0 {
-        let log = fs::read(log_of(pod, container)).unwrap_or_default();
+        let log = fs::read(pod.log_file(container)).unwrap_or_default();
         message = String::from_utf8_lossy(&log[log.len().saturating_sub(MAX_MESSAGE_BYTES)..])
             .into_owned();
     }
@@ -198,12 +184,12 @@ fn end_of(pod: &Pod, container: &Value) -> Value {
         _ if state["OOMKilled"] == true => "OOMKilled",
         _ => "Error",
     };
-    pods::ended(&container["name"], code, reason, &message)
+    ContainerEnd::new(container, code, reason, &message)
 }
 
 /// Sends SIGTERM to the pod's container, and SIGKILL after the grace period.
-pub(super) fn stop(pod: &Pod) {
-    let name = name_of(pod, &pod.spec["containers"][0]);
+pub(super) fn stop(pod: &Assigned) {
+    let name = name_of(pod, pod.main_container());
     let grace = pod.spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(30).to_string();
     let mut command = Command::new("docker");
     command.args(["stop", "--time", &grace, &name]);
@@ -211,12 +197,11 @@ pub(super) fn stop(pod: &Pod) {
 }
 
 /// Starts a container. The returned process ends with it.
-fn attach(pod: &Pod, container: &Value) -> Result<Child, String> {
-    let log = File::create(log_of(pod, container)).map_err(|error| error.to_string())?;
-    let again = log.try_clone().map_err(|error| error.to_string())?;
+fn attach(pod: &Assigned, container: &Value) -> Result<Child, String> {
+    let (stdout, stderr) = pod.create_log(container)?;
     let mut command = Command::new("docker");
     command.args(["start", "--attach", &name_of(pod, container)]);
-    command.stdin(Stdio::null()).stdout(log).stderr(again);
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     command.spawn().map_err(|error| format!("docker: {error}"))
 }
 

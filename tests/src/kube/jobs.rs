@@ -1,23 +1,16 @@
-//! The Job controller and its kubelet. Each Job's pods run as processes of this machine, and its status takes
-//! the steps that were recorded on a real cluster.
+//! The Job controller. The status of each Job takes the steps that were recorded on a real cluster.
 
 use std::collections::HashSet;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::controller::{self, Behavior};
+use super::kubelet::Pod;
 use super::objects::{is_being_deleted, text};
-use super::volumes::Mounted;
-use super::{Shared, admission, processes};
+use super::{Shared, admission};
 
 mod player;
 
@@ -25,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The image of every pod, as containerd resolves it. Source: a recording.
 const IMAGE_ID: &str = "docker.io/library/busybox@sha256:6bbe308258ea66c2b513502dabadee037ae0f2668a352966f0000e94c9034019";
 /// The exit codes that a Job's failure policy does not match. They count towards its back-off limit.
-const UNMATCHED_CODES: [i32; 3] = [0, 137, 143];
+const UNMATCHED_CODES: [i64; 3] = [0, 137, 143];
 
 /// Follows Jobs until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
@@ -50,10 +43,10 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 std::thread::spawn(move || match (shared.behavior)(&job) {
                     Behavior::Timed { code, speed } => player::play(&shared, &job, code, speed),
                     Behavior::Paced => Run { paced: true, ..Run::new(&shared, job) }.play(),
-                    Behavior::Recorded(..)
-                    | Behavior::Pods
-                    | Behavior::Raced
-                    | Behavior::Containers => {
+                    Behavior::Containers => {
+                        Run { in_containers: true, ..Run::new(&shared, job) }.play();
+                    }
+                    Behavior::Recorded(..) | Behavior::Pods | Behavior::Raced => {
                         Run::new(&shared, job).play();
                     }
                 });
@@ -73,14 +66,8 @@ struct Run<'a> {
     refused: bool,
     /// If set, the steps take the times measured on a real cluster.
     paced: bool,
-}
-
-/// A pod of the Job.
-struct Pod {
-    name: String,
-    child: Child,
-    code: Option<i32>,
-    mounted: Mounted,
+    /// If set, the pods are containers. Otherwise they are processes.
+    in_containers: bool,
 }
 
 impl<'a> Run<'a> {
@@ -92,6 +79,7 @@ impl<'a> Run<'a> {
             made: 0,
             refused: false,
             paced: false,
+            in_containers: false,
         }
     }
 
@@ -137,8 +125,8 @@ impl<'a> Run<'a> {
             let wanted = !self.is_over() && !self.is_suspended();
             if (!wanted || failed.is_some()) && !asked {
                 asked = true;
-                for pod in &pods {
-                    self.end(pod);
+                for pod in &mut pods {
+                    pod.end(self.shared);
                 }
             }
             let is_whole = pods.len() == count || asked;
@@ -177,7 +165,8 @@ impl<'a> Run<'a> {
         if ready < active {
             self.set_status(&[], &json!({"active": active, "ready": ready}));
             pods.extend((ready..active).filter_map(|index| self.start(index)));
-            self.set_status(&[], &json!({"active": active, "ready": active}));
+            let ready = pods.iter().filter(|pod| pod.is_running()).count();
+            self.set_status(&[], &json!({"active": active, "ready": ready}));
         }
     }
 
@@ -206,60 +195,15 @@ impl<'a> Run<'a> {
         self.pace(player::POD_MS);
         let pod = self.shared.objects.create("pods", object).ok()?;
         self.pace(player::START_MS);
-        let mut spec = pod["spec"].clone();
-        fill_in_fields(self.shared, &mut spec, &pod);
-        let folder = self.shared.folder.join("pods").join(&name);
-        let child = processes::start(self.shared, &spec, &folder, Vec::new());
-        let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
-        let running = json!({"name": "trial", "state": {"running": {}}, "imageID": IMAGE_ID});
-        self.set_pod_status(&name, json!({"phase": "Running", "containerStatuses": [running]}));
-        let mounted = Mounted::new(spec, folder);
-        Some(Pod { name, child, code: None, mounted })
+        Some(Pod::start(self.shared, &pod, self.in_containers, IMAGE_ID))
     }
 
     /// Checks if a pod has ended or was asked to end.
     fn poll(&self, pod: &mut Pod, asked: bool) {
-        if pod.code.is_some() {
-            return;
+        if !asked && pod.is_being_deleted(self.shared) {
+            pod.end(self.shared);
         }
-        pod.mounted.renew(self.shared);
-        if !asked
-            && self.shared.objects.inspect("pods", &pod.name, is_being_deleted).unwrap_or(true)
-        {
-            self.end(pod);
-        }
-        let Ok(Some(status)) = pod.child.try_wait() else { return };
-        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        let reason = if code == 0 { "Completed" } else { "Error" };
-        let terminated =
-            json!({"exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z"});
-        let container =
-            json!({"name": "trial", "state": {"terminated": terminated}, "imageID": IMAGE_ID});
-        let phase = if code == 0 { "Succeeded" } else { "Failed" };
-        // The kubelet reports the container's end first, and the pod's phase about a second later.
-        self.pace(player::TERMINATED_MS);
-        self.set_pod_status(
-            &pod.name,
-            json!({"phase": "Running", "containerStatuses": [container]}),
-        );
-        self.pace(player::PHASE_MS);
-        self.set_pod_status(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
-        leave_node(self.shared, &pod.name);
-        pod.code = Some(code);
-    }
-
-    /// Asks a pod to end, as the kubelet does.
-    fn end(&self, pod: &Pod) {
-        if pod.code.is_some() {
-            return;
-        }
-        let deleted = |object: &mut Value| {
-            object["metadata"]["deletionTimestamp"] = Value::from("2026-11-23T00:00:00Z");
-        };
-        drop(self.shared.objects.change("pods", &pod.name, deleted));
-        let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
-        // Ignored: the process may have ended.
-        let _gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        pod.poll(self.shared, |ms| self.pace(ms));
     }
 
     fn finish(&self, pods: &[Pod], failed: Option<usize>) {
@@ -286,7 +230,7 @@ impl<'a> Run<'a> {
         self.set_status(&[first], &json!({"active": 0}));
         // Deleted pods are removed before the Job is finished.
         for pod in pods {
-            if self.shared.objects.inspect("pods", &pod.name, is_being_deleted) == Some(true) {
+            if pod.is_being_deleted(self.shared) {
                 self.shared.objects.remove("pods", &pod.name);
             }
         }
@@ -313,52 +257,5 @@ impl<'a> Run<'a> {
         let mut status = counts.clone();
         status["conditions"] = Value::Array(conditions.collect());
         drop(self.shared.objects.change("jobs", &self.name, |object| object["status"] = status));
-    }
-
-    fn set_pod_status(&self, pod: &str, status: Value) {
-        let change = |object: &mut Value| {
-            let conditions = object.pointer("/status/conditions").cloned();
-            object["status"] = status;
-            if let Some(conditions) = conditions {
-                object["status"]["conditions"] = conditions;
-            }
-        };
-        drop(self.shared.objects.change("pods", pod, change));
-    }
-}
-
-/// Clears the node of a pod whose containers have ended, so that a deletion is immediate.
-pub(super) fn leave_node(shared: &Shared, pod: &str) {
-    let leave = |object: &mut Value| {
-        drop(object["spec"].as_object_mut().and_then(|spec| spec.remove("nodeName")));
-    };
-    drop(shared.objects.change("pods", pod, leave));
-}
-
-/// Replaces variables that refer to fields of the pod or to Secrets by their values.
-pub(super) fn fill_in_fields(shared: &Shared, spec: &mut Value, pod: &Value) {
-    let variables = spec.pointer_mut("/containers/0/env").and_then(Value::as_array_mut);
-    for variable in variables.into_iter().flatten() {
-        if let Some(source) = variable.pointer("/valueFrom/secretKeyRef") {
-            let secret = shared.objects.get("secrets", &text(source, "/name")).unwrap_or_default();
-            let value = BASE64_STANDARD
-                .decode(text(&secret["data"], &format!("/{}", text(source, "/key"))));
-            let value = String::from_utf8(value.unwrap_or_default()).unwrap_or_default();
-            *variable = json!({"name": variable["name"], "value": value});
-            continue;
-        }
-        let value = match variable.pointer("/valueFrom/fieldRef/fieldPath").and_then(Value::as_str)
-        {
-            None => continue,
-            Some("metadata.uid") => text(pod, "/metadata/uid"),
-            Some("metadata.annotations['batch.kubernetes.io/job-completion-index']") => {
-                text(pod, "/metadata/annotations/batch.kubernetes.io~1job-completion-index")
-            }
-            Some("metadata.labels['training.kubeflow.org/replica-index']") => {
-                text(pod, "/metadata/labels/training.kubeflow.org~1replica-index")
-            }
-            Some(other) => panic!("the scripted kubelet does not support the field {other}"),
-        };
-        *variable = json!({"name": variable["name"], "value": value});
     }
 }

@@ -1,22 +1,16 @@
-//! Kubeflow's training operator and its kubelet. Each job's pods run as processes of this machine, and its
-//! status takes the steps that were recorded on a real cluster.
+//! Kubeflow's training operator. The status of each job takes the steps that were recorded on a real cluster.
 
 use std::collections::HashSet;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::controller::Behavior;
-use super::jobs::{fill_in_fields, leave_node};
+use super::kubelet::Pod;
 use super::objects::{is_being_deleted, text};
-use super::volumes::Mounted;
-use super::{Shared, admission, processes};
+use super::{Shared, admission};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -56,25 +50,25 @@ struct Run<'a> {
     conditions: Vec<Value>,
     /// If set, the status is as bad as [`Behavior::Raced`] describes.
     raced: bool,
+    /// If set, the pods are containers. Otherwise they are processes.
+    in_containers: bool,
 }
 
-/// A pod of the job.
-struct Pod {
-    name: String,
+/// A pod of the job and its role.
+struct Replica {
+    pod: Pod,
     role: String,
-    child: Child,
-    code: Option<i32>,
     /// If set, the end of this pod ends the job.
     decides: bool,
-    asked: bool,
-    mounted: Mounted,
 }
 
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, kind: Kind, job: Value) -> Self {
         let name = text(&job, "/metadata/name");
-        let raced = (shared.behavior)(&job) == Behavior::Raced;
-        Self { shared, kind, name, job, conditions: Vec::new(), raced }
+        let behavior = (shared.behavior)(&job);
+        let (raced, in_containers) =
+            (behavior == Behavior::Raced, behavior == Behavior::Containers);
+        Self { shared, kind, name, job, conditions: Vec::new(), raced, in_containers }
     }
 
     fn play(mut self) {
@@ -83,34 +77,36 @@ impl<'a> Run<'a> {
                 self.wait_for_resumption();
                 continue;
             }
-            let mut pods = self.start();
-            if pods.is_empty() {
+            let mut replicas = self.start();
+            if replicas.is_empty() {
                 // If a pod cannot be created, the real operator reports it only in an event.
                 return;
             }
             if !self.raced {
                 self.set_condition("Created", "True", "is created.");
             }
-            self.set_status(&pods);
-            self.set_condition("Running", "True", "is running.");
-            self.set_status(&pods);
-            let decided = self.until_decided(&mut pods);
+            self.set_status(&replicas);
+            if replicas.iter().all(|replica| replica.pod.is_running()) {
+                self.set_condition("Running", "True", "is running.");
+                self.set_status(&replicas);
+            }
+            let decided = self.until_decided(&mut replicas);
             // The reason is `cleanPodPolicy: Running`, a deleted job, or a preemption by a queue.
-            while pods.iter().any(|pod| pod.code.is_none()) {
-                for pod in &mut pods {
-                    self.end(pod);
-                    self.poll(pod);
+            while replicas.iter().any(|replica| replica.pod.code.is_none()) {
+                for replica in &mut replicas {
+                    replica.pod.end(self.shared);
+                    replica.pod.poll(self.shared, |_| ());
                 }
                 std::thread::park_timeout(POLL_INTERVAL);
             }
             while decided && !self.is_over() {
-                for pod in pods.iter().filter(|pod| pod.asked) {
-                    self.shared.objects.remove("pods", &pod.name);
+                for replica in replicas.iter().filter(|replica| replica.pod.is_asked) {
+                    self.shared.objects.remove("pods", &replica.pod.name);
                 }
                 std::thread::park_timeout(POLL_INTERVAL);
             }
-            for pod in &pods {
-                self.shared.objects.remove("pods", &pod.name);
+            for replica in &replicas {
+                self.shared.objects.remove("pods", &replica.pod.name);
             }
         }
     }
@@ -136,28 +132,25 @@ impl<'a> Run<'a> {
 
     /// Waits for the end of the deciding pod, and reports it. Returns `false` if the job was deleted or
     /// suspended before.
-    fn until_decided(&mut self, pods: &mut [Pod]) -> bool {
+    fn until_decided(&mut self, replicas: &mut [Replica]) -> bool {
         while !self.is_over() && !self.is_suspended() {
-            let going = |pod: &Pod| {
-                pod.code.is_none()
-                    && self
-                        .shared
-                        .objects
-                        .inspect("pods", &pod.name, is_being_deleted)
-                        .unwrap_or(true)
+            let going = |replica: &Replica| {
+                replica.pod.code.is_none() && replica.pod.is_being_deleted(self.shared)
             };
             // The operator reports a deleted pod as failed at once, while its process still runs.
-            let deleted = pods.iter().position(going);
-            for pod in pods.iter_mut() {
-                self.poll(pod);
+            let deleted = replicas.iter().position(going);
+            for replica in replicas.iter_mut() {
+                self.poll(&mut replica.pod);
             }
             if !self.shared.controller.load(Ordering::SeqCst) {
                 std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
-            let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
-            let succeeded = pods.iter().any(|pod| pod.decides && pod.code == Some(0));
-            let all_ended = pods.iter().all(|pod| pod.code.is_some());
+            let codes = || replicas.iter().map(|replica| replica.pod.code);
+            let failed = codes().position(|code| code.is_some_and(|code| code != 0));
+            let succeeded =
+                replicas.iter().any(|replica| replica.decides && replica.pod.code == Some(0));
+            let all_ended = codes().all(|code| code.is_some());
             if self.raced && !all_ended && deleted.is_none() {
                 std::thread::park_timeout(POLL_INTERVAL);
                 continue;
@@ -167,7 +160,7 @@ impl<'a> Run<'a> {
             }
             if let Some(at) = deleted.or(failed) {
                 self.clear_running();
-                let role = pods[at].role.clone();
+                let role = replicas[at].role.clone();
                 self.set_condition(
                     "Failed",
                     "True",
@@ -180,26 +173,27 @@ impl<'a> Run<'a> {
                 std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
-            self.set_status(pods);
+            self.set_status(replicas);
             return true;
         }
         false
     }
 
-    fn start(&self) -> Vec<Pod> {
+    fn start(&self) -> Vec<Replica> {
         let roles = self.job["spec"][self.kind.2].as_object().cloned().unwrap_or_default();
         let first = if roles.contains_key("Master") { "Master" } else { "Worker" };
-        let mut pods = Vec::new();
-        for (role, replica) in &roles {
-            for index in 0..replica["replicas"].as_u64().unwrap_or(1) {
+        let mut replicas = Vec::new();
+        for (role, template) in &roles {
+            for index in 0..template["replicas"].as_u64().unwrap_or(1) {
                 let decides = role == first && index == 0;
-                pods.extend(self.pod(role, replica, index, decides));
+                let pod = self.pod(role, template, index);
+                replicas.extend(pod.map(|pod| Replica { pod, role: role.clone(), decides }));
             }
         }
-        pods
+        replicas
     }
 
-    fn pod(&self, role: &str, replica: &Value, index: u64, decides: bool) -> Option<Pod> {
+    fn pod(&self, role: &str, replica: &Value, index: u64) -> Option<Pod> {
         let lower = role.to_lowercase();
         let name = format!("{}-{lower}-{index}", self.name);
         let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"phase": "Pending"}});
@@ -222,53 +216,15 @@ impl<'a> Run<'a> {
         assert_eq!(*container, self.kind.3, "the operator's webhook requires this name");
         admission::expect_valid(&object);
         let pod = self.shared.objects.create("pods", object).ok()?;
-        let mut spec = pod["spec"].clone();
-        fill_in_fields(self.shared, &mut spec, &pod);
-        let folder = self.shared.folder.join("pods").join(&name);
-        let child = processes::start(self.shared, &spec, &folder, Vec::new());
-        let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
-        self.set_pod_status(&name, json!({"phase": "Running"}));
-        let (role, mounted) = (role.to_owned(), Mounted::new(spec, folder));
-        Some(Pod { name, role, child, code: None, decides, asked: false, mounted })
+        Some(Pod::start(self.shared, &pod, self.in_containers, ""))
     }
 
     /// Checks if a pod has ended or was asked to end.
     fn poll(&self, pod: &mut Pod) {
-        if pod.code.is_some() {
-            return;
+        if pod.is_being_deleted(self.shared) {
+            pod.end(self.shared);
         }
-        pod.mounted.renew(self.shared);
-        if self.shared.objects.inspect("pods", &pod.name, is_being_deleted).unwrap_or(true) {
-            self.end(pod);
-        }
-        let Ok(Some(status)) = pod.child.try_wait() else { return };
-        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        let reason = if code == 0 { "Completed" } else { "Error" };
-        let terminated =
-            json!({"exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z"});
-        let container = json!({"name": self.kind.3, "state": {"terminated": terminated}});
-        let phase = if code == 0 { "Succeeded" } else { "Failed" };
-        self.set_pod_status(
-            &pod.name,
-            json!({"phase": "Running", "containerStatuses": [container]}),
-        );
-        self.set_pod_status(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
-        leave_node(self.shared, &pod.name);
-        pod.code = Some(code);
-    }
-
-    /// Asks a pod to end, as the kubelet does.
-    fn end(&self, pod: &mut Pod) {
-        if pod.code.is_some() || std::mem::replace(&mut pod.asked, true) {
-            return;
-        }
-        let deleted = |object: &mut Value| {
-            object["metadata"]["deletionTimestamp"] = Value::from("2026-11-23T00:00:00Z");
-        };
-        drop(self.shared.objects.change("pods", &pod.name, deleted));
-        let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
-        // Ignored: the process may have ended.
-        let _gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        pod.poll(self.shared, |_| ());
     }
 
     /// Sets the condition Running to false. Its place and its reason do not change.
@@ -288,16 +244,17 @@ impl<'a> Run<'a> {
         }));
     }
 
-    fn set_status(&self, pods: &[Pod]) {
+    fn set_status(&self, replicas: &[Replica]) {
         let mut counts = json!({});
-        for pod in pods {
-            let what = match pod.code {
+        for replica in replicas {
+            let what = match replica.pod.code {
+                None if !replica.pod.is_running() => continue,
                 None => "active",
                 Some(0) => "succeeded",
                 Some(_) => "failed",
             };
-            let count = counts[&pod.role][what].as_u64().unwrap_or(0);
-            counts[&pod.role][what] = Value::from(count + 1);
+            let count = counts[&replica.role][what].as_u64().unwrap_or(0);
+            counts[&replica.role][what] = Value::from(count + 1);
         }
         let mut conditions = self.conditions.clone();
         if self.raced {
@@ -319,16 +276,5 @@ impl<'a> Run<'a> {
         let suspended =
             |now: &Value| now.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
         self.shared.objects.inspect(self.kind.0, &self.name, suspended).unwrap_or(false)
-    }
-
-    fn set_pod_status(&self, pod: &str, status: Value) {
-        let change = |object: &mut Value| {
-            let conditions = object.pointer("/status/conditions").cloned();
-            object["status"] = status;
-            if let Some(conditions) = conditions {
-                object["status"]["conditions"] = conditions;
-            }
-        };
-        drop(self.shared.objects.change("pods", pod, change));
     }
 }

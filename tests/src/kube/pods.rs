@@ -1,23 +1,18 @@
-//! The kubelet of Frameworks: runs their pods as processes of this machine or as containers, and reports
-//! their ends.
+//! The pods of a Framework: starts them, and reports their ends in the Framework's status.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::Shared;
 use super::controller::{FrameworkRun, deleted, stopped};
 use super::http::{Pieces, Request};
+use super::kubelet::{Assigned, ContainerEnd, Problem, Running};
 use super::objects::{Deletion, is_being_deleted, text};
-use super::{Shared, containers, processes, volumes};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The default grace period of a pod.
@@ -25,35 +20,25 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// FrameworkController's code of a pod that another client deleted.
 const DELETED_CODE: i64 = -101;
 
-/// A pod and its main container.
-pub(super) struct Pod {
-    /// The name.
-    pub(super) name: String,
+/// A pod of a Framework.
+struct Pod {
+    name: String,
     /// The name of the role.
-    pub(super) role: String,
+    role: String,
     /// The index in the role.
-    pub(super) index: u64,
+    index: u64,
     /// The number of retries so far.
-    pub(super) retries: u64,
+    retries: u64,
     /// The specification, with the controller's placeholders replaced.
-    pub(super) spec: Value,
-    /// The folder of the present try, with its volumes and its output.
-    pub(super) folder: PathBuf,
-    child: Option<Child>,
+    spec: Value,
+    /// `None`: the containers have not started.
+    running: Option<Running>,
     /// The ends of the containers, once they have ended.
-    ended: Option<Vec<Value>>,
+    ended: Option<Vec<ContainerEnd>>,
     /// The time of the request to end, after the pod was deleted.
     end_requested: Option<Instant>,
     /// If set, the cluster has removed the pod.
     gone: bool,
-}
-
-/// The reason why a pod does not run.
-pub(super) enum Problem {
-    /// The pod never starts. Its status contains the reason.
-    Waits(Value),
-    /// The pod has ended, with these ends of its containers.
-    Ended(Vec<Value>),
 }
 
 impl Pod {
@@ -66,15 +51,13 @@ impl Pod {
             .replace("{{FC_TASKROLE_NAME}}", &role_name)
             .replace("{{FC_TASK_INDEX}}", &index.to_string());
         let spec = serde_json::from_str(&spec).expect("the specification stays valid JSON");
-        let folder = run.shared.folder.join("pods").join(&name);
         Self {
             name,
             role: role_name,
             index,
             retries: 0,
             spec,
-            folder,
-            child: None,
+            running: None,
             ended: None,
             end_requested: None,
             gone: false,
@@ -82,7 +65,7 @@ impl Pod {
     }
 
     /// Returns the variables that the controller adds to every container.
-    pub(super) fn environment(&self, run: &FrameworkRun<'_>) -> Vec<(&'static str, String)> {
+    fn environment(&self, run: &FrameworkRun<'_>) -> Vec<(&'static str, String)> {
         vec![
             ("FC_FRAMEWORK_NAMESPACE", "lab".to_owned()),
             ("FC_FRAMEWORK_NAME", run.name.clone()),
@@ -95,35 +78,31 @@ impl Pod {
     }
 
     fn start(&mut self, run: &FrameworkRun<'_>) -> Result<(), Problem> {
-        self.child = Some(if run.in_containers {
-            containers::start(run, self)?
-        } else {
-            processes::start(run.shared, &self.spec, &self.folder, self.environment(run)).map_err(
-                |problem| {
-                    let container = &self.spec["containers"][0]["name"];
-                    Problem::Ended(vec![ended(container, 128, "StartError", &problem)])
-                },
-            )?
-        });
+        let name = match self.retries {
+            0 => self.name.clone(),
+            number => format!("{}.{number}", self.name),
+        };
+        let assigned = Assigned {
+            folder: run.shared.folder.join("pods").join(&name),
+            name,
+            spec: self.spec.clone(),
+            environment: self.environment(run),
+            in_containers: run.in_containers,
+        };
+        self.running = Some(assigned.start(run.shared)?);
         Ok(())
     }
 
     /// Checks if the pod has ended.
     fn poll(&mut self, run: &FrameworkRun<'_>) {
-        let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) else { return };
-        let Ok(Some(status)) = child.try_wait() else { return };
-        self.ended = Some(if run.in_containers {
-            containers::ended(self)
-        } else {
-            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            let reason = if code == 0 { "Completed" } else { "Error" };
-            vec![ended(&self.spec["containers"][0]["name"], code.into(), reason, "")]
-        });
+        if self.ended.is_none() {
+            self.ended = self.running.as_mut().and_then(|running| running.poll(run.shared));
+        }
     }
 
     /// Returns `true` while a container runs.
     fn runs(&self) -> bool {
-        self.child.is_some() && self.ended.is_none()
+        self.running.is_some() && self.ended.is_none()
     }
 
     /// Ends a deleted pod, as the kubelet does: asks the containers to end, kills them after the grace
@@ -144,15 +123,12 @@ impl Pod {
         };
         let Some(grace) = grace else { return };
         let asked = self.end_requested.unwrap_or_else(Instant::now);
-        if self.end_requested.replace(asked).is_none() {
-            if run.in_containers {
-                containers::stop(self);
-            } else {
-                self.signal(Signal::SIGTERM);
+        self.end_requested = Some(asked);
+        if let Some(running) = self.running.as_mut().filter(|_| self.ended.is_none()) {
+            running.terminate();
+            if asked.elapsed() >= grace {
+                running.kill();
             }
-        }
-        if !run.in_containers && asked.elapsed() >= grace {
-            self.signal(Signal::SIGKILL);
         }
         if !self.runs() {
             run.shared.objects.remove("pods", &self.name);
@@ -166,15 +142,8 @@ impl Pod {
         if self.end_requested.is_some() {
             return self.gone.then_some(DELETED_CODE);
         }
-        let codes = self.ended.iter().flatten().filter_map(|container| container["code"].as_i64());
+        let codes = self.ended.iter().flatten().map(|container| container.code);
         codes.max_by_key(|code| *code != 0)
-    }
-
-    fn signal(&self, signal: Signal) {
-        let Some(child) = self.child.as_ref().filter(|_| self.ended.is_none()) else { return };
-        let pid = i32::try_from(child.id()).expect("a process id is a positive i32");
-        // Ignored: the process may have ended.
-        let _gone = kill(Pid::from_raw(pid), signal);
     }
 }
 
@@ -186,11 +155,6 @@ pub(super) fn disrupt(shared: &Shared, pod: &str, reason: &str, message: &str) {
     let say = |object: &mut Value| object["status"]["conditions"] = json!([condition]);
     drop(shared.objects.change("pods", pod, say));
     shared.objects.delete("pods", pod, Deletion::default());
-}
-
-/// Returns a container's end in the form of the controller's status.
-pub(super) fn ended(name: &Value, code: i64, reason: &str, message: &str) -> Value {
-    json!({"name": name, "code": code, "reason": reason, "message": message})
 }
 
 /// Runs a Framework's pods to their end.
@@ -224,7 +188,7 @@ pub(super) fn run(run: &FrameworkRun<'_>) {
             pods.push(pod);
         }
     }
-    if pods.iter().all(|pod| pod.child.is_some()) {
+    if pods.iter().all(|pod| pod.running.is_some()) {
         for pod in &pods {
             run.set_pod_status(&pod.name, &json!({"phase": "Running"}));
         }
@@ -233,14 +197,7 @@ pub(super) fn run(run: &FrameworkRun<'_>) {
         );
     }
 
-    let mut renewed = Instant::now();
     let decided = loop {
-        if renewed.elapsed() > volumes::RENEWAL {
-            for pod in pods.iter().filter(|pod| pod.ended.is_none()) {
-                volumes::renew(run.shared, &pod.spec, &pod.folder);
-            }
-            renewed = Instant::now();
-        }
         for pod in &mut pods {
             pod.poll(run);
             pod.apply_deletion(run);
@@ -288,9 +245,7 @@ fn restart_failed(run: &FrameworkRun<'_>, roles: &[Value], pod: &mut Pod) {
     if !failed || pod.retries >= most.unwrap_or(0) {
         return;
     }
-    let again = pod.retries + 1;
-    pod.folder = run.shared.folder.join("pods").join(format!("{}.{again}", pod.name));
-    (pod.retries, pod.ended) = (again, None);
+    (pod.retries, pod.running, pod.ended) = (pod.retries + 1, None, None);
     if let Err(Problem::Ended(containers)) = pod.start(run) {
         pod.ended = Some(containers);
     }
@@ -325,7 +280,8 @@ fn completed(pod: &Pod) -> Value {
     }
     let containers = pod.ended.clone().unwrap_or_default();
     let exit = pod.code().unwrap_or(1);
-    let starved = containers.iter().any(|container| container["reason"] == "OOMKilled");
+    let starved = containers.iter().any(|container| container.reason == "OOMKilled");
+    let shown: Vec<Value> = containers.iter().map(ContainerEnd::in_framework).collect();
     let (code, phrase, kind) = match exit {
         0 => (0, "Succeeded", "Succeeded"),
         _ if starved => (-1200, "ContainerDockerOOMKilled", "Failed"),
@@ -343,7 +299,7 @@ fn completed(pod: &Pod) -> Value {
                 "index": pod.index,
                 "attemptStatus": {"completionStatus": {
                     "code": code, "phrase": phrase,
-                    "pod": {"containers": containers},
+                    "pod": {"containers": shown},
                 }},
             }]}],
         },

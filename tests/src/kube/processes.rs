@@ -1,24 +1,18 @@
 //! The kubelet without containers: a pod is a process of this machine. Mount paths are replaced by the
 //! folders of the volumes.
 
-use std::fs::File;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use super::kubelet::Assigned;
 use super::objects::text;
 use super::{Shared, volumes};
 
-/// Starts a pod's container with its files below `folder`, and with additional variables.
-pub(super) fn start(
-    shared: &Shared,
-    spec: &Value,
-    folder: &Path,
-    environment: Vec<(&'static str, String)>,
-) -> Result<Child, String> {
-    let container = &spec["containers"][0];
-    let made = volumes::make(shared, spec, folder)?;
+/// Starts a pod's main container.
+pub(super) fn start(shared: &Shared, pod: &Assigned) -> Result<Child, String> {
+    let container = pod.main_container();
+    let made = volumes::make(shared, &pod.spec, &pod.folder)?;
     let mut mounts = Vec::new();
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
         let name = text(mount, "/name");
@@ -49,7 +43,7 @@ pub(super) fn start(
         .map(plain)
         .collect();
     let (program, arguments) = words.split_first().ok_or("no command")?;
-    let work = folder.join("work");
+    let work = pod.folder.join("work");
     std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(arguments).current_dir(&work).env_clear();
@@ -60,12 +54,11 @@ pub(super) fn start(
     }
     // Marks the processes of the test bed.
     command.env("TEST_BED", &shared.folder);
-    command.envs(environment);
+    command.envs(pod.environment.iter().map(|(name, value)| (*name, value)));
     for variable in container["env"].as_array().into_iter().flatten() {
         command.env(text(variable, "/name"), plain(&text(variable, "/value")));
     }
-    let log = File::create(folder.join("log")).map_err(|error| error.to_string())?;
-    let again = log.try_clone().map_err(|error| error.to_string())?;
-    command.stdin(Stdio::null()).stdout(log).stderr(again);
+    let (stdout, stderr) = pod.create_log(container)?;
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     command.spawn().map_err(|error| format!("{program}: {error}"))
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::Value;
@@ -36,28 +36,6 @@ pub(super) fn make(
         all.push((name, place));
     }
     Ok(all)
-}
-
-/// A pod's volumes, which are updated periodically.
-pub(super) struct Mounted {
-    spec: Value,
-    folder: PathBuf,
-    renewed: Instant,
-}
-
-impl Mounted {
-    /// Creates the record of a newly started pod's volumes.
-    pub(super) fn new(spec: Value, folder: PathBuf) -> Self {
-        Self { spec, folder, renewed: Instant::now() }
-    }
-
-    /// Updates the volumes if the interval is over.
-    pub(super) fn renew(&mut self, shared: &Shared) {
-        if self.renewed.elapsed() > RENEWAL {
-            renew(shared, &self.spec, &self.folder);
-            self.renewed = Instant::now();
-        }
-    }
 }
 
 /// Writes the present content of Secrets into the volumes, as the kubelet does periodically.

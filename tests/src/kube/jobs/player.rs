@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::Shared;
+use super::super::kubelet::{PHASE_MS, TERMINATED_MS};
 use super::super::objects::{is_being_deleted, text};
 
 /// From the Job's creation to the pod's, from there to the container's start, and from there to its end.
@@ -14,9 +15,7 @@ pub(super) const START_MS: u64 = 300;
 const RUN_MS: u64 = 5_000;
 /// The time by which the longest run exceeds the shortest. Trials that start together do not end together.
 const RUN_SPREAD_MS: u64 = 4_000;
-/// From the container's end to the kubelet's report, to the pod's phase, and to the Job's conditions.
-pub(super) const TERMINATED_MS: u64 = 300;
-pub(super) const PHASE_MS: u64 = 1_100;
+/// From the pod's phase to the Job's conditions.
 pub(super) const DECIDED_MS: u64 = 750;
 const FAILED_MS: u64 = 15;
 
