@@ -7,7 +7,7 @@ use super::super::queue::tests::{at, end_of, ids, made_as, seen};
 use super::*;
 use crate::training_service::VerdictTrust::FailedAndStopped;
 use crate::training_service::kubernetes::client::WatchedObject;
-use crate::training_service::kubernetes::watching::observe_pod;
+use crate::training_service::kubernetes::tracker::observe_pod;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
 
 #[test]

@@ -8,9 +8,10 @@ use crate::training_service::VerdictTrust::Final;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
-use crate::training_service::kubernetes::tracker::PodDeparture;
 use crate::training_service::kubernetes::tracker::job::{SUSPENDED, UNREPORTED};
-use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
+use crate::training_service::kubernetes::tracker::{
+    PodDeparture, observe_missing_pod, observe_pod,
+};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;

@@ -15,8 +15,9 @@ use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::pending_reason::workload_of;
-use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::watching::{observe_missing_pod, observe_pod};
+use crate::training_service::kubernetes::tracker::{
+    Act, Tracker, observe_missing_pod, observe_pod,
+};
 use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEvent, JobNews};
 

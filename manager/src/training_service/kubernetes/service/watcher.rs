@@ -1,7 +1,5 @@
 //! Watches the cluster and passes the events to the tracker.
 
-mod queue_positions;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +7,14 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::client::{EVENTS, PODS, WatchEvent, WatchedObject, watch};
-use super::outcome::JobPhase;
-use super::tracker::{Act, PodDeparture, Tracker};
-use super::{
-    Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
+use super::{Settings, Shared};
+use crate::training_service::kubernetes::client::{EVENTS, PODS, WatchEvent, WatchedObject, watch};
+use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::tracker::{
+    Act, Tracker, observe_missing_pod, observe_pod,
+};
+use crate::training_service::kubernetes::{
+    image, kueue, manifest, pending_reason, pod_end, preflight,
 };
 
 /// A kind of object that is watched.
@@ -179,47 +180,4 @@ fn news_of(
             None => Vec::new(),
         },
     }
-}
-
-/// Passes the observation of a pod to the tracker.
-pub(super) fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
-    let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
-    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    let departure = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
-        false => PodDeparture::No,
-        true if is_over => PodDeparture::Gone,
-        true => PodDeparture::Deleted,
-    };
-    let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
-    tracker.observe_pod_creation(&pod.name, pod.created.as_deref());
-    tracker.observe_disruption_time(&pod.name, disruption::time_of(&pod.body));
-    let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
-    tracker.observe_pod_start(&pod.name, has_started);
-    tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
-    if pod_end::has_ended(&pod.body) {
-        tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
-    }
-    let requeued = match phase {
-        _ if is_over => {
-            tracker.mark_pod_completed(&pod.name, now);
-            None
-        }
-        Some("Running") => tracker.mark_pod_running(&pod.name),
-        _ => None,
-    };
-    let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
-    let reason = tracker.observe_pod(&pod.name, why, disruption);
-    requeued.into_iter().chain(reason).chain(left).collect()
-}
-
-/// Informs the tracker that a pod is gone.
-pub(super) fn observe_missing_pod(
-    tracker: &mut Tracker,
-    pod: &WatchedObject,
-    now: Duration,
-) -> Option<Act> {
-    let left =
-        tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), PodDeparture::Gone, now);
-    tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
-    left
 }

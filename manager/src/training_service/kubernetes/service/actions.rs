@@ -7,12 +7,13 @@ use tokio::time::Instant;
 use tracing::warn;
 use trial_protocol::AttemptId;
 
-use super::client::{PODS, SECRETS};
-use super::outcome::WorkloadOutcome;
-use super::tracker::Act;
-use super::watching::Watched;
-use super::workload::StopRequest;
-use super::{ORPHAN_TIME, POD_POLL, STATE_POLL, Settings, Shared, cleanup, manifest, pod_end};
+use super::watcher::Watched;
+use super::{ORPHAN_TIME, POD_POLL, STATE_POLL, Settings, Shared};
+use crate::training_service::kubernetes::client::{PODS, SECRETS};
+use crate::training_service::kubernetes::outcome::WorkloadOutcome;
+use crate::training_service::kubernetes::tracker::Act;
+use crate::training_service::kubernetes::workload::StopRequest;
+use crate::training_service::kubernetes::{cleanup, manifest, pod_end};
 use crate::util::backoff::Backoff;
 
 impl Shared {

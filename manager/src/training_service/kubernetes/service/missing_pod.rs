@@ -1,8 +1,9 @@
 //! Finds out from the cluster why a workload has no pod.
 
-use super::pending_reason::{CurrentEvents, RefusedPod};
-use super::tracker::Act;
-use super::{Settings, Shared, admission_advice, pending_reason, preflight};
+use super::{Settings, Shared};
+use crate::training_service::kubernetes::pending_reason::{CurrentEvents, RefusedPod};
+use crate::training_service::kubernetes::tracker::Act;
+use crate::training_service::kubernetes::{admission_advice, pending_reason, preflight};
 
 impl Shared {
     /// Finds out why a workload has no pod, and passes the reason to the tracker.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::Shared;
 use crate::training_service::kubernetes::client::Error;
-use crate::training_service::kubernetes::{Shared, kueue};
+use crate::training_service::kubernetes::kueue;
 
 /// The pause between two checks for waiting trials.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -15,10 +16,7 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Shared {
     /// Follows the positions of trials in this queue until Kueue refuses to tell them.
-    pub(in crate::training_service::kubernetes) async fn follow_positions(
-        self: Arc<Self>,
-        queue: String,
-    ) {
+    pub(super) async fn follow_positions(self: Arc<Self>, queue: String) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             if !self.tracker().waits_in_queue() {

@@ -1,0 +1,52 @@
+//! PURE: passes the state of a pod, as a watch shows it, to the tracker.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Act, PodDeparture, Tracker};
+use crate::training_service::kubernetes::client::WatchedObject;
+use crate::training_service::kubernetes::{disruption, pending_reason, pod_end};
+
+/// Passes the observation of a pod to the tracker.
+pub fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
+    let phase = pod.body.pointer("/status/phase").and_then(Value::as_str);
+    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    let departure = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
+        false => PodDeparture::No,
+        true if is_over => PodDeparture::Gone,
+        true => PodDeparture::Deleted,
+    };
+    let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
+    tracker.observe_pod_creation(&pod.name, pod.created.as_deref());
+    tracker.observe_disruption_time(&pod.name, disruption::time_of(&pod.body));
+    let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
+    tracker.observe_pod_start(&pod.name, has_started);
+    tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
+    if pod_end::has_ended(&pod.body) {
+        tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    }
+    let requeued = match phase {
+        _ if is_over => {
+            tracker.mark_pod_completed(&pod.name, now);
+            None
+        }
+        Some("Running") => tracker.mark_pod_running(&pod.name),
+        _ => None,
+    };
+    let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
+    let reason = tracker.observe_pod(&pod.name, why, disruption);
+    requeued.into_iter().chain(reason).chain(left).collect()
+}
+
+/// Informs the tracker that a pod is gone.
+pub fn observe_missing_pod(
+    tracker: &mut Tracker,
+    pod: &WatchedObject,
+    now: Duration,
+) -> Option<Act> {
+    let left =
+        tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), PodDeparture::Gone, now);
+    tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    left
+}
