@@ -1,55 +1,52 @@
 //! Finds out from the cluster why a workload has no pod.
 
-use super::{Settings, Shared};
+use super::context::ServiceContext;
 use crate::training_service::kubernetes::pending_reason::{CurrentEvents, RefusedPod};
 use crate::training_service::kubernetes::tracker::Act;
 use crate::training_service::kubernetes::{admission_advice, pending_reason, preflight};
 
-impl Shared {
-    /// Finds out why a workload has no pod, and passes the reason to the tracker.
-    pub(super) async fn query_missing_pod(&self, name: &str) -> Vec<Act> {
-        let refused = self.refused_pod(name).await;
-        let (is_denied, why) = match refused {
-            Some(RefusedPod { message, is_denied }) => (is_denied, Some(message)),
-            None => (false, None),
-        };
-        let controller = self.kind.controller();
-        let why = match why {
-            Some(words) => Some(admission_advice::with_advice(words, controller)),
-            None => self.dry_run_refusal(name).await,
-        };
-        let why = why.map(|why| format!("{controller} cannot create its pod: {why}"));
-        match why {
-            Some(why) if is_denied => self.tracker().handle_denied_pod(name, why, self.now()),
-            why => self.tracker().handle_missing_pod(name, why),
-        }
+/// Finds out why a workload has no pod, and passes the reason to the tracker.
+pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> Vec<Act> {
+    let refused = refused_pod(context, name).await;
+    let (is_denied, why) = match refused {
+        Some(RefusedPod { message, is_denied }) => (is_denied, Some(message)),
+        None => (false, None),
+    };
+    let controller = context.kind().controller();
+    let why = match why {
+        Some(words) => Some(admission_advice::with_advice(words, controller)),
+        None => dry_run_refusal(context, name).await,
+    };
+    let why = why.map(|why| format!("{controller} cannot create its pod: {why}"));
+    match why {
+        Some(why) if is_denied => context.tracker().handle_denied_pod(name, why, context.now()),
+        why => context.tracker().handle_missing_pod(name, why),
     }
+}
 
-    /// Returns the refusal of a pod that the controllers of a workload report in events. `None`: there is none, or the
-    /// account may not read events.
-    async fn refused_pod(&self, name: &str) -> Option<RefusedPod> {
-        let Settings { cluster, common, .. } = &self.settings;
-        let mut warnings = Vec::new();
-        for (kind, owner) in self.kind.pod_owners(&common.spec, name) {
-            warnings.extend(cluster.warnings(kind, &owner).await.unwrap_or_default());
-        }
-        let tracker = self.tracker();
-        let current = CurrentEvents {
-            kind: self.kind.resource().kind,
-            id: tracker.id_of(name),
-            since: tracker.newest_pod_creation(name),
-        };
-        warnings.retain(|event| current.has(event));
-        pending_reason::of_refused_pods(&warnings)
+/// Returns the refusal of a pod that the controllers of a workload report in events. `None`: there is none, or the
+/// account may not read events.
+async fn refused_pod(context: &ServiceContext, name: &str) -> Option<RefusedPod> {
+    let mut warnings = Vec::new();
+    for (kind, owner) in context.kind().pod_owners(context.spec(), name) {
+        warnings.extend(context.cluster().warnings(kind, &owner).await.unwrap_or_default());
     }
+    let tracker = context.tracker();
+    let current = CurrentEvents {
+        kind: context.kind().resource().kind,
+        id: tracker.id_of(name),
+        since: tracker.newest_pod_creation(name),
+    };
+    warnings.retain(|event| current.has(event));
+    pending_reason::of_refused_pods(&warnings)
+}
 
-    /// Returns the cluster's answer to a dry run. `None`: it refuses no pod, or the account may not ask.
-    async fn dry_run_refusal(&self, name: &str) -> Option<String> {
-        // A controller that has not examined the workload has not tried to create a pod.
-        if !self.tracker().is_examined(name) {
-            return None;
-        }
-        let Settings { cluster, common, .. } = &self.settings;
-        Some(preflight::pods(cluster, self.kind, common).await.ok()??.to_string())
+/// Returns the cluster's answer to a dry run. `None`: it refuses no pod, or the account may not ask.
+async fn dry_run_refusal(context: &ServiceContext, name: &str) -> Option<String> {
+    // A controller that has not examined the workload has not tried to create a pod.
+    if !context.tracker().is_examined(name) {
+        return None;
     }
+    let (cluster, kind, common) = (context.cluster(), context.kind(), context.common());
+    Some(preflight::pods(cluster, kind, common).await.ok()??.to_string())
 }

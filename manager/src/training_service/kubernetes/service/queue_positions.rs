@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Shared;
-use crate::training_service::kubernetes::client::Error;
+use super::actions::ActionRunner;
+use super::context::ServiceContext;
+use crate::training_service::kubernetes::client::{Cluster, Error};
 use crate::training_service::kubernetes::kueue;
 
 /// The pause between two checks for waiting trials.
@@ -14,34 +15,35 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The pause between two requests.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
 
-impl Shared {
-    /// Follows the positions of trials in this queue until Kueue refuses to tell them.
-    pub(super) async fn follow_positions(self: Arc<Self>, queue: String) {
-        loop {
-            tokio::time::sleep(CHECK_INTERVAL).await;
-            if !self.tracker().waits_in_queue() {
-                continue;
-            }
-            match self.pending_workloads(&queue).await {
-                Ok(pending) => {
-                    let acts = self.tracker().handle_positions(&kueue::positions(&pending));
-                    self.perform(acts);
-                }
-                // The positions are optional. Without them, Kueue's messages are complete.
-                Err(Error::NotFound { .. } | Error::NotAllowed { .. }) => return,
-                Err(_) => {}
-            }
-            tokio::time::sleep(REQUEST_INTERVAL).await;
+/// Follows the positions of trials in this queue until Kueue refuses to tell them.
+pub(super) async fn follow_positions(
+    context: Arc<ServiceContext>,
+    actions: ActionRunner,
+    queue: String,
+) {
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        if !context.tracker().waits_in_queue() {
+            continue;
         }
+        match pending_workloads(context.cluster(), &queue).await {
+            Ok(pending) => {
+                let acts = context.tracker().handle_positions(&kueue::positions(&pending));
+                actions.perform(acts);
+            }
+            // The positions are optional. Without them, Kueue's messages are complete.
+            Err(Error::NotFound { .. } | Error::NotAllowed { .. }) => return,
+            Err(_) => {}
+        }
+        tokio::time::sleep(REQUEST_INTERVAL).await;
     }
+}
 
-    async fn pending_workloads(&self, queue: &str) -> Result<Value, Error> {
-        let cluster = &self.settings.cluster;
-        let [newest, older] =
-            kueue::VERSIONS.map(|version| kueue::pending_path(version, cluster.namespace(), queue));
-        match cluster.read(&newest).await {
-            Err(Error::NotFound { .. }) => cluster.read(&older).await,
-            answer => answer,
-        }
+async fn pending_workloads(cluster: &Cluster, queue: &str) -> Result<Value, Error> {
+    let [newest, older] =
+        kueue::VERSIONS.map(|version| kueue::pending_path(version, cluster.namespace(), queue));
+    match cluster.read(&newest).await {
+        Err(Error::NotFound { .. }) => cluster.read(&older).await,
+        answer => answer,
     }
 }
