@@ -128,6 +128,3 @@ impl Job {
         trust != VerdictTrust::FailedAndStopped || is_decided || self.stop.is_some()
     }
 }
-
-#[cfg(test)]
-mod tests;

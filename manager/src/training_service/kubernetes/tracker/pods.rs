@@ -522,6 +522,3 @@ impl Pod {
         self.has_name_of(seen) && ids.is_none_or(|(seen, known)| seen == known)
     }
 }
-
-#[cfg(test)]
-mod tests;

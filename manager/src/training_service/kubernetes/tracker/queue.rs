@@ -107,6 +107,3 @@ impl Tracker {
         acts
     }
 }
-
-#[cfg(test)]
-pub(super) mod tests;

@@ -1,5 +1,9 @@
 //! Tests of the tracker, as tables of observations in order and of their consequences.
 
+mod early_ends;
+mod lost_pods;
+mod queue;
+
 use trial_protocol::Class;
 
 use super::job::SUSPENDED;

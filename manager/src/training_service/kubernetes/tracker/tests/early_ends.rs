@@ -1,13 +1,14 @@
 //! Tests of workloads whose trials have ended before them.
 
-use serde_json::json;
-use trial_protocol::AttemptId;
+use std::time::Duration;
 
-use super::*;
+use serde_json::json;
+use trial_protocol::{AttemptId, TrialJobId};
+
 use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::outcome::WorkloadOutcome;
-use crate::training_service::kubernetes::tracker::{DELETE_BATCH, MAX_FINISHED};
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::tracker::{Act, DELETE_BATCH, MAX_FINISHED, Tracker};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;

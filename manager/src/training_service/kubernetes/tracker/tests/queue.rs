@@ -1,16 +1,19 @@
 //! Tests of workloads that wait, are taken back, or do not end, as tables of timed observations.
 
-use serde_json::{Value, json};
-use trial_protocol::{AttemptId, TrialJobId};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use super::*;
+use serde_json::{Value, json};
+use trial_protocol::{AttemptId, Class, TrialJobId};
+
 use crate::training_service::VerdictTrust::Final;
 use crate::training_service::kubernetes::client::WatchedObject;
+use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
 use crate::training_service::kubernetes::manifest::tests::common;
-use crate::training_service::kubernetes::outcome::WorkloadOutcome;
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::tracker::job::{SUSPENDED, UNREPORTED};
 use crate::training_service::kubernetes::tracker::{
-    PodDeparture, observe_missing_pod, observe_pod,
+    Act, PodDeparture, Tracker, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::framework::Framework;
@@ -23,11 +26,11 @@ use crate::training_service::{JobNews, JobWaits};
 
 const START_UP: Duration = Duration::from_mins(10);
 
-pub(in crate::training_service::kubernetes::tracker) fn at(seconds: u64) -> Duration {
+pub(super) fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub(in crate::training_service::kubernetes::tracker) fn ids() -> (TrialJobId, AttemptId) {
+pub(super) fn ids() -> (TrialJobId, AttemptId) {
     (TrialJobId::new("a").unwrap(), AttemptId::new("a-1").unwrap())
 }
 
@@ -37,10 +40,7 @@ fn made(queued: bool) -> Tracker {
 }
 
 /// Creates a tracker with one object `ja` of this kind.
-pub(in crate::training_service::kubernetes::tracker) fn made_as(
-    kind: &'static dyn Workload,
-    queued: bool,
-) -> Tracker {
+pub(super) fn made_as(kind: &'static dyn Workload, queued: bool) -> Tracker {
     let mut tracker = Tracker::new(kind, START_UP, at(30)).with_queue(queued);
     tracker.begin_listing();
     assert_eq!(tracker.complete_listing(), []);
@@ -61,12 +61,7 @@ fn room() -> QueueState {
 
 /// Returns a pod as a watch reports it: its name, which is also its id, its phase, its container's exit code, and its
 /// deletion.
-pub(in crate::training_service::kubernetes::tracker) fn seen(
-    name: &str,
-    phase: &str,
-    code: Option<i32>,
-    deleted: bool,
-) -> WatchedObject {
+pub(super) fn seen(name: &str, phase: &str, code: Option<i32>, deleted: bool) -> WatchedObject {
     let ended = code.map(|code| json!({"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"}));
     let moment = deleted.then_some("2026-11-23T00:00:00Z");
     let containers = json!([{"name": "trial", "state": {"terminated": ended}}]);
@@ -92,7 +87,7 @@ fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
 }
 
 /// Returns the reported end.
-pub(in crate::training_service::kubernetes::tracker) fn end_of(acts: &[Act]) -> &JobEvent {
+pub(super) fn end_of(acts: &[Act]) -> &JobEvent {
     let ends = acts.iter().filter_map(|act| {
         if let Act::Report(JobNews::Gone(event)) = act { Some(event) } else { None }
     });

@@ -3,10 +3,10 @@
 use serde_json::json;
 use trial_protocol::{Cause, Class};
 
-use super::super::queue::tests::{at, end_of, ids, made_as, seen};
-use super::*;
+use super::queue::{at, end_of, ids, made_as, seen};
 use crate::training_service::VerdictTrust::FailedAndStopped;
 use crate::training_service::kubernetes::client::WatchedObject;
+use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::tracker::observe_pod;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
 
