@@ -1,6 +1,10 @@
 //! PURE: the tracker of an experiment's workloads. Its input is observations, and its output is actions and news. It
 //! has no clock and does no I/O.
 //!
+//! Its parts have private fields: each [`Job`] decides about one workload, [`ObservedPods`] has the observed pods, and
+//! [`UnadoptedWorkloads`] and [`FinishedWorkloads`] have the workloads before and after that. The tracker passes each
+//! observation to the parts that it concerns.
+//!
 //! # Invariants
 //!
 //! 1. The end of an attempt is reported once. Afterwards, the tracker only deletes its remains.
@@ -8,78 +12,56 @@
 //!    Nothing else ends it.
 //! 3. The next listing reveals changes that a watch missed.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use trial_protocol::{AttemptId, Class, TrialJobId};
+use serde_json::Value;
+use trial_protocol::{AttemptId, TrialJobId};
 
 pub use self::act::Act;
-use self::early_ends::UnadoptedMetadata;
-use self::job::{ForcedEnd, Job, Stop, UNREPORTED, report_reason};
+use self::finished::FinishedWorkloads;
+use self::job::{Job, JobChange};
+use self::job_index::JobIndex;
+use self::listing::WorkloadListing;
 pub use self::pod_observation::{observe_missing_pod, observe_pod};
-pub use self::pods::PodDeparture;
-use self::pods::Pods;
+pub use self::pods::{ObservedPods, PodDeparture};
+use self::queue::QueueWatch;
+use self::rules::TrackerRules;
+use self::unadopted::UnadoptedWorkloads;
+use super::client::WatchedObject;
 use super::disruption::Disruption;
+use super::kueue::QueueState;
 use super::outcome::{JobPhase, WorkloadOutcome};
 use super::pending_reason::workload_of;
 use super::workload::{StopRequest, Workload};
-use crate::training_service::{Adopted, JobEvent, JobNews};
+use crate::training_service::{Adopted, JobEvent, JobNews, VerdictTrust};
 
 mod act;
-mod deadlines;
-mod early_ends;
+mod finished;
 mod job;
+mod job_index;
+mod listing;
 mod pod_observation;
 mod pods;
 mod queue;
-mod waits;
+mod rules;
+mod start;
+mod unadopted;
+mod wait_reason;
 
-/// The time that a new workload may go unnoticed before the tracker gives that as the reason for waiting.
-const UNSEEN_TIME: Duration = Duration::from_secs(20);
-/// The interval between queries to the cluster about an idle workload.
-const QUERY_INTERVAL: Duration = Duration::from_mins(3);
-/// The time beyond its pods' grace period in which a workload must end after a stop. Otherwise it is deleted.
-const STOP_MARGIN: Duration = Duration::from_mins(1);
-/// The time for which pods may run before the tracker reports that no agent has started the trial. Most agents start
-/// the trial within seconds. The tracker does not see agents' reports, so the receiver of the news checks that.
-const SILENT_TIME: Duration = Duration::from_secs(30);
-/// The number of finished workloads that stay in the cluster for a returning manager, and the number that is deleted at
-/// a time.
-const MAX_FINISHED: usize = 100;
-const DELETE_BATCH: usize = 50;
-/// The number of finished workloads that stay even if a quota is exhausted, because their ends may not be recorded yet.
-const MIN_FINISHED: usize = 10;
+/// The message of a workload that succeeded without a report from its agent.
+const UNREPORTED: &str = "its pod succeeded, but its agent did not report it: can pods reach the manager? See --advertise";
 
 /// Tracks the workloads of an experiment.
 #[derive(Debug)]
 pub struct Tracker {
-    kind: &'static dyn Workload,
-    start_up: Duration,
-    patience: Duration,
-    jobs: HashMap<String, Job>,
-    /// The latest attempt of each trial.
-    latest: HashMap<TrialJobId, String>,
-    /// The workloads of an earlier manager that are not yet adopted.
-    unadopted: HashMap<String, JobPhase>,
-    /// The metadata of such workloads.
-    unadopted_metadata: HashMap<String, UnadoptedMetadata>,
-    /// The time from which unadopted workloads that have not ended are deleted. `None`: more may be adopted.
-    end_unadopted_at: Option<Duration>,
-    /// The workloads that were created before the current listing began, and that the listing has not shown yet.
-    /// `None`: no listing is in progress.
-    missing: Option<HashSet<String>>,
-    listed: bool,
-    finished: VecDeque<AttemptId>,
-    pods: Pods,
-    /// Set if the workloads' labels name a queue.
-    queued: bool,
-    /// Set if the queues are watched.
-    watches_queue: bool,
-    /// The time of the first complete listing of the queues since their watch last failed.
-    queue_listed_at: Option<Duration>,
-    /// The number of pods of a workload.
-    wanted: u64,
-    grace: Duration,
+    rules: TrackerRules,
+    jobs: JobIndex,
+    pods: ObservedPods,
+    listing: WorkloadListing,
+    unadopted: UnadoptedWorkloads,
+    finished: FinishedWorkloads,
+    queue_watch: QueueWatch,
 }
 
 impl Tracker {
@@ -87,91 +69,47 @@ impl Tracker {
     /// grace period.
     pub fn new(kind: &'static dyn Workload, start_up: Duration, grace: Duration) -> Self {
         Self {
-            kind,
-            start_up,
-            patience: grace + STOP_MARGIN,
-            jobs: HashMap::new(),
-            latest: HashMap::new(),
-            unadopted: HashMap::new(),
-            unadopted_metadata: HashMap::new(),
-            end_unadopted_at: None,
-            missing: None,
-            listed: false,
-            finished: VecDeque::new(),
-            pods: Pods::new(kind),
-            queued: false,
-            watches_queue: false,
-            queue_listed_at: None,
-            wanted: 1,
-            grace,
+            rules: TrackerRules { kind, start_up, grace, pods: 1 },
+            jobs: JobIndex::default(),
+            pods: ObservedPods::new(kind),
+            listing: WorkloadListing::default(),
+            unadopted: UnadoptedWorkloads::default(),
+            finished: FinishedWorkloads::default(),
+            queue_watch: QueueWatch::default(),
         }
     }
 
     /// Returns this tracker for workloads that wait in a queue that they name.
     #[must_use]
     pub fn with_queue(self, queued: bool) -> Self {
-        Self { queued, watches_queue: queued, ..self }
+        Self { queue_watch: QueueWatch::new(queued), ..self }
     }
 
     /// Returns this tracker for workloads with this number of pods.
     #[must_use]
-    pub fn with_pods(self, wanted: u64) -> Self {
-        Self { wanted, ..self }
+    pub fn with_pods(self, pods: u64) -> Self {
+        Self { rules: TrackerRules { pods, ..self.rules }, ..self }
     }
 
     /// Returns whether a complete listing of the cluster has been seen.
     pub fn is_listed(&self) -> bool {
-        self.listed
+        self.listing.is_known()
     }
 
     /// Adds an attempt that is about to be submitted under this name.
     pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
-        self.insert_job(name, trial, attempt, now, JobPhase::Unseen);
+        let job = self.new_job(name, (trial, attempt), JobPhase::Unseen, now);
+        self.jobs.insert(job);
     }
 
-    fn insert_job(
-        &mut self,
+    fn new_job(
+        &self,
         name: &str,
-        trial: TrialJobId,
-        attempt: AttemptId,
-        now: Duration,
+        of: (TrialJobId, AttemptId),
         phase: JobPhase,
-    ) {
-        self.latest.insert(trial.clone(), name.to_owned());
-        let made = phase != JobPhase::Unseen;
-        let job = Job {
-            trial,
-            attempt,
-            id: None,
-            queue_name: None,
-            waits_since: Some(now),
-            runs_since: None,
-            // A listing may already have shown the pods of an earlier manager.
-            places: self.pods.places(name),
-            made,
-            phase,
-            why: None,
-            reported_why: None,
-            image: None,
-            is_inspected: false,
-            queried_at: None,
-            stop: None,
-            forced: None,
-            waited: Duration::ZERO,
-            suspended_since: None,
-            // A workload that an earlier manager created may have run.
-            ran: made,
-            is_requeued: false,
-            is_reported_running: false,
-            in_queue: false,
-            queue_why: None,
-            position: None,
-            never_fits_since: None,
-            ending_since: None,
-            handed_over: None,
-            settled: None,
-        };
-        self.jobs.insert(name.to_owned(), job);
+        now: Duration,
+    ) -> Job {
+        Job::new(name, of, phase, self.pods.places(name), now)
     }
 
     /// Handles the result of a submission.
@@ -183,17 +121,10 @@ impl Tracker {
     ) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         match outcome {
-            Ok(()) => {
-                job.made = true;
-                if job.stop == Some(Stop::Wanted) {
-                    job.stop = Some(Stop::Asked(now));
-                    return vec![Act::Stop(name.to_owned())];
-                }
-                Vec::new()
-            }
+            Ok(()) => job.handle_creation(now),
             Err(message) => {
                 // A watch has shown the workload, although no answer confirmed its creation.
-                let discard = job.made.then(|| Act::Discard(name.to_owned()));
+                let discard = job.is_made().then(|| Act::Discard(name.to_owned()));
                 let acts = self.end(name, WorkloadOutcome::failure(message));
                 acts.into_iter().chain(discard).collect()
             }
@@ -202,38 +133,57 @@ impl Tracker {
 
     /// Returns the known number of TrialKeeper's workloads in the cluster.
     pub fn workload_count(&self) -> usize {
-        let live = self.jobs.values().filter(|job| job.made).count();
+        let live = self.jobs.iter().filter(|job| job.is_made()).count();
         live + self.finished.len() + self.unadopted.len()
     }
 
     /// Returns the workload of a trial if its pods are known to run.
     pub fn running_workload(&self, trial: &TrialJobId) -> Option<String> {
-        let name = self.latest.get(trial)?;
-        let runs = |job: &Job| matches!(job.phase, JobPhase::Starting | JobPhase::Running);
-        self.jobs.get(name).is_some_and(runs).then(|| name.clone())
+        let job = self.jobs.of_trial(trial).filter(|job| job.has_running_pods())?;
+        Some(job.name().to_owned())
     }
 
     /// Returns the attempt that a workload runs.
     pub fn attempt_of(&self, name: &str) -> Option<AttemptId> {
-        self.jobs.get(name).map(|job| job.attempt.clone())
+        self.jobs.get(name).map(|job| job.attempt().clone())
+    }
+
+    /// Returns the unique id of a workload.
+    pub fn id_of(&self, name: &str) -> Option<&str> {
+        self.jobs.get(name)?.id()
     }
 
     /// Returns whether a stop was requested for an attempt, or the attempt has ended.
     pub fn is_stop_requested(&self, name: &str) -> bool {
-        self.jobs.get(name).is_none_or(|job| job.stop.is_some())
+        self.jobs.get(name).is_none_or(Job::has_stop_request)
     }
 
     /// Returns whether the cluster is known to have the workload of an attempt.
     pub fn is_made(&self, name: &str) -> bool {
-        self.jobs.get(name).is_some_and(|job| job.made)
+        self.jobs.get(name).is_some_and(Job::is_made)
+    }
+
+    /// Returns whether the controller has examined a workload.
+    pub fn is_examined(&self, name: &str) -> bool {
+        self.jobs.get(name).is_some_and(Job::is_examined)
+    }
+
+    /// Returns whether a workload waits in a queue for its turn.
+    pub fn waits_in_queue(&self) -> bool {
+        self.jobs.iter().any(Job::waits_in_queue)
+    }
+
+    /// Returns whether a workload continues after its trial was recorded as ended.
+    pub fn has_handed_over(&self) -> bool {
+        self.jobs.iter().any(Job::is_handed_over)
     }
 
     /// Handles the report of an agent that its trial runs, which the watch of the workloads may show later. The other
     /// pods of a trial with several have no such report.
     pub fn mark_running(&mut self, trial: &TrialJobId) {
-        let name = self.latest.get(trial).filter(|_| self.wanted == 1);
-        if let Some(job) = name.and_then(|name| self.jobs.get_mut(name)) {
-            job.is_reported_running = true;
+        let has_one_pod = self.rules.pods == 1;
+        if let Some(job) = self.jobs.of_trial_mut(trial).filter(|_| has_one_pod) {
+            job.mark_running();
         }
     }
 
@@ -246,9 +196,11 @@ impl Tracker {
         attempt: &AttemptId,
         now: Duration,
     ) -> (Adopted, Vec<Act>) {
-        let Some(phase) = self.unadopted.remove(name) else {
-            return (self.adopt_unlisted(name, trial, attempt, now), Vec::new());
+        let of = (trial.clone(), attempt.clone());
+        let Some(workload) = self.unadopted.remove(name) else {
+            return (self.adopt_unlisted(name, of, now), Vec::new());
         };
+        let (phase, queue) = workload.into_parts();
         // Nothing remains to be delivered: the caller has the agent's reports, or they were lost with the pod.
         if let JobPhase::Completed(WorkloadOutcome {
             succeeded: true,
@@ -258,21 +210,20 @@ impl Tracker {
             ..
         }) = phase
         {
-            self.finished.push_back(attempt.clone());
-            let (trial, attempt) = (trial.clone(), attempt.clone());
+            self.finished.add(attempt.clone());
             let message = Some(UNREPORTED.to_owned());
-            let unexplained = JobEvent::unexplained(trial, attempt);
+            let unexplained = JobEvent::unexplained(of.0, of.1);
             let event = JobEvent { exit_code, message, class, succeeded: true, ..unexplained };
             return (Adopted::Gone(event), Vec::new());
         }
-        self.insert_job(name, trial.clone(), attempt.clone(), now, JobPhase::Waiting);
-        let metadata = self.unadopted_metadata.remove(name);
-        self.observe_queue_name(name, metadata.and_then(|known| known.queue).as_deref());
-        let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
+        let job = self.new_job(name, of, JobPhase::Waiting, now);
+        self.jobs.insert(job);
+        self.observe_queue_name(name, queue.as_deref());
+        let is_expected = self.listing.expects(name);
         let acts = self.handle_phase(name, phase, now);
         // The previous observation does not prove that the workload still exists.
-        if let Some(missing) = self.missing.as_mut().filter(|_| unlisted) {
-            missing.insert(name.to_owned());
+        if is_expected {
+            self.listing.expect(name);
         }
         (Adopted::Alive, acts)
     }
@@ -281,174 +232,188 @@ impl Tracker {
     fn adopt_unlisted(
         &mut self,
         name: &str,
-        trial: &TrialJobId,
-        attempt: &AttemptId,
+        of: (TrialJobId, AttemptId),
         now: Duration,
     ) -> Adopted {
-        if self.listed {
+        if self.listing.is_known() {
             return Adopted::Unknown;
         }
-        self.insert_job(name, trial.clone(), attempt.clone(), now, JobPhase::Unseen);
-        if let Some(job) = self.jobs.get_mut(name) {
-            // No deadline runs before the cluster shows the workload.
-            (job.made, job.ran, job.waits_since) = (true, true, None);
-        }
-        if let Some(missing) = &mut self.missing {
-            missing.insert(name.to_owned());
-        }
+        let job = self.new_job(name, of, JobPhase::Unseen, now).unlisted();
+        self.jobs.insert(job);
+        self.listing.expect(name);
         Adopted::Alive
+    }
+
+    /// Lets the workloads that an earlier manager left, and that were not adopted, end by themselves for a while, and then
+    /// deletes them. Their trials have ended.
+    pub fn end_unadopted(&mut self, now: Duration) {
+        self.unadopted.end_at(now + self.rules.stop_limit());
+    }
+
+    /// Handles the metadata of a workload that is not adopted.
+    pub fn observe_unadopted(&mut self, object: &WatchedObject) {
+        self.unadopted.observe_metadata(object);
     }
 
     /// Requests the stop of a trial.
     pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
-        let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
-        self.stop(&name, now)
+        self.jobs.of_trial_mut(trial).map(|job| job.stop(now)).unwrap_or_default()
     }
 
-    fn stop(&mut self, name: &str, now: Duration) -> Vec<Act> {
-        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        if job.stop.is_some() {
-            return Vec::new();
+    /// Stops the workload of a trial that has ended according to its agent, while the workload has not.
+    pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+        self.jobs.of_trial_mut(trial).map(|job| job.finish(now)).unwrap_or_default()
+    }
+
+    /// Records that a trial has ended while its workload still exists. `false`: the trial ends with its workload, because
+    /// the cluster may have removed a pod before another failed.
+    pub fn hand_over(
+        &mut self,
+        trial: &TrialJobId,
+        trust: VerdictTrust,
+        now: Duration,
+    ) -> (bool, Vec<Act>) {
+        let is_final = trust == VerdictTrust::Final;
+        let Some(job) = self.jobs.of_trial(trial) else { return (is_final, Vec::new()) };
+        let has_disruption =
+            self.pods.has_disruption(job.name()) || self.disruption_by_deletion(job).is_some();
+        if !is_final && (has_disruption || !job.explains(trust)) {
+            return (false, Vec::new());
         }
-        if !job.made {
-            job.stop = Some(Stop::Wanted);
-            return Vec::new();
+        let acts = self.jobs.of_trial_mut(trial).map(|job| job.hand_over(now));
+        (true, acts.unwrap_or_default())
+    }
+
+    /// Handles the unique id of a workload.
+    pub fn observe_id(&mut self, name: &str, id: Option<&str>) {
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.observe_id(id);
         }
-        job.runs_since = None;
-        job.stop = Some(Stop::Asked(now));
-        vec![Act::Stop(name.to_owned())]
     }
 
     /// Handles the observed phase of a workload.
     pub fn handle_phase(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
-        if let Some(missing) = &mut self.missing {
-            missing.remove(name);
-        }
+        self.listing.record_news(name);
         let Some(job) = self.jobs.get_mut(name) else {
             // After the first listing, foreign workloads are no longer of interest.
-            let listing = !self.listed || self.missing.is_some();
-            if listing || self.unadopted.contains_key(name) {
-                self.unadopted.insert(name.to_owned(), phase);
+            if self.listing.may_show_more() || self.unadopted.contains(name) {
+                self.unadopted.observe_phase(name, phase);
             }
             return Vec::new();
         };
-        job.made = true;
-        let was_suspended = std::mem::replace(&mut job.phase, phase) == JobPhase::Suspended;
-        if was_suspended && !matches!(job.phase, JobPhase::Suspended | JobPhase::Completed(_)) {
+        if job.resumes_with(&phase) {
             self.pods.resume(name);
-            job.is_requeued = false;
         }
-        match &job.phase {
-            JobPhase::Unseen => Vec::new(),
-            JobPhase::Suspended => self.handle_suspension(name, now),
-            // A pod that is retried also returns to these phases.
-            JobPhase::Waiting | JobPhase::Starting => {
-                if was_suspended {
-                    (job.why, job.queried_at, job.suspended_since) = (None, None, None);
-                }
-                job.ran |= job.phase == JobPhase::Starting;
-                job.waits_since = job.waits_since.or(Some(now));
-                job.runs_since = None;
-                Vec::new()
-            }
-            JobPhase::Running => {
-                (job.ran, job.waited, job.suspended_since) = (true, Duration::ZERO, None);
-                if job.waits_since.take().is_some() {
-                    job.runs_since = Some(now);
-                    job.why = None;
-                }
-                Vec::new()
-            }
-            JobPhase::Ending => {
-                (job.waits_since, job.runs_since, job.why) = (None, None, None);
-                job.ran = true;
-                job.ending_since = job.ending_since.or(Some(now));
-                Vec::new()
-            }
-            JobPhase::Completed(outcome) if outcome.needs_pods || self.kind.ends_before_pods() => {
-                let outcome = outcome.clone();
-                if std::mem::replace(&mut job.is_inspected, true) {
-                    return Vec::new();
-                }
-                vec![Act::Inspect(name.to_owned(), outcome)]
-            }
-            JobPhase::Completed(outcome) => {
-                let outcome = outcome.clone();
-                self.complete_end(name, outcome)
-            }
+        match job.handle_phase(phase, &self.rules, &mut self.queue_watch, now) {
+            JobChange::Continues(acts) => acts,
+            JobChange::Ends(outcome) => self.complete_end(name, outcome),
         }
     }
 
     /// Handles the disappearance of a workload.
     pub fn handle_deleted_workload(&mut self, name: &str) -> Vec<Act> {
         self.unadopted.remove(name);
-        if let Some(missing) = &mut self.missing {
-            missing.remove(name);
-        }
-        let Some(job) = self.jobs.get_mut(name).filter(|job| job.made) else { return Vec::new() };
-        // The tracker already waits for the pods' end or reads their status. The pods may have been deleted with the
-        // workload, so reading them again would show nothing.
-        if job.is_inspected {
+        self.listing.record_news(name);
+        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_made()) else {
             return Vec::new();
-        }
-        let end = match job.stop {
-            Some(Stop::Deleted) => {
-                let message = "the workload did not end within its time and was deleted";
-                return self.end(name, WorkloadOutcome::failure(message.to_owned()));
-            }
-            Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => None,
-            Some(Stop::Wanted | Stop::Asked(_)) | None => {
-                let kind = self.kind.resource().kind;
-                let message = format!("its {kind} was deleted, but not by the manager");
-                Some(ForcedEnd { message, class: Some(Class::Transient), disruption: None })
-            }
         };
-        job.forced = job.forced.take().or(end);
-        if self.kind.stop() == StopRequest::Delete {
-            // The pods have their grace period. Another attempt must not run beside them.
-            (job.is_inspected, job.phase) = (true, JobPhase::Ending);
-            (job.waits_since, job.runs_since, job.suspended_since) = (None, None, None);
-            return vec![Act::AwaitPods(name.to_owned())];
+        match job.handle_deletion(&self.rules) {
+            JobChange::Continues(acts) => acts,
+            JobChange::Ends(outcome) => self.end(name, outcome),
         }
-        self.end_deleted_workload(name)
     }
 
     /// Ends a workload that was deleted. Its pods are gone, or their time limit has passed.
     pub fn end_deleted_workload(&mut self, name: &str) -> Vec<Act> {
-        if let Some(outcome) = self.jobs.get_mut(name).and_then(|job| job.settled.take()) {
-            return self.end(name, outcome);
-        }
-        self.end(name, WorkloadOutcome::failure("stopped on request".to_owned()))
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        let outcome = job.outcome_of_deletion();
+        self.end(name, outcome)
     }
 
     /// Begins a listing of the workloads.
     pub fn begin_listing(&mut self) {
-        let made = self.jobs.iter().filter(|(_, job)| job.made).map(|(name, _)| name);
+        let made = self.jobs.iter().filter(|job| job.is_made()).map(|job| job.name().to_owned());
         // The workloads of an earlier manager stay known during the listing. A resume may ask for one at any time, and
         // would start an unknown one a second time.
-        self.missing = Some(made.chain(self.unadopted.keys()).cloned().collect());
+        self.listing.begin(made.chain(self.unadopted.names().cloned()).collect());
     }
 
     /// Completes a listing. A workload that was not listed is gone.
     pub fn complete_listing(&mut self) -> Vec<Act> {
-        self.listed = true;
-        let missing = self.missing.take().unwrap_or_default();
+        let missing = self.listing.complete();
         missing.iter().flat_map(|name| self.handle_deleted_workload(name)).collect()
     }
 
     /// Handles the observed reason why a pod of a workload waits.
     pub fn set_wait_reason(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
-        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        if job.waits_since.is_none() && job.phase != JobPhase::Suspended {
+        self.jobs.get_mut(name).map(|job| job.set_wait_reason(why)).unwrap_or_default()
+    }
+
+    /// Handles the cluster's reason for a missing pod. `None`: the cluster shows no reason.
+    pub fn handle_missing_pod(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+        let rules = &self.rules;
+        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_idle(rules)) else {
             return Vec::new();
+        };
+        let is_quota = why.as_ref().is_some_and(|why| why.contains("exceeded quota"));
+        let acts = job.handle_missing_pod(why, rules);
+        // The pods of finished workloads count for a quota of objects.
+        let deletion = is_quota.then(|| self.delete_old_workloads()).flatten();
+        acts.into_iter().chain(deletion).collect()
+    }
+
+    /// Handles a rule of the cluster that denies a pod of a workload.
+    pub fn handle_denied_pod(&mut self, name: &str, why: String, now: Duration) -> Vec<Act> {
+        let job = self.jobs.get_mut(name).filter(|job| job.is_idle(&self.rules));
+        job.map(|job| job.handle_denied_pod(why, now)).unwrap_or_default()
+    }
+
+    /// Handles the last line of output, if known, of a running pod whose agent has not reported.
+    pub fn handle_silent_agent(&mut self, name: &str, last_line: Option<&str>) -> Vec<Act> {
+        let job = self.jobs.get_mut(name);
+        job.map(|job| job.handle_silent_agent(last_line, &self.rules)).unwrap_or_default()
+    }
+
+    /// Handles the state of a workload in its queue. `None`: the queue has only noticed the workload.
+    pub fn handle_queue_state(
+        &mut self,
+        name: &str,
+        state: Option<QueueState>,
+        now: Duration,
+    ) -> Vec<Act> {
+        self.jobs.get_mut(name).map(|job| job.handle_queue_state(state, now)).unwrap_or_default()
+    }
+
+    /// Handles the start of a gapless watch of the queues (`true`), or a gap in it.
+    pub fn observe_queue_watch(&mut self, is_complete: bool, now: Duration) {
+        self.queue_watch.observe(is_complete, now);
+    }
+
+    /// Handles the queue in the label of a workload.
+    pub fn observe_queue_name(&mut self, name: &str, queue: Option<&str>) {
+        let is_added = !self.queue_watch.is_named();
+        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_added) {
+            job.observe_queue_label(queue);
         }
-        // A reason may still hold if the pod no longer reports it, or reports it in less detail. Only a running pod
-        // disproves it.
-        let known = job.why.as_deref().unwrap_or_default();
-        if let Some(why) = why.filter(|why| !known.starts_with(why)) {
-            job.why = Some(why);
-        }
-        report_reason(job).into_iter().collect()
+    }
+
+    /// Handles the number of workloads ahead of each waiting workload, by its name.
+    pub fn handle_positions(&mut self, ahead: &HashMap<String, u64>) -> Vec<Act> {
+        let news = self.jobs.iter_mut().filter_map(|job| {
+            let ahead = ahead.get(job.name()).copied();
+            job.handle_position(ahead)
+        });
+        news.collect()
+    }
+
+    /// Returns whether a workload belongs to the experiment, or may belong to it because no listing is complete yet.
+    fn knows(&self, name: &str) -> bool {
+        !self.listing.is_known() || self.jobs.contains(name) || self.unadopted.contains(name)
+    }
+
+    /// Returns the observations of pods, if they may contain this pod.
+    fn pods_with(&mut self, pod: &str) -> Option<&mut ObservedPods> {
+        self.knows(workload_of(pod)).then_some(&mut self.pods)
     }
 
     /// Handles the observation of a pod: its reason for waiting, and its disruption by the platform.
@@ -459,29 +424,134 @@ impl Tracker {
         disruption: Option<Disruption>,
     ) -> Vec<Act> {
         let name = workload_of(pod);
-        if !self.knows(name) {
-            return Vec::new();
-        }
+        let Some(pods) = self.pods_with(pod) else { return Vec::new() };
+        pods.set_disruption(pod, disruption);
         // A deleted pod's reason to wait does not matter, because its workload has another pod or none.
-        if self.pods.is_deleted(pod) {
-            self.pods.set_disruption(pod, disruption);
+        if pods.is_deleted(pod) {
             return Vec::new();
         }
-        self.pods.set_disruption(pod, disruption);
-        let places = self.pods.places(name);
-        if let Some(job) = self.jobs.get_mut(name)
-            && std::mem::replace(&mut job.places, places) < places
-            && job.phase != JobPhase::Suspended
-        {
-            job.why = None;
+        let places = pods.places(name);
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        job.observe_places(places);
+        job.set_wait_reason(why)
+    }
+
+    /// Handles the image of the pod whose metrics are the trial's.
+    pub fn report_image(&mut self, name: &str, image: String) -> Option<Act> {
+        self.jobs.get_mut(name)?.report_image(image)
+    }
+
+    /// Handles the time of a pod's creation, by the API server's clock.
+    pub fn observe_pod_creation(&mut self, pod: &str, created: Option<&str>) {
+        if let Some(pods) = self.pods_with(pod) {
+            pods.record_creation(pod, created);
         }
-        self.set_wait_reason(name, why)
+    }
+
+    /// Handles the time at which the platform began to remove a pod, by the API server's clock.
+    pub fn observe_disruption_time(&mut self, pod: &str, at: Option<&str>) {
+        if let Some(pods) = self.pods_with(pod) {
+            pods.record_disruption_time(pod, at);
+        }
+    }
+
+    /// Handles a pod that ends, or has ended.
+    pub fn observe_pod_end(&mut self, pod: &str, seen: Value) {
+        if let Some(pods) = self.pods_with(pod) {
+            pods.record_end(pod, seen);
+        }
+    }
+
+    /// Handles whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
+    pub fn observe_pod_start(&mut self, pod: &str, has_started: bool) {
+        if let Some(pods) = self.pods_with(pod) {
+            pods.record_start(pod, has_started);
+        }
+    }
+
+    /// Handles whether a pod has scheduling gates. Its workload has the whole time to start without them.
+    pub fn observe_pod_gates(&mut self, pod: &str, is_gated: bool, now: Duration) {
+        let name = workload_of(pod);
+        let Some(pods) = self.pods_with(pod) else { return };
+        let was_gated = pods.is_gated(name);
+        pods.record_gates(pod, is_gated);
+        let is_free = was_gated && !pods.is_gated(name);
+        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_free) {
+            job.handle_ungating(now);
+        }
+    }
+
+    /// Handles whether a pod runs on although its trial has ended. The kinds' controllers wait for such a pod.
+    pub fn observe_pod_remains(&mut self, pod: &str, outlives_trial: bool, now: Duration) {
+        if let Some(pods) = self.pods_with(pod) {
+            pods.record_remains(pod, outlives_trial.then_some(now));
+        }
+    }
+
+    /// Handles a running pod, which its workload may show later.
+    pub fn mark_pod_running(&mut self, pod: &str) -> Option<Act> {
+        self.jobs.get_mut(workload_of(pod))?.mark_pod_running()
+    }
+
+    /// Handles a pod whose containers have all ended. The workload may end with the pod.
+    pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
+        let counts = self.pods.is_current(pod);
+        if let Some(job) = self.jobs.get_mut(workload_of(pod)).filter(|_| counts) {
+            job.mark_pod_completed(now);
+        }
+    }
+
+    /// Handles a step in the disappearance of a pod. `incarnation` is the pod's unique id.
+    pub fn observe_pod_departure(
+        &mut self,
+        pod: &str,
+        incarnation: Option<&str>,
+        departure: PodDeparture,
+        now: Duration,
+    ) -> Option<Act> {
+        let (name, wanted) = (workload_of(pod), self.rules.pods);
+        let is_up = |pods: &ObservedPods| pods.started_places(name) >= wanted;
+        let was_up = is_up(&self.pods);
+        if let Some(pods) = self.pods_with(pod) {
+            pods.record_deletion(pod, incarnation, departure, now);
+        }
+        let job = self.jobs.get_mut(name)?;
+        if was_up && !is_up(&self.pods) {
+            job.handle_replaced_pod(now);
+        }
+        let incarnation = incarnation.filter(|_| wanted > 1 && departure != PodDeparture::No)?;
+        let is_new = self.pods.record_departure(pod);
+        is_new.then(|| job.report_pod_left(incarnation.to_owned()))
+    }
+
+    /// Begins a listing of the pods.
+    pub fn begin_pod_listing(&mut self) {
+        self.pods.begin_listing();
+    }
+
+    /// Completes a listing of the pods. A pod that was not listed is gone.
+    pub fn complete_pod_listing(&mut self, now: Duration) -> Vec<Act> {
+        let gone = self.pods.complete_listing().into_iter();
+        let left = gone.filter_map(|(pod, incarnation)| {
+            self.observe_pod_departure(&pod, incarnation.as_deref(), PodDeparture::Gone, now)
+        });
+        left.collect()
+    }
+
+    /// Returns the observed pods.
+    pub fn pods(&self) -> &ObservedPods {
+        &self.pods
+    }
+
+    /// Returns the pod of a workload with a single pod, if the pod's own end was observed. A listing is then not
+    /// necessary.
+    pub fn only_pod(&self, name: &str) -> Option<Value> {
+        self.pods.only_ended(name).filter(|_| self.rules.pods == 1)
     }
 
     /// Deletes the remains of ended attempts early, when a quota of the cluster is exhausted.
     pub fn delete_old_workloads(&mut self) -> Option<Act> {
-        let many = self.finished.len().checked_sub(MIN_FINISHED).filter(|many| *many > 0)?;
-        Some(Act::Tidy(self.finished.drain(..many).collect()))
+        self.finished.delete_for_quota()
     }
 
     /// Handles the end of a workload, completed with the observations of its pods.
@@ -492,7 +562,7 @@ impl Tracker {
 
     /// Handles the end of a workload that was read from its pods, since its controller does not write it for the reason
     /// `why`. `has_running`: some of its pods still run, and end with the workload.
-    pub fn settle_end(
+    pub fn end_from_pods(
         &mut self,
         name: &str,
         outcome: WorkloadOutcome,
@@ -502,13 +572,14 @@ impl Tracker {
         let outcome = self.explained(name, outcome);
         let message = format!("{}; {why}", outcome.message);
         let outcome = WorkloadOutcome { message, ..outcome };
-        let Some(job) = self.jobs.get_mut(name).filter(|job| has_running && !job.is_inspected)
-        else {
-            return self.end(name, outcome);
+        let change = match self.jobs.get_mut(name).filter(|_| has_running) {
+            Some(job) => job.settle(outcome),
+            None => JobChange::Ends(outcome),
         };
-        (job.settled, job.is_inspected, job.phase) = (Some(outcome), true, JobPhase::Ending);
-        (job.waits_since, job.runs_since) = (None, None);
-        vec![Act::Discard(name.to_owned()), Act::AwaitPods(name.to_owned())]
+        match change {
+            JobChange::Continues(acts) => acts,
+            JobChange::Ends(outcome) => self.end(name, outcome),
+        }
     }
 
     fn explained(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
@@ -516,10 +587,10 @@ impl Tracker {
             return WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome };
         }
         let outcome = self.pods.explain(name, outcome);
-        if self.wanted == 1 || outcome.disruption.is_some() {
+        if self.rules.pods == 1 || outcome.disruption.is_some() {
             return outcome;
         }
-        match self.disruption_by_deletion(name) {
+        match self.jobs.get(name).and_then(|job| self.disruption_by_deletion(job)) {
             Some(disruption) => outcome.with_lost_peer(disruption),
             None => self.pods.with_lost_peer(name, outcome),
         }
@@ -527,41 +598,73 @@ impl Tracker {
 
     /// Returns the disruption of a workload whose first lost pod was deleted, but not by the manager, before another pod
     /// failed.
-    fn disruption_by_deletion(&self, name: &str) -> Option<Disruption> {
-        self.jobs.get(name).filter(|job| self.wanted > 1 && job.stop.is_none())?;
-        self.pods.first_deleted(name).map(Disruption::of_deleted_pod)
+    fn disruption_by_deletion(&self, job: &Job) -> Option<Disruption> {
+        if self.rules.pods <= 1 || job.has_stop_request() {
+            return None;
+        }
+        self.pods.first_deleted(job.name()).map(Disruption::of_deleted_pod)
     }
 
     fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
-        let Job { trial, attempt, forced, .. } = job;
-        if self.latest.get(&trial).is_some_and(|latest| latest == name) {
-            self.latest.remove(&trial);
-        }
         self.pods.forget(name);
-        // The controller calls a requested stop permanent. The prospect of a retry depends on the reason for the stop.
-        let WorkloadOutcome { succeeded, exit_code, message, class, cause, disruption, .. } =
-            outcome;
-        let (message, class, cause, disruption) = match forced {
-            None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
-            Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
-        };
-        let message = Some(message);
-        self.finished.push_back(attempt.clone());
-        let unexplained = JobEvent::unexplained(trial, attempt);
-        let base = JobEvent { exit_code, message, class, cause, ..unexplained };
-        let event = JobEvent { disruption, succeeded, ..base };
-        let mut acts = vec![Act::Report(JobNews::Gone(event))];
-        acts.extend(self.tidy_finished());
+        self.finished.add(job.attempt().clone());
+        let end = Act::Report(JobNews::Gone(job.into_end(outcome)));
+        std::iter::once(end).chain(self.finished.delete_excess()).collect()
+    }
+
+    /// Returns the time of the next [`Self::tick`].
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let (rules, pods, queue_watch) = (&self.rules, &self.pods, &self.queue_watch);
+        let jobs =
+            self.jobs.iter().filter_map(|job| job.deadlines(rules, pods, queue_watch).next());
+        let lost = self.lost_node_deadlines().map(|(_, at)| at);
+        let unadopted = self.unadopted.deadline().filter(|_| self.listing.is_known());
+        jobs.chain(lost).chain(unadopted).min()
+    }
+
+    /// Returns the actions that are due at `now`.
+    pub fn tick(&mut self, now: Duration) -> Vec<Act> {
+        let mut acts = self.end_pods_of_lost_nodes(now);
+        acts.extend(self.discard_unadopted(now));
+        for job in self.jobs.iter_mut() {
+            acts.extend(job.tick(&self.rules, &mut self.pods, &self.queue_watch, now));
+        }
         acts
     }
 
-    /// Deletes the remains of attempts that ended long ago, if there are many.
-    fn tidy_finished(&mut self) -> Vec<Act> {
+    /// Returns the workloads whose deleted pods have not ended, each with the time from which its node counts as gone.
+    fn lost_node_deadlines(&self) -> impl Iterator<Item = (&Job, Duration)> {
+        let is_deleted = self.rules.kind.stop() == StopRequest::Delete;
+        let deleted = self.pods.workloads_with_deleted_pods().filter(move |_| is_deleted);
+        deleted.filter_map(|(name, since)| {
+            let job = self.jobs.get(name).filter(|job| job.ends_with_pods())?;
+            Some((job, since + self.rules.node_gone_limit()))
+        })
+    }
+
+    /// Ends workloads whose pods should have ended long ago: their nodes are gone, and their controllers wait for them.
+    fn end_pods_of_lost_nodes(&mut self, now: Duration) -> Vec<Act> {
+        let late = self.lost_node_deadlines().filter(|(_, at)| now >= *at);
+        let late: Vec<String> = late.map(|(job, _)| job.name().to_owned()).collect();
         let mut acts = Vec::new();
-        while self.finished.len() >= MAX_FINISHED + DELETE_BATCH {
-            acts.push(Act::Tidy(self.finished.drain(..DELETE_BATCH).collect()));
+        for name in late {
+            let Some(job) = self.jobs.get_mut(&name) else { continue };
+            let outcome = job.end_with_lost_node();
+            acts.push(Act::Discard(name.clone()));
+            acts.extend(self.end(&name, outcome));
         }
+        acts
+    }
+
+    /// Returns the deletions of unadopted workloads that are due at `now`. Those that have ended count as the oldest
+    /// finished ones.
+    fn discard_unadopted(&mut self, now: Duration) -> Vec<Act> {
+        let is_listed = self.listing.is_known();
+        let discarded = is_listed.then(|| self.unadopted.discard(now)).flatten();
+        let Some((mut acts, ended)) = discarded else { return Vec::new() };
+        self.finished.add_oldest(ended);
+        acts.extend(self.finished.delete_excess());
         acts
     }
 }

@@ -156,7 +156,7 @@ impl ActionRunner {
             kind.controller()
         );
         warn!("{name}: {why}");
-        self.context.tracker().settle_end(name, outcome, &why, has_running)
+        self.context.tracker().end_from_pods(name, outcome, &why, has_running)
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.
@@ -176,7 +176,7 @@ impl ActionRunner {
     /// closing.
     async fn await_ends(&self, name: &str) -> Option<()> {
         let until = Instant::now() + self.ending_time();
-        while self.context.tracker().has_running_pods(name) && Instant::now() < until {
+        while self.context.tracker().pods().has_running(name) && Instant::now() < until {
             self.context.pause(STATE_POLL).await?;
         }
         Some(())

@@ -35,7 +35,7 @@ async fn refused_pod(context: &ServiceContext, name: &str) -> Option<RefusedPod>
     let current = CurrentEvents {
         kind: context.kind().resource().kind,
         id: tracker.id_of(name),
-        since: tracker.newest_pod_creation(name),
+        since: tracker.pods().newest_creation(name),
     };
     warnings.retain(|event| current.has(event));
     pending_reason::of_refused_pods(&warnings)

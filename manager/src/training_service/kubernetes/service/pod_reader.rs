@@ -40,10 +40,10 @@ impl PodReader {
         }
         let pods = self.list(name).await?;
         let until = Instant::now() + WATCH_LAG;
-        while self.context.tracker().lacks_end(name, &pods) && Instant::now() < until {
+        while self.context.tracker().pods().lacks_end(name, &pods) && Instant::now() < until {
             self.context.pause(STATE_POLL).await?;
         }
-        Some(self.context.tracker().with_ended_pods(name, pods))
+        Some(self.context.tracker().pods().with_ended(name, pods))
     }
 
     /// Returns the pod that reports the trial's metrics and the name of its container.

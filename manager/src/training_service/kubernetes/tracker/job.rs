@@ -1,190 +1,75 @@
-//! PURE: the state of one workload.
+//! PURE: the state of one workload, and the actions that follow from observations of it.
+
+mod deadlines;
 
 use std::time::Duration;
 
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
-use super::{Act, QUERY_INTERVAL, UNSEEN_TIME};
+use self::deadlines::JobDeadlines;
+use super::Act;
+use super::pods::ObservedPods;
+use super::queue::{QueueStatus, QueueWatch};
+use super::rules::TrackerRules;
+use super::start::StartProgress;
+use super::wait_reason::{WaitReason, missing_pod_reason, silent_agent_reason, unexamined_reason};
+use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::workload::Workload;
-use crate::training_service::{JobNews, JobWaits};
-
-/// The reason for the wait of a suspended workload until its queue gives another.
-pub(super) const SUSPENDED: &str =
-    "it is suspended: a queue, another controller, or a user with `kubectl`, must resume it";
-
-/// The reason for the wait of a workload that its queue does not know.
-const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
-
-/// Returns the phrase about the label of a queue that the experiment file does not name.
-fn label(queue: &str) -> String {
-    format!("the cluster gave it the label `kueue.x-k8s.io/queue-name: {queue}`")
-}
-
-/// The message of a workload that succeeded without a report from its agent.
-pub(super) const UNREPORTED: &str = "its pod succeeded, but its agent did not report it: can pods reach the manager? See --advertise";
+use crate::training_service::kubernetes::workload::StopRequest;
+use crate::training_service::{JobEvent, JobImage, JobNews, JobWaits, PodLeft, VerdictTrust};
 
 /// A workload that has not ended.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) trial: TrialJobId,
-    pub(super) attempt: AttemptId,
+    name: String,
+    trial: TrialJobId,
+    attempt: AttemptId,
     /// The object's unique id, if it was seen.
-    pub(super) id: Option<String>,
-    /// The queue in the object's label, if the experiment file names none. The cluster adds the label in a namespace with
-    /// a default queue.
-    pub(super) queue_name: Option<String>,
-    /// The time since which the workload waits for a pod. `None`: its pods run.
-    pub(super) waits_since: Option<Duration>,
-    /// The time that the workload had waited for pods when its queue took it back.
-    pub(super) waited: Duration,
-    /// The time since which the workload is suspended.
-    pub(super) suspended_since: Option<Duration>,
-    /// Set if the workload has run, or may have, since its queue last took it back.
-    pub(super) ran: bool,
-    /// Set if the tracker has reported that the queue took the workload back, until the workload may run again.
-    pub(super) is_requeued: bool,
-    /// Set if an agent has reported that the trial runs, until the queue takes the workload back.
-    pub(super) is_reported_running: bool,
-    /// Set if a queue has noticed the workload.
-    pub(super) in_queue: bool,
-    /// The queue's reason, while it does not let the workload run.
-    pub(super) queue_why: Option<String>,
-    /// The position in the queue, as a phrase, if the queue tells it.
-    pub(super) position: Option<String>,
-    /// The time since which the workload would not fit even into an empty queue.
-    pub(super) never_fits_since: Option<Duration>,
-    /// The time since which the end of the workload is decided, or the time at which the tracker last read its pods.
-    pub(super) ending_since: Option<Duration>,
-    /// The time at which its trial was recorded as ended while the workload continued.
-    pub(super) handed_over: Option<Duration>,
-    /// The end that was read from its pods, while the remaining pods end.
-    pub(super) settled: Option<WorkloadOutcome>,
-    /// The time since which the pods run. `None` also after the tracker has asked for a silent agent's output.
-    pub(super) runs_since: Option<Duration>,
-    /// The number of pod places that have had a pod since the workload may run.
-    pub(super) places: u64,
+    id: Option<String>,
+    phase: JobPhase,
     /// Set if the cluster has the workload.
-    pub(super) made: bool,
-    pub(super) phase: JobPhase,
-    /// The reason for the wait, and the last reason that was reported.
-    pub(super) why: Option<String>,
-    pub(super) reported_why: Option<String>,
+    is_made: bool,
+    start: StartProgress,
+    queue: QueueStatus,
+    reason: WaitReason,
     /// The last image that was reported.
-    pub(super) image: Option<String>,
-    /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
-    pub(super) is_inspected: bool,
+    image: Option<String>,
     /// The time of the last query to the cluster about a missing pod.
-    pub(super) queried_at: Option<Duration>,
-    pub(super) stop: Option<Stop>,
+    queried_at: Option<Duration>,
+    stop: Option<StopState>,
     /// An end that takes precedence over the observed one, because the workload was stopped for it.
-    pub(super) forced: Option<ForcedEnd>,
+    forced: Option<ForcedEnd>,
+    /// The time since which the end of the workload is decided, or the time at which the tracker last read its pods.
+    ending_since: Option<Duration>,
+    /// The time at which its trial was recorded as ended while the workload continued.
+    handed_over: Option<Duration>,
+    /// The end that was read from its pods, while the remaining pods end.
+    settled: Option<WorkloadOutcome>,
+    /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
+    is_inspected: bool,
 }
 
 /// The reason for which a workload was stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ForcedEnd {
+struct ForcedEnd {
     /// The reason, for the user.
-    pub(super) message: String,
+    message: String,
     /// The prospect of a retry, if it is known.
-    pub(super) class: Option<Class>,
+    class: Option<Class>,
     /// The platform's statement, if it removed the workload.
-    pub(super) disruption: Option<String>,
+    disruption: Option<String>,
 }
 
 impl ForcedEnd {
-    /// Creates a failure with only this message.
-    pub(super) fn failure(message: String) -> Self {
-        Self { message, class: None, disruption: None }
-    }
-}
-
-impl Job {
-    /// Returns the time of the next query to the cluster about an idle workload that needs `wanted` pods. `None`: the
-    /// workload makes progress.
-    pub(super) fn next_query(&self, wanted: u64) -> Option<Duration> {
-        let is_idle = self.stop.is_none() && self.is_idle(wanted);
-        let since = self.waits_since.filter(|_| is_idle)?;
-        Some(self.queried_at.map_or(since + UNSEEN_TIME, |queried_at| queried_at + QUERY_INTERVAL))
-    }
-
-    /// Returns the queue's reason with the position in the queue. `None`: the queue lets the workload run.
-    pub(super) fn queue_reason(&self) -> Option<String> {
-        let why = self.queue_why.as_ref()?;
-        Some(match &self.position {
-            Some(position) => format!("{why}; {position}"),
-            None => why.clone(),
-        })
-    }
-
-    /// Returns the news that the queue has taken the workload back.
-    pub(super) fn report_requeue(&mut self) -> Act {
-        let why = self.why.take().unwrap_or_else(|| self.suspended_reason());
-        self.why = Some(why.clone());
-        self.is_requeued = true;
-        (self.queried_at, self.reported_why) = (None, Some(why.clone()));
-        let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
-        Act::Report(JobNews::Requeued(JobWaits { trial, attempt, why }))
-    }
-
-    /// Returns the reason for the wait of the suspended workload until its queue gives another.
-    pub(super) fn suspended_reason(&self) -> String {
-        match &self.queue_name {
-            Some(queue) => format!("it is suspended: {}, so Kueue must admit it", label(queue)),
-            None => SUSPENDED.to_owned(),
-        }
-    }
-
-    /// Returns the reason for the wait of a workload that its queue does not know.
-    pub(super) fn unnoticed_reason(&self) -> String {
-        match &self.queue_name {
-            Some(queue) => {
-                format!(
-                    "it is suspended: {}, but no Workload exists for it. {NO_WORKLOAD}",
-                    label(queue)
-                )
-            }
-            None => NO_WORKLOAD.to_owned(),
-        }
-    }
-
-    /// Returns whether the controller has not examined the workload, or has not created all of its pods.
-    pub(super) fn is_idle(&self, wanted: u64) -> bool {
-        match self.phase {
-            // If one pod exists and another was refused, the status may stay empty.
-            JobPhase::Unseen => self.made,
-            JobPhase::Waiting | JobPhase::Starting => self.places < wanted,
-            JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
-                false
-            }
-        }
-    }
-
-    /// Returns the probable reason for an idle workload if no better reason is known.
-    pub(super) fn idle_reason(&self, kind: &dyn Workload, wanted: u64) -> Option<String> {
-        if self.why.is_some() || !self.is_idle(wanted) {
-            return None;
-        }
-        let controller = kind.controller();
-        let pods = match (&self.phase, self.places) {
-            (JobPhase::Unseen, _) => {
-                return Some(format!(
-                    "{controller} has not noticed the trial's object; does its pod run, and does it watch this namespace?"
-                ));
-            }
-            (_, 0) => "no pod".to_owned(),
-            (_, made) => format!("only {made} of {wanted} pods"),
-        };
-        Some(format!(
-            "{controller} has created {pods}; possible causes are a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a missing service account; {controller}'s log gives the reason"
-        ))
+    /// Creates a failure with this prospect of a retry.
+    fn failure(message: String, class: Option<Class>) -> Self {
+        Self { message, class, disruption: None }
     }
 }
 
 /// The state of a stop request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+enum StopState {
     /// The stop is requested, but the workload is not created yet.
     Wanted,
     /// The cluster received the stop request at this time.
@@ -193,13 +78,583 @@ pub(super) enum Stop {
     Deleted,
 }
 
-/// Returns the news of the reason for the wait, if it has changed.
-pub(super) fn report_reason(job: &mut Job) -> Option<Act> {
-    if job.why == job.reported_why {
-        return None;
+/// The consequence of an observation.
+#[derive(Debug)]
+pub(super) enum JobChange {
+    /// The workload continues, and these actions follow.
+    Continues(Vec<Act>),
+    /// The workload has ended.
+    Ends(WorkloadOutcome),
+}
+
+impl Job {
+    /// Creates the state of a workload that is about to be created (`JobPhase::Unseen`), or that the cluster has.
+    /// `places` is the number of places that have had a pod: a listing may already have shown those of an earlier manager.
+    pub(super) fn new(
+        name: &str,
+        (trial, attempt): (TrialJobId, AttemptId),
+        phase: JobPhase,
+        places: u64,
+        now: Duration,
+    ) -> Self {
+        let is_made = phase != JobPhase::Unseen;
+        Self {
+            name: name.to_owned(),
+            trial,
+            attempt,
+            id: None,
+            phase,
+            is_made,
+            // A workload that an earlier manager created may have run.
+            start: StartProgress::new(Some(now), places, is_made),
+            queue: QueueStatus::default(),
+            reason: WaitReason::default(),
+            image: None,
+            queried_at: None,
+            stop: None,
+            forced: None,
+            ending_since: None,
+            handed_over: None,
+            settled: None,
+            is_inspected: false,
+        }
     }
-    job.reported_why.clone_from(&job.why);
-    let why = job.why.clone()?;
-    let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-    Some(Act::Report(JobNews::Waits(JobWaits { trial, attempt, why })))
+
+    /// Returns this workload of an earlier manager, which no listing has shown. No deadline runs before the cluster shows
+    /// it.
+    pub(super) fn unlisted(self) -> Self {
+        Self { is_made: true, start: StartProgress::new(None, self.start.places(), true), ..self }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn trial(&self) -> &TrialJobId {
+        &self.trial
+    }
+
+    pub(super) fn attempt(&self) -> &AttemptId {
+        &self.attempt
+    }
+
+    /// Returns the object's unique id, if it was seen.
+    pub(super) fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// Returns whether the cluster is known to have the workload.
+    pub(super) fn is_made(&self) -> bool {
+        self.is_made
+    }
+
+    /// Returns whether the controller has examined the workload.
+    pub(super) fn is_examined(&self) -> bool {
+        self.phase != JobPhase::Unseen
+    }
+
+    /// Returns whether the pods are known to run.
+    pub(super) fn has_running_pods(&self) -> bool {
+        matches!(self.phase, JobPhase::Starting | JobPhase::Running)
+    }
+
+    /// Returns whether a stop was requested.
+    pub(super) fn has_stop_request(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Returns whether the workload continues although its trial was recorded as ended.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.handed_over.is_some()
+    }
+
+    /// Returns whether the workload waits in a queue for its turn.
+    pub(super) fn waits_in_queue(&self) -> bool {
+        self.phase == JobPhase::Suspended && self.queue.has_reason()
+    }
+
+    /// Returns whether the workload ends with its pods, regardless of what deleted them.
+    pub(super) fn ends_with_pods(&self) -> bool {
+        self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
+    }
+
+    /// Handles the unique id of the object.
+    pub(super) fn observe_id(&mut self, id: Option<&str>) {
+        self.id = id.map(str::to_owned);
+    }
+
+    /// Handles the queue in the label of the workload.
+    pub(super) fn observe_queue_label(&mut self, label: Option<&str>) {
+        self.queue.observe_label(label);
+    }
+
+    /// Handles the report of an agent that the trial runs.
+    pub(super) fn mark_running(&mut self) {
+        self.start.record_report();
+    }
+
+    /// Handles the success of the submission.
+    pub(super) fn handle_creation(&mut self, now: Duration) -> Vec<Act> {
+        self.is_made = true;
+        if self.stop != Some(StopState::Wanted) {
+            return Vec::new();
+        }
+        self.stop = Some(StopState::Asked(now));
+        vec![Act::Stop(self.name.clone())]
+    }
+
+    /// Requests the stop of the workload.
+    pub(super) fn stop(&mut self, now: Duration) -> Vec<Act> {
+        if self.stop.is_some() {
+            return Vec::new();
+        }
+        if !self.is_made {
+            self.stop = Some(StopState::Wanted);
+            return Vec::new();
+        }
+        self.start.ignore_silence();
+        self.stop = Some(StopState::Asked(now));
+        vec![Act::Stop(self.name.clone())]
+    }
+
+    /// Stops the workload for this reason, unless a stop was requested before.
+    fn stop_for(&mut self, end: ForcedEnd, now: Duration) -> Vec<Act> {
+        if self.stop.is_none() {
+            self.forced = Some(end);
+        }
+        self.stop(now)
+    }
+
+    /// Stops the workload of a trial that has ended according to its agent.
+    pub(super) fn finish(&mut self, now: Duration) -> Vec<Act> {
+        // A queue that took the trial back lets it run again.
+        if self.phase == JobPhase::Suspended {
+            return Vec::new();
+        }
+        let message = "the trial ended, but its pod did not: does another process run in the pod, or is its node down?";
+        self.stop_for(ForcedEnd::failure(message.to_owned(), None), now)
+    }
+
+    /// Records that the trial has ended while its workload still exists.
+    pub(super) fn hand_over(&mut self, now: Duration) -> Vec<Act> {
+        self.handed_over = self.handed_over.or(Some(now));
+        if self.phase == JobPhase::Suspended { self.stop(now) } else { Vec::new() }
+    }
+
+    /// Returns whether the failure of a pod explains the end of the trial.
+    pub(super) fn explains(&self, trust: VerdictTrust) -> bool {
+        let is_decided = match &self.phase {
+            JobPhase::Suspended => return false,
+            JobPhase::Completed(outcome) if outcome.disruption.is_some() => return false,
+            JobPhase::Completed(_) | JobPhase::Ending => true,
+            JobPhase::Unseen | JobPhase::Waiting | JobPhase::Starting | JobPhase::Running => false,
+        };
+        // The controller stops the other pods only after it has decided that the workload fails.
+        trust != VerdictTrust::FailedAndStopped || is_decided || self.stop.is_some()
+    }
+
+    /// Returns whether a suspended workload may run again in this phase.
+    pub(super) fn resumes_with(&self, phase: &JobPhase) -> bool {
+        self.phase == JobPhase::Suspended
+            && !matches!(phase, JobPhase::Suspended | JobPhase::Completed(_))
+    }
+
+    /// Handles the observed phase.
+    pub(super) fn handle_phase(
+        &mut self,
+        phase: JobPhase,
+        rules: &TrackerRules,
+        queue_watch: &mut QueueWatch,
+        now: Duration,
+    ) -> JobChange {
+        self.is_made = true;
+        if self.resumes_with(&phase) {
+            self.queue.set_requeued(false);
+        }
+        let was_suspended = self.phase == JobPhase::Suspended;
+        self.phase = phase;
+        match &self.phase {
+            JobPhase::Unseen => {}
+            JobPhase::Suspended => {
+                return JobChange::Continues(self.handle_suspension(queue_watch, now));
+            }
+            // A pod that is retried also returns to these phases.
+            JobPhase::Waiting | JobPhase::Starting => {
+                if was_suspended {
+                    self.reason.clear();
+                    self.queried_at = None;
+                    self.queue.resume();
+                }
+                if self.phase == JobPhase::Starting {
+                    self.start.record_run();
+                }
+                self.start.wait(now);
+            }
+            JobPhase::Running => {
+                self.queue.resume();
+                if self.start.run(now) {
+                    self.reason.clear();
+                }
+            }
+            JobPhase::Ending => {
+                self.start.end();
+                self.start.record_run();
+                self.reason.clear();
+                self.ending_since = self.ending_since.or(Some(now));
+            }
+            JobPhase::Completed(outcome) => {
+                let outcome = outcome.clone();
+                if !outcome.needs_pods && !rules.kind.ends_before_pods() {
+                    return JobChange::Ends(outcome);
+                }
+                if !std::mem::replace(&mut self.is_inspected, true) {
+                    let inspect = Act::Inspect(self.name.clone(), outcome);
+                    return JobChange::Continues(vec![inspect]);
+                }
+            }
+        }
+        JobChange::Continues(Vec::new())
+    }
+
+    /// Handles the suspension of the workload, initially or again.
+    fn handle_suspension(&mut self, queue_watch: &mut QueueWatch, now: Duration) -> Vec<Act> {
+        // The trial has ended, and must not run again when its queue resumes the workload.
+        if self.handed_over.is_some() {
+            return self.stop(now);
+        }
+        self.ending_since = None;
+        self.queue.suspend(now);
+        let has_run = self.start.suspend(now);
+        match self.queue.reason() {
+            Some(why) => self.reason.set(Some(why)),
+            None if has_run => self.reason.clear(),
+            None => {}
+        }
+        let news = if has_run {
+            Some(self.report_requeue())
+        } else {
+            if self.reason.current().is_none() {
+                self.reason.set(Some(self.queue.suspended_reason()));
+            }
+            self.report_reason()
+        };
+        news.into_iter().chain(queue_watch.request()).collect()
+    }
+
+    /// Returns the news that the queue has taken the workload back.
+    fn report_requeue(&mut self) -> Act {
+        let known = self.reason.current().map(str::to_owned);
+        let why = known.unwrap_or_else(|| self.queue.suspended_reason());
+        self.reason.set_reported(why.clone());
+        self.queue.set_requeued(true);
+        self.queried_at = None;
+        Act::Report(JobNews::Requeued(self.wait_news(why)))
+    }
+
+    /// Returns the news of the reason for the wait, if it has changed.
+    fn report_reason(&mut self) -> Option<Act> {
+        let why = self.reason.take_news()?;
+        Some(Act::Report(JobNews::Waits(self.wait_news(why))))
+    }
+
+    fn wait_news(&self, why: String) -> JobWaits {
+        JobWaits { trial: self.trial.clone(), attempt: self.attempt.clone(), why }
+    }
+
+    /// Handles the state of the workload in its queue. `None`: the queue has only noticed the workload.
+    pub(super) fn handle_queue_state(
+        &mut self,
+        state: Option<QueueState>,
+        now: Duration,
+    ) -> Vec<Act> {
+        self.queue.observe_state(state.as_ref(), now);
+        match state {
+            None | Some(QueueState::Admitted) => Vec::new(),
+            Some(QueueState::Waits(_) | QueueState::NeverFits(_)) => {
+                if matches!(self.phase, JobPhase::Suspended | JobPhase::Unseen) {
+                    let why = self.queue.reason();
+                    self.set_wait_reason(why)
+                } else {
+                    Vec::new()
+                }
+            }
+            Some(QueueState::Ended(QueueEnd { why, disruption })) => {
+                let class = Some(Class::Permanent);
+                self.stop_for(ForcedEnd { message: why, class, disruption }, now)
+            }
+        }
+    }
+
+    /// Handles the number of workloads ahead of a workload that waits in a queue, if the queue tells it.
+    pub(super) fn handle_position(&mut self, ahead: Option<u64>) -> Option<Act> {
+        if !self.waits_in_queue() {
+            return None;
+        }
+        self.queue.observe_position(ahead);
+        self.reason.set(self.queue.reason());
+        self.report_reason()
+    }
+
+    /// Handles the observed reason why a pod waits.
+    pub(super) fn set_wait_reason(&mut self, why: Option<String>) -> Vec<Act> {
+        if self.start.waits_since().is_none() && self.phase != JobPhase::Suspended {
+            return Vec::new();
+        }
+        self.reason.observe(why);
+        self.report_reason().into_iter().collect()
+    }
+
+    /// Handles the number of places that have had a pod. A reason from the time without a pod no longer holds.
+    pub(super) fn observe_places(&mut self, places: u64) {
+        if self.start.record_places(places) && self.phase != JobPhase::Suspended {
+            self.reason.clear();
+        }
+    }
+
+    /// Handles the end of all scheduling gates. The pods have the whole time to start.
+    pub(super) fn handle_ungating(&mut self, now: Duration) {
+        self.reason.clear();
+        self.start.restart_wait(now);
+    }
+
+    /// Handles the replacement of a pod. The new pod has its own time to start.
+    pub(super) fn handle_replaced_pod(&mut self, now: Duration) {
+        self.start.restart_wait(now);
+    }
+
+    /// Handles a running pod. The workload reports this later, and a queue may take both back before that. The watch of
+    /// pods may also be behind that of workloads, so that the queue has taken the workload back already.
+    pub(super) fn mark_pod_running(&mut self) -> Option<Act> {
+        if self.phase != JobPhase::Suspended {
+            self.start.record_run();
+            return None;
+        }
+        let is_over = self.stop.is_some() || self.handed_over.is_some();
+        if self.queue.is_requeued() || is_over { None } else { Some(self.report_requeue()) }
+    }
+
+    /// Handles a pod whose containers have all ended. The workload may end with the pod.
+    pub(super) fn mark_pod_completed(&mut self, now: Duration) {
+        // A pod that its queue stops does not end the workload.
+        if self.phase != JobPhase::Suspended {
+            self.ending_since = self.ending_since.or(Some(now));
+        }
+    }
+
+    /// Handles the image of the pod whose metrics are the trial's.
+    pub(super) fn report_image(&mut self, image: String) -> Option<Act> {
+        if self.image.as_ref() == Some(&image) {
+            return None;
+        }
+        self.image = Some(image.clone());
+        let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
+        Some(Act::Report(JobNews::Image(JobImage { trial, attempt, image })))
+    }
+
+    /// Returns the news that a pod has left.
+    pub(super) fn report_pod_left(&self, incarnation: String) -> Act {
+        let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
+        Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }))
+    }
+
+    /// Handles the last line of output, if known, of a running pod whose agent has not reported.
+    pub(super) fn handle_silent_agent(
+        &mut self,
+        last_line: Option<&str>,
+        rules: &TrackerRules,
+    ) -> Vec<Act> {
+        if self.phase != JobPhase::Running {
+            return Vec::new();
+        }
+        let why = silent_agent_reason(rules.kind, &self.name, &self.attempt, last_line);
+        self.reason.set(Some(why));
+        self.report_reason().into_iter().collect()
+    }
+
+    /// Returns whether the controller has not examined the workload, or has not created all of its pods.
+    pub(super) fn is_idle(&self, rules: &TrackerRules) -> bool {
+        match self.phase {
+            // If one pod exists and another was refused, the status may stay empty.
+            JobPhase::Unseen => self.is_made,
+            JobPhase::Waiting | JobPhase::Starting => self.start.places() < rules.pods,
+            JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
+                false
+            }
+        }
+    }
+
+    /// Handles the cluster's reason for a missing pod. `None`: the cluster shows no reason.
+    pub(super) fn handle_missing_pod(
+        &mut self,
+        why: Option<String>,
+        rules: &TrackerRules,
+    ) -> Vec<Act> {
+        let why = why.or_else(|| self.idle_reason(rules));
+        self.set_wait_reason(why)
+    }
+
+    /// Returns the probable reason for an idle workload if no better reason is known.
+    fn idle_reason(&self, rules: &TrackerRules) -> Option<String> {
+        if self.reason.current().is_some() || !self.is_idle(rules) {
+            return None;
+        }
+        Some(if self.phase == JobPhase::Unseen {
+            unexamined_reason(rules.kind)
+        } else {
+            missing_pod_reason(rules.kind, self.start.places(), rules.pods)
+        })
+    }
+
+    /// Handles a rule of the cluster that denies a pod again and again. The workload fails, since a retry would have the
+    /// same pod.
+    pub(super) fn handle_denied_pod(&mut self, why: String, now: Duration) -> Vec<Act> {
+        self.stop_for(ForcedEnd::failure(why, Some(Class::Permanent)), now)
+    }
+
+    /// Handles the disappearance of the workload.
+    pub(super) fn handle_deletion(&mut self, rules: &TrackerRules) -> JobChange {
+        // The tracker already waits for the pods' end or reads their status. The pods may have been deleted with the
+        // workload, so reading them again would show nothing.
+        if self.is_inspected {
+            return JobChange::Continues(Vec::new());
+        }
+        let deletes = rules.kind.stop() == StopRequest::Delete;
+        let end = match self.stop {
+            Some(StopState::Deleted) => {
+                let message = "the workload did not end within its time and was deleted";
+                return JobChange::Ends(WorkloadOutcome::failure(message.to_owned()));
+            }
+            Some(StopState::Asked(_)) if deletes => None,
+            Some(StopState::Wanted | StopState::Asked(_)) | None => {
+                let kind = rules.kind.resource().kind;
+                let message = format!("its {kind} was deleted, but not by the manager");
+                Some(ForcedEnd::failure(message, Some(Class::Transient)))
+            }
+        };
+        self.forced = self.forced.take().or(end);
+        if !deletes {
+            return JobChange::Ends(self.outcome_of_deletion());
+        }
+        // The pods have their grace period. Another attempt must not run beside them.
+        self.queue.resume();
+        self.begin_end();
+        JobChange::Continues(vec![Act::AwaitPods(self.name.clone())])
+    }
+
+    /// Returns the outcome of a workload that was deleted, and whose pods are gone.
+    pub(super) fn outcome_of_deletion(&mut self) -> WorkloadOutcome {
+        let stopped = || WorkloadOutcome::failure("stopped on request".to_owned());
+        self.settled.take().unwrap_or_else(stopped)
+    }
+
+    /// Handles the end of the workload that was read from its pods while some of them still run.
+    pub(super) fn settle(&mut self, outcome: WorkloadOutcome) -> JobChange {
+        if self.is_inspected {
+            return JobChange::Ends(outcome);
+        }
+        self.settled = Some(outcome);
+        self.begin_end();
+        let name = self.name.clone();
+        JobChange::Continues(vec![Act::Discard(name.clone()), Act::AwaitPods(name)])
+    }
+
+    /// Ignores the phase from now on, because the ends of the pods end the workload.
+    fn begin_end(&mut self) {
+        (self.is_inspected, self.phase) = (true, JobPhase::Ending);
+        self.start.end();
+    }
+
+    /// Ends the workload, because its node is gone and its pods do not end. Returns the outcome.
+    pub(super) fn end_with_lost_node(&mut self) -> WorkloadOutcome {
+        let message =
+            "its pod was deleted, but its node has not reported the end: is the node gone?";
+        self.forced.get_or_insert(ForcedEnd {
+            message: message.to_owned(),
+            class: Some(Class::Transient),
+            disruption: Some("NodeLost: its pod does not end".to_owned()),
+        });
+        WorkloadOutcome::failure(message.to_owned())
+    }
+
+    /// Returns the news of the end. The controller calls a requested stop permanent. The prospect of a retry depends on
+    /// the reason for the stop.
+    pub(super) fn into_end(self, outcome: WorkloadOutcome) -> JobEvent {
+        let WorkloadOutcome { succeeded, exit_code, message, class, cause, disruption, .. } =
+            outcome;
+        let (message, class, cause, disruption) = match self.forced {
+            None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
+            Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
+        };
+        let unexplained = JobEvent::unexplained(self.trial, self.attempt);
+        let base = JobEvent { exit_code, message: Some(message), class, cause, ..unexplained };
+        JobEvent { disruption, succeeded, ..base }
+    }
+
+    /// Returns the deadlines of the workload.
+    pub(super) fn deadlines<'a>(
+        &'a self,
+        rules: &'a TrackerRules,
+        pods: &'a ObservedPods,
+        queue_watch: &'a QueueWatch,
+    ) -> JobDeadlines<'a> {
+        JobDeadlines::new(self, rules, pods, queue_watch)
+    }
+
+    /// Returns the actions that are due at `now`.
+    pub(super) fn tick(
+        &mut self,
+        rules: &TrackerRules,
+        pods: &mut ObservedPods,
+        queue_watch: &QueueWatch,
+        now: Duration,
+    ) -> Vec<Act> {
+        let is_due = |at: Option<Duration>| at.is_some_and(|at| now >= at);
+        if is_due(self.deadlines(rules, pods, queue_watch).deletion()) {
+            self.stop = Some(StopState::Deleted);
+            return vec![Act::Delete(self.name.clone())];
+        }
+        let mut acts = Vec::new();
+        if is_due(self.deadlines(rules, pods, queue_watch).silence()) {
+            self.start.ignore_silence();
+            acts.push(Act::ReadOutput(self.name.clone()));
+        }
+        if is_due(self.deadlines(rules, pods, queue_watch).settlement()) {
+            self.ending_since = Some(now);
+            acts.push(Act::ReadEnd(self.name.clone()));
+        }
+        if is_due(self.deadlines(rules, pods, queue_watch).remains()) {
+            pods.renew_remains(&self.name, now);
+            acts.push(Act::ReadEnd(self.name.clone()));
+        }
+        if is_due(self.deadlines(rules, pods, queue_watch).hand_over()) {
+            acts.extend(self.stop(now));
+            return acts;
+        }
+        if is_due(self.deadlines(rules, pods, queue_watch).unnoticed()) {
+            self.queried_at = Some(now);
+            let why = self.queue.unnoticed_reason();
+            acts.extend(self.set_wait_reason(Some(why)));
+        }
+        let start = self.deadlines(rules, pods, queue_watch).start();
+        if let Some((_, class)) = start.filter(|(at, _)| now >= *at) {
+            acts.extend(self.fail_to_start(class, rules, now));
+        } else if is_due(self.deadlines(rules, pods, queue_watch).query()) {
+            self.queried_at = Some(now);
+            acts.push(Act::QueryMissingPod(self.name.clone()));
+        }
+        acts
+    }
+
+    /// Stops a workload that has not started in time.
+    fn fail_to_start(
+        &mut self,
+        class: Option<Class>,
+        rules: &TrackerRules,
+        now: Duration,
+    ) -> Vec<Act> {
+        let why = self.reason.current().unwrap_or("the cluster shows no reason");
+        let waited = rules.start_up.as_secs();
+        let message = format!("the trial did not start within {waited} s (startUpDeadline): {why}");
+        self.stop_for(ForcedEnd::failure(message, class), now)
+    }
 }

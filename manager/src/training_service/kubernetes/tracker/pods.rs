@@ -5,178 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::workload::Workload;
-use crate::training_service::{JobImage, JobNews, PodLeft};
-
-impl Tracker {
-    /// Handles the image of the pod whose metrics are the trial's.
-    pub fn report_image(&mut self, name: &str, image: String) -> Option<Act> {
-        let job = self.jobs.get_mut(name).filter(|job| job.image.as_ref() != Some(&image))?;
-        job.image = Some(image.clone());
-        let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-        Some(Act::Report(JobNews::Image(JobImage { trial, attempt, image })))
-    }
-
-    /// Handles the time of a pod's creation, by the API server's clock.
-    pub fn observe_pod_creation(&mut self, pod: &str, created: Option<&str>) {
-        if self.knows(workload_of(pod)) {
-            self.pods.pod(pod).created = created.map(str::to_owned);
-        }
-    }
-
-    /// Handles the time at which the platform began to remove a pod, by the API server's clock.
-    pub fn observe_disruption_time(&mut self, pod: &str, at: Option<&str>) {
-        if self.knows(workload_of(pod)) {
-            self.pods.pod(pod).disrupted_at = at.map(str::to_owned);
-        }
-    }
-
-    /// Returns the time at which the newest pod of a workload was created, by the API server's clock.
-    pub fn newest_pod_creation(&self, name: &str) -> Option<&str> {
-        self.pods.own(name).iter().filter_map(|pod| pod.created.as_deref()).max()
-    }
-
-    /// Handles a pod that ends, or has ended.
-    pub fn observe_pod_end(&mut self, pod: &str, seen: Value) {
-        if self.knows(workload_of(pod)) {
-            self.pods.record_end(pod, seen);
-        }
-    }
-
-    /// Handles a running pod. Its workload reports this later, and a queue may take both back before that. The watch of
-    /// pods may also be behind that of workloads, so that the queue has taken the workload back already.
-    pub fn mark_pod_running(&mut self, pod: &str) -> Option<Act> {
-        let job = self.jobs.get_mut(workload_of(pod))?;
-        if job.phase != JobPhase::Suspended {
-            job.ran = true;
-            return None;
-        }
-        let is_over = job.stop.is_some() || job.handed_over.is_some();
-        if job.is_requeued || is_over { None } else { Some(job.report_requeue()) }
-    }
-
-    /// Handles whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
-    pub fn observe_pod_start(&mut self, pod: &str, has_started: bool) {
-        if self.knows(workload_of(pod)) {
-            self.pods.record_start(pod, has_started);
-        }
-    }
-
-    /// Handles whether a pod has scheduling gates. Its workload has the whole time to start without them.
-    pub fn observe_pod_gates(&mut self, pod: &str, is_gated: bool, now: Duration) {
-        let name = workload_of(pod);
-        if !self.knows(name) {
-            return;
-        }
-        let was_gated = self.pods.is_gated(name);
-        self.pods.record_gates(pod, is_gated);
-        let is_free = was_gated && !self.pods.is_gated(name);
-        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_free) {
-            (job.why, job.waits_since) = (None, job.waits_since.map(|_| now));
-        }
-    }
-
-    /// Handles whether a pod runs on although its trial has ended. The kinds' controllers wait for such a pod.
-    pub fn observe_pod_remains(&mut self, pod: &str, outlives_trial: bool, now: Duration) {
-        if self.knows(workload_of(pod)) {
-            self.pods.record_remains(pod, outlives_trial.then_some(now));
-        }
-    }
-
-    /// Returns whether every pod of a workload has started.
-    pub(super) fn is_up(&self, name: &str) -> bool {
-        self.pods.started_places(name) >= self.wanted
-    }
-
-    /// Begins a listing of the pods.
-    pub fn begin_pod_listing(&mut self) {
-        self.pods.begin_listing();
-    }
-
-    /// Completes a listing of the pods. A pod that was not listed is gone.
-    pub fn complete_pod_listing(&mut self, now: Duration) -> Vec<Act> {
-        let gone = self.pods.complete_listing().into_iter();
-        let left = gone.filter_map(|(pod, incarnation)| {
-            self.observe_pod_departure(&pod, incarnation.as_deref(), PodDeparture::Gone, now)
-        });
-        left.collect()
-    }
-
-    /// Handles a pod whose containers have all ended. The workload may end with the pod.
-    pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
-        let counts = self.pods.is_current(pod);
-        let job = self.jobs.get_mut(workload_of(pod)).filter(|_| counts);
-        // A pod that its queue stops does not end the workload.
-        if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
-            job.ending_since = job.ending_since.or(Some(now));
-        }
-    }
-
-    /// Handles a step in the disappearance of a pod. `incarnation` is the pod's unique id.
-    pub fn observe_pod_departure(
-        &mut self,
-        pod: &str,
-        incarnation: Option<&str>,
-        departure: PodDeparture,
-        now: Duration,
-    ) -> Option<Act> {
-        let name = workload_of(pod);
-        let was_up = self.is_up(name);
-        if self.knows(name) {
-            self.pods.record_deletion(pod, incarnation, departure, now);
-        }
-        let is_replaced = was_up && !self.is_up(name);
-        let job = self.jobs.get_mut(name)?;
-        if is_replaced {
-            // The new pod has its own time to start.
-            job.waits_since = job.waits_since.map(|_| now);
-        }
-        let incarnation =
-            incarnation.filter(|_| self.wanted > 1 && departure != PodDeparture::No)?;
-        if !self.pods.record_departure(pod) {
-            return None;
-        }
-        let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-        let incarnation = incarnation.to_owned();
-        Some(Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
-    }
-
-    /// Returns whether a workload belongs to the experiment, or may belong to it because no listing is complete yet.
-    pub(super) fn knows(&self, name: &str) -> bool {
-        !self.listed || self.jobs.contains_key(name) || self.unadopted.contains_key(name)
-    }
-
-    /// Returns whether a pod of a workload runs, as far as the watch has shown.
-    pub fn has_running_pods(&self, name: &str) -> bool {
-        self.pods.current(name).any(|pod| pod.end.is_none())
-    }
-
-    /// Returns the listed pods of a workload, and the pods whose ends were observed, without pods of an earlier run.
-    pub fn with_ended_pods(&self, name: &str, listed: Vec<Value>) -> Vec<Value> {
-        self.pods.with_ended(name, listed)
-    }
-
-    /// Returns the pod of a workload with a single pod, if the pod's own end was observed. A listing is then not
-    /// necessary.
-    pub fn only_pod(&self, name: &str) -> Option<Value> {
-        let mut ended = self.pods.with_ended(name, Vec::new());
-        let pod = ended.pop().filter(|_| self.wanted == 1 && ended.is_empty())?;
-        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
-        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-        let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
-        (is_over && !is_deleted && !self.pods.lacks_end(name, &[])).then_some(pod)
-    }
-
-    /// Returns whether a pod is missing from the listing although its end was not observed. The watch then lags behind
-    /// the listing.
-    pub fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
-        self.pods.lacks_end(name, listed)
-    }
-}
 
 /// A step in the disappearance of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +26,7 @@ pub enum PodDeparture {
 /// A deleted pod counts for its workload until another pod has its place, or until the queue that stopped the pod lets
 /// the workload run again.
 #[derive(Debug)]
-pub(super) struct Pods {
+pub struct ObservedPods {
     kind: &'static dyn Workload,
     seen: HashMap<String, Vec<Pod>>,
     /// The known pods that the current listing has not shown yet.
@@ -239,7 +71,7 @@ struct Pod {
     is_past: bool,
 }
 
-impl Pods {
+impl ObservedPods {
     /// Creates an empty collection for workloads of a kind.
     pub(super) fn new(kind: &'static dyn Workload) -> Self {
         Self { kind, seen: HashMap::new(), unlisted: HashSet::new(), is_listing: false }
@@ -289,17 +121,34 @@ impl Pods {
     }
 
     /// Returns the number of places whose pods have started.
-    fn started_places(&self, workload: &str) -> u64 {
+    pub(super) fn started_places(&self, workload: &str) -> u64 {
         let started = self.current(workload).filter(|pod| pod.has_started);
         let places: HashSet<&str> = started.map(|pod| self.kind.place(&pod.name)).collect();
         u64::try_from(places.len()).unwrap_or(u64::MAX)
     }
 
-    fn record_start(&mut self, pod: &str, has_started: bool) {
+    /// Records the time of a pod's creation, by the API server's clock.
+    pub(super) fn record_creation(&mut self, pod: &str, created: Option<&str>) {
+        self.pod(pod).created = created.map(str::to_owned);
+    }
+
+    /// Returns the time at which the newest pod of a workload was created, by the API server's clock.
+    pub fn newest_creation(&self, workload: &str) -> Option<&str> {
+        self.own(workload).iter().filter_map(|pod| pod.created.as_deref()).max()
+    }
+
+    /// Returns whether a pod of a workload runs, as far as the watch has shown.
+    pub fn has_running(&self, workload: &str) -> bool {
+        self.current(workload).any(|pod| pod.end.is_none())
+    }
+
+    /// Records whether a pod has started.
+    pub(super) fn record_start(&mut self, pod: &str, has_started: bool) {
         self.pod(pod).has_started = has_started;
     }
 
-    fn record_gates(&mut self, pod: &str, is_gated: bool) {
+    /// Records whether a pod has scheduling gates.
+    pub(super) fn record_gates(&mut self, pod: &str, is_gated: bool) {
         self.pod(pod).is_gated = is_gated;
     }
 
@@ -308,7 +157,8 @@ impl Pods {
         self.current(workload).any(|pod| pod.is_gated && !pod.is_deleted)
     }
 
-    fn record_remains(&mut self, pod: &str, since: Option<Duration>) {
+    /// Records the time since which a pod runs on although its trial has ended.
+    pub(super) fn record_remains(&mut self, pod: &str, since: Option<Duration>) {
         let pod = self.pod(pod);
         pod.remains_since = since.map(|since| pod.remains_since.unwrap_or(since));
     }
@@ -325,14 +175,15 @@ impl Pods {
         remains.for_each(|since| *since = now);
     }
 
-    fn begin_listing(&mut self) {
+    /// Begins a listing of the pods.
+    pub(super) fn begin_listing(&mut self) {
         let pods = self.seen.values().flatten();
         self.unlisted = pods.map(|pod| pod.name.clone()).collect();
         self.is_listing = true;
     }
 
-    /// Returns the pods that the listing lacks, each with its unique id.
-    fn complete_listing(&mut self) -> Vec<(String, Option<String>)> {
+    /// Completes the listing. Returns the pods that it lacks, each with its unique id.
+    pub(super) fn complete_listing(&mut self) -> Vec<(String, Option<String>)> {
         self.is_listing = false;
         let unlisted = std::mem::take(&mut self.unlisted);
         let pods = self.seen.values().flatten().filter(|pod| unlisted.contains(&pod.name));
@@ -350,6 +201,11 @@ impl Pods {
     /// with the same name.
     pub(super) fn set_disruption(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.pod(pod).disruption = disruption;
+    }
+
+    /// Records the time at which the platform began to remove a pod, by the API server's clock.
+    pub(super) fn record_disruption_time(&mut self, pod: &str, at: Option<&str>) {
+        self.pod(pod).disrupted_at = at.map(str::to_owned);
     }
 
     /// Returns whether the platform removes, or has removed, a pod of a workload.
@@ -436,7 +292,7 @@ impl Pods {
     }
 
     /// Returns the listed pods of a workload, and the pods whose ends were observed, if they count for its present run.
-    pub(super) fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
+    pub fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
         let own = self.own(workload);
         let is_stale = |seen: &Value| {
             own.iter().enumerate().any(|(at, pod)| pod.is(seen) && !self.is_current_pod(own, at))
@@ -450,8 +306,19 @@ impl Pods {
         pods
     }
 
-    /// Returns whether a pod of a workload is missing from the listing although its end was not observed.
-    pub(super) fn lacks_end(&self, workload: &str, listed: &[Value]) -> bool {
+    /// Returns the only pod of a workload, if its end was observed.
+    pub(super) fn only_ended(&self, workload: &str) -> Option<Value> {
+        let mut ended = self.with_ended(workload, Vec::new());
+        let pod = ended.pop().filter(|_| ended.is_empty())?;
+        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+        let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+        (is_over && !is_deleted && !self.lacks_end(workload, &[])).then_some(pod)
+    }
+
+    /// Returns whether a pod of a workload is missing from the listing although its end was not observed. The watch then
+    /// lags behind the listing.
+    pub fn lacks_end(&self, workload: &str, listed: &[Value]) -> bool {
         let is_listed = |pod: &Pod| listed.iter().any(|seen| pod.has_name_of(seen));
         self.current(workload).any(|pod| pod.end.is_none() && !is_listed(pod))
     }

@@ -1,109 +1,160 @@
-//! PURE: workloads in a queue, which lets them run and may take them back.
+//! PURE: the place of a workload in a queue, which lets it run and may take it back.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use trial_protocol::Class;
+use super::Act;
+use crate::training_service::kubernetes::kueue::{self, QueueState};
 
-use super::job::{ForcedEnd, Job, report_reason};
-use super::{Act, Tracker};
-use crate::training_service::kubernetes::kueue::{self, QueueEnd, QueueState};
-use crate::training_service::kubernetes::outcome::JobPhase;
+/// The reason for the wait of a suspended workload until its queue gives another.
+pub(super) const SUSPENDED: &str =
+    "it is suspended: a queue, another controller, or a user with `kubectl`, must resume it";
 
-impl Tracker {
-    /// Handles a workload that is suspended, initially or again.
-    pub(super) fn handle_suspension(&mut self, name: &str, now: Duration) -> Vec<Act> {
-        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        // The trial has ended, and must not run again when its queue resumes the workload.
-        if job.handed_over.is_some() {
-            return self.stop(name, now);
-        }
-        let waited = job.waits_since.take().map(|since| now.saturating_sub(since));
-        // A workload without any pod was in the queue from the start.
-        job.waited += waited.filter(|_| job.places > 0).unwrap_or_default();
-        (job.runs_since, job.ending_since, job.places) = (None, None, 0);
-        job.suspended_since = job.suspended_since.or(Some(now));
-        job.is_reported_running = false;
-        let ran = std::mem::take(&mut job.ran);
-        job.why = job.queue_reason().or_else(|| job.why.take().filter(|_| !ran));
-        let mut acts = Vec::new();
-        if ran {
-            acts.push(job.report_requeue());
-        } else {
-            job.why = Some(job.why.take().unwrap_or_else(|| job.suspended_reason()));
-            acts.extend(report_reason(job));
-        }
-        if !std::mem::replace(&mut self.watches_queue, true) {
-            acts.push(Act::WatchQueue);
-        }
-        acts
+/// The reason for the wait of a workload that its queue does not know.
+const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
+
+/// The watch of the queues.
+#[derive(Debug, Default)]
+pub(super) struct QueueWatch {
+    /// Set if the labels of all workloads name a queue.
+    is_named: bool,
+    is_requested: bool,
+    /// The time of the first complete listing since the watch last failed.
+    listed_at: Option<Duration>,
+}
+
+impl QueueWatch {
+    /// Creates the watch for workloads that name a queue, or none.
+    pub(super) fn new(is_named: bool) -> Self {
+        Self { is_named, is_requested: is_named, listed_at: None }
     }
 
-    /// Handles the state of a workload in its queue. `None`: the queue has only noticed the workload.
-    pub fn handle_queue_state(
-        &mut self,
-        name: &str,
-        state: Option<QueueState>,
-        now: Duration,
-    ) -> Vec<Act> {
-        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        job.in_queue = true;
-        let Some(state) = state else { return Vec::new() };
+    /// Returns whether the labels of all workloads name a queue.
+    pub(super) fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// Requests the watch, unless it was requested before.
+    pub(super) fn request(&mut self) -> Option<Act> {
+        (!std::mem::replace(&mut self.is_requested, true)).then_some(Act::WatchQueue)
+    }
+
+    /// Handles the start of a gapless watch (`true`), or a gap in it.
+    pub(super) fn observe(&mut self, is_complete: bool, now: Duration) {
+        self.listed_at = is_complete.then(|| self.listed_at.unwrap_or(now));
+    }
+}
+
+/// The place of a workload in a queue.
+#[derive(Debug, Default)]
+pub(super) struct QueueStatus {
+    /// The queue in the object's label, if the experiment file names none. The cluster adds the label in a namespace with
+    /// a default queue.
+    label: Option<String>,
+    /// Set if a queue has noticed the workload.
+    is_noticed: bool,
+    /// The queue's reason, while it does not let the workload run.
+    why: Option<String>,
+    /// The position in the queue, as a phrase, if the queue tells it.
+    position: Option<String>,
+    /// The time since which the workload would not fit even into an empty queue.
+    never_fits_since: Option<Duration>,
+    /// The time since which the workload is suspended.
+    suspended_since: Option<Duration>,
+    /// Set if the tracker has reported that the queue took the workload back, until the workload may run again.
+    is_requeued: bool,
+}
+
+impl QueueStatus {
+    /// Handles the queue in the label of the workload.
+    pub(super) fn observe_label(&mut self, label: Option<&str>) {
+        self.label = label.map(str::to_owned);
+    }
+
+    /// Handles the state of the workload in its queue. `None`: the queue has only noticed the workload.
+    pub(super) fn observe_state(&mut self, state: Option<&QueueState>, now: Duration) {
+        self.is_noticed = true;
+        let Some(state) = state else { return };
         let never_fits = matches!(state, QueueState::NeverFits(_));
-        job.never_fits_since = never_fits.then(|| job.never_fits_since.unwrap_or(now));
+        self.never_fits_since = never_fits.then(|| self.never_fits_since.unwrap_or(now));
         match state {
-            QueueState::Admitted => {
-                (job.queue_why, job.position) = (None, None);
-                Vec::new()
-            }
-            QueueState::Waits(why) | QueueState::NeverFits(why) => {
-                job.queue_why = Some(why);
-                if matches!(job.phase, JobPhase::Suspended | JobPhase::Unseen) {
-                    let why = job.queue_reason();
-                    self.set_wait_reason(name, why)
-                } else {
-                    Vec::new()
-                }
-            }
-            QueueState::Ended(QueueEnd { why, disruption }) => {
-                if job.stop.is_none() {
-                    job.forced =
-                        Some(ForcedEnd { message: why, class: Some(Class::Permanent), disruption });
-                }
-                self.stop(name, now)
-            }
+            QueueState::Admitted => (self.why, self.position) = (None, None),
+            QueueState::Waits(why) | QueueState::NeverFits(why) => self.why = Some(why.clone()),
+            QueueState::Ended(_) => {}
         }
     }
 
-    /// Handles the start of a gapless watch of the queues (`true`), or a gap in it.
-    pub fn observe_queue_watch(&mut self, is_complete: bool, now: Duration) {
-        self.queue_listed_at = is_complete.then(|| self.queue_listed_at.unwrap_or(now));
+    /// Handles the number of workloads ahead, if the queue tells it.
+    pub(super) fn observe_position(&mut self, ahead: Option<u64>) {
+        self.position = ahead.map(kueue::position_phrase);
     }
 
-    /// Handles the queue in the label of a workload.
-    pub fn observe_queue_name(&mut self, name: &str, queue: Option<&str>) {
-        let is_added = !self.queued;
-        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_added) {
-            job.queue_name = queue.map(str::to_owned);
+    /// Records that the workload is suspended.
+    pub(super) fn suspend(&mut self, now: Duration) {
+        self.suspended_since = self.suspended_since.or(Some(now));
+    }
+
+    /// Records that the workload is no longer suspended.
+    pub(super) fn resume(&mut self) {
+        self.suspended_since = None;
+    }
+
+    /// Records whether the tracker has reported that the queue took the workload back.
+    pub(super) fn set_requeued(&mut self, is_requeued: bool) {
+        self.is_requeued = is_requeued;
+    }
+
+    pub(super) fn is_requeued(&self) -> bool {
+        self.is_requeued
+    }
+
+    /// Returns whether the queue gives a reason for holding the workload back.
+    pub(super) fn has_reason(&self) -> bool {
+        self.why.is_some()
+    }
+
+    /// Returns the queue's reason with the position in the queue. `None`: the queue lets the workload run.
+    pub(super) fn reason(&self) -> Option<String> {
+        let why = self.why.as_ref()?;
+        Some(match &self.position {
+            Some(position) => format!("{why}; {position}"),
+            None => why.clone(),
+        })
+    }
+
+    /// Returns the reason for the wait of the suspended workload until its queue gives another.
+    pub(super) fn suspended_reason(&self) -> String {
+        match &self.label {
+            Some(queue) => format!("it is suspended: {}, so Kueue must admit it", label(queue)),
+            None => SUSPENDED.to_owned(),
         }
     }
 
-    /// Returns whether a workload waits in a queue for its turn.
-    pub fn waits_in_queue(&self) -> bool {
-        let waits = |job: &Job| job.phase == JobPhase::Suspended && job.queue_why.is_some();
-        self.jobs.values().any(waits)
-    }
-
-    /// Handles the number of workloads ahead of each waiting workload, by its name.
-    pub fn handle_positions(&mut self, ahead: &HashMap<String, u64>) -> Vec<Act> {
-        let mut acts = Vec::new();
-        for (name, job) in &mut self.jobs {
-            if job.phase == JobPhase::Suspended && job.queue_why.is_some() {
-                job.position = ahead.get(name).map(|ahead| kueue::position_phrase(*ahead));
-                job.why = job.queue_reason();
-                acts.extend(report_reason(job));
+    /// Returns the reason for the wait of a workload that its queue does not know.
+    pub(super) fn unnoticed_reason(&self) -> String {
+        match &self.label {
+            Some(queue) => {
+                let label = label(queue);
+                format!("it is suspended: {label}, but no Workload exists for it. {NO_WORKLOAD}")
             }
+            None => NO_WORKLOAD.to_owned(),
         }
-        acts
     }
+
+    /// Returns the time since which the workload would not fit even into an empty queue.
+    pub(super) fn never_fits_since(&self) -> Option<Duration> {
+        self.never_fits_since
+    }
+
+    /// Returns the time since which the queue has not noticed the workload. `None`: the queue has noticed it, or the
+    /// tracker cannot know, because no queue is watched without a gap.
+    pub(super) fn unnoticed_since(&self, watch: &QueueWatch) -> Option<Duration> {
+        let suspended = self.suspended_since.filter(|_| !self.is_noticed)?;
+        let is_named = watch.is_named || self.label.is_some();
+        Some(suspended.max(watch.listed_at.filter(|_| is_named)?))
+    }
+}
+
+/// Returns the phrase about the label of a queue that the experiment file does not name.
+fn label(queue: &str) -> String {
+    format!("the cluster gave it the label `kueue.x-k8s.io/queue-name: {queue}`")
 }

@@ -8,12 +8,12 @@ use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use crate::training_service::VerdictTrust::Final;
 use crate::training_service::kubernetes::client::WatchedObject;
-use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
+use crate::training_service::kubernetes::kueue::QueueState;
 use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::tracker::job::{SUSPENDED, UNREPORTED};
+use crate::training_service::kubernetes::tracker::queue::SUSPENDED;
 use crate::training_service::kubernetes::tracker::{
-    Act, PodDeparture, Tracker, observe_missing_pod, observe_pod,
+    Act, PodDeparture, Tracker, UNREPORTED, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::framework::Framework;
@@ -339,10 +339,10 @@ fn a_pod_that_its_queue_stopped_does_not_end_the_next_run() {
         observe_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
         let acts = tracker.tick(at(200));
         assert!(!acts.contains(&Act::ReadEnd("ja".to_owned())), "{kind:?}: {acts:?}");
-        assert_eq!(tracker.with_ended_pods("ja", Vec::new()), Vec::<Value>::new(), "{kind:?}");
+        assert_eq!(tracker.pods().with_ended("ja", Vec::new()), Vec::<Value>::new(), "{kind:?}");
         let listed = json!({"metadata": {"name": old, "uid": old}});
-        assert_eq!(tracker.with_ended_pods("ja", vec![listed]), Vec::<Value>::new(), "{kind:?}");
-        assert!(!tracker.lacks_end("ja", &[]), "{kind:?}");
+        assert_eq!(tracker.pods().with_ended("ja", vec![listed]), Vec::<Value>::new(), "{kind:?}");
+        assert!(!tracker.pods().lacks_end("ja", &[]), "{kind:?}");
     }
 }
 
@@ -357,7 +357,7 @@ fn the_success_of_a_preempted_job_is_read_from_its_last_pods() {
     // Kueue's webhook is away, and the Job's controller cannot count the pods.
     tracker.handle_phase("ja", JobPhase::Ending, at(150));
     assert_eq!(tracker.tick(at(210)), [Act::ReadEnd("ja".to_owned())]);
-    let pods = tracker.with_ended_pods("ja", Vec::new());
+    let pods = tracker.pods().with_ended("ja", Vec::new());
     let outcome = BatchJob.settle(&spec, &pods).unwrap();
     assert!(outcome.succeeded, "{outcome:?}");
 }
@@ -385,7 +385,7 @@ fn a_new_pod_takes_the_place_of_a_deleted_one() {
         for pod in &pods {
             observe_pod(&mut tracker, pod, at(2));
         }
-        let ended = tracker.with_ended_pods("ja", Vec::new());
+        let ended = tracker.pods().with_ended("ja", Vec::new());
         let codes = ended.iter().filter_map(|pod| {
             pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?.as_i64()
         });
@@ -581,7 +581,7 @@ fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
         tracker.handle_phase("ja", JobPhase::Ending, at(1));
         let failure = WorkloadOutcome::failure("its pod failed".to_owned());
         let outcome = WorkloadOutcome { succeeded, ..failure };
-        let acts = tracker.settle_end("ja", outcome, why, false);
+        let acts = tracker.end_from_pods("ja", outcome, why, false);
         let end = end_of(&acts);
         assert_eq!(end.succeeded, succeeded);
         assert_eq!(end.message.as_deref(), Some(format!("{start}; {why}").as_str()));
@@ -597,7 +597,7 @@ fn an_end_that_was_read_from_some_pods_is_reported_when_the_others_are_gone() {
         exit_code: Some(0),
         ..WorkloadOutcome::failure(String::new())
     };
-    let acts = tracker.settle_end("ja", outcome, "its controller is down", true);
+    let acts = tracker.end_from_pods("ja", outcome, "its controller is down", true);
     assert_eq!(acts, [Act::Discard("ja".to_owned()), Act::AwaitPods("ja".to_owned())]);
     assert_eq!(tracker.handle_deleted_workload("ja"), []);
     assert_eq!(tracker.tick(at(5000)), []);

@@ -176,11 +176,11 @@ impl<'a> Player<'a> {
                     Vec::new()
                 }
                 Act::Inspect(name, outcome) => {
-                    let pods = self.tracker.with_ended_pods(&name, Vec::new());
+                    let pods = self.tracker.pods().with_ended(&name, Vec::new());
                     self.tracker.complete_end(&name, self.kind.explain(self.spec, outcome, &pods))
                 }
                 Act::ReadEnd(name) => {
-                    let pods = self.tracker.with_ended_pods(&name, Vec::new());
+                    let pods = self.tracker.pods().with_ended(&name, Vec::new());
                     let outcome = self.kind.settle(self.spec, &pods);
                     outcome
                         .map(|outcome| self.tracker.complete_end(&name, outcome))

@@ -1,0 +1,122 @@
+//! PURE: the deadlines of a workload that waits, runs or ends.
+
+use std::time::Duration;
+
+use trial_protocol::Class;
+
+use super::{Job, StopState};
+use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::tracker::pods::ObservedPods;
+use crate::training_service::kubernetes::tracker::queue::QueueWatch;
+use crate::training_service::kubernetes::tracker::rules::{
+    QUERY_INTERVAL, SETTLE_TIME, SILENT_TIME, TrackerRules, UNSEEN_TIME,
+};
+
+/// The deadlines of a workload, with the observations that they depend on.
+pub(in crate::training_service::kubernetes::tracker) struct JobDeadlines<'a> {
+    job: &'a Job,
+    rules: &'a TrackerRules,
+    pods: &'a ObservedPods,
+    queue_watch: &'a QueueWatch,
+}
+
+impl<'a> JobDeadlines<'a> {
+    pub(super) fn new(
+        job: &'a Job,
+        rules: &'a TrackerRules,
+        pods: &'a ObservedPods,
+        queue_watch: &'a QueueWatch,
+    ) -> Self {
+        Self { job, rules, pods, queue_watch }
+    }
+
+    /// Returns the time of the next deadline.
+    pub(in crate::training_service::kubernetes::tracker) fn next(&self) -> Option<Duration> {
+        // The end of the submission, or of the pods, comes next.
+        if matches!(self.job.stop, Some(StopState::Wanted | StopState::Deleted)) {
+            return None;
+        }
+        let deadlines = [
+            self.deletion(),
+            self.hand_over(),
+            self.start().map(|(at, _)| at),
+            self.query().or(self.unnoticed()),
+            self.silence(),
+            self.settlement(),
+            self.remains(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Returns the time at which a workload that did not stop is deleted.
+    pub(super) fn deletion(&self) -> Option<Duration> {
+        match self.job.stop {
+            Some(StopState::Asked(at)) => Some(at + self.rules.stop_limit()),
+            Some(StopState::Wanted | StopState::Deleted) | None => None,
+        }
+    }
+
+    /// Returns the time at which the workload is stopped that outlives its trial.
+    pub(super) fn hand_over(&self) -> Option<Duration> {
+        let handed_over = self.job.handed_over.filter(|_| self.job.stop.is_none())?;
+        Some(handed_over + self.rules.stop_limit())
+    }
+
+    /// Returns the time by which an agent of the running pods must have reported.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        Some(self.job.start.runs_since()? + SILENT_TIME)
+    }
+
+    /// Returns the time at which the tracker reads the end from the pods, because the controller does not write it.
+    pub(super) fn settlement(&self) -> Option<Duration> {
+        let is_said = matches!(self.job.phase, JobPhase::Suspended | JobPhase::Completed(_));
+        let may_read = !is_said && self.job.stop.is_none() && !self.job.is_inspected;
+        Some(self.job.ending_since.filter(|_| may_read)? + SETTLE_TIME)
+    }
+
+    /// Returns the time by which the pods must end after their trials. Otherwise, the end is read from them, and the
+    /// workload is deleted.
+    pub(super) fn remains(&self) -> Option<Duration> {
+        let remain_since = self.pods.remain_since(&self.job.name);
+        Some(remain_since.filter(|_| self.job.ends_with_pods())? + self.rules.stop_limit())
+    }
+
+    /// Returns the time by which the workload must start, and the prospect of a retry if it does not. Time in a queue
+    /// does not count, unless the queue has not noticed the workload or can never admit it.
+    pub(super) fn start(&self) -> Option<(Duration, Option<Class>)> {
+        let (job, start_up) = (self.job, self.rules.start_up);
+        if job.stop.is_some() {
+            return None;
+        }
+        let has_all_pods = self.pods.started_places(&job.name) >= self.rules.pods;
+        let may_start = !job.start.is_over(has_all_pods) && !self.pods.is_gated(&job.name);
+        let waits = job.start.deadline(start_up).filter(|_| may_start);
+        let unnoticed = self.unnoticed_since().map(|since| since + start_up);
+        let never = job.queue.never_fits_since().filter(|_| job.phase == JobPhase::Suspended);
+        let never = never.map(|since| since + start_up);
+        match (waits.into_iter().chain(unnoticed).min(), never) {
+            (Some(at), Some(never)) if at < never => Some((at, None)),
+            (_, Some(never)) => Some((never, Some(Class::Permanent))),
+            (Some(at), None) => Some((at, None)),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns the time of the next query to the cluster about an idle workload. `None`: the workload makes progress.
+    pub(super) fn query(&self) -> Option<Duration> {
+        let is_idle = self.job.stop.is_none() && self.job.is_idle(self.rules);
+        let since = self.job.start.waits_since().filter(|_| is_idle)?;
+        let next = self.job.queried_at.map(|queried_at| queried_at + QUERY_INTERVAL);
+        Some(next.unwrap_or(since + UNSEEN_TIME))
+    }
+
+    /// Returns the time at which it becomes the reason for the wait that the queue has not noticed the workload.
+    pub(super) fn unnoticed(&self) -> Option<Duration> {
+        Some(self.unnoticed_since().filter(|_| self.job.queried_at.is_none())? + UNSEEN_TIME)
+    }
+
+    /// Returns the time since which the queue has not noticed the workload.
+    fn unnoticed_since(&self) -> Option<Duration> {
+        self.job.queue.unnoticed_since(self.queue_watch).filter(|_| self.job.stop.is_none())
+    }
+}

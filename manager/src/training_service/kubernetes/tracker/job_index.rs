@@ -1,0 +1,62 @@
+//! PURE: the workloads that have not ended, by their names and by their trials.
+
+use std::collections::HashMap;
+
+use trial_protocol::TrialJobId;
+
+use super::job::Job;
+
+/// The workloads that have not ended.
+#[derive(Debug, Default)]
+pub(super) struct JobIndex {
+    jobs: HashMap<String, Job>,
+    /// The name of the latest workload of each trial.
+    latest: HashMap<TrialJobId, String>,
+}
+
+impl JobIndex {
+    /// Adds the latest workload of a trial.
+    pub(super) fn insert(&mut self, job: Job) {
+        self.latest.insert(job.trial().clone(), job.name().to_owned());
+        self.jobs.insert(job.name().to_owned(), job);
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.jobs.contains_key(name)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Job> {
+        self.jobs.get(name)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Job> {
+        self.jobs.get_mut(name)
+    }
+
+    /// Returns the latest workload of a trial.
+    pub(super) fn of_trial(&self, trial: &TrialJobId) -> Option<&Job> {
+        self.jobs.get(self.latest.get(trial)?)
+    }
+
+    /// Returns the latest workload of a trial.
+    pub(super) fn of_trial_mut(&mut self, trial: &TrialJobId) -> Option<&mut Job> {
+        self.jobs.get_mut(self.latest.get(trial)?)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
+        self.jobs.values_mut()
+    }
+
+    /// Removes a workload that has ended.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Job> {
+        let job = self.jobs.remove(name)?;
+        if self.latest.get(job.trial()).is_some_and(|latest| latest == name) {
+            self.latest.remove(job.trial());
+        }
+        Some(job)
+    }
+}

@@ -1,0 +1,54 @@
+//! PURE: the listings of the workloads, which reveal changes that a watch missed.
+
+use std::collections::HashSet;
+
+/// The listings of the workloads.
+#[derive(Debug, Default)]
+pub(super) struct WorkloadListing {
+    /// The workloads that were created before the current listing began, and that the listing has not shown yet.
+    /// `None`: no listing is in progress.
+    missing: Option<HashSet<String>>,
+    is_known: bool,
+}
+
+impl WorkloadListing {
+    /// Begins a listing that should show these workloads.
+    pub(super) fn begin(&mut self, expected: HashSet<String>) {
+        self.missing = Some(expected);
+    }
+
+    /// Completes the listing, and returns the workloads that it has not shown.
+    pub(super) fn complete(&mut self) -> HashSet<String> {
+        self.is_known = true;
+        self.missing.take().unwrap_or_default()
+    }
+
+    /// Returns whether a complete listing has been seen.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// Returns whether a workload that nothing has shown yet may belong to the experiment.
+    pub(super) fn may_show_more(&self) -> bool {
+        !self.is_known || self.missing.is_some()
+    }
+
+    /// Returns whether the current listing has yet to show a workload.
+    pub(super) fn expects(&self, name: &str) -> bool {
+        self.missing.as_ref().is_some_and(|missing| missing.contains(name))
+    }
+
+    /// Lets the current listing, if there is one, show a workload.
+    pub(super) fn expect(&mut self, name: &str) {
+        if let Some(missing) = &mut self.missing {
+            missing.insert(name.to_owned());
+        }
+    }
+
+    /// Records that the cluster has shown a workload, or its end.
+    pub(super) fn record_news(&mut self, name: &str) {
+        if let Some(missing) = &mut self.missing {
+            missing.remove(name);
+        }
+    }
+}

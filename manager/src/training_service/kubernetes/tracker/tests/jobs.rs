@@ -1,0 +1,123 @@
+//! Tests of Jobs, which are stopped by their deletion, and which a queue may suspend.
+
+use super::*;
+
+/// Creates a tracker of Jobs with one attempt `a`, whose Job `ja` is in the cluster.
+fn batch_job() -> Tracker {
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), []);
+    tracker.submit("ja", trial("a"), attempt("a"), at(0));
+    assert_eq!(tracker.handle_submission("ja", Ok(()), at(0)), []);
+    tracker
+}
+
+#[test]
+fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Running, at(1)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [], "the pods are awaited once");
+    assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, "stopped on request")]);
+    assert_eq!(tracker.end_deleted_workload("ja"), []);
+}
+
+#[test]
+fn a_pod_that_is_seen_to_run_after_the_suspension_ran_before_it() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    let suspended = [waits(SUSPENDED), Act::WatchQueue];
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(2)), suspended);
+    let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
+    let requeued = Act::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    assert_eq!(tracker.mark_pod_running("ja-x"), Some(requeued.clone()));
+    assert_eq!(tracker.mark_pod_running("ja-x"), None, "it is reported once");
+    // The next run is taken back, too.
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(3)), []);
+    assert_eq!(tracker.mark_pod_running("ja-y"), None);
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(4)), [requeued]);
+    assert_eq!(tracker.mark_pod_running("ja-y"), None);
+}
+
+#[test]
+fn a_queue_takes_back_no_trial_that_has_ended() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    assert_eq!(tracker.hand_over(&trial("a"), VerdictTrust::Final, at(2)), (true, Vec::new()));
+    let stop = [Act::Stop("ja".to_owned())];
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), stop);
+    assert_eq!(tracker.mark_pod_running("ja-x"), None);
+}
+
+#[test]
+fn no_deadline_applies_while_a_queue_holds_a_job_back() {
+    let mut tracker = batch_job();
+    let suspended = [waits(SUSPENDED), Act::WatchQueue];
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(1)), suspended);
+    assert_eq!(tracker.set_wait_reason("ja", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.next_deadline(), None);
+    assert_eq!(tracker.tick(START_UP * 10), []);
+    // The Job is admitted and runs. Then its queue takes it back, and its agent's report of that is not the end.
+    let admitted = START_UP * 20;
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, admitted), []);
+    assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN_TIME));
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Running, admitted), []);
+    let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
+    let requeued = Act::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, admitted), [requeued]);
+    assert_eq!(tracker.finish(&trial("a"), admitted), []);
+    // After the admission, the time limit for the start applies again.
+    let again = START_UP * 30;
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, again), []);
+    let acts = tracker.tick(again + START_UP);
+    assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
+}
+
+#[test]
+fn no_deadline_applies_while_a_pod_has_scheduling_gates() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    tracker.observe_pod_gates("ja-0-abcde", true, at(1));
+    let held = "Kueue holds it";
+    let acts = tracker.observe_pod("ja-0-abcde", Some(held.to_owned()), None);
+    assert_eq!(acts, [waits(held)]);
+    assert_eq!(tracker.next_deadline(), None);
+    assert_eq!(tracker.tick(START_UP * 10), []);
+    // Without gates, the pod has the whole time to start, and another reason if it does not.
+    let free = START_UP * 20;
+    tracker.observe_pod_gates("ja-0-abcde", false, free);
+    assert_eq!(tracker.observe_pod("ja-0-abcde", None, None), []);
+    assert_eq!(tracker.next_deadline(), Some(free + START_UP));
+    assert_eq!(tracker.tick(free + START_UP), [Act::Stop("ja".to_owned())]);
+    let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
+    tracker.handle_deleted_workload("ja");
+    assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, why)]);
+}
+
+#[test]
+fn no_deadline_applies_to_a_trial_whose_agent_reports_that_it_runs() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
+    tracker.observe_pod("ja-0-abcde", None, None);
+    tracker.mark_running(&trial("a"));
+    // The watch of the workloads lags behind, because the API server does not answer.
+    assert_eq!(tracker.tick(START_UP * 2), []);
+    // A queue takes the trial back, and its next pod must start in time.
+    tracker.handle_phase("ja", JobPhase::Suspended, START_UP * 3);
+    tracker.handle_phase("ja", JobPhase::Waiting, START_UP * 4);
+    tracker.observe_pod("ja-0-fghij", None, None);
+    assert_eq!(tracker.tick(START_UP * 5), [Act::Stop("ja".to_owned())]);
+}
+
+#[test]
+fn a_workload_that_a_watch_has_shown_is_not_created_again() {
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.submit("ja", trial("a"), attempt("a"), at(0));
+    assert!(!tracker.is_made("ja") && !tracker.is_stop_requested("ja"));
+    // The answer to the request was lost.
+    tracker.handle_phase("ja", JobPhase::Unseen, at(1));
+    assert!(tracker.is_made("ja"));
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
+    assert!(tracker.is_made("ja") && tracker.is_stop_requested("ja"));
+}
