@@ -15,7 +15,7 @@ const ALLOWED: [(&str, usize); 8] = [
     ("constants whose name does not include their subject", 0),
     ("functions of more than 60 lines", 14),
     ("folders with more than 20 source files", 0),
-    ("types whose methods lie in more than one file", 1),
+    ("types whose methods lie in more than one file", 0),
 ];
 
 /// Beginnings of doc comments that do not describe their item. Source: CONTRIBUTING.md.

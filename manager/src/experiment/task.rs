@@ -3,9 +3,11 @@
 //!
 //! Its parts have private fields. The [`Recorder`] writes the store, the [`JobLauncher`] submits jobs, and the
 //! [`LeaseMonitor`] watches agents. [`StopRules`] hands them their rules, and the [`Announcer`] informs users.
-//! [`LiveJobs`] has the trials that have not ended, and the [`CommandHandler`] checks the commands of users.
+//! [`LiveJobs`] has the trials that have not ended, and [`TrialEnds`] and [`EarlyEnds`] have the ends of others. The
+//! [`CommandHandler`] checks the commands of users, and [`TrialEffects`] performs the effects that concern trials.
 
 mod announcer;
+mod assessments;
 mod command;
 mod dependencies;
 mod early_ends;
@@ -18,25 +20,26 @@ mod live_jobs;
 mod new_trials;
 mod prepare;
 mod recorder;
-mod reruns;
 mod running_time;
 mod stop_rules;
 mod transient_errors;
+mod trial_effects;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tracing::{info, warn};
-use trial_protocol::{AttemptId, Metric, MetricValue, Report, ReportBody, StopReason, TrialJobId};
+use trial_protocol::{AttemptId, MetricValue, Report, ReportBody, StopReason, TrialJobId, Verdict};
 
 use self::announcer::Announcer;
+use self::assessments::{assess_step, assess_stored_steps, give_up};
 use self::command::{CheckedCommand, CommandHandler};
 pub use self::dependencies::Dependencies;
-use self::ends::PendingEnds;
+use self::early_ends::EarlyEnds;
+use self::ends::{EndedJob, TrialEnds};
 pub use self::inbox::Inbox;
 use self::job::Job;
 use self::launcher::JobLauncher;
@@ -46,20 +49,19 @@ use self::recorder::Recorder;
 pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
+use self::transient_errors::WriteWatch;
+use self::trial_effects::TrialEffects;
 use super::advisers::Advisers;
 use super::command::{Command, CommandError};
+use super::ending::End;
 use super::notice::Notice;
-use super::state::{self, Effect, ExperimentState, State, UserChange, UserTrial};
+use super::state::{self, Effect, ExperimentState, State, UserChange};
 use super::{Handle, TaskEvent};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
-use crate::job_state::JobState;
-use crate::search::assessor::Assessment;
-use crate::search::repeats::PointResults;
-use crate::search::search_space::Parameters;
 use crate::search::tuner::Sample;
-use crate::store::{self, NewTrial};
-use crate::training_service::JobNews;
+use crate::store::{self, FinalRecords};
+use crate::training_service::{JobEvent, JobNews, JobWaits};
 use crate::util::ids;
 
 /// The code of the note by which an agent reports that it stopped its trial by a rule of the assessor.
@@ -84,11 +86,8 @@ struct ExperimentTask {
     job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
     jobs: LiveJobs,
-    pending_ends: PendingEnds,
-    /// The attempts whose agents have reported the end of their trials, and whose jobs the task need not wait for.
-    final_verdicts: Vec<(TrialJobId, AttemptId)>,
-    /// The results of the successful trials.
-    points: PointResults,
+    ends: TrialEnds,
+    early_ends: EarlyEnds,
     time: RunningTime,
     /// `true` if the task does not end when the search is done, because wider limits may continue it.
     stays_open: bool,
@@ -100,7 +99,9 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
     task.time.publish(&task.handle);
     task.add_initial().await?;
     task.perform(state::Event::Begin).await?;
-    task.assess_stored_steps().await?;
+    for stop in assess_stored_steps(&mut task.jobs, &mut task.advisers) {
+        task.perform(stop).await?;
+    }
     let mut news = Vec::new();
     let service = Arc::clone(task.launcher.service());
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
@@ -141,7 +142,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
                 task.rules.renew(&mut task.jobs, &task.advisers, &task.state);
                 let (jobs, service) = (&task.jobs, task.launcher.service());
                 task.leases.check(jobs, service, &mut task.recorder, &task.announcer).await?;
-                task.finish_decided_jobs().await;
+                task.early_ends.finish_decided_jobs(&mut task.jobs, &task.state).await;
             }
         }
     }
@@ -251,7 +252,7 @@ impl ExperimentTask {
                     // Recorded at once, so that the caller sees the waiting trial, and a later manager runs it. This
                     // does not count as a failure.
                     let message = "it waits to run again at the user's request".to_owned();
-                    self.record_next_attempt(&trial, message).await?;
+                    self.trial_effects().record_next_attempt(&trial, message).await?;
                 }
                 self.perform_all(effects).await?;
             }
@@ -270,13 +271,13 @@ impl ExperimentTask {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt.clone(), job.requeued);
         if let Some(pod) = ids::other_pod(&attempt, &ids::submitted(&current)) {
-            self.handle_reports_of_other_pod(trial, pod, &fresh);
+            self.early_ends.handle_reports_of_other_pod(&mut self.jobs, trial, pod, &fresh);
             return Ok(());
         }
         if ids::is_later(&attempt, &current)
             || self.recorder.is_newer_pod(trial, &attempt, &current).await?
         {
-            self.take_over_attempt(trial, attempt).await?;
+            self.trial_effects().take_over_attempt(trial, attempt).await?;
         } else if requeued || current != attempt && ids::of_old_keeper(&current) != attempt {
             return Ok(());
         }
@@ -295,7 +296,7 @@ impl ExperimentTask {
                 self.perform(event).await?;
             }
             if let ReportBody::Ended(verdict) = &report.body {
-                self.record_main_end(trial, verdict);
+                self.early_ends.record_main_end(&mut self.jobs, trial, verdict);
             }
         }
         Ok(())
@@ -312,11 +313,12 @@ impl ExperimentTask {
             }
             ReportBody::Metric(metric) => {
                 self.state.record_metric();
-                self.assess_step(trial, metric)
+                let (jobs, advisers, rules) = (&mut self.jobs, &mut self.advisers, &mut self.rules);
+                assess_step(jobs, advisers, rules, trial, metric)
             }
             // The agent stopped the trial by a rule of the assessor.
             ReportBody::Note { code, message } if code == EARLY_STOP => {
-                self.give_up(trial, message)
+                give_up(&mut self.jobs, trial, message)
             }
             ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN => {
                 self.announcer.notify_of_objective(trial, message);
@@ -336,46 +338,6 @@ impl ExperimentTask {
         }
     }
 
-    /// Presents a trial's next step to the assessor.
-    fn assess_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
-        if !self.advisers.assesses() {
-            return None;
-        }
-        let job = self.jobs.add_step(trial, metric)?;
-        // The first metric determines which metric counts, which the assessor's rules need.
-        if metric.sequence == 0 {
-            self.rules.mark_stale();
-        }
-        match self.advisers.step(trial, metric.sequence, &metric.value, &job.steps) {
-            Assessment::Bad { reason } => self.give_up(trial, &reason),
-            Assessment::Good => None,
-        }
-    }
-
-    /// Lets the assessor judge the running trials by the steps in the store. Steps that agents delivered before this
-    /// manager read the store cause no event. The last of them may be a reason to stop its trial.
-    async fn assess_stored_steps(&mut self) -> Result<(), store::Error> {
-        let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
-        for trial in self.jobs.find(runs) {
-            if let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
-                && let Assessment::Bad { reason } = self.advisers.assess(&trial, &job.steps)
-                && let Some(event) = self.give_up(&trial, &reason)
-            {
-                self.perform(event).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Stops a trial early for the assessor's `reason`. Returns the event.
-    fn give_up(&mut self, trial: &TrialJobId, reason: &str) -> Option<state::Event> {
-        if !self.jobs.give_up(trial, reason) {
-            return None;
-        }
-        info!(%trial, "the assessor stops the trial: {reason}");
-        Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
-    }
-
     /// Handles a message from an external tuner or assessor.
     async fn handle_adviser(&mut self, event: AdviserEvent) -> Result<(), store::Error> {
         let event = match event {
@@ -388,7 +350,7 @@ impl ExperimentTask {
                 let reason = reason.unwrap_or_else(|| {
                     format!("stopped early by {}", self.advisers.external_assessor_name())
                 });
-                self.give_up(&trial, &reason)
+                give_up(&mut self.jobs, &trial, &reason)
             }
             AdviserEvent::Trouble(trouble) => {
                 // A trouble that holds the search stays visible until the search is resumed.
@@ -447,12 +409,144 @@ impl ExperimentTask {
                 self.announcer
                     .record_waits(&self.jobs, &mut self.recorder, std::mem::take(&mut waits))
                     .await?;
-                self.record_requeue(news).await?;
+                self.handle_requeue(news).await?;
             } else {
                 waits.push(news);
             }
         }
         self.announcer.record_waits(&self.jobs, &mut self.recorder, waits).await
+    }
+
+    /// Makes a running trial wait that its queue has taken back.
+    async fn handle_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
+        let (trial, why) = (news.trial.clone(), news.why.clone());
+        let Some(sequence) = self.trial_effects().requeue(news).await? else { return Ok(()) };
+        self.perform(state::Event::Requeued { trial: trial.clone() }).await?;
+        self.trial_effects().record_requeue(trial, sequence, why).await
+    }
+
+    /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
+    async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
+        let ends = self.early_ends.take_final(&self.jobs, &self.state).await;
+        if ends.is_empty() {
+            return Ok(false);
+        }
+        // The future is boxed, because this call handles waiting events, as its caller does.
+        Box::pin(self.handle_ends(ends)).await?;
+        Ok(true)
+    }
+
+    /// Handles the ends of jobs together, since a commit for one costs as much as for a hundred. Their agents' reports
+    /// come from the store, independent of the order of events.
+    async fn handle_ends(&mut self, mut events: Vec<JobEvent>) -> Result<(), store::Error> {
+        // Events of other attempts are outdated: the task gave them up before.
+        events.retain(|event| {
+            self.jobs.is_current_submission(&event.trial, &event.attempt)
+                && self.state.is_live(&event.trial)
+        });
+        if events.is_empty() {
+            return Ok(());
+        }
+        // Reports that arrived before the end are handled first, above all the start.
+        while let Some(event) = self.recorder.inbox().try_next() {
+            self.handle_batch(event).await?;
+        }
+        let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
+        let records = self.final_records(&attempts).await?;
+        let mut effects = Vec::new();
+        for ((event, (_, attempt)), records) in events.into_iter().zip(attempts).zip(records) {
+            let event = self.judge_end(event, attempt, records).await?;
+            effects.extend(self.state.step(event, self.elapsed()));
+        }
+        self.perform_all(effects).await?;
+        self.ends.forget_pending();
+        Ok(())
+    }
+
+    /// Returns the trial, and the latest attempt that its agent reported for.
+    fn attempt_of(&self, event: &JobEvent) -> (TrialJobId, AttemptId) {
+        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, |job| &job.attempt);
+        (event.trial.clone(), attempt.clone())
+    }
+
+    /// Returns the event for the end of a job.
+    async fn judge_end(
+        &mut self,
+        event: JobEvent,
+        attempt: AttemptId,
+        mut records: FinalRecords,
+    ) -> Result<state::Event, store::Error> {
+        let trial = event.trial.clone();
+        if records.verdict.is_none() {
+            records.verdict = self.kept_verdict(&trial, &attempt).await?;
+        }
+        if !records.metrics.is_empty() {
+            self.state.record_metric();
+        }
+        if let Some(verdict) = &records.verdict
+            && verdict.stop == Some(StopReason::EarlyStop)
+            && self.state.intent(&trial).is_none()
+            && let Some(stop) = give_up(&mut self.jobs, &trial, &verdict.message)
+        {
+            // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
+            self.perform(stop).await?;
+        }
+        let event = self.early_ends.explained_by_pods(&self.jobs, event);
+        let intent = self.state.intent(&trial);
+        let step_name = self.jobs.get(&trial).and_then(|job| job.steps.name()).map(str::to_owned);
+        let ended = EndedJob { event, attempt, records, intent, step_name };
+        self.ends.judge(ended, &self.spec, &mut self.recorder).await
+    }
+
+    /// Returns and records the verdict that the agent kept on disk and the store never received. Such a verdict can
+    /// exist because an agent of an earlier version accepts an answer from any server at its manager's address.
+    async fn kept_verdict(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> Result<Option<Verdict>, store::Error> {
+        let verdict = self.launcher.service().kept_verdict(trial, attempt).await;
+        if let Some(verdict) = &verdict {
+            self.recorder.record_verdict(trial, attempt, verdict).await?;
+        }
+        Ok(verdict)
+    }
+
+    /// Delivers the remaining reports of gone attempts' agents, and returns the stored reports. If a report could not
+    /// be stored, waits for the store and tries again, because a missing report is no evidence of a trial's end.
+    async fn final_records(
+        &mut self,
+        attempts: &[(TrialJobId, AttemptId)],
+    ) -> Result<Vec<FinalRecords>, store::Error> {
+        loop {
+            let records = self.recorder.final_records(attempts).await?;
+            if records.iter().all(|records| records.ended) {
+                return Ok(records);
+            }
+            let watch = WriteWatch::begin(self.recorder.store());
+            let missing = attempts.iter().zip(&records).filter(|(_, records)| !records.ended);
+            for ((trial, _), _) in missing {
+                self.recover(trial).await?;
+            }
+            if watch.has_accepted_all() {
+                return self.recorder.final_records(attempts).await;
+            }
+            self.recorder.wait_until_writable().await?;
+        }
+    }
+
+    /// Makes the service deliver an agent's remaining reports. They arrive through the manager's own intake, which must
+    /// not wait for the experiment's task meanwhile.
+    async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+        let service = Arc::clone(self.launcher.service());
+        let recover = service.recover(trial);
+        tokio::pin!(recover);
+        loop {
+            tokio::select! {
+                () = &mut recover => return Ok(()),
+                Some(event) = self.recorder.inbox().next() => self.handle_event(event).await?,
+            }
+        }
     }
 
     async fn perform(&mut self, event: state::Event) -> Result<(), store::Error> {
@@ -483,6 +577,31 @@ impl ExperimentTask {
         Ok(())
     }
 
+    /// Records ends in one commit, and reports them. Returns the points whose results are now complete.
+    async fn record_ends(
+        &mut self,
+        ends: Vec<(TrialJobId, End)>,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let known = self.trial_effects().record_ends(ends).await?;
+        Ok(if self.spec.trial_repeats > 1 { known } else { Vec::new() })
+    }
+
+    /// Returns the performer of effects that concern trials.
+    fn trial_effects(&mut self) -> TrialEffects<'_> {
+        TrialEffects {
+            state: &self.state,
+            recorder: &mut self.recorder,
+            launcher: &mut self.launcher,
+            leases: &mut self.leases,
+            rules: &mut self.rules,
+            announcer: &mut self.announcer,
+            advisers: &mut self.advisers,
+            jobs: &mut self.jobs,
+            ends: &mut self.ends,
+            early_ends: &mut self.early_ends,
+        }
+    }
+
     /// Performs an effect, and those of `rest` that are recorded in the same commit. Returns the resulting events.
     async fn perform_next(
         &mut self,
@@ -500,14 +619,16 @@ impl ExperimentTask {
                 {
                     new.push((trial, sequence, parameter_id, parameters));
                 }
-                return self.launch(new).await;
+                return self.trial_effects().launch(new).await;
             }
-            Effect::Enqueue(own) => self.enqueue(own).await?,
-            Effect::Relaunch { trial } => return self.relaunch(&trial).await,
-            Effect::Retry { trial, message } => self.record_retry(&trial, message).await?,
+            Effect::Enqueue(own) => self.trial_effects().enqueue(own).await?,
+            Effect::Relaunch { trial } => return self.trial_effects().relaunch(&trial).await,
+            Effect::Retry { trial, message } => {
+                self.trial_effects().record_retry(&trial, message).await?;
+            }
             Effect::Replace { trial, message } => {
                 warn!(%trial, "the attempt is fenced: {message}");
-                self.record_next_attempt(&trial, message).await?;
+                self.trial_effects().record_next_attempt(&trial, message).await?;
             }
             Effect::Notify(message) => self.announcer.notify(Notice::Message(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
@@ -518,7 +639,7 @@ impl ExperimentTask {
                 {
                     started.push(trial);
                 }
-                self.record_running(started).await?;
+                self.trial_effects().record_running(started).await?;
             }
             Effect::StopTrial { trial, reason } => {
                 let mut stops = vec![(trial, reason)];
@@ -527,7 +648,7 @@ impl ExperimentTask {
                 {
                     stops.push((trial, reason));
                 }
-                self.stop_trials(&stops).await?;
+                self.trial_effects().stop_trials(&stops).await?;
             }
             Effect::RecordEnd { trial, end } => return self.record_ends(vec![(trial, end)]).await,
             Effect::Observe { trial, parameter_id, state, outcome } => {
@@ -555,95 +676,6 @@ impl ExperimentTask {
         let proposal = self.advisers.propose(parameter_id)?;
         let trial = self.launcher.new_trial_id();
         Some(state::Event::Proposed { parameter_id, proposal, trial })
-    }
-
-    /// Records that trials run, and sends their agents rules.
-    async fn record_running(&mut self, trials: Vec<TrialJobId>) -> Result<(), store::Error> {
-        let started = trials.iter().map(|trial| {
-            let job = self.jobs.get(trial);
-            let started_at_ms = job.and_then(|job| job.started_at_ms);
-            // If the job's pods report as separate attempts, this is the first record of the pod.
-            (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
-        });
-        self.recorder.record_running(started.collect()).await?;
-        for trial in trials {
-            self.leases.begin(&trial);
-            if let Some(job) = self.jobs.get_mut(&trial) {
-                job.running_since = Some(Instant::now());
-            }
-            self.rules.send(&trial, &mut self.jobs, &self.advisers, &self.state);
-            self.announcer.notify(Notice::Running { trial });
-        }
-        Ok(())
-    }
-
-    /// Records why trials must stop, and stops them.
-    async fn stop_trials(
-        &mut self,
-        stops: &[(TrialJobId, StopReason)],
-    ) -> Result<(), store::Error> {
-        let intent = |(trial, reason): &(TrialJobId, _)| (trial.clone(), Some(*reason));
-        let intents: Vec<_> = stops.iter().map(intent).collect();
-        self.recorder.record_intents(&intents).await?;
-        for (trial, reason) in stops {
-            self.jobs.push_stop_directive(trial, *reason);
-            self.launcher.service().stop(trial).await;
-        }
-        Ok(())
-    }
-
-    /// Records new trials in one commit, and submits them. Returns the ends of those that were refused.
-    async fn launch(
-        &mut self,
-        new: Vec<(TrialJobId, u64, u64, Parameters)>,
-    ) -> Result<Vec<state::Event>, store::Error> {
-        let created_at_ms = self.recorder.now_ms();
-        let order: Vec<_> = new.iter().map(|(trial, _, id, _)| (trial.clone(), *id)).collect();
-        let row = |(trial, sequence, id, parameters)| {
-            new_trials::row(trial, sequence, Some(id), parameters, created_at_ms)
-        };
-        self.insert_trials(new.into_iter().map(row).collect()).await?;
-        let mut refused = Vec::new();
-        for (trial, parameter_id) in order {
-            refused.extend(self.submit(&trial, Some(parameter_id)).await);
-        }
-        Ok(refused)
-    }
-
-    /// Records new trials of the user.
-    async fn enqueue(&mut self, own: Vec<UserTrial>) -> Result<(), store::Error> {
-        let now = self.recorder.now_ms();
-        let row = |UserTrial { trial, sequence, parameters }| {
-            new_trials::row(trial, sequence, None, parameters, now)
-        };
-        self.insert_trials(own.into_iter().map(row).collect()).await
-    }
-
-    /// Records new trials in one commit.
-    async fn insert_trials(&mut self, rows: Vec<NewTrial>) -> Result<(), store::Error> {
-        self.recorder.insert_trials(&rows).await?;
-        for row in rows {
-            if let Value::Object(parameters) = &row.parameters {
-                self.advisers.notify_launched(&row.id, row.parameter_id, parameters);
-            }
-            self.jobs.add_new(row);
-        }
-        Ok(())
-    }
-
-    /// Submits a recorded trial and returns the resulting events. A refusal ends the trial and not the experiment.
-    async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
-        let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
-        self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await
-    }
-
-    /// Submits another attempt of a trial.
-    async fn relaunch(&mut self, trial: &TrialJobId) -> Result<Vec<state::Event>, store::Error> {
-        let Some(row) = self.recorder.trial(trial).await? else { return Ok(Vec::new()) };
-        let Some(attempt) = self.jobs.begin_next_attempt(trial) else { return Ok(Vec::new()) };
-        self.recorder.record_intents(&[(trial.clone(), None)]).await?;
-        self.recorder.record_state(trial, JobState::Waiting, None, Some(attempt)).await?;
-        Ok(self.submit(trial, row.parameter_id).await)
     }
 
     /// Records the experiment's state.

@@ -10,6 +10,8 @@ use tokio::time::Instant;
 use trial_protocol::{AttemptId, Lane, MetricValue, Report, ReportBody, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
+use super::early_ends::EarlyEnds;
+use super::ends::TrialEnds;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_jobs::LiveJobs;
@@ -62,6 +64,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
     let points = compare_all(&mut announcer, deps.spec.trial_repeats, results);
     let leases = LeaseMonitor::new(leases);
+    let early_ends = EarlyEnds::new(Arc::clone(&deps.service), deps.handle.clone());
     let mut task = ExperimentTask {
         recorder: Recorder::new(deps.store, deps.clock, deps.inbox),
         launcher: JobLauncher::new(
@@ -86,9 +89,8 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         job_news: deps.jobs,
         spec: deps.spec,
         state,
-        pending_ends: HashMap::new(),
-        final_verdicts: Vec::new(),
-        points,
+        ends: TrialEnds::new(points),
+        early_ends,
         time: RunningTime::start(before),
         stays_open: deps.stays_open,
     };
@@ -122,7 +124,8 @@ async fn catch_up(
     }
     task.handle_ends(gone).await?;
     for trial in task.jobs.find(|job| job.submitted) {
-        task.restore_pod_ends(&trial).await?;
+        let (jobs, recorder, state) = (&mut task.jobs, &mut task.recorder, &task.state);
+        task.early_ends.restore(jobs, recorder, state, &trial).await?;
     }
     repeat_directives(task).await;
     Ok(())

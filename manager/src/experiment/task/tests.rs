@@ -4,12 +4,13 @@
 use std::sync::Mutex;
 use std::sync::mpsc as std_mpsc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use trial_protocol::{
-    Cause, Class, Confidence, DirectiveBody, Evidence, ExperimentId, Lane, MetricKind, Offer,
-    Report, ReportAck, ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
+    Cause, Class, Confidence, DirectiveBody, Evidence, ExperimentId, Lane, Metric, MetricKind,
+    Offer, Report, ReportAck, ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
 mod beginning;
@@ -25,6 +26,7 @@ use super::*;
 use crate::config;
 use crate::experiment::command::{Command, CommandError, NewLimits, WrittenDuration};
 use crate::ingest::{self, Intake};
+use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
 use crate::search::assessor::Assessor;
 use crate::search::tuner::Outcome;

@@ -1,0 +1,64 @@
+//! PURE: the judgement of running trials by the assessor, and the stops that follow.
+
+use tracing::info;
+use trial_protocol::{Metric, StopReason, TrialJobId};
+
+use super::job::Job;
+use super::live_jobs::LiveJobs;
+use super::stop_rules::StopRules;
+use crate::experiment::advisers::Advisers;
+use crate::experiment::state;
+use crate::search::assessor::Assessment;
+
+/// Presents a trial's next step to the assessor. Returns the stop of a trial that the assessor judges bad.
+pub(super) fn assess_step(
+    jobs: &mut LiveJobs,
+    advisers: &mut Advisers,
+    rules: &mut StopRules,
+    trial: &TrialJobId,
+    metric: &Metric,
+) -> Option<state::Event> {
+    if !advisers.assesses() {
+        return None;
+    }
+    let job = jobs.add_step(trial, metric)?;
+    // The first metric determines which metric counts, which the assessor's rules need.
+    if metric.sequence == 0 {
+        rules.mark_stale();
+    }
+    match advisers.step(trial, metric.sequence, &metric.value, &job.steps) {
+        Assessment::Bad { reason } => give_up(jobs, trial, &reason),
+        Assessment::Good => None,
+    }
+}
+
+/// Lets the assessor judge the running trials by the steps in the store, and returns the stops. Steps that agents
+/// delivered before this manager read the store cause no event. The last of them may be a reason to stop its trial.
+pub(super) fn assess_stored_steps(
+    jobs: &mut LiveJobs,
+    advisers: &mut Advisers,
+) -> Vec<state::Event> {
+    let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
+    let mut stops = Vec::new();
+    for trial in jobs.find(runs) {
+        if let Some(job) = jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
+            && let Assessment::Bad { reason } = advisers.assess(&trial, &job.steps)
+        {
+            stops.extend(give_up(jobs, &trial, &reason));
+        }
+    }
+    stops
+}
+
+/// Gives up a trial for the assessor's `reason`, and returns its stop.
+pub(super) fn give_up(
+    jobs: &mut LiveJobs,
+    trial: &TrialJobId,
+    reason: &str,
+) -> Option<state::Event> {
+    if !jobs.give_up(trial, reason) {
+        return None;
+    }
+    info!(%trial, "the assessor stops the trial: {reason}");
+    Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
+}

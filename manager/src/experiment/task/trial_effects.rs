@@ -1,0 +1,253 @@
+//! Performs the effects that concern trials: records them, submits their attempts, and stops them.
+
+use tokio::time::Instant;
+use tracing::info;
+use trial_protocol::{AttemptId, StopReason, TrialJobId};
+
+use super::announcer::Announcer;
+use super::early_ends::EarlyEnds;
+use super::ends::{EndedTrial, TrialEnds};
+use super::launcher::JobLauncher;
+use super::lease_monitor::LeaseMonitor;
+use super::live_jobs::LiveJobs;
+use super::new_trials;
+use super::recorder::Recorder;
+use super::stop_rules::StopRules;
+use crate::experiment::advisers::Advisers;
+use crate::experiment::ending::End;
+use crate::experiment::notice::Notice;
+use crate::experiment::state::{self, State, UserTrial};
+use crate::job_state::JobState;
+use crate::search::search_space::Parameters;
+use crate::store::{self, NewTrial};
+use crate::training_service::JobWaits;
+use crate::util::ids;
+
+/// Performs the effects that concern trials. An effect is recorded before it is performed.
+pub(super) struct TrialEffects<'a> {
+    pub(super) state: &'a State,
+    pub(super) recorder: &'a mut Recorder,
+    pub(super) launcher: &'a mut JobLauncher,
+    pub(super) leases: &'a mut LeaseMonitor,
+    pub(super) rules: &'a mut StopRules,
+    pub(super) announcer: &'a mut Announcer,
+    pub(super) advisers: &'a mut Advisers,
+    pub(super) jobs: &'a mut LiveJobs,
+    pub(super) ends: &'a mut TrialEnds,
+    pub(super) early_ends: &'a mut EarlyEnds,
+}
+
+impl TrialEffects<'_> {
+    /// Records new trials in one commit, and submits them. Returns the ends of those that were refused.
+    pub(super) async fn launch(
+        &mut self,
+        new: Vec<(TrialJobId, u64, u64, Parameters)>,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let created_at_ms = self.recorder.now_ms();
+        let order: Vec<_> = new.iter().map(|(trial, _, id, _)| (trial.clone(), *id)).collect();
+        let row = |(trial, sequence, id, parameters)| {
+            new_trials::row(trial, sequence, Some(id), parameters, created_at_ms)
+        };
+        self.insert(new.into_iter().map(row).collect()).await?;
+        let mut refused = Vec::new();
+        for (trial, parameter_id) in order {
+            refused.extend(self.submit(&trial, Some(parameter_id)).await);
+        }
+        Ok(refused)
+    }
+
+    /// Records new trials of the user.
+    pub(super) async fn enqueue(&mut self, own: Vec<UserTrial>) -> Result<(), store::Error> {
+        let now = self.recorder.now_ms();
+        let row = |UserTrial { trial, sequence, parameters }| {
+            new_trials::row(trial, sequence, None, parameters, now)
+        };
+        self.insert(own.into_iter().map(row).collect()).await
+    }
+
+    /// Records new trials in one commit.
+    async fn insert(&mut self, rows: Vec<NewTrial>) -> Result<(), store::Error> {
+        self.recorder.insert_trials(&rows).await?;
+        for row in rows {
+            if let Some(parameters) = row.parameters.as_object() {
+                self.advisers.notify_launched(&row.id, row.parameter_id, parameters);
+            }
+            self.jobs.add_new(row);
+        }
+        Ok(())
+    }
+
+    /// Submits a recorded trial and returns the resulting events. A refusal ends the trial and not the experiment.
+    async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
+        let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
+        self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await
+    }
+
+    /// Submits another attempt of a trial.
+    pub(super) async fn relaunch(
+        &mut self,
+        trial: &TrialJobId,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let Some(row) = self.recorder.trial(trial).await? else { return Ok(Vec::new()) };
+        let Some(attempt) = self.jobs.begin_next_attempt(trial) else { return Ok(Vec::new()) };
+        self.recorder.record_intents(&[(trial.clone(), None)]).await?;
+        self.recorder.record_state(trial, JobState::Waiting, None, Some(attempt)).await?;
+        Ok(self.submit(trial, row.parameter_id).await)
+    }
+
+    /// Records that trials run, and sends their agents rules.
+    pub(super) async fn record_running(
+        &mut self,
+        trials: Vec<TrialJobId>,
+    ) -> Result<(), store::Error> {
+        let started = trials.iter().map(|trial| {
+            let job = self.jobs.get(trial);
+            let started_at_ms = job.and_then(|job| job.started_at_ms);
+            // If the job's pods report as separate attempts, this is the first record of the pod.
+            (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
+        });
+        self.recorder.record_running(started.collect()).await?;
+        for trial in trials {
+            self.leases.begin(&trial);
+            if let Some(job) = self.jobs.get_mut(&trial) {
+                job.running_since = Some(Instant::now());
+            }
+            self.rules.send(&trial, self.jobs, self.advisers, self.state);
+            self.announcer.notify(Notice::Running { trial });
+        }
+        Ok(())
+    }
+
+    /// Records why trials must stop, and stops them.
+    pub(super) async fn stop_trials(
+        &mut self,
+        stops: &[(TrialJobId, StopReason)],
+    ) -> Result<(), store::Error> {
+        let intent = |(trial, reason): &(TrialJobId, _)| (trial.clone(), Some(*reason));
+        let intents: Vec<_> = stops.iter().map(intent).collect();
+        self.recorder.record_intents(&intents).await?;
+        for (trial, reason) in stops {
+            self.jobs.push_stop_directive(trial, *reason);
+            self.launcher.service().stop(trial).await;
+        }
+        Ok(())
+    }
+
+    /// Records that a trial will be retried, with the number of its next attempt. If the manager dies before that
+    /// attempt begins, the next manager submits it, because the store contains no end of that attempt.
+    pub(super) async fn record_retry(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+    ) -> Result<(), store::Error> {
+        info!(%trial, "the trial failed: {message}");
+        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
+        self.recorder.record_retry(trial, message, attempt).await
+    }
+
+    /// Records that a trial waits for another attempt, which is no retry.
+    pub(super) async fn record_next_attempt(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+    ) -> Result<(), store::Error> {
+        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
+        self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
+    }
+
+    fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
+        self.leases.end(trial);
+        self.jobs.reserve_next_attempt(trial)
+    }
+
+    /// Takes over the attempt of a pod that the cluster has started again. From now on, only the reports of its agent
+    /// count, and no longer those of the earlier agent.
+    pub(super) async fn take_over_attempt(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: AttemptId,
+    ) -> Result<(), store::Error> {
+        let Some(earlier) = self.jobs.replace_attempt(trial, attempt.clone()) else {
+            return Ok(());
+        };
+        self.early_ends.forget_main_end(self.jobs, trial);
+        if !ids::is_pod_of(&attempt, &earlier) {
+            info!(%trial, "the cluster has started its pod again");
+        }
+        let runs = self.state.is_running(trial);
+        let state = if runs { JobState::Running } else { JobState::Waiting };
+        self.recorder.record_state(trial, state, None, Some(attempt)).await?;
+        // The new agent has not received the directives for the earlier one.
+        if let Some(reason) = self.state.intent(trial) {
+            self.jobs.push_stop_directive(trial, reason);
+        }
+        if runs {
+            self.leases.begin(trial);
+            self.rules.send(trial, self.jobs, self.advisers, self.state);
+        }
+        Ok(())
+    }
+
+    /// Makes a running trial wait that its queue has taken back: another pod will run it from its beginning. Returns the
+    /// trial's position, unless the trial does not run.
+    pub(super) async fn requeue(&mut self, news: JobWaits) -> Result<Option<u64>, store::Error> {
+        if !self.jobs.is_current_submission(&news.trial, &news.attempt)
+            || self.state.intent(&news.trial).is_some()
+        {
+            return Ok(None);
+        }
+        // The trial's agent, which had not reported yet, is gone.
+        if !self.state.is_running(&news.trial) {
+            self.announcer.record_waits(self.jobs, self.recorder, vec![news]).await?;
+            return Ok(None);
+        }
+        let JobWaits { trial, why, .. } = news;
+        info!(%trial, "its queue has taken the trial back: {why}");
+        self.leases.end(&trial);
+        Ok(self.jobs.requeue(&trial))
+    }
+
+    /// Records that a trial that its queue has taken back waits. `sequence` is its position.
+    pub(super) async fn record_requeue(
+        &mut self,
+        trial: TrialJobId,
+        sequence: u64,
+        why: String,
+    ) -> Result<(), store::Error> {
+        self.recorder.record_state(&trial, JobState::Waiting, Some(why.clone()), None).await?;
+        self.announcer.notify(Notice::Waits { trial, sequence, why });
+        Ok(())
+    }
+
+    /// Records ends in one commit, and reports them. Returns the points whose results are now complete.
+    pub(super) async fn record_ends(
+        &mut self,
+        ends: Vec<(TrialJobId, End)>,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let (mut changes, mut ended) = (Vec::new(), Vec::new());
+        for (trial, mut end) in ends {
+            self.leases.end(&trial);
+            self.jobs.end(&trial);
+            let Some(job) = self.jobs.get_mut(&trial) else { continue };
+            if end.state == JobState::EarlyStopped && job.given_up.is_some() {
+                end.message = job.given_up.take();
+            }
+            self.advisers.observe_for_assessor(&trial, end.state, &job.steps);
+            let ran = job.running_since.take().map(|since| since.elapsed());
+            job.renew_at = None;
+            if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
+                self.rules.record_success(ran);
+            }
+            let (sequence, parameters) = (job.sequence, job.parameters.clone());
+            let change = self.ends.change(&trial, &end, self.recorder.now_ms());
+            changes.push((trial.clone(), change));
+            ended.push(EndedTrial { trial, sequence, parameters, end });
+        }
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.recorder.record_changes(&changes).await?;
+        let known = ended.into_iter().filter_map(|ended| self.ends.report(ended, self.announcer));
+        Ok(known.collect())
+    }
+}
