@@ -63,9 +63,10 @@ def documented_example(monkeypatch, tmp_path):
 
 
 def test_the_documented_example_becomes_this_experiment_file(documented_example, tmp_path):
-    assert documented_example.config.json() == {
+    assert documented_example.config._experiment_file() == {
         "searchSpace": SPACE,
         "trialCodeDirectory": str(tmp_path.resolve()),
+        "experimentWorkingDirectory": str(tmp_path.resolve() / "data"),
         "trialConcurrency": 2,
         "maxTrialNumber": 10,
         "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "maximize"}},
@@ -86,10 +87,17 @@ def test_the_manager_accepts_the_documented_example(documented_example, tmp_path
         if change is not None:
             config.training_service.storage = change
             config.training_service.service_account_name = "trials"
-        file = tmp_path / "experiment.json"
-        file.write_text(json.dumps(config.json()))
-        done = subprocess.run([find_program("trial-manager"), "doctor", file], capture_output=True, text=True)
-        assert f"ok    file   {file}" in done.stdout, done.stdout + done.stderr
+        for written in (config._experiment_file(), config.json()):
+            accepted(written, tmp_path)
+
+
+def accepted(written, folder):
+    """Checks that the manager accepts an experiment file."""
+    file = folder / "experiment.json"
+    file.write_text(json.dumps(written))
+    file.chmod(0o600)
+    done = subprocess.run([find_program("trial-manager"), "doctor", file], capture_output=True, text=True)
+    assert f"ok    file   {file}" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_documented_example_runs_as_far_as_the_cluster(monkeypatch, tmp_path):
@@ -129,7 +137,7 @@ def test_what_is_not_set_is_named():
         ExperimentConfig("local").json()
     config = local()
     config.training_service = RemoteConfig(machine_list=[RemoteMachineConfig(host="h")])
-    assert config.json()["trainingService"]["machineList"] == [{"host": "h"}]
+    assert config._experiment_file()["trainingService"]["machineList"] == [{"host": "h"}]
     config.training_service = PluginConfig(command="python3 service.py")
     with pytest.raises(ValueError, match=r"PluginConfig: command is 'python3 service.py'; write a list of words"):
         config.json()
@@ -167,10 +175,8 @@ def test_the_manager_accepts_what_kubeflow_shares_with_other_clusters(tmp_path):
     )
     config.tags = ["baseline"]
     config.initial_trials = [{"x": 0.5}]
-    file = tmp_path / "experiment.json"
-    file.write_text(json.dumps(config.json()))
-    done = subprocess.run([find_program("trial-manager"), "doctor", file], capture_output=True, text=True)
-    assert f"ok    file   {file}" in done.stdout, done.stdout + done.stderr
+    accepted(config._experiment_file(), tmp_path)
+    accepted(config.json(), tmp_path)
 
 
 def test_sections_are_made_of_dictionaries():
@@ -188,6 +194,34 @@ def test_sections_are_made_of_dictionaries():
     assert copy.deepcopy(config) == config
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("search_space", None, "ExperimentConfig: search_space and search_space_file must be set one"),
+        ("use_annotation", True, "ExperimentConfig: search space must not be set when annotation is enabled"),
+        ("trial_concurrency", "2", "ExperimentConfig: type of trial_concurrency ('2') is not <class 'int'>"),
+        ("trial_concurrency", 0, "trial_concurrency must be at least 1"),
+        ("max_trial_number", 1.5, "type of max_trial_number (1.5) is not <class 'int'>"),
+        ("max_experiment_duration", "1x", "'1x' has no unit"),
+        ("max_trial_duration", "0s", "max_trial_duration must be greater than 0"),
+        ("log_level", "verbose", "log_level 'verbose' is not one of fatal, error"),
+        ("trial_code_directory", "nowhere", "is not a directory"),
+        ("training_service", {"platform": "remote", "machineList": []}, "at least one machine in machine_list"),
+        ("training_service", LocalConfig(gpu_indices="0,0"), "GPU indices must be different"),
+        ("tuner", CustomAlgorithmConfig(class_name="a.B", code_directory="nowhere"), "is not a directory"),
+        ("advisor", AlgorithmConfig(name="BOHB"), "set either tuner or advisor"),
+    ],
+)
+def test_a_configuration_that_nni_refuses_is_not_valid(name, value, message):
+    config = local()
+    assert config.validate() is None
+    setattr(config, name, value)
+    for check in (config.validate, config.canonical_copy, config.json):
+        with pytest.raises(ValueError) as caught:
+            check()
+        assert message in str(caught.value)
+
+
 def test_algorithms_that_stay_empty_are_left_out():
     config = local()
     assert set(config.json()) & {"tuner", "assessor", "advisor"} == {"tuner"}
@@ -203,8 +237,10 @@ def test_algorithms_that_stay_empty_are_left_out():
 def test_a_class_of_ones_own_runs_in_this_python(tmp_path):
     config = local()
     config.tuner = CustomAlgorithmConfig(class_name="mine.Tuner", code_directory=tmp_path)
-    assert config.json()["tuner"] == {"className": "mine.Tuner", "codeDirectory": str(tmp_path.resolve())}
-    assert config.json()["pythonInterpreter"] == sys.executable
+    file = config._experiment_file()
+    assert file["tuner"] == {"className": "mine.Tuner", "codeDirectory": str(tmp_path.resolve())}
+    assert file["pythonInterpreter"] == sys.executable
+    assert "pythonInterpreter" not in config.json()
 
 
 def test_paths_in_a_file_start_at_its_folder(tmp_path):
@@ -220,9 +256,17 @@ def test_paths_in_a_file_start_at_its_folder(tmp_path):
             }
         )
     )
-    fields = ExperimentConfig.load(file).json()
+    loaded = ExperimentConfig.load(file)
+    fields = loaded._experiment_file()
     assert fields["trialCodeDirectory"] == str(tmp_path.resolve() / "code")
     assert fields["searchSpaceFile"] == str(tmp_path.resolve() / "space.json")
+    (tmp_path / "code").mkdir()
+    with pytest.raises(ValueError, match=r'Failed to load search space file ".*space\.json": .*No such file'):
+        loaded.json()
+    (tmp_path / "space.json").write_text(json.dumps(SPACE))
+    assert loaded.json()["searchSpace"] == SPACE
+    loaded.search_space = {"y": SPACE["x"]}
+    assert "searchSpace" not in loaded._experiment_file(), "the manager refuses both"
 
 
 def test_yaml_is_read_as_the_manager_reads_it(tmp_path):

@@ -34,6 +34,11 @@ class NotRunning(ConnectionError, RuntimeError):
 class RestError(ManagerError):
     """The manager rejected a request. The message is the manager's."""
 
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        #: The HTTP status of the response, from 400.
+        self.status = status
+
 
 @dataclass(frozen=True)
 class Event:
@@ -83,7 +88,7 @@ def request(
             connection.close()
         if answer.status >= 400:
             message = _message(content) or f"{method} {path} was answered with {answer.status}"
-            raise RestError(message)
+            raise RestError(message, answer.status)
         return content
     raise NotRunning(f"experiment {folder.name} is not running; resume() continues it")
 

@@ -133,25 +133,38 @@ class Experiment(ForeignNames):
     # Lifecycle.
 
     def start(
-        self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
+        self,
+        *,
+        port: int = 0,
+        host: Optional[str] = None,
+        url_prefix: Optional[str] = None,
+        keep_serving: bool = False,
+        detach: bool = False,
     ) -> Self:
         """Starts the search in the background and returns once its manager listens.
 
         :param port: where the manager listens; 0 for any free port.
         :param host: the address to listen on; the loopback interface for local trials if absent.
+        :param url_prefix: a path, such as ``/search``, below which everything is served, too.
         :param keep_serving: whether the manager runs on after the search, until :meth:`stop`.
         :param detach: whether the search continues when this process exits; otherwise it is stopped.
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
         source = "-" if self._file is None else str(self._file)
         chosen = [] if self._chosen_id is None else [f"--id={self._chosen_id}"]
-        return self._start(["run", source, *chosen], port, host, keep_serving, detach)
+        return self._start(["run", source, *chosen, *_prefix(url_prefix)], port, host, keep_serving, detach)
 
     def resume(
-        self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
+        self,
+        *,
+        port: int = 0,
+        host: Optional[str] = None,
+        url_prefix: Optional[str] = None,
+        keep_serving: bool = False,
+        detach: bool = False,
     ) -> Self:
         """Continues a search that was stopped or whose manager died, in the background."""
-        return self._start(["resume", self.id], port, host, keep_serving, detach)
+        return self._start(["resume", self.id, *_prefix(url_prefix)], port, host, keep_serving, detach)
 
     def run(
         self,
@@ -671,6 +684,12 @@ def default_data_dir() -> Path:
     base = os.environ.get("XDG_DATA_HOME", "")
     # The XDG specification requires that relative paths are ignored.
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "trialkeeper"
+
+
+def _prefix(path: Optional[str]) -> list[str]:
+    """Returns the words of the command line for a path below which everything is served, too."""
+    trimmed = (path or "").strip("/")
+    return [f"--url-prefix=/{trimmed}"] if trimmed else []
 
 
 def connect(id: str, *, data_dir: Union[str, os.PathLike[str], None] = None) -> Experiment:

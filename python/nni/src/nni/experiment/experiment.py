@@ -12,9 +12,10 @@ import secrets
 import string
 import subprocess
 import time
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 from urllib.parse import urlsplit
 
 import trialkeeper
@@ -22,14 +23,14 @@ import trialkeeper._rest
 from nni._archive import configuration
 from nni._stdout import say
 from nni.experiment import _places
-from nni.experiment._rest import NotRunning, ask, wait_until_answered, wait_until_gone
+from nni.experiment._rest import NotRunning, RestError, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
 from nni.experiment.config import ExperimentConfig
 from nni.experiment.data import TrialJob, TrialMetricData, TrialResult
 from trialkeeper._programs import find_program
 from trialkeeper.experiment import default_data_dir
 
-__all__ = ["Experiment", "RunMode", "explain_port", "list_experiments"]
+__all__ = ["Experiment", "InvalidConfiguration", "RunMode", "explain_port", "list_experiments"]
 
 _logger = logging.getLogger("nni.experiment")
 
@@ -41,8 +42,13 @@ _CONNECT_S = 5.0
 _HELD_S = 2.0
 
 
+_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 #: The manager's words for an algorithm that it does not start again.
 _LOST = re.compile(r"the (tuner|assessor|advisor) is lost\b")
+
+
+class InvalidConfiguration(trialkeeper.ConfigurationError, ValueError):
+    """The configuration, the port or the id cannot be used. NNI raises ``ValueError`` or ``RuntimeError``."""
 
 
 class RunMode(Enum):
@@ -71,6 +77,10 @@ class Experiment:
     def __init__(
         self, config_or_platform: Union[ExperimentConfig, str, list[str], None] = None, id: Optional[str] = None
     ) -> None:
+        if id is not None and not _ID.fullmatch(id):
+            raise ValueError(
+                f"Invalid experiment ID: {id}. It has 1 to 32 letters of A to Z, digits, hyphens and underscores."
+            )
         self.config: Any = config_or_platform
         if isinstance(config_or_platform, (str, list)):
             self.config = ExperimentConfig(config_or_platform)
@@ -78,6 +88,8 @@ class Experiment:
         self.id: str = id or _new_id()
         #: The port of the web pages; ``None`` while the experiment does not run.
         self.port: Optional[int] = None
+        #: A path, such as ``search``, below which the next start serves everything, too.
+        self.url_prefix: Optional[str] = None
         self._given_id = id
         self._experiment: Optional[trialkeeper.Experiment] = None
         self._viewer: Optional[Viewer] = None
@@ -88,15 +100,15 @@ class Experiment:
     def start(self, port: int = 8080, debug: bool = False, run_mode: RunMode = RunMode.Background) -> None:
         """Starts the experiment in the background. It stops when the script exits, except with ``RunMode.Detach``.
 
-        :raises trialkeeper.ConfigurationError: if the configuration, the port or the id cannot be used.
+        :raises InvalidConfiguration: if the configuration, the port or the id cannot be used.
         """
         self._refuse_if_running()
         fields = self._file()
         if self._experiment is not None and self._given_id is None:
             self.id = _new_id()
         experiment = trialkeeper.Experiment(fields, id=self.id, data_dir=self._data_dir())
-        detach = run_mode is RunMode.Detach
-        self._begin(lambda: experiment.start(port=port, keep_serving=True, detach=detach), run_mode, port)
+        options: dict[str, Any] = {"url_prefix": self.url_prefix, "detach": run_mode is RunMode.Detach}
+        self._begin(lambda: experiment.start(port=port, keep_serving=True, **options), run_mode, port)
 
     def run(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
         """Runs the experiment and waits for its end; Ctrl-C stops it.
@@ -105,8 +117,7 @@ class Experiment:
 
         :return: whether the search ended without an error; ``None`` without ``wait_completion`` and after Ctrl-C.
         """
-        self.start(port, debug)
-        return self._wait_completion() if wait_completion else None
+        return self._run(lambda: self.start(port, debug), wait_completion)
 
     def resume(
         self: Union[Experiment, str], port: int = 8080, wait_completion: bool = True, debug: bool = False
@@ -116,12 +127,7 @@ class Experiment:
         Also ``Experiment.resume(id, port)``.
         """
         experiment = _of(self)
-        existing = experiment._existing()
-        experiment._refuse_if_running()
-        experiment.load_checkpoint()
-        experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background, port)
-        experiment._wait_until_resumed()
-        return experiment._wait_completion() if wait_completion else None
+        return experiment._run(lambda: experiment._resume(port), wait_completion)
 
     def run_or_resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
         """Resumes the experiment if its id exists, and runs it otherwise."""
@@ -156,8 +162,10 @@ class Experiment:
             self._viewer.stop()
             self._viewer = None
         elif self._experiment is not None and self.port is not None:
+            _report("Stopping experiment, please wait...")
             self._experiment.stop()
             wait_until_gone(self._experiment.folder)
+            _report("Experiment stopped.")
         self.port = None
 
     @classmethod
@@ -226,10 +234,16 @@ class Experiment:
         return answer
 
     def get_job_metrics(self, trial_job_id: Optional[str] = None) -> dict[str, list[TrialMetricData]]:
-        """Returns the results of all trials, or of one trial, by trial id."""
+        """Returns the results of all trials, or of one trial, by trial id. A trial without results is absent."""
         path = f"/metric-data/{trial_job_id}" if trial_job_id else "/metric-data"
         metrics: dict[str, list[TrialMetricData]] = {}
-        for row in self._ask("GET", path):
+        try:
+            rows = self._ask("GET", path)
+        except RestError as error:
+            if error.status != 404:
+                raise
+            rows = []  # As in NNI, an unknown trial has no results.
+        for row in rows:
             metrics.setdefault(row["trialJobId"], []).append(TrialMetricData._read(row))
         return metrics
 
@@ -239,9 +253,11 @@ class Experiment:
         return profile
 
     def get_all_experiments_metadata(self) -> list[dict[str, Any]]:
-        """Returns the metadata of each experiment that this manager knows."""
-        rows: list[dict[str, Any]] = self._ask("GET", "/experiments-info")
-        return rows
+        """Returns the metadata of each experiment of this user on this machine."""
+        own: list[dict[str, Any]] = self._ask("GET", "/experiments-info")
+        data_dirs = {default_data_dir().resolve(), self._existing().folder.parent.resolve()}
+        rows = [(data_dir, row) for data_dir in data_dirs for row in list_experiments(data_dir)]
+        return [*own, *(_metadata(data_dir, row) for data_dir, row in rows if row["id"] != own[0]["id"])]
 
     def get_experiment_metadata(self, exp_id: str) -> dict[str, Any]:
         """Returns the metadata of an experiment; an empty ``dict`` if it is unknown."""
@@ -275,17 +291,39 @@ class Experiment:
 
     # Helpers.
 
+    def _run(self, begin: Callable[[], None], wait_completion: bool) -> Optional[bool]:
+        """Begins a search, and waits for its end if wanted; Ctrl-C stops the search."""
+        try:
+            begin()
+        except KeyboardInterrupt:
+            self.stop()
+            return None
+        return self._wait_completion() if wait_completion else None
+
+    def _resume(self, port: int) -> None:
+        existing = self._existing()
+        self._refuse_if_running()
+        self.load_checkpoint()
+        prefix = self.url_prefix
+        self._begin(
+            lambda: existing.resume(port=port, url_prefix=prefix, keep_serving=True), RunMode.Background, port
+        )
+        self._wait_until_resumed()
+
     def _file(self) -> dict[str, Any]:
         """Returns the content of the experiment file."""
         if not isinstance(self.config, ExperimentConfig):
             raise ValueError("the experiment has no configuration: use Experiment('local') and fill in its config")
-        fields: dict[str, Any] = self.config.json()
+        fields: dict[str, Any] = self.config._experiment_file()
         return fields
 
     def _data_dir(self) -> Optional[Path]:
         """Returns the folder of all experiments if it is not the default."""
         folder = self.config.experiment_working_directory if isinstance(self.config, ExperimentConfig) else None
-        return None if folder is None else (self.config._base_path / Path(folder).expanduser()).resolve()
+        if folder is None:
+            return None
+        data_dir: Path = (self.config._base_path / Path(folder).expanduser()).resolve()
+        return None if data_dir == default_data_dir().resolve() else data_dir
 
     def _existing(self) -> trialkeeper.Experiment:
         data_dir = self._data_dir() or _places.find(self.id)
@@ -306,18 +344,19 @@ class Experiment:
             raise trialkeeper.ManagerError(f"experiment {self.id} is already running on {url}")
 
     def _begin(self, start: Any, run_mode: RunMode, port: int) -> None:
+        _report(f"Creating experiment, Experiment ID: {self.id}")
         try:
             self._experiment = experiment = start()
         except trialkeeper.ConfigurationError as error:
-            raise trialkeeper.ConfigurationError(explain_port(str(error), port)) from None
+            raise InvalidConfiguration(explain_port(str(error), port)) from None
         self.id = experiment.folder.name
         _places.record(experiment.folder)
         self.port = urlsplit(experiment.url or "").port
         if run_mode is not RunMode.Detach:
             atexit.register(self.stop)
         wait_until_answered(experiment.folder, self._lives)
-        _logger.info("experiment %s on %s", experiment.id, experiment.url)
-        say(f"experiment {experiment.id} on {experiment.url}")
+        prefix = (self.url_prefix or "").strip("/")
+        _report(f"Web portal URLs: {experiment.url}{f'/{prefix}' if prefix else ''}")
 
     def _wait_until_resumed(self) -> None:
         """Waits while the status is still that of the stop. Scripts loop while an experiment is running.
@@ -362,6 +401,7 @@ class Experiment:
                     return False
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
+            _logger.warning("KeyboardInterrupt detected")
             self.stop()
             return None
 
@@ -370,7 +410,7 @@ class Experiment:
 
     def _restart(self) -> None:
         """Continues a search whose manager was killed, on the same port."""
-        experiment = self._existing().resume(port=self.port or 0, keep_serving=True)
+        experiment = self._existing().resume(port=self.port or 0, url_prefix=self.url_prefix, keep_serving=True)
         wait_until_answered(experiment.folder, self._lives)
 
     def _warn_of_trouble(self) -> None:
@@ -405,11 +445,43 @@ class Experiment:
         profile = self.get_experiment_profile()
         profile["params"][field] = value
         self._ask("PUT", f"/experiment?update_type={kind}", profile)
+        _report(f"Successfully update {field}.")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         if self._experiment is None:
             raise NotRunning("the experiment is not running: run(), start(), resume() or connect() it first")
         return ask(self._experiment.folder, method, path, body)
+
+
+def _report(event: str) -> None:
+    """Prints a line with NNI's words, which scripts read."""
+    _logger.info("%s", event)
+    say(f"[{datetime.now():%F %T}] {event}")
+
+
+def _metadata(data_dir: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Returns NNI's metadata of an experiment of :func:`list_experiments`."""
+    folder = data_dir / row["id"]
+    with contextlib.suppress(NotRunning, RestError):
+        running: list[dict[str, Any]] = trialkeeper._rest.ask(folder, "GET", "/api/v1/nni/experiments-info")
+        return running[0]
+    service = configuration(folder).get("trainingService")
+    is_over = row["state"] in ("DONE", "ERROR")
+    return {
+        "id": row["id"],
+        "port": None,
+        "startTime": row["created_at_ms"],
+        "endTime": row["ended_at_ms"] or "N/A",
+        # NNI shows an experiment without a manager as stopped.
+        "status": row["state"] if is_over else "STOPPED",
+        "platform": service.get("platform") if isinstance(service, dict) else "hybrid" if service else None,
+        "experimentName": row["name"],
+        "tag": [],
+        "pid": None,
+        "webuiUrl": [],
+        "logDir": str(data_dir),
+        "prefixUrl": None,
+    }
 
 
 def _is_served(folder: Path) -> bool:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Optional, Union
 
-from nni.experiment.config.base import ConfigBase, config, path, required
+from nni.experiment.config.base import ConfigBase, _parse, chosen, config, implied, path, required
+from nni.experiment.config.utils.public import canonical_gpu_indices, parse_time, validate_gpu_indices
+from trialkeeper.experiment import default_data_dir
 
 __all__ = [
     "AlgorithmConfig",
@@ -39,6 +42,10 @@ __all__ = [
 ]
 
 _Indices = Union[list[int], int, str, None]
+#: NNI's default for the key of a machine.
+_SSH_KEY = Path("~/.ssh/id_rsa")
+#: NNI's levels of logs.
+_LOG_LEVELS = ("fatal", "error", "warning", "info", "debug", "trace")
 
 #: The algorithms that the manager runs without Python, in lower case.
 _BUILT_IN_TUNERS = """
@@ -72,6 +79,11 @@ class _AlgorithmConfig(ConfigBase):
     def _needs_python(self) -> bool:
         return bool(self.class_name or (self.name and self.name.lower() not in _BUILT_IN))
 
+    def _check_canonical(self) -> None:
+        super()._check_canonical()
+        if self.class_name:
+            _need_folder(self, "code_directory")
+
 
 @dataclass(init=False, eq=False, repr=False)
 class AlgorithmConfig(_AlgorithmConfig):
@@ -101,6 +113,17 @@ class TrainingServiceConfig(ConfigBase):
     trial_concurrency: Optional[int] = None
     """The most trials at a time at this service, if the experiment uses several. TrialKeeper's addition."""
 
+    def _canonicalize(self, parents: list[Any]) -> None:
+        for name in ("trial_command", "trial_code_directory", "trial_gpu_number", "nni_manager_ip", "debug"):
+            if getattr(self, name) is None and parents:
+                setattr(self, name, getattr(parents[0], name))
+        super()._canonicalize(parents)
+
+    def _check_canonical(self) -> None:
+        super()._check_canonical()
+        _need_folder(self, "trial_code_directory")
+        _need_whole(self, "trial_gpu_number", 0)
+
 
 @dataclass(init=False, eq=False, repr=False)
 class LocalConfig(TrainingServiceConfig):
@@ -108,9 +131,18 @@ class LocalConfig(TrainingServiceConfig):
 
     platform: str = "local"
     use_active_gpu: Optional[bool] = None
-    max_trial_number_per_gpu: Optional[int] = None
+    max_trial_number_per_gpu: Optional[int] = implied(1)
     gpu_indices: _Indices = None
-    reuse_mode: Optional[bool] = None
+    reuse_mode: Optional[bool] = implied(False)
+
+    def _canonicalize(self, parents: list[Any]) -> None:
+        super()._canonicalize(parents)
+        self.gpu_indices = canonical_gpu_indices(self.gpu_indices)
+        self.nni_manager_ip = None
+
+    def _check_canonical(self) -> None:
+        super()._check_canonical()
+        validate_gpu_indices(canonical_gpu_indices(self.gpu_indices))
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -118,16 +150,16 @@ class RemoteMachineConfig(ConfigBase):
     """A machine that the manager reaches over SSH."""
 
     host: str = required()
-    # None: the port of the SSH configuration. NNI's default is 22, which would override it.
-    port: Optional[int] = None
+    # The manager uses the port and the keys of the SSH configuration. NNI's defaults would override them.
+    port: Optional[int] = chosen(22)
     user: Optional[str] = None
     password: Optional[str] = None
     password_file: Optional[str] = path()
     ssh_key_file: Optional[str] = path()
     ssh_passphrase: Optional[str] = None
     ssh_passphrase_file: Optional[str] = path()
-    use_active_gpu: Optional[bool] = None
-    max_trial_number_per_gpu: Optional[int] = None
+    use_active_gpu: Optional[bool] = implied(False)
+    max_trial_number_per_gpu: Optional[int] = implied(1)
     gpu_indices: _Indices = None
     python_path: Optional[str] = None
     name: Optional[str] = None
@@ -137,6 +169,18 @@ class RemoteMachineConfig(ConfigBase):
     remote_directory: Optional[str] = None
     max_trial_number: Optional[int] = None
 
+    def _canonicalize(self, parents: list[Any]) -> None:
+        if self.password is not None:
+            self.ssh_key_file = None
+        elif self.ssh_key_file is None and self.password_file is None and _SSH_KEY.expanduser().is_file():
+            self.ssh_key_file = str(_SSH_KEY)
+        super()._canonicalize(parents)
+        self.gpu_indices = canonical_gpu_indices(self.gpu_indices)
+
+    def _check_canonical(self) -> None:
+        super()._check_canonical()
+        validate_gpu_indices(canonical_gpu_indices(self.gpu_indices))
+
 
 @dataclass(init=False, eq=False, repr=False)
 class RemoteConfig(TrainingServiceConfig):
@@ -144,8 +188,13 @@ class RemoteConfig(TrainingServiceConfig):
 
     platform: str = "remote"
     machine_list: list[RemoteMachineConfig] = required(_of(RemoteMachineConfig))
-    reuse_mode: Optional[bool] = None
+    reuse_mode: Optional[bool] = implied(False)
     machine_patience: Union[str, int, None] = None
+
+    def _check_canonical(self) -> None:
+        super()._check_canonical()
+        if not self.machine_list:
+            raise ValueError("RemoteConfig: must provide at least one machine in machine_list")
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -157,12 +206,12 @@ class PluginConfig(TrainingServiceConfig):
     settings: Any = None
     reuse_mode: Optional[bool] = None
 
-    def validate(self) -> None:
+    def _require(self) -> None:
         if isinstance(self.command, str):
             raise ValueError(
                 f"PluginConfig: command is {self.command!r}; write a list of words, such as ['python3', 'mine.py']"
             )
-        super().validate()
+        super()._require()
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -178,13 +227,18 @@ class OpenpaiConfig(TrainingServiceConfig):
     trial_cpu_number: Optional[int] = None
     trial_memory_size: Union[str, int, None] = None
     storage_config_name: str = required()
-    docker_image: Optional[str] = None
+    docker_image: Optional[str] = chosen("msranni/nni:latest")
     virtual_cluster: Optional[str] = None
-    local_storage_mount_point: str = required()
+    local_storage_mount_point: str = required(path=True)
     container_storage_mount_point: str = required()
-    reuse_mode: Optional[bool] = None
+    reuse_mode: Optional[bool] = implied(True)
     openpai_config: Optional[dict[str, Any]] = None
     openpai_config_file: Optional[str] = path()
+
+    def _canonicalize(self, parents: list[Any]) -> None:
+        super()._canonicalize(parents)
+        if "://" not in self.host:
+            self.host = f"https://{self.host}"
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -203,11 +257,14 @@ class K8sStorageConfig(ConfigBase):
     path: Optional[str] = None
     claim_name: Optional[str] = None
 
-    def _canonicalize(self, parents: list[Any]) -> None:
+    def _require(self) -> None:
         if self.storage_type is None:
             self.storage_type = self.storage
+        super()._require()
+
+    def _resolve(self) -> None:
         self.storage = None
-        super()._canonicalize(parents)
+        super()._resolve()
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -215,10 +272,11 @@ class K8sNfsConfig(K8sStorageConfig):
     """A share of an NFS server."""
 
     storage_type: str = "nfs"
+    storage: Optional[str] = chosen("nfs")
 
-    def validate(self) -> None:
+    def _require(self) -> None:
         _need(self, "server", "path")
-        super().validate()
+        super()._require()
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -226,10 +284,11 @@ class K8sAzureStorageConfig(K8sStorageConfig):
     """A share of Azure Files with its key in a key vault."""
 
     storage_type: str = "azureStorage"
+    storage: Optional[str] = chosen("azureStorage")
 
-    def validate(self) -> None:
+    def _require(self) -> None:
         _need(self, "azure_account", "azure_share")
-        super().validate()
+        super()._require()
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -270,7 +329,7 @@ class _ClusterConfig(TrainingServiceConfig):
     service_account_name: Optional[str] = None
     task_roles: Optional[list[FrameworkControllerRoleConfig]] = config(_of(FrameworkControllerRoleConfig))
     namespace: Optional[str] = None
-    reuse_mode: Optional[bool] = None
+    reuse_mode: Optional[bool] = implied(True)
     config_path: Optional[str] = path()
     upload_retry_count: Optional[int] = None
     template: Optional[dict[str, Any]] = None
@@ -300,6 +359,11 @@ class FrameworkControllerConfig(_ClusterConfig):
     """Trials as Frameworks of FrameworkController."""
 
     platform: str = "frameworkcontroller"
+    namespace: Optional[str] = chosen("default")
+
+    def _canonicalize(self, parents: list[Any]) -> None:
+        super()._canonicalize(parents)
+        self.trial_command = self.trial_command or ""
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -344,9 +408,14 @@ class KubeflowConfig(_ClusterConfig):
     platform: str = "kubeflow"
     operator: str = required()
     api_version: Optional[str] = None
+    namespace: Optional[str] = chosen("default")
     worker: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
     ps: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
     master: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
+
+    def _canonicalize(self, parents: list[Any]) -> None:
+        super()._canonicalize(parents)
+        self.trial_command = self.trial_command or ""
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -417,7 +486,7 @@ class SharedStorageConfig(ConfigBase):
     """Storage that all machines of an experiment share."""
 
     storage_type: str = required()
-    local_mount_point: str = required()
+    local_mount_point: str = required(path=True)
     remote_mount_point: str = required()
     local_mounted: str = required()
     storage_account_name: Optional[str] = None
@@ -453,7 +522,7 @@ class ExperimentConfig(ConfigBase):
     """
 
     experiment_name: Optional[str] = None
-    experiment_type: Optional[str] = None
+    experiment_type: Optional[str] = implied("hpo")
     search_space_file: Optional[str] = path()
     search_space: Any = None
     trial_command: Optional[str] = None
@@ -464,8 +533,8 @@ class ExperimentConfig(ConfigBase):
     max_trial_number: Optional[int] = None
     max_trial_duration: Union[str, int, None] = None
     nni_manager_ip: Optional[str] = None
-    use_annotation: Optional[bool] = None
-    debug: Optional[bool] = None
+    use_annotation: Optional[bool] = implied(False)
+    debug: Optional[bool] = implied(False)
     log_level: Optional[str] = None
     experiment_working_directory: Optional[str] = path()
     tuner_gpu_indices: _Indices = None
@@ -493,29 +562,92 @@ class ExperimentConfig(ConfigBase):
 
     def __init__(self, training_service_platform: Union[str, list[str], None] = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if self.experiment_working_directory is None:
+            self.experiment_working_directory = str(default_data_dir())
         if training_service_platform is not None:
             self.training_service = training_service_platform
             for section in ("tuner", "assessor", "advisor"):
                 if getattr(self, section) is None:
                     setattr(self, section, _AlgorithmConfig(class_args={}))
 
+    def _resolve(self) -> None:
+        self._drop_unset_algorithms()
+        if self.search_space_file is not None:
+            # As in NNI, the file has precedence. The manager refuses both.
+            self.search_space = None
+        for section in ("tuner", "assessor", "advisor"):
+            algorithm = getattr(self, section)
+            if isinstance(algorithm, _AlgorithmConfig):
+                # With an empty object, some tuners would use NNI's defaults.
+                algorithm.class_args = algorithm.class_args or None
+                if algorithm._needs_python() and self.python_interpreter is None:
+                    # This script's Python can import the class.
+                    self.python_interpreter = sys.executable
+        super()._resolve()
+
     def _canonicalize(self, parents: list[Any]) -> None:
+        self._drop_unset_algorithms()
+        if self.log_level is None:
+            self.log_level = "debug" if self.debug else "info"
+        self.tuner_gpu_indices = canonical_gpu_indices(self.tuner_gpu_indices)
+        if self.advisor is not None:
+            if self.tuner is not None:
+                raise ValueError("ExperimentConfig: set either tuner or advisor, which is NNI's old name of it")
+            self.tuner, self.advisor = self.advisor, None
+        super()._canonicalize(parents)
+        if self.search_space_file is not None:
+            try:
+                self.search_space = _parse(Path(self.search_space_file))
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f'ExperimentConfig: Failed to load search space file "{self.search_space_file}": {error}'
+                ) from None
+            # An experiment file with both would be refused.
+            self.search_space_file = None
+
+    def _check_canonical(self) -> None:
+        super()._check_canonical()
+        if self.use_annotation and self.search_space is not None:
+            raise ValueError("ExperimentConfig: search space must not be set when annotation is enabled")
+        if not self.use_annotation and self.search_space is None:
+            raise ValueError("ExperimentConfig: search_space and search_space_file must be set one")
+        for name in ("trial_concurrency", "max_trial_number"):
+            _need_whole(self, name, 1)
+        for name in ("max_experiment_duration", "max_trial_duration"):
+            duration = getattr(self, name)
+            if duration is not None and parse_time(duration) <= 0:
+                raise ValueError(f"ExperimentConfig: {name} must be greater than 0, and is {duration!r}")
+        if self.log_level not in _LOG_LEVELS:
+            levels = ", ".join(_LOG_LEVELS)
+            raise ValueError(f"ExperimentConfig: log_level {self.log_level!r} is not one of {levels}")
+        validate_gpu_indices(canonical_gpu_indices(self.tuner_gpu_indices))
+
+    def _drop_unset_algorithms(self) -> None:
         for section in ("tuner", "assessor", "advisor"):
             algorithm = getattr(self, section)
             if isinstance(algorithm, _AlgorithmConfig) and not algorithm._is_set():
                 if algorithm.class_args:
                     raise ValueError(f"{section}.class_args is set and {section}.name is not")
                 setattr(self, section, None)
-            elif isinstance(algorithm, _AlgorithmConfig):
-                # With an empty object, some tuners would use NNI's defaults.
-                algorithm.class_args = algorithm.class_args or None
-                if algorithm._needs_python() and self.python_interpreter is None:
-                    # This script's Python can import the class.
-                    self.python_interpreter = sys.executable
-        super()._canonicalize(parents)
 
 
 def _need(section: ConfigBase, *names: str) -> None:
     for name in names:
         if getattr(section, name) is None:
             raise ValueError(f"{type(section).__name__}: {name} is not set")
+
+
+def _need_folder(section: ConfigBase, name: str) -> None:
+    folder = getattr(section, name)
+    if folder is not None and not Path(folder).is_dir():
+        raise ValueError(f'{type(section).__name__}: {name} "{folder}" is not a directory')
+
+
+def _need_whole(section: ConfigBase, name: str, least: int) -> None:
+    value = getattr(section, name)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{type(section).__name__}: type of {name} ({value!r}) is not <class 'int'>")
+    if value < least:
+        raise ValueError(f"{type(section).__name__}: {name} must be at least {least}, and is {value}")

@@ -17,14 +17,18 @@ from trialkeeper._foreign import counterpart
 from trialkeeper._manager import failure
 from trialkeeper._programs import find_program
 
-__all__ = ["ConfigBase", "config", "path", "required"]
+__all__ = ["ConfigBase", "chosen", "config", "implied", "path", "required"]
 
 _logger = logging.getLogger("nni.experiment.config")
 
 
-def required(convert: Optional[Callable[[Any], Any]] = None) -> Any:
-    """Declares a required field. ``convert`` converts a ``dict`` into a configuration."""
-    return dataclasses.field(default=None, metadata={"required": True, "convert": convert})
+def required(convert: Optional[Callable[[Any], Any]] = None, *, path: bool = False) -> Any:
+    """Declares a required field.
+
+    :param convert: converts a ``dict`` into a configuration.
+    :param path: whether it is a path, as for :func:`path`.
+    """
+    return dataclasses.field(default=None, metadata={"required": True, "convert": convert, "path": path})
 
 
 def config(convert: Callable[[Any], Any], default: Any = None) -> Any:
@@ -35,6 +39,19 @@ def config(convert: Callable[[Any], Any], default: Any = None) -> Any:
 def path(default: Optional[str] = None) -> Any:
     """Declares a field that holds a path, relative to the folder of the configuration file."""
     return dataclasses.field(default=default, metadata={"path": True})
+
+
+def implied(default: Any) -> Any:
+    """Declares a field with NNI's default, which is also the manager's. Experiment files omit it."""
+    return dataclasses.field(default=default, metadata={"implied": True})
+
+
+def chosen(nni: Any, *, path: bool = False) -> Any:
+    """Declares a field for which the manager chooses the value if it is not set.
+
+    :param nni: NNI's default, which the canonical form contains instead.
+    """
+    return dataclasses.field(default=None, metadata={"nni": nni, "path": path})
 
 
 class ConfigBase:
@@ -104,50 +121,90 @@ class ConfigBase:
         return loaded
 
     def canonical_copy(self) -> Any:
-        """Returns a validated copy, with absolute paths and inherited values."""
+        """Returns a validated copy in NNI's canonical form: with absolute paths, defaults and inherited values.
+
+        :raises ValueError: if the configuration is invalid.
+        """
         made = copy.deepcopy(self)
+        made._require()
         made._canonicalize([])
-        made.validate()
+        made._check_canonical()
         return made
 
     def validate(self) -> None:
-        """Checks that the required fields are set. The manager checks everything else.
+        """Checks the configuration, as NNI does. The manager checks more, and reports all errors at once.
 
-        :raises ValueError: if a required field is not set.
+        :raises ValueError: if it is invalid.
         """
+        self.canonical_copy()
+
+    def json(self) -> dict[str, Any]:
+        """Returns NNI's canonical form, in camelCase. It is also the content of an experiment file."""
+        written: dict[str, Any] = self.canonical_copy()._written()
+        return written
+
+    def _experiment_file(self) -> dict[str, Any]:
+        """Returns the experiment file of a run: only what is set, because the manager has its own defaults."""
+        made = copy.deepcopy(self)
+        made._require()
+        made._resolve()
+        written: dict[str, Any] = made._written(with_implied=False)
+        return written
+
+    def _require(self) -> None:
+        """Checks that the required fields are set."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if field.metadata.get("required") and value is None:
                 raise ValueError(f"{type(self).__name__}: {field.name} is not set")
-            for child in _children(value):
-                child.validate()
+        for child in self._children():
+            child._require()
 
-    def json(self) -> dict[str, Any]:
-        """Returns the configuration as the content of an experiment file, in camelCase."""
-        written: dict[str, Any] = self.canonical_copy()._written()
-        return written
+    def _resolve(self) -> None:
+        """Makes all paths absolute."""
+        self._resolve_own()
+        for child in self._children():
+            child._resolve()
 
-    def _canonicalize(self, parents: list[Any]) -> None:
+    def _resolve_own(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if field.metadata.get("path") and isinstance(value, (str, os.PathLike)) and str(value):
                 setattr(self, field.name, str((self._base_path / Path(value).expanduser()).resolve()))
-            for child in _children(value):
-                child._canonicalize([self, *parents])
 
-    def _written(self) -> dict[str, Any]:
+    def _canonicalize(self, parents: list[Any]) -> None:
+        """Converts this configuration into NNI's canonical form. Subclasses also copy values of ``parents``."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if getattr(self, field.name) is None and "nni" in field.metadata:
+                setattr(self, field.name, field.metadata["nni"])
+        self._resolve_own()
+        for child in self._children():
+            child._canonicalize([self, *parents])
+
+    def _check_canonical(self) -> None:
+        """Checks the canonical form. Subclasses add checks of their fields."""
+        for child in self._children():
+            child._check_canonical()
+
+    def _written(self, with_implied: bool = True) -> dict[str, Any]:
         made = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if value is not None:
-                made[_camel(field.name)] = _plain(value)
+            is_implied = bool(field.metadata.get("implied")) and value == field.default
+            if value is not None and (with_implied or not is_implied):
+                made[_camel(field.name)] = _plain(value, with_implied)
         return made
 
     def _set_base_path(self, base: Path) -> None:
         self._base_path = base
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            for child in _children(getattr(self, field.name)):
-                child._set_base_path(base)
+        for child in self._children():
+            child._set_base_path(base)
+
+    def _children(self) -> list[ConfigBase]:
+        """Returns the configurations in this one's fields."""
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        members = [member for value in values for member in (value if isinstance(value, list) else [value])]
+        return [member for member in members if isinstance(member, ConfigBase)]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, ConfigBase) and self._written() == other._written()
@@ -169,20 +226,15 @@ def _note_spelling(cls: str, name: str, field: str) -> None:
     _logger.warning("%s: `%s` is taken as `%s`; NNI 3.0 refuses this spelling", cls, name, field)
 
 
-def _children(value: Any) -> list[ConfigBase]:
-    values = value if isinstance(value, list) else [value]
-    return [child for child in values if isinstance(child, ConfigBase)]
-
-
-def _plain(value: Any) -> Any:
+def _plain(value: Any, with_implied: bool) -> Any:
     if isinstance(value, ConfigBase):
-        return value._written()
+        return value._written(with_implied)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, with_implied) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(item, with_implied) for key, item in value.items()}
     return value
 
 
