@@ -139,6 +139,88 @@ TOLD = {
 }
 
 
+#: Configurations of all kinds, and their canonical forms.
+CONFIGURATIONS = """
+import json, sys
+from nni.experiment import *
+
+def made(platform, **fields):
+    config = ExperimentConfig(platform)
+    config.trial_command, config.trial_code_directory = "python3 trial.py", "code"
+    config.search_space, config.trial_concurrency = {"x": {"_type": "uniform", "_value": [0, 1]}}, 2
+    config.tuner.name, config.nni_manager_ip = "TPE", "10.0.0.1"
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return config
+
+def on_cluster(platform, storage, **fields):
+    config = made(platform, trial_command=None)
+    config.training_service.storage = storage
+    for name, value in fields.items():
+        setattr(config.training_service, name, value)
+    return config
+
+def told(config):
+    content = config.json()
+    content.pop("experimentWorkingDirectory")
+    content.pop("searchSpaceFile", None)
+    return content
+
+machines = [
+    RemoteMachineConfig(host="a", user="me", ssh_key_file="key", gpu_indices="0,2"),
+    RemoteMachineConfig(host="b", user="me", password="secret", port=2222, max_trial_number_per_gpu=1),
+]
+end = FrameworkAttemptCompletionPolicy(min_failed_task_count=1, min_succeed_task_count=1)
+pods = dict(command="python3 m.py", gpu_number=0, cpu_number=1, memory_size="4gb")
+nfs = K8sNfsConfig(storage_type="nfs", server="10.0.0.2", path="/nfs")
+plain = K8sStorageConfig(storage_type="nfs", server="10.0.0.2", path="/nfs")
+azure = K8sAzureStorageConfig(
+    storage_type="azureStorage", azure_account="a", azure_share="s", key_vault_name="v", key_vault_key="k"
+)
+roles = [FrameworkControllerRoleConfig(name="w", task_number=1, framework_attempt_completion_policy=end, **pods)]
+framework = dict(service_account_name="trials", task_roles=roles)
+hybrid = made(["local", "remote"])
+hybrid.training_service[1].machine_list = machines
+remote = made("remote", trial_gpu_number=1)
+remote.training_service.machine_list = machines
+by_advisor = made("local", tuner=None)
+by_advisor.advisor.name, by_advisor.advisor.class_args = "BOHB", {"min_budget": 1}
+gpus = made("local", trial_gpu_number=1, tuner_gpu_indices=1)
+gpus.training_service.use_active_gpu, gpus.training_service.gpu_indices = True, "0,2"
+pai = made("openpai", trial_gpu_number=1)
+for name, value in dict(
+    host="pai", username="u", token="t", trial_cpu_number=1, trial_memory_size="4gb", storage_config_name="s",
+    virtual_cluster="v", local_storage_mount_point="code", container_storage_mount_point="/m",
+).items():
+    setattr(pai.training_service, name, value)
+shared = NfsConfig(
+    local_mount_point="code", remote_mount_point="/m", local_mounted="usermount", nfs_server="s",
+    exported_directory="/e",
+)
+own = CustomAlgorithmConfig(class_name="mine.Tuner", code_directory="code", class_args={"k": 1})
+worker = KubeflowRoleConfig(replicas=1, code_directory="/code", **pods)
+kubeflow = dict(operator="tf-operator", api_version="v1", worker=worker)
+configurations = {
+    "local": made("local"),
+    "file": made("local", search_space=None, search_space_file="space.yml"),
+    "debug": made("local", debug=True, max_experiment_duration="1h", max_trial_number=3),
+    "own": made("local", tuner=own, assessor=AlgorithmConfig(name="Medianstop")),
+    "advisor": by_advisor,
+    "gpus": gpus,
+    "shared": made("local", shared_storage=shared),
+    "remote": remote,
+    "hybrid": hybrid,
+    "framework": on_cluster("frameworkcontroller", nfs, **framework),
+    "azure": on_cluster("frameworkcontroller", azure, **framework),
+    "kubeflow": on_cluster("kubeflow", plain, **kubeflow),
+    "openpai": pai,
+    "loaded": ExperimentConfig.load("experiment.yml"),
+}
+print("told", json.dumps({name: told(config) for name, config in configurations.items()}))
+"""
+CANONICAL = json.loads(Path(__file__).with_name("nni_canonical.json").read_text(encoding="utf-8"))
+
+
 def nnis_own(folder):
     """Returns the command that runs a script with Microsoft's package, and the path of its modules."""
     python = os.environ.get("TRIALKEEPER_TEST_NNI_PYTHON")
@@ -155,23 +237,41 @@ def ours(folder):
     return [sys.executable], os.pathsep.join(folders)
 
 
-@pytest.mark.parametrize("package", [ours, nnis_own])
-def test_each_call_has_the_same_result(package, tmp_path):
-    command, path = package(tmp_path)
-    (tmp_path / "trial.py").write_text(TRIAL)
-    (tmp_path / "script.py").write_text(SCRIPT)
+def run(package, folder, script, *words):
+    """Runs a script with a package and returns the JSON in its line that begins with ``told``."""
+    command, path = package(folder)
+    (folder / "script.py").write_text(script)
     surroundings = {
         **os.environ,
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
         "PYTHONPATH": path,
         "TRIALKEEPER_PROGRAMS": str(find_program("trial-manager").parent),
     }
     done = subprocess.run(
-        [*command, "script.py", str(free_port())], cwd=tmp_path, env=surroundings, capture_output=True, text=True
+        [*command, "script.py", *words], cwd=folder, env=surroundings, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("told ")]
-    assert json.loads(line.removeprefix("told ")) == TOLD
+    return json.loads(line.removeprefix("told "))
+
+
+@pytest.mark.parametrize("package", [ours, nnis_own])
+def test_each_call_has_the_same_result(package, tmp_path):
+    (tmp_path / "trial.py").write_text(TRIAL)
+    assert run(package, tmp_path, SCRIPT, str(free_port())) == TOLD
+
+
+@pytest.mark.parametrize("package", [ours, nnis_own])
+def test_each_configuration_has_the_same_canonical_form(package, tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "key").touch()
+    (tmp_path / "space.yml").write_text("x: {_type: choice, _value: [1, 2]}")
+    (tmp_path / "experiment.yml").write_text(
+        "{searchSpaceFile: space.yml, trialCommand: t, trialCodeDirectory: code, trialConcurrency: 1, "
+        "tuner: {name: Random}, trainingService: {platform: local}}"
+    )
+    made = json.dumps(run(package, tmp_path, CONFIGURATIONS)).replace(str(tmp_path.resolve()), "FOLDER")
+    assert json.loads(made) == CANONICAL
 
 
 def free_port():
