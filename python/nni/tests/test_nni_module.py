@@ -90,7 +90,7 @@ def test_a_module_can_be_imported_first(code):
         ("nni.nas.nn.pytorch", "nothing of its architecture search"),
         ("nni.compression", "nothing of its architecture search"),
         ("nni.algorithms.hpo.tpe_tuner", "built into trial-manager, such as config.tuner.name = 'TPE'"),
-        ("nni.runtime.msg_dispatcher_base", "derive from nni.tuner.Tuner and nni.assessor.Assessor"),
+        ("nni.runtime.msg_dispatcher", "derives from nni.runtime.msg_dispatcher_base.MsgDispatcherBase"),
         ("nni.experiment.launcher", "none of its internal modules"),
         ("nni.tools.nnictl", "the command is `nnictl`"),
     ],

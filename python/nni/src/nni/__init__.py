@@ -92,7 +92,7 @@ def __getattr__(name: str) -> object:
 #: The alternatives to parts of Microsoft's package, by the beginning of the name.
 _ADVICE = {
     "nni.algorithms": "its tuners and assessors are built into trial-manager, such as config.tuner.name = 'TPE'",
-    "nni.runtime.msg_dispatcher": "derive from nni.tuner.Tuner and nni.assessor.Assessor instead of an advisor",
+    "nni.runtime.msg_dispatcher": "an advisor derives from nni.runtime.msg_dispatcher_base.MsgDispatcherBase",
     "nni.experiment.": "nni.experiment has NNI's documented classes and none of its internal modules",
     "nni.tools": "the command is `nnictl`, or `python -m nni.nnictl`",
 }

@@ -21,6 +21,7 @@ from typing import Any, Callable, Optional
 
 from nni._websocket import WebSocket
 from nni.assessor import Assessor, AssessResult
+from nni.runtime.msg_dispatcher_base import MsgDispatcherBase
 from nni.trial import _plain
 from nni.tuner import Tuner
 
@@ -143,6 +144,8 @@ class Dispatcher:
 def create_algorithm(section: dict[str, Any], base: type) -> Any:
     """Creates the tuner or assessor that a section of the configuration describes.
 
+    An advisor is created in place of a tuner.
+
     :raises ValueError: if it names an algorithm of NNI that this package does not contain.
     :raises AttributeError: if the module has no such class. The message lists those that it has.
     :raises TypeError: if the class does not derive from NNI's base class.
@@ -167,7 +170,8 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
         found = ", ".join(key for key, value in vars(module).items() if _is_own(value, base, module)) or "none"
         raise AttributeError(f"{module.__file__} has no {name}; its classes of {base.__name__}s: {found}")
     cls = getattr(module, name)
-    if not (isinstance(cls, type) and issubclass(cls, base)):
+    bases = (base, MsgDispatcherBase) if base is Tuner else (base,)
+    if not (isinstance(cls, type) and issubclass(cls, bases)):
         raise TypeError(f"{class_name} does not derive from nni.{base.__module__.split('.')[-1]}.{base.__name__}")
     return cls(**(section.get("classArgs") or {}))
 
@@ -184,35 +188,63 @@ def main(words: list[str]) -> int:
     args, _ = parser.parse_known_args(words)
     params = json.loads(base64.b64decode(args.exp_params))
     _log_to_file()
-    channel = WebSocket(os.environ["NNI_TUNER_COMMAND_CHANNEL"])
-
-    def send(kind: str, content: str) -> None:
-        channel.send(json.dumps({"type": kind, "content": content}))
-
-    algorithms = []
     try:
         tuner = create_algorithm(params.get("tuner") or {"name": "Random"}, Tuner)
-        algorithms.append(tuner)
+    except Exception:
+        return _fail([], _connect())
+    if isinstance(tuner, MsgDispatcherBase):
+        return _run_advisor(tuner)
+    return _run(tuner, params.get("assessor"))
+
+
+def _connect() -> WebSocket:
+    return WebSocket(os.environ["NNI_TUNER_COMMAND_CHANNEL"])
+
+
+def _run_advisor(advisor: MsgDispatcherBase) -> int:
+    try:
+        advisor.run()
+    except Exception:
+        # The advisor has reported it to the manager.
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _run(tuner: Tuner, assessor_section: Optional[dict[str, Any]]) -> int:
+    """Runs a tuner, and the assessor of a section, until the manager closes the connection."""
+    channel = _connect()
+    algorithms: list[Any] = [tuner]
+    try:
         assessor = None
-        if params.get("assessor"):
-            assessor = create_algorithm(params["assessor"], Assessor)
+        if assessor_section:
+            assessor = create_algorithm(assessor_section, Assessor)
             algorithms.append(assessor)
-        _converse(channel, Dispatcher(tuner, assessor, send))
+        _converse(channel, Dispatcher(tuner, assessor, lambda kind, content: _send(channel, kind, content)))
         for algorithm in algorithms:
             algorithm._on_exit()
     except Exception:
-        for algorithm in algorithms:
-            algorithm._on_error()
-        _logger.error("the tuner or the assessor has raised", exc_info=True)
-        traceback.print_exc()
-        try:
-            send("ER", traceback.format_exc())
-        except OSError:
-            pass  # The manager reads the error from the output.
-        return 1
+        return _fail(algorithms, channel)
     finally:
         channel.close()
     return 0
+
+
+def _fail(algorithms: list[Any], channel: WebSocket) -> int:
+    """Reports the current exception to the algorithms and to the manager. Returns the exit code."""
+    for algorithm in algorithms:
+        algorithm._on_error()
+    _logger.error("the tuner or the assessor has raised", exc_info=True)
+    traceback.print_exc()
+    try:
+        _send(channel, "ER", traceback.format_exc())
+    except OSError:
+        pass  # The manager reads the error from the output.
+    return 1
+
+
+def _send(channel: WebSocket, kind: str, content: str) -> None:
+    channel.send(json.dumps({"type": kind, "content": content}))
 
 
 def _converse(channel: WebSocket, dispatcher: Dispatcher) -> None:
