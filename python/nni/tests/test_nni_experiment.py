@@ -1,8 +1,10 @@
 """`nni.experiment.Experiment` with the real manager."""
 
+import re
 import socket
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -49,10 +51,51 @@ class Limit(Assessor):
         return AssessResult.Bad if history[-1] > 6 else AssessResult.Good
 """
 
+#: An advisor as in NNI's documentation: it handles the manager's messages itself.
+ADVISOR = """
+import nni
+from nni.runtime.msg_dispatcher_base import MsgDispatcherBase
+from nni.runtime.tuner_command_channel import CommandType
+from nni.utils import MetricType, extract_scalar_reward
+
+class CustomAdvisor(MsgDispatcherBase):
+    def __init__(self, first=0, fails=False):
+        super(CustomAdvisor, self).__init__()
+        self.count, self.fails = first, fails
+
+    def handle_initialize(self, data):
+        self.handle_update_search_space(data)
+        self.send(CommandType.Initialized, "")
+
+    def handle_update_search_space(self, data):
+        assert list(data) == ["x"]
+
+    def handle_request_trial_jobs(self, data):
+        for _ in range(data):
+            self.count += 1
+            trial = {"parameter_id": self.count, "parameters": {"x": self.count}, "parameter_source": "algorithm"}
+            self.send(CommandType.NewTrialJob, nni.dump(trial))
+
+    def handle_report_metric_data(self, data):
+        value = extract_scalar_reward(nni.load(data["value"]))
+        print(data["type"], data["parameter_id"], value, flush=True)
+        if self.fails:
+            raise RuntimeError("the advisor is broken on purpose")
+        if data["type"] == MetricType.PERIODICAL and value > 5:
+            self.send(CommandType.KillTrialJob, nni.dump(data["trial_job_id"]))
+
+    def handle_trial_end(self, data):
+        print(data["event"], nni.load(data["hyper_params"])["parameter_id"], flush=True)
+
+    def handle_import_data(self, data):
+        pass
+"""
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "trial.py").write_text(TRIAL)
+    (tmp_path / "my_advisor.py").write_text(ADVISOR)
     (tmp_path / "mine.py").write_text(ALGORITHMS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -82,6 +125,7 @@ def test_an_experiment_runs_answers_and_stops(folder):
         first = metrics[jobs[0].trialJobId][0]
         assert (first.type, first.data) == ("PERIODICAL", x / 2)
         assert experiment.get_job_metrics(jobs[2].trialJobId).keys() == {jobs[2].trialJobId}
+        assert experiment.get_job_metrics("nosuch") == {}
         assert experiment.export_data()[0].value == {"default": x, "n": 0}
         assert experiment.get_job_statistics() == [{"trialJobStatus": "SUCCEEDED", "trialJobNumber": 3}]
         assert experiment.get_experiment_profile()["id"] == experiment.id
@@ -268,6 +312,41 @@ def test_an_assessor_of_ones_own_ends_a_hopeless_trial(folder):
         experiment.stop()
 
 
+def test_an_advisor_of_ones_own_proposes_trials_and_stops_them(folder):
+    (folder / "gate").touch()
+    experiment = local("trial.py gate", trials=1)
+    advisor = CustomAlgorithmConfig(class_name="my_advisor.CustomAdvisor")
+    experiment.config.tuner = None
+    experiment.config.advisor = advisor
+    try:
+        assert experiment.run(0) is True
+        assert experiment.list_trial_jobs()[0].hyperParameters[0].parameters == {"x": 1}
+        output = (experiment._experiment.folder / "dispatcher" / "output").read_text().splitlines()
+        assert sorted(output)[:2] == ["FINAL 1 1", "PERIODICAL 1 0.5"]
+        (folder / "gate").unlink()
+        # As in NNI 3, an advisor may also be the tuner.
+        advisor.class_args = {"first": 20}
+        experiment.config.tuner, experiment.config.advisor = advisor, None
+        experiment.stop()
+        assert experiment.run(0) is True
+        assert [job.status for job in experiment.list_trial_jobs()] == ["EARLY_STOPPED"]
+    finally:
+        experiment.stop()
+
+
+def test_an_advisor_that_raises_is_reported(folder, caplog):
+    (folder / "gate").touch()
+    experiment = local("trial.py gate", trials=3)
+    experiment.config.tuner = CustomAlgorithmConfig(
+        class_name="my_advisor.CustomAdvisor", class_args={"fails": True}
+    )
+    try:
+        experiment.run(0)
+        assert "the advisor is broken on purpose" in caplog.text
+    finally:
+        experiment.stop()
+
+
 def test_a_tuner_that_raises_holds_the_search_and_its_words_are_told(folder, caplog):
     experiment = local()
     experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Raises", class_args={"first": 1})
@@ -281,8 +360,9 @@ def test_a_tuner_that_raises_holds_the_search_and_its_words_are_told(folder, cap
 def test_what_the_manager_refuses_is_raised_with_its_words(folder):
     experiment = local()
     experiment.config.max_trial_number = -1
-    with pytest.raises(trialkeeper.ConfigurationError, match="maxTrialNumber"):
-        experiment.run(0)
+    for error in (trialkeeper.ConfigurationError, ValueError):
+        with pytest.raises(error, match="maxTrialNumber"):
+            experiment.run(0)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -298,9 +378,54 @@ def test_an_id_of_ones_own_is_the_managers_too(folder):
     experiment.stop()
     with pytest.raises(trialkeeper.ConfigurationError, match="experiment mine already exists"):
         Experiment(local().config, id="mine").run(0)
+    with pytest.raises(ValueError, match="Invalid experiment ID: not an id"):
+        Experiment("local", "not an id")
     assert not Experiment(id="unknown1").has_checkpoint()
     with pytest.raises(ConnectionError, match="port 1; running: none"):
         Experiment.connect(1)
+
+
+def test_the_words_that_scripts_read_are_printed(folder, capsys):
+    experiment = local(trials=1)
+    experiment.url_prefix = "/search/"
+    port = _free_port()
+    try:
+        assert experiment.run(port) is True
+        experiment.update_trial_concurrency(2)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/search/api/v1/nni/check-status") as page:
+            assert page.status == 200
+    finally:
+        experiment.stop()
+    lines = capsys.readouterr().out.splitlines()
+    assert all(re.match(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d] ", line) for line in lines)
+    assert [line[22:] for line in lines] == [
+        f"Creating experiment, Experiment ID: {experiment.id}",
+        f"Web portal URLs: http://127.0.0.1:{port}/search",
+        "Successfully update trialConcurrency.",
+        "Stopping experiment, please wait...",
+        "Experiment stopped.",
+    ]
+
+
+def test_the_metadata_of_all_experiments_is_returned(folder):
+    """Like NNI's, which keeps one list for the machine."""
+    ended, elsewhere, running = local(trials=1), local(trials=1), local(trials=1)
+    elsewhere.config.experiment_working_directory = "elsewhere"
+    elsewhere.config.experiment_name = "named"
+    try:
+        for experiment in (ended, elsewhere, running):
+            assert experiment.run(0) is True
+        ended.stop()
+        known = {metadata["id"]: metadata for metadata in running.get_all_experiments_metadata()}
+        assert list(known) == [running.id, ended.id, elsewhere.id]
+        assert len({tuple(metadata) for metadata in known.values()}) == 1, "all have the same members"
+        assert known[elsewhere.id] == elsewhere.get_experiment_metadata(elsewhere.id)
+        assert known[elsewhere.id]["logDir"] == str(folder / "elsewhere")
+        assert (known[ended.id]["status"], known[ended.id]["platform"]) == ("DONE", "local")
+        assert running.get_experiment_metadata("nosuch") == {}
+    finally:
+        for experiment in (ended, elsewhere, running):
+            experiment.stop()
 
 
 def _free_port():

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -13,6 +14,8 @@ import urllib.request
 import zipfile
 
 import pytest
+
+from nni import nnictl as nnictl_module
 
 FILE = """
 trialCommand: 'echo "loss=$TRIALKEEPER_PARAM_x"; while [ ! -e gate ]; do sleep 0.02; done; echo "loss=2"'
@@ -88,7 +91,7 @@ def status(nnictl):
 
 
 @pytest.mark.parametrize("is_own", [True, False], ids=["its-own-folder", "the-folder-above"])
-def test_an_experiment_elsewhere_is_resumed_and_viewed(nnictl, tmp_path, port, monkeypatch, is_own):
+def test_an_experiment_elsewhere_is_resumed_and_viewed(nnictl, tmp_path, port, is_own):
     id = create(nnictl, tmp_path, port)
     nnictl("stop", id)
     elsewhere = tmp_path / "else where"
@@ -97,14 +100,45 @@ def test_an_experiment_elsewhere_is_resumed_and_viewed(nnictl, tmp_path, port, m
     assert "there is no experiment" in nnictl("resume", id, code=1)
     assert f"{tmp_path} is neither the folder" in nnictl("view", id, "-e", tmp_path, code=1)
     nnictl("view", id, "-p", port, "--experiment_dir", folder)
-    there = f"TRIAL_MANAGER_DATA_DIR='{elsewhere}' nnictl stop {id}"
-    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(elsewhere))
     nnictl("stop", id)
-    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "gate").touch()
-    assert there in nnictl("resume", id, "-p", port, "-e", folder)
-    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(elsewhere))
+    nnictl("resume", id, "-p", port, "-e", folder)
     wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    nnictl("stop", id)
+    nnictl("view", id, "-p", port)
+
+
+def test_the_working_directory_of_a_file_is_used_by_all_commands(nnictl, tmp_path, port):
+    (tmp_path / "experiment.yml").write_text(FILE.format(trials=4) + "experimentWorkingDirectory: else where\n")
+    said = nnictl("create", "-c", "experiment.yml", "-p", port)
+    id = re.search(r"Experiment ID: (\w+)\n", said)[1]
+    assert (tmp_path / "else where" / id / "log" / "nnictl_stderr.log").is_file()
+    assert f"Id: {id} " in nnictl("experiment", "list")
+    assert "success" in nnictl("update", "trialnum", "-v", 1)
+    (tmp_path / "gate").touch()
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    assert len(json.loads(nnictl("trial", "ls", id))) >= 1
+    nnictl("stop", id)
+    nnictl("view", id, "-p", port)
+    nnictl("stop", "-p", port)
+    nnictl("experiment", "delete", id, answer="y\n")
+    assert not (tmp_path / "else where" / id).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("experimentWorkingDirectory: below", "below"),
+        ("experiment_working_directory: below", "below"),
+        ("logDir: below", "below"),  # Version 1.
+        ("trialCommand: x", "data"),
+        ("not: [valid", "data"),
+        ("- 1", "data"),
+    ],
+)
+def test_the_working_directory_is_read_from_the_file(tmp_path, text, named):
+    (tmp_path / "experiment.yml").write_text(text)
+    assert nnictl_module._working_directory(tmp_path / "experiment.yml") == tmp_path / named
 
 
 def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
@@ -128,8 +162,10 @@ def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
     trial = running[0]["trialJobId"]
     assert f"INFO:  id:{trial} path:{tmp_path}/data/{id}/{trial}/" in nnictl("log", "trial", "-T", trial)
     nnictl("trial", "kill", "-T", trial)
+    assert "there is no trial nosuch" in nnictl("trial", "kill", "-T", "nosuch", code=1)
     states = lambda: {t["trialJobId"]: t["status"] for t in json.loads(nnictl("trial", "ls"))}  # noqa: E731
     wait_for(lambda: states()[trial] == "USER_CANCELED", "the trial is not stopped")
+    nnictl("trial", "kill", id, "-T", trial)  # As in NNI, it may have ended already.
 
     assert nnictl("update", "concurrency", "--value", 1) == "INFO:  Update concurrency success!\n"
     assert nnictl("update", "trialnum", "-v", 5) == "INFO:  Update trialnum success!\n"
@@ -343,9 +379,9 @@ def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
 def test_only_an_experiment_that_does_not_exist_cannot_be_stopped(nnictl, tmp_path, port):
     assert "there is no experiment nosuch" in nnictl("stop", "nosuch", code=1)
     id = create(nnictl, tmp_path, port)
-    assert f"no running experiment has the port {port + 1}" in nnictl("stop", "-p", port + 1, code=1)
-    nnictl("stop", id)
     # As in NNI, because scripts stop what may have ended.
+    assert f"no running experiment has the port {port + 1}" in nnictl("stop", "-p", port + 1)
+    nnictl("stop", id)
     assert f"experiment {id} is not running" in nnictl("stop", id)
     assert "There is no experiment running" in nnictl("stop")
 

@@ -11,7 +11,6 @@ import csv
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -27,9 +26,12 @@ from urllib.parse import urlsplit
 import nni
 import trialkeeper
 from nni import _archive
+from nni.experiment import _places
 from nni.experiment._rest import NotRunning, RestError, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
-from nni.experiment.experiment import explain_port, list_experiments
+from nni.experiment.config.base import parse_file
+from nni.experiment.config.utils import case_insensitive, resolve_path
+from nni.experiment.experiment import explain_port, list_experiments, report
 from trialkeeper._programs import find_program
 from trialkeeper.experiment import default_data_dir
 
@@ -127,8 +129,9 @@ class Row:
 
 
 def _rows(data_dir: Optional[Path] = None) -> list[Row]:
-    data_dir = data_dir or default_data_dir()
-    return [Row(data_dir, row) for row in list_experiments(data_dir)]
+    """Returns the experiments in a data directory; by default, in all of this user."""
+    data_dirs = [data_dir] if data_dir else _places.data_dirs()
+    return [Row(folder, row) for folder in data_dirs for row in list_experiments(folder)]
 
 
 def _data_dir(args: argparse.Namespace) -> Path:
@@ -137,7 +140,7 @@ def _data_dir(args: argparse.Namespace) -> Path:
     NNI 3.0 expects the parent folder, although its help names the experiment's own folder.
     """
     if args.experiment_dir is None:
-        return default_data_dir()
+        return _places.find(args.id) or default_data_dir()
     folder = Path(args.experiment_dir).expanduser().resolve()
     for data_dir in (folder, folder.parent):
         if (data_dir / args.id).is_dir():
@@ -177,20 +180,38 @@ def _create(args: argparse.Namespace) -> None:
     if not Path(args.config).is_file():
         raise Failure(f"{args.config}: no such file")
     prefix = (args.url_prefix or "").strip("/")
-    _launch(["run", args.config, *([f"--url-prefix=/{prefix}"] if prefix else [])], args, prefix=prefix)
+    words = ["run", args.config, *([f"--url-prefix=/{prefix}"] if prefix else [])]
+    _launch(words, args, _working_directory(Path(args.config)), prefix=prefix)
+
+
+def _working_directory(file: Path) -> Path:
+    """Returns the data directory that an experiment file names, or the default one."""
+    try:
+        content = parse_file(file)
+        fields = {case_insensitive(name): value for name, value in content.items()}
+    except (ValueError, AttributeError):
+        return default_data_dir()  # The manager explains why it cannot read the file.
+    # `logDir` is its name in NNI's version 1.
+    named = fields.get("experimentworkingdirectory") or fields.get("logdir")
+    return Path(resolve_path(named, file.parent)) if isinstance(named, str) else default_data_dir()
 
 
 def _resume(args: argparse.Namespace) -> None:
     data_dir = _data_dir(args)
-    _launch(["resume", args.id, "--data-dir", str(data_dir)], args, _chosen(args, data_dir).folder)
+    _launch(["resume", args.id], args, data_dir, _chosen(args, data_dir).folder)
 
 
-def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] = None, prefix: str = "") -> None:
+def _launch(
+    words: list[str],
+    args: argparse.Namespace,
+    data_dir: Path,
+    folder: Optional[Path] = None,
+    prefix: str = "",
+) -> None:
     """Starts a manager and returns when it listens. ``folder`` is the experiment's folder, if it exists."""
-    command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
+    command = [str(find_program("trial-manager")), *words, "--port", str(args.port), "--data-dir", str(data_dir)]
     if args.debug:
         os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
-    data_dir = folder.parent if folder else default_data_dir()
     data_dir.mkdir(parents=True, exist_ok=True)
     # The logs of a new experiment are moved into its folder when its id is known.
     streams = ("stdout", "stderr")
@@ -215,13 +236,20 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
         if folder is None:
             for log in logs.values():
                 log.unlink(missing_ok=True)
-    # All other commands use this folder.
-    there = "" if data_dir == default_data_dir() else f"TRIAL_MANAGER_DATA_DIR={shlex.quote(str(data_dir))} "
+    # All other commands find the experiment there.
+    _places.record(data_dir / id)
+    _print_started(id, f"{url}/{prefix}" if prefix else url)
     print(
-        f"Successfully started experiment!\n{_LINE}\n"
-        f"The experiment id is {id}\nThe Web UI urls are: {f'{url}/{prefix}' if prefix else url}\n{_LINE}\n"
-        f'INFO:  To stop experiment run "{there}nnictl stop {id}" or "{there}nnictl stop --all"'
+        f"{_LINE}\nSuccessfully started experiment!\n{_LINE}\n"
+        f'INFO:  To stop experiment run "nnictl stop {id}" or "nnictl stop --all"'
     )
+
+
+def _print_started(id: str, url: str) -> None:
+    """Prints an experiment's id and address with the words of NNI 3, and with those of NNI 2."""
+    report(f"Creating experiment, Experiment ID: {id}")
+    report(f"Web portal URLs: {url}")
+    print(f"The experiment id is {id}\nThe Web UI urls are: {url}")
 
 
 def _stay(command: list[str], logs: dict[str, Path], data_dir: Optional[Path]) -> int:
@@ -320,11 +348,12 @@ def _view(args: argparse.Namespace) -> None:
     if row.url:
         raise Failure(f"experiment {row.id} is running on {row.url}")
     viewer = Viewer(row.folder, args.port)
+    _places.record(row.folder)
     note = row.folder / "log" / "nnictl_view.json"
     note.parent.mkdir(exist_ok=True)
     pid = viewer.process.pid
     note.write_text(json.dumps({"pid": pid, "started": _start_time(pid), "port": args.port}))
-    print(f"The experiment id is {row.id}\nThe Web UI urls are: http://127.0.0.1:{args.port}")
+    _print_started(row.id, f"http://127.0.0.1:{args.port}")
 
 
 def _stop(args: argparse.Namespace) -> None:
@@ -333,7 +362,7 @@ def _stop(args: argparse.Namespace) -> None:
     for row in _to_stop(rows, args):
         print(f"INFO:  Stopping experiment {row.id}")
         if row.url:
-            _manager(["experiment", "stop", row.id])
+            _manager(row, ["experiment", "stop", row.id])
             # The next `create` may need the port.
             wait_until_gone(row.folder)
         _stop_viewer(row)
@@ -341,7 +370,11 @@ def _stop(args: argparse.Namespace) -> None:
         stopped = True
     if not stopped:
         # NNI's exit code is 0 here, and scripts start with this command.
-        which = f"experiment {args.id} is not running" if args.id else "There is no experiment running..."
+        which = "There is no experiment running..."
+        if args.id:
+            which = f"experiment {args.id} is not running"
+        elif args.port is not None:
+            which = f"no running experiment has the port {args.port}"
         print(f"ERROR: {which}", file=sys.stderr)
 
 
@@ -364,9 +397,7 @@ def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
         if len(found) > 1:
             _print_rows(found)
             raise Failure("several experiments are running; name one by its id, or stop all with --all")
-    if not found and args.port is not None:
-        raise Failure(f"no running experiment has the port {args.port}")
-    if not found and args.id and all(row.id != args.id for row in rows):
+    if not found and args.id and args.port is None and all(row.id != args.id for row in rows):
         raise Failure(f"there is no experiment {args.id}; `nnictl experiment list --all` lists them")
     return found
 
@@ -437,7 +468,7 @@ def _top(args: argparse.Namespace) -> None:
     row = _chosen(args)
     program = str(find_program("trial-manager"))
     sys.stdout.flush()
-    os.execv(program, [program, "top", row.id])
+    os.execv(program, [program, "top", row.id, "--data-dir", str(row.folder.parent)])
 
 
 def _log_stream(args: argparse.Namespace) -> None:
@@ -485,7 +516,9 @@ def _config_show(args: argparse.Namespace) -> None:
 
 
 def _trial_kill(args: argparse.Namespace) -> None:
-    _manager(["trial", "kill", args.trial_id, "--experiment", _chosen(args).id])
+    # As in NNI, this succeeds if the trial has ended already.
+    ask(_chosen(args).folder, "DELETE", f"/trial-jobs/{args.trial_id}")
+    print(f"INFO:  trial {args.trial_id} is stopped")
 
 
 #: The flag of ``trial-manager experiment limit`` for each word of ``nnictl update``.
@@ -499,10 +532,10 @@ _LIMITS = {
 def _update(args: argparse.Namespace) -> None:
     row = _chosen(args)
     if args.what == "searchspace":
-        _manager(["experiment", "update", "--search-space", args.filename, "--experiment", row.id])
+        _manager(row, ["experiment", "update", "--search-space", args.filename, "--experiment", row.id])
         print("INFO:  Update searchSpace success!")
         return
-    _manager(["experiment", "limit", _LIMITS[args.what], args.value, "--experiment", row.id])
+    _manager(row, ["experiment", "limit", _LIMITS[args.what], args.value, "--experiment", row.id])
     print(f"INFO:  Update {args.what} success!")
 
 
@@ -524,7 +557,7 @@ def _experiment_delete(args: argparse.Namespace) -> None:
     if not _confirmed():
         return
     for row in rows:
-        _manager(["experiment", "rm", row.id])
+        _manager(row, ["experiment", "rm", row.id])
         print(f"INFO:  experiment {row.id} is deleted\nINFO:  Done.")
 
 
@@ -550,12 +583,13 @@ def _platform_clean(args: argparse.Namespace) -> None:
     if not _confirmed():
         return
     for row in rows:
-        _manager(["clean", row.id])
+        _manager(row, ["clean", row.id])
     print("INFO:  Done.")
 
 
 def _experiment_import(args: argparse.Namespace) -> None:
-    _manager(["experiment", "import", args.filename, "--experiment", _chosen(args).id])
+    row = _chosen(args)
+    _manager(row, ["experiment", "import", args.filename, "--experiment", row.id])
 
 
 def _experiment_export(args: argparse.Namespace) -> None:
@@ -616,11 +650,10 @@ def _trial_codegen(_: argparse.Namespace) -> None:
 # Printing, and the manager.
 
 
-def _manager(words: list[str]) -> None:
-    """Runs ``trial-manager`` and prints its output."""
-    done = subprocess.run(
-        [str(find_program("trial-manager")), *words], capture_output=True, text=True, errors="replace", check=False
-    )
+def _manager(row: Row, words: list[str]) -> None:
+    """Runs a command of ``trial-manager`` on an experiment and prints its output."""
+    command = [str(find_program("trial-manager")), *words, "--data-dir", str(row.folder.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise Failure(done.stderr.strip() or f"trial-manager ended with exit code {done.returncode}")
     if done.stdout.strip():

@@ -8,7 +8,7 @@ from typing import Optional
 
 from trialkeeper.experiment import default_data_dir
 
-__all__ = ["find", "record"]
+__all__ = ["data_dirs", "find", "record"]
 
 #: The file with one JSON object per line, in the default data directory.
 _FILE = ".nni-places"
@@ -17,7 +17,7 @@ _FILE = ".nni-places"
 def record(folder: Path) -> None:
     """Records the folder of an experiment if it is outside the default data directory."""
     default = default_data_dir()
-    if folder.parent.resolve() == default.resolve():
+    if folder.parent.resolve() in (default.resolve(), find(folder.name)):
         return
     default.mkdir(parents=True, exist_ok=True)
     with (default / _FILE).open("a", encoding="utf-8") as file:
@@ -26,15 +26,24 @@ def record(folder: Path) -> None:
 
 def find(id: str) -> Optional[Path]:
     """Returns the data directory of an experiment that was recorded, if its folder still exists."""
+    return next((folder.parent for folder in reversed(_recorded()) if folder.name == id), None)
+
+
+def data_dirs() -> list[Path]:
+    """Returns the default data directory, and those of recorded experiments that still exist."""
+    return list(dict.fromkeys([default_data_dir(), *(folder.parent for folder in _recorded())]))
+
+
+def _recorded() -> list[Path]:
+    """Returns the folders of recorded experiments that still exist, oldest first."""
     try:
         lines = (default_data_dir() / _FILE).read_text(encoding="utf-8").splitlines()
     except OSError:
-        return None
-    for line in reversed(lines):
+        return []
+    folders = []
+    for line in lines:
         try:
-            place = json.loads(line)
-            if place["id"] == id and Path(place["folder"]).is_dir():
-                return Path(place["folder"]).parent
+            folders.append(Path(json.loads(line)["folder"]))
         except (ValueError, KeyError, TypeError):
             continue  # A line that was only partly written.
-    return None
+    return [folder for folder in folders if folder.is_dir()]

@@ -30,7 +30,7 @@ from nni.experiment.data import TrialJob, TrialMetricData, TrialResult
 from trialkeeper._programs import find_program
 from trialkeeper.experiment import default_data_dir
 
-__all__ = ["Experiment", "InvalidConfiguration", "RunMode", "explain_port", "list_experiments"]
+__all__ = ["Experiment", "InvalidConfiguration", "RunMode", "explain_port", "list_experiments", "report"]
 
 _logger = logging.getLogger("nni.experiment")
 
@@ -162,10 +162,10 @@ class Experiment:
             self._viewer.stop()
             self._viewer = None
         elif self._experiment is not None and self.port is not None:
-            _report("Stopping experiment, please wait...")
+            report("Stopping experiment, please wait...")
             self._experiment.stop()
             wait_until_gone(self._experiment.folder)
-            _report("Experiment stopped.")
+            report("Experiment stopped.")
         self.port = None
 
     @classmethod
@@ -255,8 +255,7 @@ class Experiment:
     def get_all_experiments_metadata(self) -> list[dict[str, Any]]:
         """Returns the metadata of each experiment of this user on this machine."""
         own: list[dict[str, Any]] = self._ask("GET", "/experiments-info")
-        data_dirs = {default_data_dir().resolve(), self._existing().folder.parent.resolve()}
-        rows = [(data_dir, row) for data_dir in data_dirs for row in list_experiments(data_dir)]
+        rows = [(data_dir, row) for data_dir in _places.data_dirs() for row in list_experiments(data_dir)]
         return [*own, *(_metadata(data_dir, row) for data_dir, row in rows if row["id"] != own[0]["id"])]
 
     def get_experiment_metadata(self, exp_id: str) -> dict[str, Any]:
@@ -344,7 +343,7 @@ class Experiment:
             raise trialkeeper.ManagerError(f"experiment {self.id} is already running on {url}")
 
     def _begin(self, start: Any, run_mode: RunMode, port: int) -> None:
-        _report(f"Creating experiment, Experiment ID: {self.id}")
+        report(f"Creating experiment, Experiment ID: {self.id}")
         try:
             self._experiment = experiment = start()
         except trialkeeper.ConfigurationError as error:
@@ -356,7 +355,7 @@ class Experiment:
             atexit.register(self.stop)
         wait_until_answered(experiment.folder, self._lives)
         prefix = (self.url_prefix or "").strip("/")
-        _report(f"Web portal URLs: {experiment.url}{f'/{prefix}' if prefix else ''}")
+        report(f"Web portal URLs: {experiment.url}{f'/{prefix}' if prefix else ''}")
 
     def _wait_until_resumed(self) -> None:
         """Waits while the status is still that of the stop. Scripts loop while an experiment is running.
@@ -445,7 +444,7 @@ class Experiment:
         profile = self.get_experiment_profile()
         profile["params"][field] = value
         self._ask("PUT", f"/experiment?update_type={kind}", profile)
-        _report(f"Successfully update {field}.")
+        report(f"Successfully update {field}.")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         if self._experiment is None:
@@ -453,7 +452,7 @@ class Experiment:
         return ask(self._experiment.folder, method, path, body)
 
 
-def _report(event: str) -> None:
+def report(event: str) -> None:
     """Prints a line with NNI's words, which scripts read."""
     _logger.info("%s", event)
     say(f"[{datetime.now():%F %T}] {event}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from nni.experiment.config.base import ConfigBase, _parse, chosen, config, implied, path, required
+from nni.experiment.config.base import ConfigBase, chosen, config, implied, parse_file, path, required
 from nni.experiment.config.utils.public import canonical_gpu_indices, parse_time, validate_gpu_indices
 from trialkeeper.experiment import default_data_dir
 
@@ -597,7 +597,7 @@ class ExperimentConfig(ConfigBase):
         super()._canonicalize(parents)
         if self.search_space_file is not None:
             try:
-                self.search_space = _parse(Path(self.search_space_file))
+                self.search_space = parse_file(Path(self.search_space_file))
             except (OSError, ValueError) as error:
                 raise ValueError(
                     f'ExperimentConfig: Failed to load search space file "{self.search_space_file}": {error}'

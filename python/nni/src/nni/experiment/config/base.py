@@ -17,7 +17,7 @@ from trialkeeper._foreign import counterpart
 from trialkeeper._manager import failure
 from trialkeeper._programs import find_program
 
-__all__ = ["ConfigBase", "chosen", "config", "implied", "path", "required"]
+__all__ = ["ConfigBase", "chosen", "config", "implied", "parse_file", "path", "required"]
 
 _logger = logging.getLogger("nni.experiment.config")
 
@@ -113,7 +113,7 @@ class ConfigBase:
         """
         file = Path(path)
         file.stat()
-        content = _parse(file)
+        content = parse_file(file)
         if not isinstance(content, dict):
             raise TypeError(f"{file}: an experiment file is an object, and this is {type(content).__name__}")
         loaded = cls(**content)
@@ -251,7 +251,7 @@ def _list(names: list[str]) -> str:
     return f"its fields are {', '.join(names)}"
 
 
-def _parse(file: Path) -> Any:
+def parse_file(file: Path) -> Any:
     """Parses a file with the manager's own reader, so that it has the same meaning for ``nnictl create``.
 
     :raises ValueError: if the file cannot be read. The message contains the position.
