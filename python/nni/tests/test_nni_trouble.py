@@ -59,12 +59,15 @@ def experiment(tmp_path):
     experiment.stop()
 
 
+# An assessor is lost only if it dies three times before the last trial has ended.
 @pytest.mark.parametrize(
-    ("section", "name", "result"), [("tuner", "BadTuner", True), ("assessor", "BadAssessor", False)]
+    ("section", "name", "trials", "result"),
+    [("tuner", "BadTuner", 4, True), ("assessor", "BadAssessor", 12, False)],
 )
 def test_a_failing_algorithm_is_logged_and_a_lost_one_fails_the_search(
-    experiment, port, tmp_path, caplog, section, name, result
+    experiment, port, tmp_path, caplog, section, name, trials, result
 ):
+    experiment.config.max_trial_number = trials
     algorithm = CustomAlgorithmConfig(class_name=f"algorithms.{name}", code_directory=str(tmp_path))
     setattr(experiment.config, section, algorithm)
     with caplog.at_level(logging.WARNING, "nni.experiment"):

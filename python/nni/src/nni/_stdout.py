@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 __all__ = ["enable_global_logging", "say", "silence_stdout"]
 
 _is_silent = False
 
 
 def say(line: str) -> None:
-    """Prints a line, unless the user has silenced this package."""
+    """Prints a line, unless the user has silenced this package or nothing reads the output."""
     if not _is_silent:
-        print(line, flush=True)
+        with contextlib.suppress(OSError, ValueError):
+            print(line, flush=True)
 
 
 def silence_stdout() -> None:

@@ -9,7 +9,6 @@ import threading
 import traceback
 from typing import Any, Callable, Optional
 
-from nni.common.serializer import load
 from nni.recoverable import Recoverable
 from nni.runtime.tuner_command_channel import CommandType, TunerCommandChannel
 
@@ -55,6 +54,9 @@ class MsgDispatcherBase(Recoverable):
 
         :raises Exception: the exception of a handler.
         """
+        # The process of a tuner imports this module, too, and needs no serializer.
+        from nni.common.serializer import load
+
         queues = (self.default_command_queue, self.assessor_command_queue)
         workers = [
             threading.Thread(target=self.command_queue_worker, args=(each,), daemon=True) for each in queues
