@@ -367,6 +367,40 @@ def test_one_of_several_experiments_is_to_be_named(nnictl, tmp_path, port):
     assert {line.split()[-1] for line in said.splitlines() if "Stopping" in line} == {first, second}
 
 
+def test_an_algorithm_that_is_registered_is_used_by_its_name(nnictl, tmp_path, port, monkeypatch):
+    monkeypatch.setenv("NNI_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "meta.yml").write_text(
+        "algoType: tuner\nbuiltinName: demotuner\nclassName: demo.Tuner\nclassArgsValidator: demo.Validator\n"
+    )
+    assert "No module named 'demo'" in nnictl("algo", "register", "--meta", "meta.yml", code=1)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "demo.py").write_text(
+        "import nni.tuner\nclass Tuner(nni.tuner.Tuner):\n"
+        "    def __init__(self, x): self.x = x\n"
+        "    def update_search_space(self, space): pass\n"
+        "    def generate_parameters(self, parameter_id, **kwargs): return {'x': self.x}\n"
+        "    def receive_trial_result(self, *args, **kwargs): pass\n"
+        "class Validator(nni.ClassArgsValidator): pass\n"
+    )
+    for _ in range(2):  # The second replaces the first.
+        assert nnictl("algo", "register", "-m", "meta.yml") == "INFO:  demotuner registered successfully!\n"
+    assert nnictl("algo", "list").count("| demotuner       | tuner      | demo.Tuner") == 1
+    assert json.loads(nnictl("algo", "show", "DemoTuner"))["className"] == "demo.Tuner"
+    text = FILE.format(trials=1).replace("name: Random, classArgs: {", "name: demotuner, classArgs: {x: 0.25, ")
+    text = text.replace(", optimize_mode: minimize", "") + f"pythonInterpreter: {sys.executable}\n"
+    (tmp_path / "experiment.yml").write_text(text)
+    (tmp_path / "gate").touch()
+    nnictl("create", "-c", "experiment.yml", "-p", port)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    assert '"parameters\\":{\\"x\\":0.25}' in nnictl("trial", "ls")
+    assert "unregistered" in nnictl("algo", "unregister", "demotuner")
+    assert "demotuner is not registered" in nnictl("algo", "unregister", "demotuner", code=1)
+    (tmp_path / "meta.yml").write_text("{algoType: x, builtinName: b, className: demo.Tuner}")
+    assert "algoType 'x' is not one of tuner, assessor, advisor" in nnictl(
+        "algo", "register", "-m", "meta.yml", code=1
+    )
+
+
 def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
     (tmp_path / "gate").touch()
     (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))

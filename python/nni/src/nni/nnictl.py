@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import nni
 import trialkeeper
-from nni import _archive
+from nni import _algorithms, _archive
 from nni.experiment import _places
 from nni.experiment._rest import NotRunning, RestError, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
@@ -51,6 +51,9 @@ class Failure(Exception):
     """The command cannot be executed. The message contains the cause."""
 
 
+_FAILURES = (Failure, _archive.ArchiveError, _algorithms.RegistryError, RestError, NotRunning)
+
+
 def main(words: Optional[Sequence[str]] = None) -> NoReturn:
     """Executes a command line and exits: 0 for success, 1 for a failure, 2 for a wrong command line."""
     try:
@@ -74,7 +77,7 @@ def _execute(words: Optional[Sequence[str]]) -> None:
         args.function(args)
     except BrokenPipeError:
         raise
-    except (Failure, _archive.ArchiveError, RestError, NotRunning, trialkeeper.ManagerError, OSError) as error:
+    except (*_FAILURES, trialkeeper.ManagerError, OSError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -643,6 +646,28 @@ def _experiment_load(args: argparse.Namespace) -> None:
     print(f"INFO:  Load experiment {id} success!")
 
 
+def _algo_register(args: argparse.Namespace) -> None:
+    for name in _algorithms.register(Path(args.meta_path)):
+        print(f"INFO:  {name} registered successfully!")
+
+
+def _algo_unregister(args: argparse.Namespace) -> None:
+    _algorithms.unregister(args.name)
+    print(f"INFO:  {args.name} unregistered successfully!")
+
+
+def _algo_show(args: argparse.Namespace) -> None:
+    print(json.dumps(_algorithms.find(args.name), indent=4))
+
+
+def _algo_list(_: argparse.Namespace) -> None:
+    line = f"+{'-' * 17}+{'-' * 12}+{'-' * 42}+"
+    print(f"{line}\n| {'Name':15} | {'Type':10} | {'Class Name':40} |\n{line}")
+    for kind, entry in _algorithms.describe(_algorithms.read()):
+        print(f"| {entry['builtinName']:15} | {kind:10} | {entry['className']:40} |")
+    print(line)
+
+
 def _trial_codegen(_: argparse.Namespace) -> None:
     print("WARNING: Currently, this command is only for nni nas programming interface.")
 
@@ -725,8 +750,9 @@ def _parser() -> argparse.ArgumentParser:
     clean = _command(platform, "clean", _platform_clean, "delete the leftovers of stopped experiments", id=None)
     clean.add_argument("--config", "-c", required=True, help="experiment file that names the platform")
 
+    _add_algo(commands)
+
     missing = {
-        "algo": "name your class in the experiment file: tuner: {className: module.Class}",
         "trainingservice": "training services are part of trial-manager",
         "package": "name your class in the experiment file: tuner: {className: module.Class}",
         "ss_gen": "annotations are not supported, as in NNI 3.0",
@@ -771,6 +797,20 @@ def _add_trial(commands: Any) -> None:
     kill.add_argument("--trial_id", "-T", required=True, help="the trial")
     codegen = _command(group, "codegen", _trial_codegen, "warn, as NNI does outside of architecture search")
     codegen.add_argument("--trial_id", "-T", help=argparse.SUPPRESS)
+
+
+def _add_algo(commands: Any) -> None:
+    group = _group(commands, "algo", "name algorithms of your own, for `tuner: {name: NAME}`")
+    register = _command(
+        group, "register", _algo_register, "register the algorithms that a file describes", id=None
+    )
+    register.add_argument("--meta_path", "-m", required=True, help="file with algoType, builtinName and className")
+    for name, function, help in [
+        ("unregister", _algo_unregister, "remove an algorithm from the registry"),
+        ("show", _algo_show, "print the description of an algorithm"),
+    ]:
+        _command(group, name, function, help, id=None).add_argument("name", help="name of the algorithm")
+    _command(group, "list", _algo_list, "list the registered algorithms", id=None)
 
 
 def _add_update(commands: Any) -> None:
