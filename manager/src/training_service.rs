@@ -83,9 +83,10 @@ pub struct JobEvent {
     /// True if the service calls the job a success, regardless of its agent's observations. For example, a controller
     /// ends the other pods of a job as soon as enough of them have succeeded.
     pub succeeded: bool,
-    /// True if the service has fenced the attempt: its machine is out of reach, and the service ends the attempt there
-    /// before it does anything else on the machine. Further reports of the attempt are ignored.
-    pub fenced: bool,
+    /// True if the attempt has not ended by itself, and another one must replace it. Either the service has fenced it: its
+    /// machine is out of reach, and the service ends the attempt there before it does anything else on the machine. Or the
+    /// service has no job of an attempt that an earlier manager recorded. Further reports of the attempt are ignored.
+    pub replaced: bool,
     /// True if the service has not created the job and never will. The job may be submitted elsewhere.
     pub refused: bool,
 }
@@ -102,7 +103,7 @@ impl JobEvent {
             cause: None,
             disruption: None,
             succeeded: false,
-            fenced: false,
+            replaced: false,
             refused: false,
         }
     }

@@ -41,16 +41,16 @@ pub struct JobEnd {
     pub disruption: Option<String>,
     /// True if the service calls the job a success, regardless of its agent's observations.
     pub succeeded: bool,
-    /// True if the service has fenced the attempt instead of observing its end.
-    pub fenced: bool,
+    /// True if the service has not observed an end of the attempt, and another one must replace it.
+    pub replaced: bool,
 }
 
 impl JobEnd {
     /// Converts a service's report of an end.
     pub fn of(event: JobEvent) -> Self {
-        let JobEvent { exit_code, message, class, cause, disruption, succeeded, fenced, .. } =
+        let JobEvent { exit_code, message, class, cause, disruption, succeeded, replaced, .. } =
             event;
-        Self { exit_code, message, class, cause, disruption, succeeded, fenced }
+        Self { exit_code, message, class, cause, disruption, succeeded, replaced }
     }
 }
 

@@ -402,7 +402,7 @@ impl State {
     ) {
         // A second report of the same end comes too late.
         let Some(live) = self.live.remove(&trial) else { return };
-        if gone.fenced && verdict.is_none() && live.intent.is_none() && !self.is_stopping() {
+        if gone.replaced && verdict.is_none() && live.intent.is_none() && !self.is_stopping() {
             return self.replace_attempt(trial, &live, gone, effects);
         }
         let end = conclude(live.intent, verdict, gone);
@@ -452,8 +452,8 @@ impl State {
         self.tuner_waits = false;
     }
 
-    /// Runs a fenced trial, whose machine is out of reach, again. The trial has not failed, so it does not count
-    /// towards the limits of failures and retries.
+    /// Runs a trial again whose attempt must be replaced. The trial has not failed, so it does not count towards the limits
+    /// of failures and retries.
     fn replace_attempt(
         &mut self,
         trial: TrialJobId,

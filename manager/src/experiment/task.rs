@@ -627,7 +627,7 @@ impl ExperimentTask {
                 self.trial_effects().record_retry(&trial, message).await?;
             }
             Effect::Replace { trial, message } => {
-                warn!(%trial, "the attempt is fenced: {message}");
+                warn!(%trial, "another attempt replaces the present one: {message}");
                 self.trial_effects().record_next_attempt(&trial, message).await?;
             }
             Effect::Notify(message) => self.announcer.notify(Notice::Message(message)),

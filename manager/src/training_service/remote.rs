@@ -274,7 +274,7 @@ impl Shared {
     fn fenced(&self, trial: TrialJobId, attempt: AttemptId, why: String) {
         let (message, class) = (Some(why), Some(Class::Transient));
         let unexplained = JobEvent::unexplained(trial, attempt);
-        self.news(JobNews::Gone(JobEvent { message, class, fenced: true, ..unexplained }));
+        self.news(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }));
     }
 
     /// Assigns waiting trials to machines with room, in the order of their waits.

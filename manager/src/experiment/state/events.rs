@@ -153,7 +153,7 @@ pub enum Effect {
         /// The reason for the failure, and the number of retries.
         message: String,
     },
-    /// Records that a trial's attempt is fenced and that another will replace it. The trial has not failed.
+    /// Records that another attempt replaces a trial's present one. The trial has not failed.
     Replace {
         /// The trial.
         trial: TrialJobId,

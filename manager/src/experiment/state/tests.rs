@@ -239,11 +239,11 @@ fn a_resume_keeps_the_number_of_retries() {
 }
 
 #[test]
-fn a_fenced_attempt_is_replaced_and_is_no_failure() {
+fn a_replaced_attempt_is_no_failure() {
     use StopReason::{ManagerShutdown, User};
-    let fenced = || JobEnd {
+    let replaced = || JobEnd {
         message: Some("gpu1 is out of reach".to_owned()),
-        fenced: true,
+        replaced: true,
         ..JobEnd::default()
     };
     let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
@@ -264,15 +264,15 @@ fn a_fenced_attempt_is_replaced_and_is_no_failure() {
             state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
         }
         let verdict = verdict.cloned().map(Box::new);
-        let gone = Event::Gone { trial: id(0), gone: fenced(), verdict, result: None };
+        let gone = Event::Gone { trial: id(0), gone: replaced(), verdict, result: None };
         let effects = state.step(gone, Duration::ZERO);
         assert_eq!(ends(&effects).into_iter().map(|(_, end)| end).next(), end, "{case}");
         assert_eq!(messages(&effects), Vec::<String>::new(), "{case}: nothing holds the search");
-        let replaced = [
+        let again = [
             Effect::Replace { trial: id(0), message: "gpu1 is out of reach".to_owned() },
             Effect::Relaunch { trial: id(0) },
         ];
-        assert_eq!(effects == replaced, end.is_none(), "{case}: {effects:?}");
+        assert_eq!(effects == again, end.is_none(), "{case}: {effects:?}");
     }
 }
 

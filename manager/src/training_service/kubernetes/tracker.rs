@@ -178,12 +178,10 @@ impl Tracker {
         self.jobs.iter().any(Job::is_handed_over)
     }
 
-    /// Handles the report of an agent that its trial runs, which the watch of the workloads may show later. The other
-    /// pods of a trial with several have no such report.
+    /// Handles the report of an agent that its trial runs, which the watch of the workloads may show later.
     pub fn mark_running(&mut self, trial: &TrialJobId) {
-        let has_one_pod = self.rules.pods == 1;
-        if let Some(job) = self.jobs.of_trial_mut(trial).filter(|_| has_one_pod) {
-            job.mark_running();
+        if let Some(job) = self.jobs.of_trial_mut(trial) {
+            job.mark_running(&self.rules);
         }
     }
 
@@ -317,6 +315,9 @@ impl Tracker {
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_made()) else {
             return Vec::new();
         };
+        if self.pods.places(name) > 0 {
+            job.confirm();
+        }
         match job.handle_deletion(&self.rules) {
             JobChange::Continues(acts) => acts,
             JobChange::Ends(outcome) => self.end(name, outcome),

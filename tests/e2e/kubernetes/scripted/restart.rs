@@ -431,6 +431,35 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
 }
 
 #[test]
+fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
+    const SHORT: &str = "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let gate = Gate::new(&bed.path("gate"));
+    let search = search(&bed, &kube, SHORT, 3).with("trialConcurrency", 2);
+    let manager = bed.start(&mut command(&bed, &search));
+    wait_for("two trials", BOUND, || (bed.read("up").lines().count() == 2).then_some(()));
+    kube.set_unreachable(true);
+    gate.open(1);
+    wait_for("the third trial", BOUND, || manager.stderr().contains("waits: ").then_some(()));
+    let id = metrics(&bed, "%").unwrap().0;
+    let port = kill_manager(&bed, &id, manager);
+    let manager = resume_on(&bed, &id, &port);
+    // The manager handles this end after it has adopted all trials.
+    gate.open(1);
+    wait_for("the second end", BOUND, || manager.stderr().contains("2 of 3").then_some(()));
+    kube.set_unreachable(false);
+    gate.open(1);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(3, 0);
+    let words = "the cluster has no Framework of the attempt that an earlier manager recorded";
+    assert!(search.stderr.contains(words), "{}", search.stderr);
+    assert_eq!(bed.read("up").lines().count(), 3, "a trial ran twice");
+    assert_eq!(kube.created("frameworks").len(), 3 + 1, "the additional one tests the controller");
+    kube.wait_until_empty();
+}
+
+#[test]
 fn a_resume_is_refused_when_waiting_does_not_help() {
     let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);

@@ -29,6 +29,8 @@ pub(super) struct Job {
     phase: JobPhase,
     /// Set if the cluster has the workload.
     is_made: bool,
+    /// Set if an earlier manager may have created the workload, and neither the cluster nor an agent has shown it since.
+    is_unconfirmed: bool,
     start: StartProgress,
     queue: QueueStatus,
     reason: WaitReason,
@@ -105,6 +107,7 @@ impl Job {
             id: None,
             phase,
             is_made,
+            is_unconfirmed: false,
             // A workload that an earlier manager created may have run.
             start: StartProgress::new(Some(now), places, is_made),
             queue: QueueStatus::default(),
@@ -123,7 +126,8 @@ impl Job {
     /// Returns this workload of an earlier manager, which no listing has shown. No deadline runs before the cluster shows
     /// it.
     pub(super) fn unlisted(self) -> Self {
-        Self { is_made: true, start: StartProgress::new(None, self.start.places(), true), ..self }
+        let start = StartProgress::new(None, self.start.places(), true);
+        Self { is_made: true, is_unconfirmed: true, start, ..self }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -188,9 +192,17 @@ impl Job {
         self.queue.observe_label(label);
     }
 
-    /// Handles the report of an agent that the trial runs.
-    pub(super) fn mark_running(&mut self) {
-        self.start.record_report();
+    /// Handles the report of an agent that the trial runs. The other pods of a trial with several have no such report.
+    pub(super) fn mark_running(&mut self, rules: &TrackerRules) {
+        self.confirm();
+        if rules.pods == 1 {
+            self.start.record_report();
+        }
+    }
+
+    /// Records that the workload was created.
+    pub(super) fn confirm(&mut self) {
+        self.is_unconfirmed = false;
     }
 
     /// Handles the success of the submission.
@@ -267,7 +279,7 @@ impl Job {
         queue_watch: &mut QueueWatch,
         now: Duration,
     ) -> JobChange {
-        self.is_made = true;
+        (self.is_made, self.is_unconfirmed) = (true, false);
         if self.resumes_with(&phase) {
             self.queue.set_requeued(false);
         }
@@ -527,7 +539,13 @@ impl Job {
             Some(StopState::Asked(_)) if deletes => None,
             Some(StopState::Wanted | StopState::Asked(_)) | None => {
                 let kind = rules.kind.resource().kind;
-                let message = format!("its {kind} was deleted, but not by the manager");
+                let message = if self.is_unconfirmed {
+                    format!(
+                        "the cluster has no {kind} of the attempt that an earlier manager recorded"
+                    )
+                } else {
+                    format!("its {kind} was deleted, but not by the manager")
+                };
                 Some(ForcedEnd::failure(message, Some(Class::Transient)))
             }
         };
@@ -587,7 +605,8 @@ impl Job {
         };
         let unexplained = JobEvent::unexplained(self.trial, self.attempt);
         let base = JobEvent { exit_code, message: Some(message), class, cause, ..unexplained };
-        JobEvent { disruption, succeeded, ..base }
+        // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one replaces it.
+        JobEvent { disruption, succeeded, replaced: self.is_unconfirmed, ..base }
     }
 
     /// Returns the deadlines of the workload.

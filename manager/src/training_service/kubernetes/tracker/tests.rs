@@ -73,7 +73,15 @@ fn removed() -> Act {
     Act::Report(JobNews::Gone(JobEvent { message, class, ..unexplained }))
 }
 
-fn waits(why: &str) -> Act {
+/// Returns the end of an attempt that the cluster has never shown.
+fn never_created() -> Act {
+    let message = "the cluster has no Framework of the attempt that an earlier manager recorded";
+    let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
+    let (message, class) = (Some(message.to_owned()), Some(Class::Transient));
+    Act::Report(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }))
+}
+
+pub(super) fn waits(why: &str) -> Act {
     let (trial, attempt) = (trial("a"), attempt("a"));
     Act::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
 }
@@ -490,8 +498,9 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
         (Some(JobPhase::Running),                  false, vec![]),
         (Some(JobPhase::Running),                  true,  vec![]),
         (Some(completed(Some(7), "it failed")),    false, vec![gone(Some(7), "it failed")]),
-        (None,                                     false, vec![removed()]),
-        (None,                                     true,  vec![removed()]),
+        // Another attempt replaces one that was never created. This is no retry.
+        (None,                                     false, vec![never_created()]),
+        (None,                                     true,  vec![never_created()]),
     ];
     for (phase, is_during_listing, expected) in table {
         let mut tracker = Tracker::new(&Framework, START_UP, at(30));
@@ -516,6 +525,22 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
         let other = tracker.adopt("fb", &trial("b"), &attempt("b"), at(9001));
         assert_eq!(other, (Adopted::Unknown, vec![]));
     }
+}
+
+#[test]
+fn an_adopted_attempt_that_was_seen_and_then_removed_is_not_replaced() {
+    let mut tracker = Tracker::new(&Framework, START_UP, at(30));
+    tracker.adopt("fa", &trial("a"), &attempt("a"), at(1));
+    // Its agent reports to the new manager, and its workload is deleted in the outage.
+    tracker.mark_running(&trial("a"));
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), [removed()]);
+    // Its workload is deleted, and its pod is still there.
+    let mut tracker = Tracker::new(&Framework, START_UP, at(30));
+    tracker.adopt("fa", &trial("a"), &attempt("a"), at(1));
+    tracker.observe_pod("fa-worker-0", None, None);
+    tracker.begin_listing();
+    assert_eq!(tracker.complete_listing(), [removed()]);
 }
 
 #[test]
