@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
-use self::deadlines::JobDeadlines;
+use self::deadlines::{JobDeadlines, StartDeadline};
 use super::Act;
 use super::pods::ObservedPods;
 use super::queue::{QueueStatus, QueueWatch};
@@ -655,8 +655,8 @@ impl Job {
             acts.extend(self.set_wait_reason(Some(why)));
         }
         let start = self.deadlines(rules, pods, queue_watch).start();
-        if let Some((_, class)) = start.filter(|(at, _)| now >= *at) {
-            acts.extend(self.fail_to_start(class, rules, now));
+        if let Some(deadline) = start.filter(|deadline| now >= deadline.at) {
+            acts.extend(self.fail_to_start(deadline, rules, now));
         } else if is_due(self.deadlines(rules, pods, queue_watch).query()) {
             self.queried_at = Some(now);
             acts.push(Act::QueryMissingPod(self.name.clone()));
@@ -667,13 +667,21 @@ impl Job {
     /// Stops a workload that has not started in time.
     fn fail_to_start(
         &mut self,
-        class: Option<Class>,
+        StartDeadline { class, held_time, .. }: StartDeadline,
         rules: &TrackerRules,
         now: Duration,
     ) -> Vec<Act> {
         let why = self.reason.current().unwrap_or("the cluster shows no reason");
-        let waited = rules.start_up.as_secs();
-        let message = format!("the trial did not start within {waited} s (startUpDeadline): {why}");
+        let message = match held_time {
+            Some(time) => {
+                let hours = time.as_secs() / 3600;
+                format!("nothing resumed the trial within {hours} h: {why}")
+            }
+            None => {
+                let waited = rules.start_up.as_secs();
+                format!("the trial did not start within {waited} s (startUpDeadline): {why}")
+            }
+        };
         self.stop_for(ForcedEnd::failure(message, class), now)
     }
 }

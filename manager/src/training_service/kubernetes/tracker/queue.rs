@@ -6,8 +6,7 @@ use super::Act;
 use crate::training_service::kubernetes::kueue::{self, QueueState};
 
 /// The reason for the wait of a suspended workload until its queue gives another.
-pub(super) const SUSPENDED: &str =
-    "it is suspended: a queue, another controller, or a user with `kubectl`, must resume it";
+pub(super) const SUSPENDED: &str = "it is suspended, but not by the manager: a queue, another controller, or a user with `kubectl`, must resume it";
 
 /// The reason for the wait of a workload that its queue does not know.
 const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
@@ -149,8 +148,16 @@ impl QueueStatus {
     /// tracker cannot know, because no queue is watched without a gap.
     pub(super) fn unnoticed_since(&self, watch: &QueueWatch) -> Option<Duration> {
         let suspended = self.suspended_since.filter(|_| !self.is_noticed)?;
-        let is_named = watch.is_named || self.label.is_some();
-        Some(suspended.max(watch.listed_at.filter(|_| is_named)?))
+        Some(suspended.max(watch.listed_at.filter(|_| self.is_named(watch))?))
+    }
+
+    /// Returns the time since which another client suspends the workload, and not a queue that the tracker knows.
+    pub(super) fn held_since(&self, watch: &QueueWatch) -> Option<Duration> {
+        self.suspended_since.filter(|_| !self.is_noticed && !self.is_named(watch))
+    }
+
+    fn is_named(&self, watch: &QueueWatch) -> bool {
+        watch.is_named || self.label.is_some()
     }
 }
 

@@ -14,6 +14,9 @@ pub(super) const SILENT_TIME: Duration = Duration::from_secs(30);
 /// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
 /// but does not complete the workload.
 pub(super) const SETTLE_TIME: Duration = Duration::from_mins(1);
+/// The least time for which a workload waits that is suspended, but not by a queue that the tracker knows. A controller of
+/// the cluster may have a queue of its own, which takes hours. A longer `startUpDeadline` applies instead.
+pub(super) const HELD_TIME: Duration = Duration::from_hours(24);
 /// The time beyond its pods' grace period in which a workload must end after a stop. Otherwise it is deleted.
 pub(super) const STOP_MARGIN: Duration = Duration::from_mins(1);
 /// The time beyond its grace period after which a terminating pod counts as gone with its node. A pod that survives

@@ -9,8 +9,24 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::tracker::pods::ObservedPods;
 use crate::training_service::kubernetes::tracker::queue::QueueWatch;
 use crate::training_service::kubernetes::tracker::rules::{
-    QUERY_INTERVAL, SETTLE_TIME, SILENT_TIME, TrackerRules, UNSEEN_TIME,
+    HELD_TIME, QUERY_INTERVAL, SETTLE_TIME, SILENT_TIME, TrackerRules, UNSEEN_TIME,
 };
+
+/// The time by which a workload must start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StartDeadline {
+    pub(super) at: Duration,
+    /// The prospect of a retry if the workload does not start.
+    pub(super) class: Option<Class>,
+    /// The whole time for which the workload may be suspended, if another client suspends it.
+    pub(super) held_time: Option<Duration>,
+}
+
+impl StartDeadline {
+    fn new(at: Duration, class: Option<Class>) -> Self {
+        Self { at, class, held_time: None }
+    }
+}
 
 /// The deadlines of a workload, with the observations that they depend on.
 pub(in crate::training_service::kubernetes::tracker) struct JobDeadlines<'a> {
@@ -39,7 +55,7 @@ impl<'a> JobDeadlines<'a> {
         let deadlines = [
             self.deletion(),
             self.hand_over(),
-            self.start().map(|(at, _)| at),
+            self.start().map(|deadline| deadline.at),
             self.query().or(self.unnoticed()),
             self.silence(),
             self.settlement(),
@@ -81,12 +97,22 @@ impl<'a> JobDeadlines<'a> {
         Some(remain_since.filter(|_| self.job.ends_with_pods())? + self.rules.stop_limit())
     }
 
-    /// Returns the time by which the workload must start, and the prospect of a retry if it does not. Time in a queue
-    /// does not count, unless the queue has not noticed the workload or can never admit it.
-    pub(super) fn start(&self) -> Option<(Duration, Option<Class>)> {
+    /// Returns the time by which the workload must start. Time in a queue does not count, unless the queue has not noticed
+    /// the workload or can never admit it.
+    pub(super) fn start(&self) -> Option<StartDeadline> {
         let (job, start_up) = (self.job, self.rules.start_up);
         if job.stop.is_some() {
             return None;
+        }
+        if let Some(since) = self.held_since() {
+            let time = start_up.max(HELD_TIME);
+            // If the cluster suspends each new workload, it also suspends the next attempt.
+            let class = if job.queue.is_requeued() { Class::Transient } else { Class::Permanent };
+            return Some(StartDeadline {
+                at: since + time,
+                class: Some(class),
+                held_time: Some(time),
+            });
         }
         let has_all_pods = self.pods.started_places(&job.name) >= self.rules.pods;
         let may_start = !job.start.is_over(has_all_pods) && !self.pods.is_gated(&job.name);
@@ -95,11 +121,17 @@ impl<'a> JobDeadlines<'a> {
         let never = job.queue.never_fits_since().filter(|_| job.phase == JobPhase::Suspended);
         let never = never.map(|since| since + start_up);
         match (waits.into_iter().chain(unnoticed).min(), never) {
-            (Some(at), Some(never)) if at < never => Some((at, None)),
-            (_, Some(never)) => Some((never, Some(Class::Permanent))),
-            (Some(at), None) => Some((at, None)),
+            (Some(at), Some(never)) if at < never => Some(StartDeadline::new(at, None)),
+            (_, Some(never)) => Some(StartDeadline::new(never, Some(Class::Permanent))),
+            (Some(at), None) => Some(StartDeadline::new(at, None)),
             (None, None) => None,
         }
+    }
+
+    /// Returns the time since which another client suspends the workload.
+    fn held_since(&self) -> Option<Duration> {
+        let since = self.job.queue.held_since(self.queue_watch)?;
+        (self.job.phase == JobPhase::Suspended).then_some(since)
     }
 
     /// Returns the time of the next query to the cluster about an idle workload. `None`: the workload makes progress.

@@ -1,10 +1,16 @@
 //! Tests of Jobs, which are stopped by their deletion, and which a queue may suspend.
 
 use super::*;
+use crate::training_service::kubernetes::kueue::QueueState;
 
 /// Creates a tracker of Jobs with one attempt `a`, whose Job `ja` is in the cluster.
 fn batch_job() -> Tracker {
-    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    batch_job_with(START_UP)
+}
+
+/// Creates it with this deadline for the start.
+fn batch_job_with(start_up: Duration) -> Tracker {
+    let mut tracker = Tracker::new(&BatchJob, start_up, at(30));
     tracker.begin_listing();
     assert_eq!(tracker.complete_listing(), []);
     tracker.submit("ja", trial("a"), attempt("a"), at(0));
@@ -55,11 +61,13 @@ fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
     let suspended = [waits(SUSPENDED), Act::WatchQueue];
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(1)), suspended);
-    assert_eq!(tracker.set_wait_reason("ja", Some("no room".to_owned())), [waits("no room")]);
+    let state = Some(QueueState::Waits("no room".to_owned()));
+    assert_eq!(tracker.handle_queue_state("ja", state, at(1)), [waits("no room")]);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 10), []);
     // The Job is admitted and runs. Then its queue takes it back, and its agent's report of that is not the end.
     let admitted = START_UP * 20;
+    assert_eq!(tracker.handle_queue_state("ja", Some(QueueState::Admitted), admitted), []);
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, admitted), []);
     assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN_TIME));
     assert_eq!(tracker.handle_phase("ja", JobPhase::Running, admitted), []);
@@ -72,6 +80,34 @@ fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, again), []);
     let acts = tracker.tick(again + START_UP);
     assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
+}
+
+#[test]
+fn a_job_that_nothing_resumes_fails_after_a_day_or_a_longer_start_up_deadline() {
+    let hour = at(3600);
+    #[rustfmt::skip]
+    let table = [
+        // The deadline for the start, a run before the suspension, the end, and the prospect of a retry.
+        (START_UP,  false, hour * 24, Class::Permanent),
+        (START_UP,  true,  hour * 24, Class::Transient),
+        (hour * 72, false, hour * 72, Class::Permanent),
+    ];
+    for (start_up, ran, time, class) in table {
+        let mut tracker = batch_job_with(start_up);
+        if ran {
+            tracker.handle_phase("ja", JobPhase::Running, at(0));
+        }
+        tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+        assert_eq!(tracker.next_deadline(), Some(at(1) + time), "{start_up:?} {ran}");
+        assert_eq!(tracker.tick(time), []);
+        assert_eq!(tracker.tick(at(1) + time), [Act::Stop("ja".to_owned())]);
+        tracker.handle_deleted_workload("ja");
+        let acts = tracker.end_deleted_workload("ja");
+        let [Act::Report(JobNews::Gone(end))] = acts.as_slice() else { panic!("{acts:?}") };
+        let hours = time.as_secs() / 3600;
+        let message = format!("nothing resumed the trial within {hours} h: {SUSPENDED}");
+        assert_eq!((end.message.as_ref(), end.class), (Some(&message), Some(class)));
+    }
 }
 
 #[test]
