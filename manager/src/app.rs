@@ -231,8 +231,12 @@ async fn begin(
     })
 }
 
-/// Checks whether trials can run as the experiment specifies, without starting anything.
-pub async fn check_platform(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
+/// Checks whether trials can run as the experiment specifies, without starting anything. Returns sentences about the
+/// platform for the user.
+pub async fn check_platform(
+    agent: Option<PathBuf>,
+    spec: &ExperimentSpec,
+) -> Result<Vec<String>, Error> {
     let context = CheckContext {
         id: &ids::experiment(),
         spec,
@@ -240,8 +244,7 @@ pub async fn check_platform(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Re
         is_new: true,
         tolerates_absence: false,
     };
-    platform(&spec.training_service).check(context).await?;
-    Ok(())
+    Ok(platform(&spec.training_service).check(context).await?.notes())
 }
 
 /// Runs a case of the conformance test on a plugin.

@@ -26,6 +26,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -43,6 +44,8 @@ pub struct Kube {
     address: SocketAddr,
 }
 
+type Policy = Box<dyn Fn(&str, &mut Value) + Send>;
+
 /// The state that the server's threads share.
 struct Shared {
     objects: Objects,
@@ -56,6 +59,8 @@ struct Shared {
     quota: AtomicUsize,
     /// The number of Jobs' pods that the namespace's quota permits.
     pod_quota: AtomicUsize,
+    /// Changes new objects, by their plural, as a mutating webhook does.
+    policy: Mutex<Policy>,
     ended: AtomicBool,
 }
 
@@ -77,6 +82,7 @@ impl Kube {
             contains: AtomicBool::new(false),
             quota: AtomicUsize::new(kueue::BY_HAND),
             pod_quota: AtomicUsize::new(usize::MAX),
+            policy: Mutex::new(Box::new(|_, _| ())),
             ended: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
@@ -243,6 +249,12 @@ impl Kube {
     /// namespace.
     pub fn set_pod_quota(&self, quota: usize) {
         self.shared.pod_quota.store(quota, Ordering::SeqCst);
+    }
+
+    /// Changes each object that a client creates, also in a dry run, as a mutating webhook does. The policy gets the plural
+    /// of the kind.
+    pub fn set_policy(&self, policy: impl Fn(&str, &mut Value) + Send + 'static) {
+        *self.shared.policy.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(policy);
     }
 
     /// Removes a kind (by its plural) or a version of a group (`GROUP/VERSION`).

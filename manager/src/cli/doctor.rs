@@ -55,9 +55,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         can_ask &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
     good &= can_ask && try_tuner(&spec, &mut checks).await;
-    let found = app::check_platform(common.agent.clone(), &spec).await;
-    let place = platform(&spec.training_service).describe();
-    good &= checks.check("place", found.map(|()| place).map_err(|error| chain(&error)));
+    good &= check_place(&spec, &common, &mut checks).await;
     if good {
         for finding in platform(&spec.training_service).examine(&spec).await {
             good &= checks.check("place", finding.found);
@@ -78,6 +76,16 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
             NOTHING_SUCCEEDED
         }
     }
+}
+
+/// Checks whether trials can run at the training service. Returns `false` if they cannot.
+async fn check_place(spec: &ExperimentSpec, common: &Common, checks: &mut Checks) -> bool {
+    let found = app::check_platform(common.agent.clone(), spec).await;
+    for note in found.iter().flatten() {
+        checks.print("-", "place", note);
+    }
+    let place = platform(&spec.training_service).describe();
+    checks.check("place", found.map(|_| place).map_err(|error| chain(&error)))
 }
 
 /// Requests parameters from the user's own tuner and records the finding. Returns `false` if the tuner does not propose

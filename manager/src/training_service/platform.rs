@@ -118,6 +118,12 @@ pub trait CheckedPlatform: Send + Sync {
         None
     }
 
+    /// Returns sentences about the platform that the user may want to know, although trials can run. By default, returns
+    /// none.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the fields of the section whose values depend on the user's environment, with their present values. The
     /// record of the experiment contains them, so that a later manager uses the same cluster in any environment. For
     /// several services, returns a list with the fields of each. By default, returns none.

@@ -389,6 +389,7 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
         "POST" => {
             let name = text(&request.body, "/metadata/name");
             let mut object = request.body.clone();
+            shared.policy.lock().unwrap_or_else(PoisonError::into_inner)(plural, &mut object);
             if let Err(refusal) = admit(shared, plural, &mut object) {
                 return refusal;
             }

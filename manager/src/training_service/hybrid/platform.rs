@@ -135,6 +135,17 @@ impl CheckedPlatform for CheckedHybrid {
         self.parts.iter().find_map(|(_, checked)| checked.agent_for_pods())
     }
 
+    fn notes(&self) -> Vec<String> {
+        let parts = self.parts.iter().enumerate();
+        let notes = parts.flat_map(|(number, (_, checked))| {
+            checked
+                .notes()
+                .into_iter()
+                .map(move |note| format!("trainingService[{number}]: {note}"))
+        });
+        notes.collect()
+    }
+
     fn resolved_fields(&self) -> Value {
         self.parts.iter().map(|(_, checked)| checked.resolved_fields()).collect()
     }

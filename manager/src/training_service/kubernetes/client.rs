@@ -135,8 +135,9 @@ impl Cluster {
         }
     }
 
-    /// Validates an object with a dry run: the cluster checks every field and creates nothing.
-    pub async fn try_out(&self, resource: Resource, object: &Value) -> Result<(), Error> {
+    /// Validates an object with a dry run: the cluster checks every field and creates nothing. Returns the object as the
+    /// cluster would create it.
+    pub async fn try_out(&self, resource: Resource, object: &Value) -> Result<Value, Error> {
         let root = resource.root();
         let (namespace, plural) = (&self.namespace, resource.plural);
         // The library's own request has no parameter for the validation of fields.
@@ -146,7 +147,7 @@ impl Cluster {
                 .header(hyper::header::CONTENT_TYPE, "application/json")
                 .body(object.to_string().into_bytes())
                 .map_err(|error| self.no_request(&error))?;
-        self.within(self.client.request_text(request)).await.map(drop)
+        self.within(self.client.request(request)).await
     }
 
     /// Returns whether the cluster serves a kind, according to its API discovery, which every account may read.

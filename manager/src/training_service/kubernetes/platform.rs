@@ -74,6 +74,7 @@ impl KubernetesSpec {
             }
             done => done.map(|()| None)?,
         };
+        let mut notes = Vec::new();
         if context.is_new {
             if let Some(warning) = preflight::queue::check(&cluster, self).await? {
                 warn!("{warning}");
@@ -84,7 +85,7 @@ impl KubernetesSpec {
                 Err(Refusal::Cluster(error)) if error.is_webhook_down() => {
                     warn!("{error}; trials wait until the webhook answers: does its pod run?");
                 }
-                done => done?,
+                done => notes = done?,
             }
         }
         let agent = match self.agent {
@@ -92,7 +93,8 @@ impl KubernetesSpec {
             AgentSource::Image | AgentSource::Copy(_) | AgentSource::Volume(_) => None,
         };
         let is_new = context.is_new;
-        Ok(Box::new(CheckedCluster { cluster, agent, section: self.clone(), is_new, outage }))
+        let section = self.clone();
+        Ok(Box::new(CheckedCluster { cluster, agent, section, is_new, outage, notes }))
     }
 }
 
@@ -134,6 +136,8 @@ struct CheckedCluster {
     is_new: bool,
     /// The reason why the cluster is out of reach, if it is.
     outage: Option<String>,
+    /// The harmless changes that the cluster makes to trials.
+    notes: Vec<String>,
 }
 
 #[async_trait]
@@ -146,6 +150,10 @@ impl CheckedPlatform for CheckedCluster {
         self.agent.as_deref()
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
     fn resolved_fields(&self) -> Value {
         // Without the record, a manager that resumes after `kubectl config use-context` would not find the trials, and
         // would start them again elsewhere.
@@ -156,7 +164,7 @@ impl CheckedPlatform for CheckedCluster {
         self: Box<Self>,
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
-        let Self { cluster, section, agent, is_new, mut outage } = *self;
+        let Self { cluster, section, agent, is_new, mut outage, .. } = *self;
         let ca_pem = context.ca_file.as_deref().map(|path| read("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         let common = manifest::Common {

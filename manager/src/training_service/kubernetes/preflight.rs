@@ -1,15 +1,16 @@
 //! The checks before anything is submitted: the cluster, the namespace, the kind, the account's rights, and the kind's
 //! controller. All problems are reported at once.
 
+pub mod admission_changes;
 pub mod queue;
 
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::warn;
-use trial_protocol::ExperimentId;
+use tracing::{info, warn};
 
+use self::admission_changes::{Change, Consequence};
 use super::admission_advice;
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, with_retries};
 use super::kueue;
@@ -90,6 +91,14 @@ pub enum Refusal {
         controller: &'static str,
         /// The server's answer.
         why: Error,
+    },
+    /// The policies of the cluster change a trial's objects.
+    #[error(
+        "the cluster changes the objects of trials so that no trial could run: {changes}; ask its administrator for an exception for objects with the label `trialkeeper/experiment`"
+    )]
+    Changed {
+        /// The changes.
+        changes: String,
     },
     /// The experiment's queue does not exist.
     #[error(
@@ -220,57 +229,92 @@ impl Refusal {
     }
 }
 
-/// Checks that the cluster accepts the object that runs a trial, and that the kind's controller is at work.
+/// The result of a dry run: the changes that the cluster makes, or its refusal.
+type DryRun = Result<Vec<Change>, Refusal>;
+
+/// Checks that the cluster accepts the object that runs a trial, and that the kind's controller is at work. Returns
+/// harmless changes that the cluster makes to trials, for the user.
 pub async fn all(
     cluster: &Cluster,
     workload: &dyn Workload,
     common: &Common,
-) -> Result<(), Refusal> {
-    for refusal in
-        [objects(cluster, workload, common).await?, pods(cluster, workload, common).await?]
+) -> Result<Vec<String>, Refusal> {
+    let examples = workload.examples(common);
+    let mut changes = Vec::new();
+    for done in
+        [objects(cluster, workload, &examples).await?, pods(cluster, workload, common).await?]
     {
-        match refusal {
+        match done {
+            Ok(found) => changes.extend(found),
             // Other users may release the missing resources.
-            Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
-            Some(refusal) => return Err(refusal),
-            None => {}
+            Err(refusal) if refusal.is_quota() => warn!("{refusal}"),
+            Err(refusal) => return Err(refusal),
         }
     }
-    controller(cluster, workload, &common.experiment).await
+    let mut notes = report_changes(changes)?;
+    notes.extend(controller(cluster, workload, common).await?);
+    Ok(notes)
 }
 
-/// Checks with a dry run that the cluster accepts the object that runs a trial, with all its fields. `None`: the
-/// cluster accepts the object, or does not support the dry run.
+/// Warns of the changes that the cluster makes to the objects of trials, and returns the harmless ones. Refuses changes
+/// with which no trial could run.
+fn report_changes(mut changes: Vec<Change>) -> Result<Vec<String>, Refusal> {
+    // The same policy may apply to a trial's object and to its pods.
+    changes.sort();
+    changes.dedup();
+    let fatal = changes.iter().filter(|change| change.consequence == Consequence::Fatal);
+    let fatal: Vec<&str> = fatal.map(|change| change.text.as_str()).collect();
+    if !fatal.is_empty() {
+        return Err(Refusal::Changed { changes: fatal.join("; ") });
+    }
+    let mut notes = Vec::new();
+    for Change { consequence, text } in changes {
+        let sentence = format!("the cluster changes the objects of trials: {text}");
+        if consequence == Consequence::Warning {
+            warn!("{sentence}");
+        } else {
+            info!("{sentence}");
+            notes.push(sentence);
+        }
+    }
+    Ok(notes)
+}
+
+/// Checks with a dry run that the cluster accepts objects of a trial, with all their fields. No changes are returned if
+/// the cluster does not support the dry run.
 async fn objects(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &Common,
-) -> Result<Option<Refusal>, Error> {
-    for (resource, object) in workload.examples(common) {
-        match with_retries(|| cluster.try_out(resource, &object)).await {
-            Ok(()) => {}
+    examples: &[(Resource, Value)],
+) -> Result<DryRun, Error> {
+    let mut changes = Vec::new();
+    for (resource, object) in examples {
+        let ask = || cluster.try_out(*resource, object);
+        match until_shared_is_seen(workload, ask).await {
+            Ok(answered) => changes.extend(admission_changes::read(object, &answered)),
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
                 let (kind, controller) = (resource.kind, workload.controller());
-                return Ok(Some(Refusal::NoObject { kind, controller, why }));
+                return Ok(Err(Refusal::NoObject { kind, controller, why }));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    Ok(Ok(changes))
 }
 
 /// Checks with a dry run that the cluster accepts a trial's pods, if the account may create pods. The check matters
-/// because a controller creates the pods, and some controllers report a refusal only in their log. `None`: the cluster
-/// accepts the pods, or the account lacks the right to check.
+/// because a controller creates the pods, and some controllers report a refusal only in their log. No changes are
+/// returned if the account lacks the right.
 pub async fn pods(
     cluster: &Cluster,
     workload: &dyn Workload,
     common: &Common,
-) -> Result<Option<Refusal>, Error> {
+) -> Result<DryRun, Error> {
+    let mut changes = Vec::new();
     if !with_retries(|| cluster.may("create", PODS)).await? {
-        return Ok(None);
+        return Ok(Ok(changes));
     }
     for (role, pod) in workload.example_pods(common) {
         let ask = || with_retries(|| cluster.try_out(PODS, &pod));
@@ -280,26 +324,27 @@ pub async fn pods(
             answer = ask().await;
         }
         match answer {
-            Ok(()) => {}
+            Ok(answered) => changes.extend(admission_changes::read(&pod, &answered)),
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
                 let controller = workload.controller();
-                return Ok(Some(Refusal::NoPod { role, controller, why }));
+                return Ok(Err(Refusal::NoPod { role, controller, why }));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    Ok(Ok(changes))
 }
 
 /// Checks that the kind's controller is at work: creates an object that starts no pod, and waits until the controller
-/// fills in its status.
+/// fills in its status. Returns harmless changes of the cluster to the objects that could not be checked before.
 async fn controller(
     cluster: &Cluster,
     workload: &dyn Workload,
-    experiment: &ExperimentId,
-) -> Result<(), Refusal> {
+    common: &Common,
+) -> Result<Vec<String>, Refusal> {
+    let experiment = &common.experiment;
     let probe = workload.probe(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
     let shared = workload.shared_by_probe(experiment, cluster.namespace());
@@ -308,6 +353,8 @@ async fn controller(
         Ok(()) => tokio::time::timeout(NOTICE_TIMEOUT, noticed(cluster, workload, name)).await,
         Err(_) => Ok(Ok(())),
     };
+    let examples = if created.is_ok() { workload.examples_with_probe(common) } else { Vec::new() };
+    let tried = objects(cluster, workload, &examples).await;
     // The probe must not remain, whatever the result.
     let mut deleted = with_retries(|| cluster.delete(workload.resource(), name)).await;
     for (resource, _) in &shared {
@@ -331,7 +378,14 @@ async fn controller(
     })?;
     seen?;
     deleted?;
-    Ok(())
+    match tried? {
+        Ok(changes) => report_changes(changes),
+        Err(refusal) if refusal.is_quota() => {
+            warn!("{refusal}");
+            Ok(Vec::new())
+        }
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// Creates the probe, after the objects that it needs.
@@ -344,15 +398,21 @@ async fn create_probe(
     for (resource, object) in shared {
         with_retries(|| cluster.create(*resource, object)).await?;
     }
+    until_shared_is_seen(workload, || cluster.create(workload.resource(), probe)).await
+}
+
+/// Repeats a request until each webhook sees the shared objects, which may be new.
+async fn until_shared_is_seen<T, F: Future<Output = Result<T, Error>>>(
+    workload: &dyn Workload,
+    request: impl Fn() -> F,
+) -> Result<T, Error> {
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
     let deadline = Instant::now() + NOTICE_TIMEOUT;
     loop {
-        let created = with_retries(|| cluster.create(workload.resource(), probe)).await;
-        match created {
-            // A webhook does not see the shared objects at once.
+        match with_retries(&request).await {
             Err(error)
                 if workload.lacks_shared(&error.to_string()) && Instant::now() < deadline => {}
-            created => return created,
+            answer => return answer,
         }
         tokio::time::sleep(backoff.next_pause()).await;
     }

@@ -55,6 +55,11 @@ pub trait Workload: Debug + Send + Sync {
         vec![(self.resource(), self.manifest(common, &trial))]
     }
 
+    /// Returns further such objects, which need [`Self::shared_by_probe`].
+    fn examples_with_probe(&self, _common: &Common) -> Vec<(Resource, Value)> {
+        Vec::new()
+    }
+
     /// Returns the selector for the pods of an attempt that the workload `name` runs.
     fn pod_label(&self, _name: &str, attempt: &AttemptId) -> String {
         format!("{ATTEMPT}={attempt}")
@@ -175,9 +180,9 @@ fn queue_labels(spec: &KubernetesSpec) -> impl Iterator<Item = (String, Value)> 
 }
 
 /// The label that names a workload's queue.
-const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
+pub(super) const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// The label that names the workload's priority class.
-const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
+pub(super) const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
 
 /// A way to end a workload's pods.
 #[derive(Debug, Clone, PartialEq)]

@@ -78,6 +78,78 @@ fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refu
     }
 }
 
+/// Returns whether an object is a trial's, and not the check of the controller.
+fn is_trial(object: &Value) -> bool {
+    object.pointer("/metadata/labels/trialkeeper~1trial").is_some()
+}
+
+#[test]
+fn a_policy_with_which_no_trial_could_run_is_refused_before_the_search() {
+    let train_job = json!({"platform": "trainer", "dockerImage": "any"});
+    let job = json!({"platform": "kubernetes", "dockerImage": "any"});
+    for (own, plural, kept) in [(job, "jobs", 0), (train_job, "trainjobs", 0)] {
+        let bed = TestBed::new();
+        let kube = cluster(&bed);
+        kube.set_policy(move |kind, object| {
+            if kind == plural && is_trial(object) {
+                object["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
+            }
+        });
+        let search = search_in(&bed, &kube, "echo score=1", 1, section(&bed, own, &json!({})));
+        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{plural}: {}", finished.stderr);
+        for words in [
+            "so that no trial could run: `managedBy: kueue.x-k8s.io/multikueue`",
+            "ask its administrator",
+        ] {
+            assert!(finished.stderr.contains(words), "{words:?} is not in {}", finished.stderr);
+        }
+        assert_eq!(kube.created(plural).iter().filter(|object| is_trial(object)).count(), kept);
+        kube.wait_until_empty();
+    }
+}
+
+#[test]
+fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_waited_for() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.set_policy(|kind, object| {
+        if kind == "jobs" && is_trial(object) {
+            object["spec"]["suspend"] = json!(true);
+            object["spec"]["ttlSecondsAfterFinished"] = json!(600);
+            object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror/any");
+            object["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": "spot"});
+        }
+        if kind == "pods" && is_trial(object) {
+            object["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("512Mi");
+        }
+    });
+    let search = search(&bed, &kube, 1);
+    let doctor = {
+        let mut doctor = bed.manager();
+        bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(BOUND)
+    };
+    let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(told.contains("the image `mirror/any` instead of `any`"), "{told} {}", doctor.stderr);
+    let running = bed.start(&mut command(&bed, &search));
+    wait_for_words(&running, "it is suspended, but not by the manager");
+    for words in [
+        "objects of trials: `suspend: true` without a queue: trials wait",
+        "objects of trials: `ttlSecondsAfterFinished: 600`: the cluster deletes it",
+        "objects of trials: a limit of 512Mi of memory",
+    ] {
+        assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
+    }
+    assert!(!running.stderr().contains("spot"), "{}", running.stderr());
+    // The cluster's own queue controller admits the Job.
+    let job = kube.all("jobs").into_iter().find(is_trial).expect("the Job waits");
+    kube.change("jobs", job["metadata"]["name"].as_str().expect("a Job has a name"), |job| {
+        job["spec"]["suspend"] = json!(false);
+    });
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    kube.wait_until_empty();
+}
+
 #[test]
 fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
     for (code, message) in [
@@ -187,7 +259,6 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
     let kube = cluster(&bed);
     kube.set_pod_quota(0);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
-    let is_trial = |job: &Value| job.pointer("/metadata/labels/trialkeeper~1trial").is_some();
     let job = wait_for("the trial's Job", BOUND, || kube.all("jobs").into_iter().find(is_trial));
     for (name, second) in [("first", 1), ("second", 2)] {
         let time = format!("2026-11-23T17:00:0{second}Z");

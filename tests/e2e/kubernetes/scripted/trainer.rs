@@ -42,6 +42,7 @@ fn a_webhook_that_does_not_know_a_new_runtime_yet_stops_no_search() {
                    Invalid value: specified trainingRuntime must be created before the TrainJob is created";
     // The first request is that of the test of the controller.
     kube.fail("POST trainjobs", 403, 2, message);
+    kube.fail("TRY trainjobs", 403, 2, message);
     let outcome = run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({})));
     outcome.expect_done(1, 0);
     assert!(!outcome.stderr.contains("cannot check whether"), "{}", outcome.stderr);

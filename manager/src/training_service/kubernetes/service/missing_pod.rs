@@ -48,5 +48,5 @@ async fn dry_run_refusal(context: &ServiceContext, name: &str) -> Option<String>
         return None;
     }
     let (cluster, kind, common) = (context.cluster(), context.kind(), context.common());
-    Some(preflight::pods(cluster, kind, common).await.ok()??.to_string())
+    Some(preflight::pods(cluster, kind, common).await.ok()?.err()?.to_string())
 }

@@ -74,6 +74,12 @@ impl Workload for TrainJob {
         self.shared(common)
     }
 
+    fn examples_with_probe(&self, common: &Common) -> Vec<(Resource, Value)> {
+        let mut trial = self.manifest(common, &example(&common.experiment));
+        trial["spec"]["runtimeRef"]["name"] = Value::from(probe_name(&common.experiment));
+        vec![(TRAIN_JOBS, trial)]
+    }
+
     fn pod_label(&self, name: &str, _attempt: &AttemptId) -> String {
         format!("{JOB_SET_LABEL}={name}")
     }
