@@ -15,6 +15,7 @@ mod kubeflow;
 mod kubelet;
 mod kueue;
 mod objects;
+mod operators;
 mod pods;
 mod processes;
 mod schema;
@@ -24,7 +25,6 @@ mod volumes;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

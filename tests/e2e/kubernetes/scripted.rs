@@ -16,6 +16,7 @@ mod recorded;
 mod refused;
 mod restart;
 mod trainer;
+mod traps;
 mod unreachable_manager;
 
 use std::process::Command;

@@ -192,7 +192,7 @@ fn is_label_value(value: &str, at: &str) -> Result<(), String> {
     }
 }
 
-fn is_dns_label(name: &str, at: &str) -> Result<(), String> {
+pub(super) fn is_dns_label(name: &str, at: &str) -> Result<(), String> {
     let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let fits = (1..=MAX_LABEL_BYTES).contains(&name.len())
         && name.bytes().all(is_inner)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
 use super::objects::{Deletion, Refusal, fits, merge, text};
-use super::{Shared, TOKEN, admission, kueue, pods, schema, trainer};
+use super::{Shared, TOKEN, admission, kueue, operators, pods, schema, trainer};
 
 /// The time between two bookmarks of an idle watch.
 const BOOKMARK_INTERVAL: Duration = Duration::from_millis(500);
@@ -429,7 +429,7 @@ fn admit(shared: &Shared, plural: &str, object: &mut Value) -> Result<(), Answer
         "frameworks" => schema::admit(object),
         "jobs" => admission::admit_job(object),
         "pods" => admission::admit_pod(object),
-        _ => Ok(()),
+        _ => operators::admit(plural, object),
     };
     let invalid =
         |problem| refusal(422, "Invalid", &format!("{kind} \"{name}\" is invalid: {problem}"));
