@@ -4,5 +4,6 @@ mod conformance;
 mod hybrid;
 mod plugin;
 mod remote;
+mod remote_gpus;
 mod remote_login;
 mod remote_network;

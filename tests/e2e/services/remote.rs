@@ -13,7 +13,7 @@ use trialkeeper_tests::{
 };
 
 /// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
-const TRAIN: &str = r#"#!/bin/sh
+pub(super) const TRAIN: &str = r#"#!/bin/sh
 trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
 echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
 echo score=0.25
@@ -149,65 +149,6 @@ fn a_connection_that_is_cut_within_a_stream_of_output_loses_no_line() {
     logs.args(["trial", "logs", "0", "--data-dir"]).arg(bed.data());
     let stored = bed.start(&mut logs).finish(BOUND).stdout;
     assert_eq!(String::from_utf8(stored).unwrap(), printed(600));
-}
-
-#[test]
-#[ignore = "needs sshd"]
-fn a_trial_sees_only_its_own_gpus() {
-    let bed = TestBed::new();
-    let machines = Machines::new(&bed);
-    let gate = Gate::new(&bed.path("gate"));
-    let smi = "#!/bin/sh\ncase $1 in *index*) printf '%s, GPU-%s\\n' 0 a 1 b 2 c 3 d ;; esac\n";
-    bed.script("bin/nvidia-smi", smi);
-    let mut machine = machines.add("one");
-    machine["pythonPath"] = json!(bed.path("bin"));
-    machine["gpuIndices"] = json!([1, 3]);
-    let search = search(&bed, &[machine], 2).with("trialGpuNumber", 1);
-    bed.script(
-        "code/train.sh",
-        &format!("{TRAIN}echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\n"),
-    );
-    let running = search.start(&bed);
-    started(&bed, 2);
-    gate.open(2);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
-    let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
-    gpus.sort();
-    assert_eq!(gpus, ["1", "3"]);
-}
-
-#[test]
-#[ignore = "needs sshd"]
-fn trials_share_the_gpus_of_several_machines() {
-    let bed = TestBed::new();
-    let machines = Machines::new(&bed);
-    let gate = Gate::new(&bed.path("gate"));
-    // Another program computes on the first GPU of each machine.
-    let smi = "#!/bin/sh\ncase $1 in *index*) printf '%s, GPU-%s\\n' 0 a 1 b 2 c ;; *) echo GPU-a ;; esac\n";
-    bed.script("bin/nvidia-smi", smi);
-    let mut both = ["shared", "single"].map(|name| {
-        let mut machine = machines.add(name);
-        machine["pythonPath"] = json!(bed.path("bin"));
-        machine
-    });
-    // Two trials on each of two GPUs.
-    both[0]["gpuIndices"] = json!([0, 2]);
-    both[0]["useActiveGpu"] = json!(true);
-    both[0]["maxTrialNumberPerGpu"] = json!(2);
-    let search = search(&bed, &both, 7).with("trialGpuNumber", 1).with("trialConcurrency", 7);
-    let record = "echo \"$MACHINE $CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\ntrap";
-    bed.script("code/train.sh", &TRAIN.replacen("trap", record, 1));
-    let running = search.start(&bed);
-    started(&bed, 6);
-    wait_for("the last trial to wait", BOUND, || {
-        let shown = api_answer(&running, "/api/v1/trials")?.to_string();
-        (shown.contains("shared: ") && shown.contains("single: ")).then_some(())
-    });
-    let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
-    gpus.sort();
-    assert_eq!(gpus, ["shared 0", "shared 0", "shared 2", "shared 2", "single 1", "single 2"]);
-    gate.open(7);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 7);
 }
 
 #[test]
@@ -496,52 +437,6 @@ fn a_stop_is_applied_when_an_unreachable_machine_returns() {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
     }
     bed.wait_until_empty();
-}
-
-#[test]
-#[ignore = "needs sshd"]
-fn gpus_of_adopted_trials_are_recognized_as_the_search_s() {
-    let bed = TestBed::new();
-    let machines = Machines::new(&bed);
-    let gate = Gate::new(&bed.path("gate"));
-    let busy = bed.path("started").display().to_string();
-    let smi = format!(
-        "#!/bin/sh\ncase $1 in\n*index*) printf '0, GPU-a\\n1, GPU-b\\n' ;;\n\
-         *) [ -e '{busy}' ] && printf 'GPU-a\\nGPU-b\\n' ;;\nesac\n"
-    );
-    bed.script("bin/nvidia-smi", &smi);
-    let mut machine = machines.add("one");
-    machine["pythonPath"] = json!(bed.path("bin"));
-    let running = search(&bed, &[machine], 3).with("trialGpuNumber", 1).start(&bed);
-    started(&bed, 2);
-    running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
-    gate.open(3);
-    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 3);
-}
-
-#[test]
-#[ignore = "needs sshd"]
-fn a_gpu_that_another_user_releases_is_used() {
-    let bed = TestBed::new();
-    let machines = Machines::new(&bed);
-    let gate = Gate::new(&bed.path("gate"));
-    let busy = bed.write("busy", "GPU-b\n");
-    let smi = format!(
-        "#!/bin/sh\ncase $1 in\n*index*) printf '0, GPU-a\\n1, GPU-b\\n' ;;\n*) cat '{}' ;;\nesac\n",
-        busy.display()
-    );
-    bed.script("bin/nvidia-smi", &smi);
-    let mut machine = machines.add("one");
-    machine["pythonPath"] = json!(bed.path("bin"));
-    let running = search(&bed, &[machine], 2).with("trialGpuNumber", 1).start(&bed);
-    assert_eq!(started(&bed, 1).len(), 1, "another user uses the other GPU");
-    bed.write("busy", "");
-    started(&bed, 2);
-    gate.open(2);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
 }
 
 #[test]
