@@ -22,6 +22,7 @@ use self::job::Job;
 mod fence;
 mod files;
 mod give_up;
+mod gpu_locks;
 mod job;
 mod lock;
 
@@ -158,10 +159,13 @@ fn gpus() -> Value {
         String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
     };
     let (gpus, busy) = (ask("--query-gpu=index,uuid"), ask("--query-compute-apps=gpu_uuid"));
+    let locks = gpu_locks::held();
     let gpu = |line: &str| {
         let (index, uuid) = line.split_once(',')?;
-        let index: u64 = index.trim().parse().ok()?;
-        Some(json!({"index": index, "busy": busy.lines().any(|line| line.trim() == uuid.trim())}))
+        let (index, uuid): (u64, _) = (index.trim().parse().ok()?, uuid.trim());
+        let is_busy = busy.lines().any(|line| line.trim() == uuid);
+        let is_busy = is_busy || locks.contains(&gpu_locks::prefix(uuid));
+        Some(json!({"index": index, "uuid": uuid, "busy": is_busy}))
     };
     gpus.lines().filter_map(gpu).collect()
 }

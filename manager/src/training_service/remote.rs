@@ -387,7 +387,12 @@ impl Shared {
         let (trial, attempt) = (request.trial, request.attempt);
         match request.method {
             "submit" => {
-                if let Some(why) = &reply.refusal {
+                let Some(why) = &reply.refusal else { return };
+                if reply.is_gpu_in_use {
+                    let waits = self.assignments().lose_gpu(number, &trial, &attempt);
+                    let why = format!("another experiment has just taken {why}");
+                    self.place_again(number, &trial, &attempt, waits, &why);
+                } else {
                     self.refused(number, &trial, &attempt, why);
                 }
             }
@@ -444,7 +449,20 @@ impl Shared {
     ) {
         let why = &ssh_errors::explain(why).unwrap_or_else(|| why.to_owned());
         self.pause_machine(number, why);
-        if self.assignments().withdraw(trial, attempt) {
+        let waits = self.assignments().withdraw(trial, attempt);
+        self.place_again(number, trial, attempt, waits, why);
+    }
+
+    /// Assigns a refused trial that waits again to a machine, or ends a trial that must not run any more.
+    fn place_again(
+        self: &Arc<Self>,
+        number: usize,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        waits: bool,
+        why: &str,
+    ) {
+        if waits {
             self.place();
         } else {
             let message = format!("{}: {why}", self.machines[number].name);

@@ -1,5 +1,6 @@
 //! The GPUs of machines behind SSH: their distribution among trials, other users and experiments.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use nix::sys::signal::Signal;
@@ -9,14 +10,23 @@ use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, TestBed, wait_for};
 use super::hybrid::api_answer;
 use super::remote::{TRAIN, expect_whole, search, started};
 
+/// A fake `nvidia-smi` of a machine. `gpus` are pairs of an index and a letter, and the command `in_use` prints the
+/// letters of the GPUs on which programs compute. The UUIDs differ between machines and beds.
+fn nvidia_smi(gpus: &str, in_use: &str) -> String {
+    format!(
+        "#!/bin/sh\nmachine=\"${{TEST_BED##*/}}-$MACHINE\"\n\
+         case $1 in\n*index*) printf \"%s, GPU-$machine-%s\\n\" {gpus} ;;\n\
+         *) {{ {in_use}; }} | sed \"s/^/GPU-$machine-/\" ;;\nesac\n"
+    )
+}
+
 #[test]
 #[ignore = "needs sshd"]
 fn a_trial_sees_only_its_own_gpus() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    let smi = "#!/bin/sh\ncase $1 in *index*) printf '%s, GPU-%s\\n' 0 a 1 b 2 c 3 d ;; esac\n";
-    bed.script("bin/nvidia-smi", smi);
+    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b 2 c 3 d", ":"));
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     machine["gpuIndices"] = json!([1, 3]);
@@ -41,8 +51,7 @@ fn trials_share_the_gpus_of_several_machines() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     // Another program computes on the first GPU of each machine.
-    let smi = "#!/bin/sh\ncase $1 in *index*) printf '%s, GPU-%s\\n' 0 a 1 b 2 c ;; *) echo GPU-a ;; esac\n";
-    bed.script("bin/nvidia-smi", smi);
+    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b 2 c", "echo a"));
     let mut both = ["shared", "single"].map(|name| {
         let mut machine = machines.add(name);
         machine["pythonPath"] = json!(bed.path("bin"));
@@ -75,11 +84,8 @@ fn gpus_of_adopted_trials_are_recognized_as_the_search_s() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let busy = bed.path("started").display().to_string();
-    let smi = format!(
-        "#!/bin/sh\ncase $1 in\n*index*) printf '0, GPU-a\\n1, GPU-b\\n' ;;\n\
-         *) [ -e '{busy}' ] && printf 'GPU-a\\nGPU-b\\n' ;;\nesac\n"
-    );
-    bed.script("bin/nvidia-smi", &smi);
+    let in_use = format!("[ -e '{busy}' ] && echo a && echo b");
+    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", &in_use));
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 3).with("trialGpuNumber", 1).start(&bed);
@@ -98,12 +104,8 @@ fn a_gpu_that_another_user_releases_is_used() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    let busy = bed.write("busy", "GPU-b\n");
-    let smi = format!(
-        "#!/bin/sh\ncase $1 in\n*index*) printf '0, GPU-a\\n1, GPU-b\\n' ;;\n*) cat '{}' ;;\nesac\n",
-        busy.display()
-    );
-    bed.script("bin/nvidia-smi", &smi);
+    let busy = bed.write("busy", "b\n");
+    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", &format!("cat '{}'", busy.display())));
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 2).with("trialGpuNumber", 1).start(&bed);
@@ -112,4 +114,30 @@ fn a_gpu_that_another_user_releases_is_used() {
     started(&bed, 2);
     gate.open(2);
     expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+}
+
+/// Neither experiment sees the other's trials in `nvidia-smi`, as in the seconds before a trial computes.
+#[test]
+#[ignore = "needs sshd"]
+fn experiments_that_start_together_never_share_a_gpu() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", ":"));
+    let mut machine = machines.add("one");
+    machine["pythonPath"] = json!(bed.path("bin"));
+    let search = search(&bed, &[machine], 6).with("trialGpuNumber", 1);
+    bed.script(
+        "code/train.sh",
+        "#!/bin/sh\ngpu=\"$BED/gpu-$CUDA_VISIBLE_DEVICES\"\n\
+         mkdir \"$gpu\" || echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/shared\"\n\
+         echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/used\"\necho score=0.5\nsleep 0.3\nrmdir \"$gpu\"\nexit 0\n",
+    );
+    let mut commands = [search.command(&bed), search.command(&bed)];
+    let both = commands.each_mut().map(|command| bed.start(command));
+    for running in both {
+        Outcome::of(running.finish(BOUND)).expect_done(6, 0);
+    }
+    assert_eq!(bed.read("shared"), "", "a GPU was used by two trials at once");
+    let used: BTreeSet<String> = bed.read("used").lines().map(str::to_owned).collect();
+    assert_eq!(Vec::from_iter(used), ["0", "1"]);
 }

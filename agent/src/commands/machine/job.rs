@@ -16,6 +16,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::fence;
 use super::files::{folder, write_file, write_files};
+use super::gpu_locks;
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, holder, pause};
 use super::{DETACHED, MACHINE_SUBCOMMAND, OWN_PROGRAM, Refusal, invalid, send_message};
 
@@ -67,9 +68,10 @@ impl Job {
         write_files(&self.dir, &params["files"])?;
         let mut command = self.command(params)?;
         let gate = fence::pass(&self.root, &self.attempt)?;
+        let gpus = gpu_locks::take(params)?;
         write_file(&self.start_record(), "")?;
         let child = command.spawn().inspect_err(|_| drop(fs::remove_file(self.start_record())))?;
-        drop(gate);
+        drop((gate, gpus));
         thread::spawn(move || self.wait(child));
         Ok(json!({"created": true}))
     }

@@ -46,6 +46,8 @@ pub struct Error {
 pub struct Gpu {
     /// The index that `nvidia-smi` shows.
     pub index: u64,
+    /// The name that is unique among all GPUs.
+    pub uuid: String,
     /// `true` if a process computes on it.
     pub busy: bool,
 }
@@ -148,7 +150,9 @@ fn read(gpus: &str, busy: &str) -> Vec<Gpu> {
     let busy: HashSet<_> = busy.lines().map(str::trim).collect();
     let gpu = |line: &str| {
         let (index, uuid) = line.split_once(',')?;
-        Some(Gpu { index: index.trim().parse().ok()?, busy: busy.contains(uuid.trim()) })
+        let uuid = uuid.trim();
+        let (index, busy) = (index.trim().parse().ok()?, busy.contains(uuid));
+        Some(Gpu { index, uuid: uuid.to_owned(), busy })
     };
     gpus.lines().filter_map(gpu).collect()
 }
@@ -160,7 +164,8 @@ mod tests {
     use super::*;
 
     fn machine(count: u64) -> Vec<Gpu> {
-        (0..count).map(|index| Gpu { index, busy: index == 1 }).collect()
+        let uuid = |index| format!("GPU-{index}");
+        (0..count).map(|index| Gpu { index, uuid: uuid(index), busy: index == 1 }).collect()
     }
 
     fn request(each: Option<u32>) -> GpuRequest {
@@ -230,7 +235,7 @@ mod tests {
 
     #[test]
     fn nvidia_smi_is_read() {
-        let found = read("0, GPU-aa\n1, GPU-bb\nnonsense\n", "GPU-bb\nGPU-bb\n");
+        let found = read("0, GPU-0\n1, GPU-1\nnonsense\n", "GPU-1\nGPU-1\n");
         assert_eq!(found, machine(2));
     }
 

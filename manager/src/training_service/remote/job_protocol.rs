@@ -9,6 +9,8 @@ use super::manager_tunnel::AUTHORITY;
 use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
 use super::{Settings, TrialJobSpec};
 
+/// The code with which a helper refuses a job because another experiment has just taken one of its GPUs.
+const GPU_IN_USE: i64 = -32011;
 /// The size of a message without its parameters, in bytes.
 const ENVELOPE_BYTES: usize = 200;
 
@@ -30,6 +32,8 @@ pub(super) struct Reply {
     pub(super) id: u64,
     /// The reason for a refusal.
     pub(super) refusal: Option<String>,
+    /// `true` if the refusal is due to a GPU that another experiment has just taken.
+    pub(super) is_gpu_in_use: bool,
     /// `true` if the answer says that the helper does not know the job.
     pub(super) is_unknown: bool,
 }
@@ -59,6 +63,7 @@ impl HelperMessage {
         Some(Self::Reply(Reply {
             id: message["id"].as_u64()?,
             refusal: message["error"]["message"].as_str().map(str::to_owned),
+            is_gpu_in_use: message["error"]["code"] == GPU_IN_USE,
             is_unknown: result["phase"] == "unknown" || result["known"] == false,
         }))
     }
@@ -137,6 +142,8 @@ pub(super) fn submit_params(
         "sequence": spec.sequence,
         "args": args,
         "environment": environment,
+        "gpus": job.gpu_uuids,
+        "exclusive": job.has_exclusive_gpus,
         "files": [
             {"name": "token", "text": spec.token.0},
             {"name": "parameter.cfg", "text": spec.parameter_record.to_string()},

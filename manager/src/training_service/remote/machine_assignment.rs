@@ -54,6 +54,10 @@ pub(super) struct Job {
     pub(super) spec: Option<TrialJobSpec>,
     /// The GPUs of the job. `None`: its GPU variables stay unchanged.
     pub(super) gpus: Option<Vec<u64>>,
+    /// The UUIDs of the GPUs that the machine locks for the job, if the manager submits it.
+    pub(super) gpu_uuids: Vec<String>,
+    /// `true` if no other experiment may use these GPUs.
+    pub(super) has_exclusive_gpus: bool,
     /// The time at which its stop was requested.
     stop_requested: Option<Instant>,
     replays: u32,
@@ -99,6 +103,10 @@ struct Machine {
     lacks_memory: bool,
     /// The GPUs for the machine's trials, according to the last reading. An error is the reason for too few GPUs.
     gpus: Result<Gpus, String>,
+    /// The UUID of each GPU, according to the last reading.
+    gpu_uuids: HashMap<u64, String>,
+    /// True from the time at which another experiment took a GPU until the next reading.
+    has_lost_gpu: bool,
     /// The GPUs of the manager's own trials when a reading was requested. `None`: no reading is pending.
     pending_reading: Option<HashSet<u64>>,
     link: Option<UnboundedSender<String>>,
@@ -136,6 +144,8 @@ impl Machine {
             cores: 1,
             lacks_memory: false,
             gpus: Err(String::new()),
+            gpu_uuids: HashMap::new(),
+            has_lost_gpu: false,
             pending_reading: None,
             link: None,
             why: "not connected yet".to_owned(),
@@ -158,7 +168,8 @@ impl Machine {
     /// Returns the number of further trials that the machine can run. Without any other limit, the machine runs one
     /// trial for each processor.
     fn free(&self) -> usize {
-        let Some(gpus) = self.gpus.as_ref().ok().filter(|_| !self.lacks_memory) else { return 0 };
+        let is_open = !self.lacks_memory && !self.has_lost_gpu;
+        let Some(gpus) = self.gpus.as_ref().ok().filter(|_| is_open) else { return 0 };
         let bounds = [gpus.room(), self.max_trials];
         let room = bounds.into_iter().flatten().min().unwrap_or(self.cores);
         room.saturating_sub(self.trials)
@@ -261,11 +272,12 @@ impl Assignments {
         mut own: HashSet<u64>,
     ) -> Option<String> {
         own.extend(self.own_gpus(number));
-        let found = found
-            .iter()
-            .map(|gpu| Gpu { index: gpu.index, busy: gpu.busy && !own.contains(&gpu.index) });
-        let found: Vec<Gpu> = found.collect();
+        let found = found.iter().cloned();
+        let found: Vec<Gpu> =
+            found.map(|gpu| Gpu { busy: gpu.busy && !own.contains(&gpu.index), ..gpu }).collect();
         let machine = &mut self.machines[number];
+        machine.gpu_uuids = found.iter().map(|gpu| (gpu.index, gpu.uuid.clone())).collect();
+        machine.has_lost_gpu = false;
         let mut gpus = Gpus::new(&machine.wanted, &found).map_err(|error| error.to_string());
         if let Ok(gpus) = &mut gpus {
             for (trial, job) in self.jobs.iter().filter(|(_, job)| job.machine == number) {
@@ -318,10 +330,13 @@ impl Assignments {
             gpus.take(&trial)?;
             gpus.gpus_of(&trial).map(<[u64]>::to_vec)
         });
+        let uuids = gpus.iter().flatten().filter_map(|index| machine.gpu_uuids.get(index).cloned());
         let job = Job {
             attempt,
             machine: number,
             spec: Some(spec),
+            gpu_uuids: uuids.collect(),
+            has_exclusive_gpus: machine.avoids_busy_gpus(),
             gpus,
             stop_requested: None,
             replays: 0,
@@ -423,6 +438,27 @@ impl Assignments {
         pause
     }
 
+    /// Withdraws a job whose GPU another experiment has just taken. Its machine gets no trial until the next reading,
+    /// which is requested. Returns `false` if the job must not run any more.
+    pub(super) fn lose_gpu(
+        &mut self,
+        number: usize,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> bool {
+        let job = self.jobs.get(trial).filter(|job| job.attempt == *attempt);
+        let lost = job.and_then(|job| job.gpus.clone()).unwrap_or_default();
+        let waits = self.withdraw(trial, attempt);
+        let machine = &mut self.machines[number];
+        machine.has_lost_gpu = true;
+        // In a pending reading, the GPUs count as those of another user.
+        if let Some(own) = &mut machine.pending_reading {
+            own.retain(|index| !lost.contains(index));
+        }
+        self.request_reading(number);
+        waits
+    }
+
     /// Resets the pauses of a machine whose trial has run.
     pub(super) fn reset_pauses(&mut self, number: usize) {
         self.machines[number].pause = None;
@@ -472,6 +508,8 @@ impl Assignments {
             machine: number,
             spec: None,
             gpus: given,
+            gpu_uuids: Vec::new(),
+            has_exclusive_gpus: false,
             stop_requested: None,
             replays: 0,
         };

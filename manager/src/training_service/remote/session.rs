@@ -74,8 +74,10 @@ pub(super) struct Facts {
 impl Facts {
     /// Reads the answer to `room`.
     pub(super) fn read(answer: &Value) -> Self {
-        let gpu =
-            |gpu: &Value| Some(Gpu { index: gpu["index"].as_u64()?, busy: gpu["busy"].as_bool()? });
+        let gpu = |gpu: &Value| {
+            let uuid = gpu["uuid"].as_str()?.to_owned();
+            Some(Gpu { index: gpu["index"].as_u64()?, uuid, busy: gpu["busy"].as_bool()? })
+        };
         let gpus = answer["gpus"].as_array();
         Self {
             gpus: gpus.map(|gpus| gpus.iter().filter_map(gpu).collect()),
@@ -349,9 +351,9 @@ mod tests {
     fn facts_are_read_from_the_helpers_answer() {
         let meminfo =
             "MemTotal:        4000 kB\nMemFree:          100 kB\nMemAvailable:     399 kB\n";
-        let gpus = json!([{"index": 1, "busy": true}, {"index": -1}]);
+        let gpus = json!([{"index": 1, "uuid": "GPU-b", "busy": true}, {"index": -1}]);
         let facts = Facts::read(&json!({"gpus": gpus, "cores": 8, "meminfo": meminfo}));
-        let gpus = Some(vec![Gpu { index: 1, busy: true }]);
+        let gpus = Some(vec![Gpu { index: 1, uuid: "GPU-b".to_owned(), busy: true }]);
         let expected = Facts { gpus, cores: Some(8), available_memory_percent: Some(9) };
         assert_eq!(facts, expected);
         for none in [json!({"gpus": null, "cores": null, "meminfo": null}), Value::Null] {

@@ -31,7 +31,8 @@ fn machine(name: &str, max_trial_number: Option<u64>) -> MachineSpec {
 }
 
 fn facts(cores: usize, busy: &[bool]) -> Facts {
-    let gpu = |(index, busy): (u64, &bool)| Gpu { index, busy: *busy };
+    let uuid = |index| format!("GPU-{index}");
+    let gpu = |(index, busy): (u64, &bool)| Gpu { index, uuid: uuid(index), busy: *busy };
     let gpus = Some((0..).zip(busy).map(gpu).collect());
     Facts { gpus, cores: Some(cores), available_memory_percent: Some(50) }
 }
@@ -312,6 +313,27 @@ fn a_gpu_that_a_trial_released_during_a_reading_is_free() {
         bed.links[0].try_recv().is_ok() && bed.links[0].try_recv().is_err(),
         "one reading at a time"
     );
+}
+
+#[test]
+fn a_machine_with_a_lost_gpu_gets_no_trial_until_the_next_reading() {
+    let mut bed = Bed::new(&[machine("one", None)], Some(1));
+    assert_eq!(bed.connect(0, &facts(8, &[false, false])), None);
+    let given = |bed: &Bed| {
+        let job = &bed.assignments.jobs[&id("a")];
+        (job.gpus.clone().unwrap(), job.gpu_uuids.clone(), job.has_exclusive_gpus)
+    };
+    assert_eq!(bed.put("a"), Some(0));
+    assert_eq!(given(&bed), (vec![0], vec!["GPU-0".to_owned()], true));
+    // The trial counted as the GPU's user when this reading was requested.
+    bed.assignments.request_reading(0);
+    assert!(bed.assignments.lose_gpu(0, &id("a"), &attempt("a")));
+    assert!(bed.links[0].try_recv().unwrap().contains("\"room\""), "a reading is requested");
+    assert_eq!(bed.assignments.place(bed.now), None);
+    assert_eq!(bed.assignments.free_room(bed.now), FreeRoom::Jobs(0));
+    assert_eq!(bed.assignments.enter_reading(0, &facts(8, &[true, false])), None);
+    assert_eq!(bed.assignments.place(bed.now), Some((id("a"), 0)));
+    assert_eq!(given(&bed), (vec![1], vec!["GPU-1".to_owned()], true));
 }
 
 #[test]
