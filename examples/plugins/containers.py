@@ -10,12 +10,12 @@ the daemon's socket. The agent must be static. Further settings: `program` (dock
 `network` (default `host`, for the reports), `volumes` ([/data:/data:ro]) and `options` (arguments of `run`).
 """
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 
 from trialkeeper.service import Gone, NoRoom, Problem, Refused, Running, TrainingService, Unavailable
@@ -33,10 +33,6 @@ class Containers(TrainingService):
     name = "containers"
     poll_seconds = 1.0
 
-    def __init__(self):
-        super().__init__()
-        self.starting = threading.Lock()
-
     def run(self, *words, seconds=COMMAND_SECONDS):
         try:
             done = subprocess.run([self.program(), *words], capture_output=True, text=True, timeout=seconds)
@@ -52,8 +48,7 @@ class Containers(TrainingService):
             raise Unavailable(done.stderr.strip() or f"{words[0]} ended with {done.returncode}")
         return done
 
-    def open(self):
-        # Pulls the image here, where the timeout is long. If it fails, `run` reports the error.
+    def open(self):  # Pulls the image here, where the timeout is long. If it fails, `run` reports the error.
         if self.run("image", "inspect", self.settings["image"]).returncode:
             self.log(f"pulling {self.settings['image']}")
             self.run("pull", self.settings["image"], seconds=PULL_SECONDS)
@@ -82,11 +77,10 @@ class Containers(TrainingService):
     def arguments(self, job):
         """Returns the arguments of `run`. Paths are the same in the container, so the agent's command line is unchanged."""
         podman = "podman" in self.run("--version").stdout.lower()  # `docker` can be an alias of Podman.
-        words = ["run", "--detach", "--name", job.name, "--label", "trialkeeper=1", "--init"]
+        words = ["run", "--detach", "--name", job.name, "--label", "trialkeeper=1", "--volume", f"{job.folder}:{job.folder}"]
         words += ["--network", self.settings.get("network", "host"), "--user", f"{os.getuid()}:{os.getgid()}"]
         words += ["--userns=keep-id"] if podman and os.getuid() else []  # Else the user cannot write to the folder.
-        words += ["--workdir", job.folder, "--env", "HOME=" + job.folder, "--entrypoint", job.argv[0]]
-        words += ["--volume", f"{job.folder}:{job.folder}"]
+        words += ["--init", "--workdir", job.folder, "--env", "HOME=" + job.folder, "--entrypoint", job.argv[0]]
         inside = {job.argv[0], *(word for word in job.argv if Path(word).is_file())}
         for path in sorted(path for path in inside if not path.startswith(job.folder + "/")):
             words += ["--volume", f"{path}:{path}:ro"]
@@ -113,7 +107,9 @@ class Containers(TrainingService):
         return free[:wanted]
 
     def start(self, job):
-        with self.starting:
+        with open(shutil.which(self.program()), "rb") as lock:  # All users can open this file.
+            if job.gpus:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # No other experiment chooses the same GPUs.
             done = self.run(*self.arguments(job))
         if done.returncode != 0:
             self.run("rm", "--force", job.name)

@@ -102,6 +102,26 @@ def test_gpus_are_given_once_also_by_the_next_process(docker, tmp_path):
         docker.start(job(tmp_path, gpus=4, name="other"))
 
 
+def test_experiments_that_start_together_take_different_gpus(docker, tmp_path):
+    # A container is listed only after the daemon has created it.
+    (tmp_path / "says").write_text(
+        f'[ "$1" != ps ] || cat {tmp_path}/labels; sleep 0.2\n'
+        f'[ "$1" != run ] || echo "$*" | sed "s/.*trialkeeper.gpus=//; s/ .*//" >>{tmp_path}/labels'
+    )
+    (tmp_path / "labels").touch()
+    other = Containers()
+    other.settings = docker.settings
+    both = [
+        threading.Thread(target=service.start, args=[job(tmp_path, gpus=1, name=f"tk-{at}-t-1")])
+        for at, service in enumerate([docker, other])
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert sorted((tmp_path / "labels").read_text().split()) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("settings", "refused"),
     [
