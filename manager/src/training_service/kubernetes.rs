@@ -22,7 +22,7 @@ pub mod platform;
 pub mod pod_end;
 pub mod preflight;
 mod service;
-pub mod share;
+pub mod shared_disk;
 pub mod tracker;
 pub mod workload;
 

@@ -4,10 +4,9 @@
 use std::sync::Mutex;
 use std::sync::mpsc as std_mpsc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use trial_protocol::{
     Cause, Class, Confidence, DirectiveBody, Evidence, ExperimentId, Lane, Metric, MetricKind,
     Offer, Report, ReportAck, ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,

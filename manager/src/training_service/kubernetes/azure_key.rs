@@ -39,11 +39,11 @@ pub enum Source {
 
 /// The key of the account. Its `Debug` output hides the value.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(pub String);
+pub struct StorageKey(pub String);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for StorageKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
+        f.write_str("StorageKey(..)")
     }
 }
 
@@ -94,7 +94,11 @@ pub enum Error {
 }
 
 /// Finds the key. `variable` is the value of [`VARIABLE`], and `az` is the path of Azure's command.
-pub async fn find(source: &Source, variable: Option<String>, az: &Path) -> Result<Key, Error> {
+pub async fn find(
+    source: &Source,
+    variable: Option<String>,
+    az: &Path,
+) -> Result<StorageKey, Error> {
     let (text, place) = match source {
         Source::File(path) => {
             let text = tokio::fs::read_to_string(path).await;
@@ -113,7 +117,7 @@ pub async fn find(source: &Source, variable: Option<String>, az: &Path) -> Resul
     if key.is_empty() || BASE64_STANDARD.decode(key).is_err() {
         return Err(Error::NoKey { place });
     }
-    Ok(Key(key.to_owned()))
+    Ok(StorageKey(key.to_owned()))
 }
 
 async fn of_vault(vault: &str, secret: &str, az: &Path) -> Result<String, Error> {
@@ -163,7 +167,7 @@ mod tests {
         ] {
             let found = find(&source, variable.clone(), &az).await.unwrap();
             assert_eq!(found.0, key, "{source:?}");
-            assert_eq!(format!("{found:?}"), "Key(..)");
+            assert_eq!(format!("{found:?}"), "StorageKey(..)");
         }
     }
 

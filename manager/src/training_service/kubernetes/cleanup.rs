@@ -22,7 +22,7 @@ pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(
     for &kind in KINDS {
         // An account for one kind of workload need not have rights for another kind.
         for resource in kinds_of(workload(kind)) {
-            if client::with_retries(|| cluster.may("delete", resource)).await? {
+            if client::with_retries(|| cluster.is_allowed("delete", resource)).await? {
                 kinds.push(resource);
             }
         }
@@ -48,7 +48,7 @@ pub async fn delete_all(
         Err(client::Error::NotAllowed { .. }) => {}
         done => return done,
     }
-    for name in cluster.names(kind, selector).await? {
+    for name in cluster.list_names(kind, selector).await? {
         cluster.delete(kind, &name).await?;
     }
     Ok(())
@@ -60,12 +60,12 @@ pub async fn clean(
     experiment: &ExperimentId,
     kinds: &[Resource],
 ) -> Result<(), client::Error> {
-    let selector = manifest::selector(experiment);
+    let selector = manifest::experiment_selector(experiment);
     for kind in kinds.iter().copied().chain([SECRETS]) {
         let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
         loop {
             let tried = match delete_all(cluster, kind, &selector).await {
-                Ok(()) => cluster.names(kind, &selector).await,
+                Ok(()) => cluster.list_names(kind, &selector).await,
                 Err(error) => Err(error),
             };
             match tried {
@@ -84,9 +84,12 @@ pub async fn clean(
 
 /// Waits until no pod of an experiment exists, and returns `false` if some remain after the time limit. Each pod has
 /// its own grace period.
-pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, client::Error> {
-    let selector = manifest::selector(experiment);
-    let pods = || cluster.names(PODS, &selector);
+pub async fn wait_until_pods_gone(
+    cluster: &Cluster,
+    experiment: &ExperimentId,
+) -> Result<bool, client::Error> {
+    let selector = manifest::experiment_selector(experiment);
+    let pods = || cluster.list_names(PODS, &selector);
     let began = Instant::now();
     while !client::with_retries(pods).await?.is_empty() {
         if began.elapsed() > DELETION_TIMEOUT {

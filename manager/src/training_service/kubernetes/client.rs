@@ -137,7 +137,7 @@ impl Cluster {
 
     /// Validates an object with a dry run: the cluster checks every field and creates nothing. Returns the object as the
     /// cluster would create it.
-    pub async fn try_out(&self, resource: Resource, object: &Value) -> Result<Value, Error> {
+    pub async fn dry_run(&self, resource: Resource, object: &Value) -> Result<Value, Error> {
         let root = resource.root();
         let (namespace, plural) = (&self.namespace, resource.plural);
         // The library's own request has no parameter for the validation of fields.
@@ -163,12 +163,12 @@ impl Cluster {
 
     /// Updates an existing object, or creates it. The update comes first: under an exhausted quota, creating an
     /// existing object is refused for the quota.
-    pub async fn put(&self, resource: Resource, object: &Value) -> Result<(), Error> {
+    pub async fn create_or_update(&self, resource: Resource, object: &Value) -> Result<(), Error> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let content = ["data", "spec"]
             .into_iter()
             .filter_map(|field| Some((field.to_owned(), object.get(field)?.clone())));
-        if !self.merge(resource, name, &Value::Object(content.collect())).await? {
+        if !self.merge_patch(resource, name, &Value::Object(content.collect())).await? {
             self.create(resource, object).await?;
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Cluster {
     }
 
     /// Changes the fields of an object that `patch` names. `false`: the object does not exist.
-    pub async fn merge(
+    pub async fn merge_patch(
         &self,
         resource: Resource,
         name: &str,
@@ -261,7 +261,7 @@ impl Cluster {
     }
 
     /// Returns the warnings about an object, the newest last, at most 500.
-    pub async fn warnings(&self, kind: &str, name: &str) -> Result<Vec<Value>, Error> {
+    pub async fn list_warnings(&self, kind: &str, name: &str) -> Result<Vec<Value>, Error> {
         let fields = format!("involvedObject.kind={kind},involvedObject.name={name},type=Warning");
         let list = ListParams::default().fields(&fields).limit(500);
         let found = self.within(self.api(EVENTS).list(&list)).await?;
@@ -269,7 +269,11 @@ impl Cluster {
     }
 
     /// Returns the names of the objects of a kind that `selector` matches, at most 500.
-    pub async fn names(&self, resource: Resource, selector: &str) -> Result<Vec<String>, Error> {
+    pub async fn list_names(
+        &self,
+        resource: Resource,
+        selector: &str,
+    ) -> Result<Vec<String>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
         let found = self.within(self.objects(resource).list(&list)).await?;
         Ok(found.items.into_iter().map(|thing| thing.name).collect())
@@ -283,7 +287,7 @@ impl Cluster {
     }
 
     /// Returns the answer at a path of the API.
-    pub async fn read(&self, path: &str) -> Result<Value, Error> {
+    pub async fn get_path(&self, path: &str) -> Result<Value, Error> {
         let request = hyper::Request::get(path).body(Vec::new());
         let request = request.map_err(|error| self.no_request(&error))?;
         self.within(self.client.request(request)).await
@@ -307,7 +311,7 @@ impl Cluster {
     }
 
     /// Returns whether the account may do `verb` to objects of a kind, according to the cluster.
-    pub async fn may(&self, verb: &str, resource: Resource) -> Result<bool, Error> {
+    pub async fn is_allowed(&self, verb: &str, resource: Resource) -> Result<bool, Error> {
         let Resource { group, plural, .. } = resource;
         let review = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");
         let reviews = ApiResource::from_gvk(&review);

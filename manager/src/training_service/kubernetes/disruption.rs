@@ -22,7 +22,7 @@ impl Disruption {
         } else {
             format!("{reason}: {}", shortened(message))
         };
-        let why = format!("its pod was removed: {} ({evidence})", meant(reason));
+        let why = format!("its pod was removed: {} ({evidence})", explanation_of(reason));
         Self { evidence, why }
     }
 }
@@ -91,7 +91,7 @@ pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
 }
 
 /// Returns the explanation of a reason.
-fn meant(reason: &str) -> &'static str {
+fn explanation_of(reason: &str) -> &'static str {
     match reason {
         "PreemptionByScheduler" => "a pod of higher priority needed its resources",
         "EvictionByEvictionAPI" => "it was evicted through the API, for example by `kubectl drain`",

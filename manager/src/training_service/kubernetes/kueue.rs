@@ -63,7 +63,7 @@ pub fn position_phrase(ahead: u64) -> String {
 
 /// Returns the reason why a `LocalQueue` currently admits nothing. `None`: it admits trials, or its status has no
 /// reason.
-pub fn inactive(queue: &Value) -> Option<String> {
+pub fn inactive_reason(queue: &Value) -> Option<String> {
     let policy = queue.pointer("/spec/stopPolicy").and_then(Value::as_str);
     if let Some(policy) = policy.filter(|policy| *policy != "None") {
         return Some(format!("it is stopped (`stopPolicy: {}`)", shortened(policy)));
@@ -107,7 +107,7 @@ pub struct QueueEnd {
 ///
 /// The conditions `PodsReady` and `Requeued` are ignored: they change briefly at every end, and stay true after a
 /// requeue.
-pub fn read(workload: &Value) -> Option<QueueState> {
+pub fn queue_state(workload: &Value) -> Option<QueueState> {
     let status = workload.get("status")?;
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
     if let Some(finished) = holds("Finished") {
@@ -256,7 +256,7 @@ mod tests {
             (queue("None", "False", "Other"), Some("M")),
         ];
         for (queue, expected) in table {
-            assert_eq!(inactive(&queue).as_deref(), expected, "{queue}");
+            assert_eq!(inactive_reason(&queue).as_deref(), expected, "{queue}");
         }
     }
 
@@ -338,7 +338,7 @@ mod tests {
             (conditions(&[reserved, ("Finished", "True", "Succeeded", "")]), Some(QueueState::Admitted)),
         ];
         for (workload, expected) in table {
-            assert_eq!(read(&workload), expected, "{workload}");
+            assert_eq!(queue_state(&workload), expected, "{workload}");
         }
     }
 
@@ -365,19 +365,19 @@ mod tests {
             (finished("OutOfSync"), "its queue has given up the trial: M (OutOfSync)", Some("OutOfSync: M")),
         ];
         for (workload, why, disruption) in table {
-            let Some(QueueState::Ended(end)) = read(&workload) else { panic!("{workload}") };
+            let Some(QueueState::Ended(end)) = queue_state(&workload) else { panic!("{workload}") };
             assert!(end.why.starts_with(why), "{}", end.why);
             assert_eq!(end.disruption.as_deref(), disruption, "{workload}");
         }
         // The user reactivates the Workload.
-        assert!(matches!(read(&evicted(true, "Deactivated")), Some(QueueState::Waits(_))));
+        assert!(matches!(queue_state(&evicted(true, "Deactivated")), Some(QueueState::Waits(_))));
     }
 
     proptest! {
         #[test]
         fn random_workloads_never_panic(kind in "[A-Za-z]{0,14}", status in "True|False|[a-z]{0,4}", reason in ".{0,40}", number in any::<i64>()) {
             let condition = json!({"type": kind, "status": status, "reason": reason, "message": number});
-            drop(read(&json!({"spec": number, "status": {
+            drop(queue_state(&json!({"spec": number, "status": {
                 "conditions": [condition, 3], "schedulingStats": {"evictions": [number, {"reason": "Preempted", "count": number}]},
                 "admission": {"podSetAssignments": [{"flavors": number}, reason]},
             }})));

@@ -15,7 +15,7 @@ use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 use self::cache::CachedFiles;
 use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search::search_space::Parameters;
-use crate::training_service::kubernetes::share::{Share, azure_data};
+use crate::training_service::kubernetes::shared_disk::{SharedDisk, azure_secret_data};
 use crate::training_service::{Token, TrialJobSpec};
 
 /// The label with the experiment's id, on every object of TrialKeeper.
@@ -27,7 +27,7 @@ pub const ATTEMPT: &str = "trialkeeper/attempt";
 
 /// The settings that every trial of an experiment shares.
 #[derive(Debug)]
-pub struct Common {
+pub struct WorkloadSettings {
     /// The experiment.
     pub experiment: ExperimentId,
     /// The specification.
@@ -43,7 +43,7 @@ pub struct Common {
     /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
     /// The disk that trials share, if there is one.
-    pub share: Option<Share>,
+    pub share: Option<SharedDisk>,
     /// The files that pods look for in the cache, if there is one.
     pub cached: Option<CachedFiles>,
 }
@@ -79,12 +79,12 @@ fn hashed(text: &str) -> String {
 }
 
 /// Returns the selector for all objects of an experiment.
-pub fn selector(experiment: &ExperimentId) -> String {
+pub fn experiment_selector(experiment: &ExperimentId) -> String {
     format!("{EXPERIMENT}={experiment}")
 }
 
 /// Returns the selector for all objects of some attempts.
-pub fn selector_of(experiment: &ExperimentId, attempts: &[AttemptId]) -> String {
+pub fn attempts_selector(experiment: &ExperimentId, attempts: &[AttemptId]) -> String {
     let attempts: Vec<&str> = attempts.iter().map(AttemptId::as_str).collect();
     format!("{EXPERIMENT}={experiment},{ATTEMPT} in ({})", attempts.join(","))
 }
@@ -105,7 +105,11 @@ pub(super) fn labels_of(experiment: &ExperimentId, job: &TrialJobSpec) -> Map<St
 
 /// Builds the experiment's Secret. It holds the authority of the manager's certificate, and the manager's URL, which
 /// agents read again when the manager does not answer.
-pub fn experiment_secret(common: &Common, manager_url: &str, ca_pem: Option<&str>) -> Value {
+pub fn experiment_secret(
+    common: &WorkloadSettings,
+    manager_url: &str,
+    ca_pem: Option<&str>,
+) -> Value {
     let mut data = Map::new();
     let mut put = |name: &str, text: &str| {
         data.insert(name.to_owned(), Value::from(STANDARD.encode(text)));
@@ -128,7 +132,7 @@ pub fn experiment_secret(common: &Common, manager_url: &str, ca_pem: Option<&str
 }
 
 /// Builds the Secret with a registry's password, as a docker configuration file.
-pub fn registry_secret(common: &Common, role: &str, docker_config: &[u8]) -> Value {
+pub fn registry_secret(common: &WorkloadSettings, role: &str, docker_config: &[u8]) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -143,7 +147,7 @@ pub fn registry_secret(common: &Common, role: &str, docker_config: &[u8]) -> Val
 }
 
 /// Builds the Secret for mounting an Azure file share.
-pub fn storage_secret(common: &Common, account: &str, key: &str) -> Value {
+pub fn storage_secret(common: &WorkloadSettings, account: &str, key: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -153,12 +157,12 @@ pub fn storage_secret(common: &Common, account: &str, key: &str) -> Value {
             "namespace": common.namespace,
             "labels": labels(&common.experiment),
         },
-        "data": azure_data(account, key),
+        "data": azure_secret_data(account, key),
     })
 }
 
 /// Builds the Secret with a trial's token.
-pub fn token_secret(common: &Common, job: &TrialJobSpec) -> Value {
+pub fn token_secret(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -173,11 +177,11 @@ pub fn token_secret(common: &Common, job: &TrialJobSpec) -> Value {
 }
 
 /// Returns the longest grace period among the template's pods.
-pub fn grace(spec: &KubernetesSpec) -> Duration {
+pub fn grace_period(spec: &KubernetesSpec) -> Duration {
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let pods = roles.and_then(Value::as_array).into_iter().flatten();
     let pods = pods.filter_map(|role| role.pointer("/task/pod/spec"));
-    Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
+    Duration::from_secs(pods.map(pod::grace_period).max().unwrap_or(pod::GRACE_S))
 }
 
 /// Returns whether the template lets the controller replace a pod that failed by another.
@@ -193,7 +197,7 @@ pub fn has_retries(spec: &KubernetesSpec) -> bool {
 }
 
 /// Returns the name of the container that reports the trial's metrics: the template's name, or the default.
-pub fn reporting_container(common: &Common) -> String {
+pub fn reporting_container(common: &WorkloadSettings) -> String {
     let spec = &common.spec;
     if spec.workload.shares_pod_template() {
         // The controller requires this name.
@@ -222,7 +226,7 @@ pub fn trial_containers(spec: &KubernetesSpec, usual: &str) -> Vec<String> {
 }
 
 /// Returns an example trial, for dry runs.
-pub(super) fn example(experiment: &ExperimentId) -> TrialJobSpec {
+pub(super) fn example_job(experiment: &ExperimentId) -> TrialJobSpec {
     TrialJobSpec {
         experiment: experiment.clone(),
         trial: TrialJobId::new("example").expect("a valid id"),

@@ -12,7 +12,7 @@ use trial_protocol::ExperimentId;
 use super::client::{self, Access, Cluster, Resource, SECRETS, with_retries};
 use super::manifest::cache::CachedFiles;
 use super::preflight::Refusal;
-use super::share::Share;
+use super::shared_disk::SharedDisk;
 use super::workload::workload;
 use super::{KubernetesService, Settings, azure_key, cleanup, manifest, preflight};
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
@@ -80,7 +80,7 @@ impl KubernetesSpec {
                 warn!("{warning}");
             }
             let common = common(context.id, self, &cluster);
-            match preflight::all(&cluster, kind, &common).await {
+            match preflight::check_workload(&cluster, kind, &common).await {
                 // The cluster calls the webhook for trials, too, and they wait for it.
                 Err(Refusal::Cluster(error)) if error.is_webhook_down() => {
                     warn!("{error}; trials wait until the webhook answers: does its pod run?");
@@ -106,7 +106,7 @@ impl KubernetesSpec {
 pub async fn clean_cluster(access: &Access, id: &ExperimentId) -> Result<(), client::Error> {
     let cluster = Cluster::connect(access).await?;
     cleanup::clean_all(&cluster, id).await?;
-    if !cleanup::gone(&cluster, id).await? {
+    if !cleanup::wait_until_pods_gone(&cluster, id).await? {
         let namespace = cluster.namespace();
         warn!("pods of it are still ending: `kubectl -n {namespace} get pods` shows them");
     }
@@ -167,7 +167,7 @@ impl CheckedPlatform for CheckedCluster {
         let Self { cluster, section, agent, is_new, mut outage, .. } = *self;
         let ca_pem = context.ca_file.as_deref().map(|path| read("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
-        let common = manifest::Common {
+        let common = manifest::WorkloadSettings {
             objective: context.spec.objective.clone(),
             direction: context.spec.stated_direction(),
             has_ca: ca_pem.is_some(),
@@ -202,7 +202,7 @@ fn report_outage(error: &client::Error) -> String {
 /// Creates or updates objects.
 async fn put_all(cluster: &Cluster, objects: &[(Resource, Value)]) -> Result<(), client::Error> {
     for (resource, object) in objects {
-        with_retries(|| cluster.put(*resource, object)).await?;
+        with_retries(|| cluster.create_or_update(*resource, object)).await?;
     }
     Ok(())
 }
@@ -231,7 +231,7 @@ async fn cached(
 
 /// Returns the Secrets that all trials of an experiment share.
 async fn shared_secrets(
-    common: &manifest::Common,
+    common: &manifest::WorkloadSettings,
     url: &str,
     ca_pem: Option<&str>,
 ) -> Result<Vec<Value>, Error> {
@@ -265,19 +265,25 @@ fn access(spec: &KubernetesSpec) -> Access {
 }
 
 /// Returns the settings that all trials share, from the section and the cluster.
-fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manifest::Common {
+fn common(
+    id: &ExperimentId,
+    spec: &KubernetesSpec,
+    cluster: &Cluster,
+) -> manifest::WorkloadSettings {
     let share = match &spec.storage {
         StorageSpec::Http | StorageSpec::Image => None,
         StorageSpec::Nfs { server, path } => {
-            Some(Share::Nfs { server: server.clone(), path: path.clone() })
+            Some(SharedDisk::Nfs { server: server.clone(), path: path.clone() })
         }
-        StorageSpec::Pvc { claim: Some(claim), .. } => Some(Share::Claim { name: claim.clone() }),
-        StorageSpec::Pvc { claim: None, .. } => Some(Share::Template),
+        StorageSpec::Pvc { claim: Some(claim), .. } => {
+            Some(SharedDisk::Claim { name: claim.clone() })
+        }
+        StorageSpec::Pvc { claim: None, .. } => Some(SharedDisk::Template),
         StorageSpec::Azure { share, .. } => {
-            Some(Share::AzureFile { secret: manifest::storage_name(id), share: share.clone() })
+            Some(SharedDisk::AzureFile { secret: manifest::storage_name(id), share: share.clone() })
         }
     };
-    manifest::Common {
+    manifest::WorkloadSettings {
         share,
         experiment: id.clone(),
         namespace: cluster.namespace().to_owned(),
@@ -291,7 +297,9 @@ fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manife
 }
 
 /// Returns the key of the storage account that trials share. `None`: no such account is configured.
-async fn storage_key(storage: &StorageSpec) -> Result<Option<azure_key::Key>, azure_key::Error> {
+async fn storage_key(
+    storage: &StorageSpec,
+) -> Result<Option<azure_key::StorageKey>, azure_key::Error> {
     let StorageSpec::Azure { vault, vault_key, key_file, .. } = storage else { return Ok(None) };
     let source = match (key_file, vault.clone().zip(vault_key.clone())) {
         (Some(path), _) => azure_key::Source::File(path.into()),

@@ -177,7 +177,7 @@ fn trial_code(pod: &Value, trial: &[String]) -> Option<i64> {
 }
 
 /// Returns the names of the pods that run and that nothing has deleted.
-pub fn undeleted(pods: &[Value]) -> impl Iterator<Item = &str> {
+pub fn undeleted_names(pods: &[Value]) -> impl Iterator<Item = &str> {
     let is_over = |pod: &Value| {
         let phase = pod.pointer("/status/phase").and_then(Value::as_str);
         matches!(phase, Some("Succeeded" | "Failed"))
@@ -188,7 +188,7 @@ pub fn undeleted(pods: &[Value]) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the observed fields of a pod, together with its name.
-pub fn as_seen(name: &str, body: &Value) -> Value {
+pub fn observed_fields(name: &str, body: &Value) -> Value {
     let mut seen = body.clone();
     seen["metadata"]["name"] = Value::from(name);
     seen

@@ -14,7 +14,7 @@ use self::admission_changes::{Change, Consequence};
 use super::admission_advice;
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, with_retries};
 use super::kueue;
-use super::manifest::Common;
+use super::manifest::WorkloadSettings;
 use super::workload::{KINDS, Workload};
 use crate::util::backoff::Backoff;
 
@@ -143,7 +143,7 @@ pub async fn check(
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
     // This check precedes that of the rights, because an account without rights for a kind can still see that the
     // kind does not exist.
-    presence(cluster, workload).await?;
+    check_kind_exists(cluster, workload).await?;
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
     let queue = queued.then_some(QUEUE_RIGHTS);
@@ -152,7 +152,7 @@ pub async fn check(
     {
         let mut lacking = Vec::new();
         for verb in verbs {
-            if !with_retries(|| cluster.may(verb, resource)).await? {
+            if !with_retries(|| cluster.is_allowed(verb, resource)).await? {
                 lacking.push(*verb);
             }
         }
@@ -163,7 +163,7 @@ pub async fn check(
     if !missing.is_empty() {
         return Err(Refusal::NoRights { namespace, missing: missing.join("; ") });
     }
-    let none = || cluster.names(workload.resource(), "trialkeeper/experiment=none");
+    let none = || cluster.list_names(workload.resource(), "trialkeeper/experiment=none");
     match with_retries(none).await {
         Ok(_) if queued => {
             let version = queue::served_version(cluster).await?;
@@ -181,7 +181,7 @@ pub async fn check(
 }
 
 /// Checks that the namespace and the kind exist.
-pub async fn presence(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
+pub async fn check_kind_exists(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
     if with_retries(|| cluster.has_namespace()).await? == Some(false) {
         let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
         return Err(Refusal::NoNamespace { server, namespace });
@@ -234,16 +234,17 @@ type DryRun = Result<Vec<Change>, Refusal>;
 
 /// Checks that the cluster accepts the object that runs a trial, and that the kind's controller is at work. Returns
 /// harmless changes that the cluster makes to trials, for the user.
-pub async fn all(
+pub async fn check_workload(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &Common,
+    common: &WorkloadSettings,
 ) -> Result<Vec<String>, Refusal> {
     let examples = workload.examples(common);
     let mut changes = Vec::new();
-    for done in
-        [objects(cluster, workload, &examples).await?, pods(cluster, workload, common).await?]
-    {
+    for done in [
+        dry_run_objects(cluster, workload, &examples).await?,
+        dry_run_pods(cluster, workload, common).await?,
+    ] {
         match done {
             Ok(found) => changes.extend(found),
             // Other users may release the missing resources.
@@ -252,7 +253,7 @@ pub async fn all(
         }
     }
     let mut notes = report_changes(changes)?;
-    notes.extend(controller(cluster, workload, common).await?);
+    notes.extend(check_controller(cluster, workload, common).await?);
     Ok(notes)
 }
 
@@ -282,14 +283,14 @@ fn report_changes(mut changes: Vec<Change>) -> Result<Vec<String>, Refusal> {
 
 /// Checks with a dry run that the cluster accepts objects of a trial, with all their fields. No changes are returned if
 /// the cluster does not support the dry run.
-async fn objects(
+async fn dry_run_objects(
     cluster: &Cluster,
     workload: &dyn Workload,
     examples: &[(Resource, Value)],
 ) -> Result<DryRun, Error> {
     let mut changes = Vec::new();
     for (resource, object) in examples {
-        let ask = || cluster.try_out(*resource, object);
+        let ask = || cluster.dry_run(*resource, object);
         match until_shared_is_seen(workload, ask).await {
             Ok(answered) => changes.extend(admission_changes::read(object, &answered)),
             // A webhook does not support dry runs.
@@ -307,17 +308,17 @@ async fn objects(
 /// Checks with a dry run that the cluster accepts a trial's pods, if the account may create pods. The check matters
 /// because a controller creates the pods, and some controllers report a refusal only in their log. No changes are
 /// returned if the account lacks the right.
-pub async fn pods(
+pub async fn dry_run_pods(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &Common,
+    common: &WorkloadSettings,
 ) -> Result<DryRun, Error> {
     let mut changes = Vec::new();
-    if !with_retries(|| cluster.may("create", PODS)).await? {
+    if !with_retries(|| cluster.is_allowed("create", PODS)).await? {
         return Ok(Ok(changes));
     }
     for (role, pod) in workload.example_pods(common) {
-        let ask = || with_retries(|| cluster.try_out(PODS, &pod));
+        let ask = || with_retries(|| cluster.dry_run(PODS, &pod));
         let mut answer = ask().await;
         if matches!(answer, Err(Error::NotAllowed { .. })) {
             tokio::time::sleep(NAMESPACE_SETTLE_TIME).await;
@@ -339,10 +340,10 @@ pub async fn pods(
 
 /// Checks that the kind's controller is at work: creates an object that starts no pod, and waits until the controller
 /// fills in its status. Returns harmless changes of the cluster to the objects that could not be checked before.
-async fn controller(
+async fn check_controller(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &Common,
+    common: &WorkloadSettings,
 ) -> Result<Vec<String>, Refusal> {
     let experiment = &common.experiment;
     let probe = workload.probe(experiment, cluster.namespace());
@@ -350,11 +351,13 @@ async fn controller(
     let shared = workload.shared_by_probe(experiment, cluster.namespace());
     let created = create_probe(cluster, workload, &shared, &probe).await;
     let noticed = match &created {
-        Ok(()) => tokio::time::timeout(NOTICE_TIMEOUT, noticed(cluster, workload, name)).await,
+        Ok(()) => {
+            tokio::time::timeout(NOTICE_TIMEOUT, wait_until_noticed(cluster, workload, name)).await
+        }
         Err(_) => Ok(Ok(())),
     };
     let examples = if created.is_ok() { workload.examples_with_probe(common) } else { Vec::new() };
-    let tried = objects(cluster, workload, &examples).await;
+    let tried = dry_run_objects(cluster, workload, &examples).await;
     // The probe must not remain, whatever the result.
     let mut deleted = with_retries(|| cluster.delete(workload.resource(), name)).await;
     for (resource, _) in &shared {
@@ -418,7 +421,11 @@ async fn until_shared_is_seen<T, F: Future<Output = Result<T, Error>>>(
     }
 }
 
-async fn noticed(cluster: &Cluster, workload: &dyn Workload, name: &str) -> Result<(), Error> {
+async fn wait_until_noticed(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    name: &str,
+) -> Result<(), Error> {
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
     loop {
         let found = with_retries(|| cluster.get(workload.resource(), name)).await?;

@@ -1,7 +1,7 @@
 //! The service that submits, stops and watches the trials of an experiment on a cluster. It carries out the decisions of
 //! the tracker.
 
-mod actions;
+mod action_runner;
 mod context;
 mod missing_pod;
 mod pod_reader;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
-use self::actions::ActionRunner;
+use self::action_runner::ActionRunner;
 use self::context::ServiceContext;
 use self::pod_reader::PodReader;
 use self::queue_positions::follow_positions;
@@ -28,8 +28,8 @@ use self::timekeeper::run_deadlines;
 use self::watcher::Watcher;
 use super::cleanup::clean;
 use super::client::{Cluster, Resource};
-use super::manifest::Common;
-use super::tracker::Act;
+use super::manifest::WorkloadSettings;
+use super::tracker::TrackerAction;
 use super::{cleanup, client, manifest};
 use crate::config::kubernetes::HandOver;
 use crate::training_service::completion::TrialCompletion;
@@ -60,7 +60,7 @@ pub struct Settings {
     /// The cluster that runs the trials.
     pub cluster: Cluster,
     /// The settings that all trials share.
-    pub common: Common,
+    pub common: WorkloadSettings,
     /// The objects that all trials share. They exist at the start, and the service creates them again if they
     /// disappear.
     pub shared: Vec<(Resource, serde_json::Value)>,
@@ -73,7 +73,7 @@ pub struct Settings {
 /// A training service that runs trials as Kubernetes objects of one kind.
 pub struct KubernetesService {
     context: Arc<ServiceContext>,
-    actions: ActionRunner,
+    runner: ActionRunner,
     submitter: Submitter,
     pods: PodReader,
     /// The time until which an adoption waits for the first listing.
@@ -89,25 +89,25 @@ impl KubernetesService {
         let is_away = settings.outage.is_some();
         let context = Arc::new(ServiceContext::new(settings, now));
         let pods = PodReader::new(Arc::clone(&context));
-        let actions = ActionRunner::new(Arc::clone(&context), pods.clone());
-        let submitter = Submitter::new(Arc::clone(&context), actions.clone());
-        Watcher::start(&context, &actions);
+        let runner = ActionRunner::new(Arc::clone(&context), pods.clone());
+        let submitter = Submitter::new(Arc::clone(&context), runner.clone());
+        Watcher::start(&context, &runner);
         if let Some(queue) = context.spec().queue.clone() {
-            let positions = follow_positions(Arc::clone(&context), actions.clone(), queue);
+            let positions = follow_positions(Arc::clone(&context), runner.clone(), queue);
             context.spawn_until_closing(positions);
         }
         if is_away {
             context.spawn_until_closing(submitter.clone().write_shared_objects());
         }
-        context.spawn_until_closing(run_deadlines(Arc::clone(&context), actions.clone()));
+        context.spawn_until_closing(run_deadlines(Arc::clone(&context), runner.clone()));
         let adoption_deadline = if is_away { now } else { now + FIRST_LISTING_TIMEOUT };
-        Self { context, actions, submitter, pods, adoption_deadline, left: OnceLock::new() }
+        Self { context, runner, submitter, pods, adoption_deadline, left: OnceLock::new() }
     }
 
     /// Carries out actions of the tracker that may have moved a deadline closer.
-    fn perform(&self, acts: Vec<Act>) {
+    fn perform(&self, actions: Vec<TrackerAction>) {
         self.context.wake_timekeeper();
-        self.actions.perform(acts);
+        self.runner.perform(actions);
     }
 }
 
@@ -124,8 +124,8 @@ impl TrainingService for KubernetesService {
         let first_listing = context.wait_until_listed();
         drop(tokio::time::timeout_at(self.adoption_deadline, first_listing).await);
         let name = manifest::workload_name(&context.common().experiment, attempt);
-        let (adopted, acts) = context.tracker().adopt(&name, trial, attempt, context.now());
-        self.perform(acts);
+        let (adopted, actions) = context.tracker().adopt(&name, trial, attempt, context.now());
+        self.perform(actions);
         adopted
     }
 
@@ -140,9 +140,9 @@ impl TrainingService for KubernetesService {
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        let acts = self.context.tracker().stop_trial(trial, self.context.now());
+        let actions = self.context.tracker().stop_trial(trial, self.context.now());
         self.submitter.check_stop_requests();
-        self.perform(acts);
+        self.perform(actions);
     }
 
     async fn finish(&self, trial: &TrialJobId) {
@@ -150,8 +150,8 @@ impl TrainingService for KubernetesService {
         let has_one_pod = !context.kind().completion(spec).has_several_pods();
         // Without rules, the trial's other pods may run on, and the controller may start another pod after this one.
         if self.completion(trial).is_some() || has_one_pod && !manifest::has_retries(spec) {
-            let acts = context.tracker().finish(trial, context.now());
-            self.perform(acts);
+            let actions = context.tracker().finish(trial, context.now());
+            self.perform(actions);
         }
     }
 
@@ -164,8 +164,8 @@ impl TrainingService for KubernetesService {
 
     async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
         let context = &self.context;
-        let (is_accepted, acts) = context.tracker().hand_over(trial, trust, context.now());
-        self.perform(acts);
+        let (is_accepted, actions) = context.tracker().hand_over(trial, trust, context.now());
+        self.perform(actions);
         is_accepted
     }
 
@@ -214,7 +214,7 @@ impl TrainingService for KubernetesService {
                 since = None;
                 continue;
             }
-            let may_delete = cluster.may("delete", resource);
+            let may_delete = cluster.is_allowed("delete", resource);
             let why = match tokio::time::timeout(REACH_TIMEOUT, may_delete).await {
                 Ok(Ok(true)) => {
                     since = None;
@@ -253,7 +253,7 @@ impl TrainingService for KubernetesService {
                 "{why}; left in its namespace `{namespace}`: {objects} {kind}s and their Secrets, with the label \
                  {}. Once it can be reached, `trial-manager resume {experiment}` goes on, or \
                  `trial-manager clean {experiment}` deletes them",
-                manifest::selector(experiment)
+                manifest::experiment_selector(experiment)
             );
             return;
         }

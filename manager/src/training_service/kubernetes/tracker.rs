@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde_json::Value;
 use trial_protocol::{AttemptId, TrialJobId};
 
-pub use self::act::Act;
+pub use self::action::TrackerAction;
 use self::finished::FinishedWorkloads;
 use self::job::{Job, JobChange};
 use self::job_index::JobIndex;
@@ -36,7 +36,7 @@ use super::pending_reason::workload_of;
 use super::workload::{StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews, VerdictTrust};
 
-mod act;
+mod action;
 mod finished;
 mod job;
 mod job_index;
@@ -118,22 +118,22 @@ impl Tracker {
         name: &str,
         outcome: Result<(), String>,
         now: Duration,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         match outcome {
             Ok(()) => job.handle_creation(now),
             Err(message) => {
                 // A watch has shown the workload, although no answer confirmed its creation.
-                let discard = job.is_made().then(|| Act::Discard(name.to_owned()));
-                let acts = self.end(name, WorkloadOutcome::failure(message));
-                acts.into_iter().chain(discard).collect()
+                let discard = job.is_created().then(|| TrackerAction::Discard(name.to_owned()));
+                let actions = self.end(name, WorkloadOutcome::failure(message));
+                actions.into_iter().chain(discard).collect()
             }
         }
     }
 
     /// Returns the known number of TrialKeeper's workloads in the cluster.
     pub fn workload_count(&self) -> usize {
-        let live = self.jobs.iter().filter(|job| job.is_made()).count();
+        let live = self.jobs.iter().filter(|job| job.is_created()).count();
         live + self.finished.len() + self.unadopted.len()
     }
 
@@ -159,8 +159,8 @@ impl Tracker {
     }
 
     /// Returns whether the cluster is known to have the workload of an attempt.
-    pub fn is_made(&self, name: &str) -> bool {
-        self.jobs.get(name).is_some_and(Job::is_made)
+    pub fn is_created(&self, name: &str) -> bool {
+        self.jobs.get(name).is_some_and(Job::is_created)
     }
 
     /// Returns whether the controller has examined a workload.
@@ -193,7 +193,7 @@ impl Tracker {
         trial: &TrialJobId,
         attempt: &AttemptId,
         now: Duration,
-    ) -> (Adopted, Vec<Act>) {
+    ) -> (Adopted, Vec<TrackerAction>) {
         let of = (trial.clone(), attempt.clone());
         let Some(workload) = self.unadopted.remove(name) else {
             return (self.adopt_unlisted(name, of, now), Vec::new());
@@ -218,12 +218,12 @@ impl Tracker {
         self.jobs.insert(job);
         self.observe_queue_name(name, queue.as_deref());
         let is_expected = self.listing.expects(name);
-        let acts = self.handle_phase(name, phase, now);
+        let actions = self.handle_phase(name, phase, now);
         // The previous observation does not prove that the workload still exists.
         if is_expected {
             self.listing.expect(name);
         }
-        (Adopted::Alive, acts)
+        (Adopted::Alive, actions)
     }
 
     /// Adopts an attempt whose workload no listing has shown.
@@ -254,12 +254,12 @@ impl Tracker {
     }
 
     /// Requests the stop of a trial.
-    pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+    pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<TrackerAction> {
         self.jobs.of_trial_mut(trial).map(|job| job.stop(now)).unwrap_or_default()
     }
 
     /// Stops the workload of a trial that has ended according to its agent, while the workload has not.
-    pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+    pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<TrackerAction> {
         self.jobs.of_trial_mut(trial).map(|job| job.finish(now)).unwrap_or_default()
     }
 
@@ -270,7 +270,7 @@ impl Tracker {
         trial: &TrialJobId,
         trust: VerdictTrust,
         now: Duration,
-    ) -> (bool, Vec<Act>) {
+    ) -> (bool, Vec<TrackerAction>) {
         let is_final = trust == VerdictTrust::Final;
         let Some(job) = self.jobs.of_trial(trial) else { return (is_final, Vec::new()) };
         let has_disruption =
@@ -278,8 +278,8 @@ impl Tracker {
         if !is_final && (has_disruption || !job.explains(trust)) {
             return (false, Vec::new());
         }
-        let acts = self.jobs.of_trial_mut(trial).map(|job| job.hand_over(now));
-        (true, acts.unwrap_or_default())
+        let actions = self.jobs.of_trial_mut(trial).map(|job| job.hand_over(now));
+        (true, actions.unwrap_or_default())
     }
 
     /// Handles the unique id of a workload.
@@ -290,7 +290,12 @@ impl Tracker {
     }
 
     /// Handles the observed phase of a workload.
-    pub fn handle_phase(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
+    pub fn handle_phase(
+        &mut self,
+        name: &str,
+        phase: JobPhase,
+        now: Duration,
+    ) -> Vec<TrackerAction> {
         self.listing.record_news(name);
         let Some(job) = self.jobs.get_mut(name) else {
             // After the first listing, foreign workloads are no longer of interest.
@@ -303,29 +308,29 @@ impl Tracker {
             self.pods.resume(name);
         }
         match job.handle_phase(phase, &self.rules, &mut self.queue_watch, now) {
-            JobChange::Continues(acts) => acts,
+            JobChange::Continues(actions) => actions,
             JobChange::Ends(outcome) => self.complete_end(name, outcome),
         }
     }
 
     /// Handles the disappearance of a workload.
-    pub fn handle_deleted_workload(&mut self, name: &str) -> Vec<Act> {
+    pub fn handle_deleted_workload(&mut self, name: &str) -> Vec<TrackerAction> {
         self.unadopted.remove(name);
         self.listing.record_news(name);
-        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_made()) else {
+        let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_created()) else {
             return Vec::new();
         };
         if self.pods.places(name) > 0 {
             job.confirm();
         }
         match job.handle_deletion(&self.rules) {
-            JobChange::Continues(acts) => acts,
+            JobChange::Continues(actions) => actions,
             JobChange::Ends(outcome) => self.end(name, outcome),
         }
     }
 
     /// Ends a workload that was deleted. Its pods are gone, or their time limit has passed.
-    pub fn end_deleted_workload(&mut self, name: &str) -> Vec<Act> {
+    pub fn end_deleted_workload(&mut self, name: &str) -> Vec<TrackerAction> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         let outcome = job.outcome_of_deletion();
         self.end(name, outcome)
@@ -333,44 +338,53 @@ impl Tracker {
 
     /// Begins a listing of the workloads.
     pub fn begin_listing(&mut self) {
-        let made = self.jobs.iter().filter(|job| job.is_made()).map(|job| job.name().to_owned());
+        let made = self.jobs.iter().filter(|job| job.is_created()).map(|job| job.name().to_owned());
         // The workloads of an earlier manager stay known during the listing. A resume may ask for one at any time, and
         // would start an unknown one a second time.
         self.listing.begin(made.chain(self.unadopted.names().cloned()).collect());
     }
 
     /// Completes a listing. A workload that was not listed is gone.
-    pub fn complete_listing(&mut self) -> Vec<Act> {
+    pub fn complete_listing(&mut self) -> Vec<TrackerAction> {
         let missing = self.listing.complete();
         missing.iter().flat_map(|name| self.handle_deleted_workload(name)).collect()
     }
 
     /// Handles the observed reason why a pod of a workload waits.
-    pub fn set_wait_reason(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+    pub fn set_wait_reason(&mut self, name: &str, why: Option<String>) -> Vec<TrackerAction> {
         self.jobs.get_mut(name).map(|job| job.set_wait_reason(why)).unwrap_or_default()
     }
 
     /// Handles the cluster's reason for a missing pod. `None`: the cluster shows no reason.
-    pub fn handle_missing_pod(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+    pub fn handle_missing_pod(&mut self, name: &str, why: Option<String>) -> Vec<TrackerAction> {
         let rules = &self.rules;
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_idle(rules)) else {
             return Vec::new();
         };
         let is_quota = why.as_ref().is_some_and(|why| why.contains("exceeded quota"));
-        let acts = job.handle_missing_pod(why, rules);
+        let actions = job.handle_missing_pod(why, rules);
         // The pods of finished workloads count for a quota of objects.
         let deletion = is_quota.then(|| self.delete_old_workloads()).flatten();
-        acts.into_iter().chain(deletion).collect()
+        actions.into_iter().chain(deletion).collect()
     }
 
     /// Handles a rule of the cluster that denies a pod of a workload.
-    pub fn handle_denied_pod(&mut self, name: &str, why: String, now: Duration) -> Vec<Act> {
+    pub fn handle_denied_pod(
+        &mut self,
+        name: &str,
+        why: String,
+        now: Duration,
+    ) -> Vec<TrackerAction> {
         let job = self.jobs.get_mut(name).filter(|job| job.is_idle(&self.rules));
         job.map(|job| job.handle_denied_pod(why, now)).unwrap_or_default()
     }
 
     /// Handles the last line of output, if known, of a running pod whose agent has not reported.
-    pub fn handle_silent_agent(&mut self, name: &str, last_line: Option<&str>) -> Vec<Act> {
+    pub fn handle_silent_agent(
+        &mut self,
+        name: &str,
+        last_line: Option<&str>,
+    ) -> Vec<TrackerAction> {
         let job = self.jobs.get_mut(name);
         job.map(|job| job.handle_silent_agent(last_line, &self.rules)).unwrap_or_default()
     }
@@ -381,7 +395,7 @@ impl Tracker {
         name: &str,
         state: Option<QueueState>,
         now: Duration,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         self.jobs.get_mut(name).map(|job| job.handle_queue_state(state, now)).unwrap_or_default()
     }
 
@@ -399,7 +413,7 @@ impl Tracker {
     }
 
     /// Handles the number of workloads ahead of each waiting workload, by its name.
-    pub fn handle_positions(&mut self, ahead: &HashMap<String, u64>) -> Vec<Act> {
+    pub fn handle_positions(&mut self, ahead: &HashMap<String, u64>) -> Vec<TrackerAction> {
         let news = self.jobs.iter_mut().filter_map(|job| {
             let ahead = ahead.get(job.name()).copied();
             job.handle_position(ahead)
@@ -423,7 +437,7 @@ impl Tracker {
         pod: &str,
         why: Option<String>,
         disruption: Option<Disruption>,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let name = workload_of(pod);
         let Some(pods) = self.pods_with(pod) else { return Vec::new() };
         pods.set_disruption(pod, disruption);
@@ -438,7 +452,7 @@ impl Tracker {
     }
 
     /// Handles the image of the pod whose metrics are the trial's.
-    pub fn report_image(&mut self, name: &str, image: String) -> Option<Act> {
+    pub fn report_image(&mut self, name: &str, image: String) -> Option<TrackerAction> {
         self.jobs.get_mut(name)?.report_image(image)
     }
 
@@ -490,7 +504,7 @@ impl Tracker {
     }
 
     /// Handles a running pod, which its workload may show later.
-    pub fn mark_pod_running(&mut self, pod: &str) -> Option<Act> {
+    pub fn mark_pod_running(&mut self, pod: &str) -> Option<TrackerAction> {
         self.jobs.get_mut(workload_of(pod))?.mark_pod_running()
     }
 
@@ -509,7 +523,7 @@ impl Tracker {
         incarnation: Option<&str>,
         departure: PodDeparture,
         now: Duration,
-    ) -> Option<Act> {
+    ) -> Option<TrackerAction> {
         let (name, wanted) = (workload_of(pod), self.rules.pods);
         let is_up = |pods: &ObservedPods| pods.started_places(name) >= wanted;
         let was_up = is_up(&self.pods);
@@ -531,7 +545,7 @@ impl Tracker {
     }
 
     /// Completes a listing of the pods. A pod that was not listed is gone.
-    pub fn complete_pod_listing(&mut self, now: Duration) -> Vec<Act> {
+    pub fn complete_pod_listing(&mut self, now: Duration) -> Vec<TrackerAction> {
         let gone = self.pods.complete_listing().into_iter();
         let left = gone.filter_map(|(pod, incarnation)| {
             self.observe_pod_departure(&pod, incarnation.as_deref(), PodDeparture::Gone, now)
@@ -551,12 +565,12 @@ impl Tracker {
     }
 
     /// Deletes the remains of ended attempts early, when a quota of the cluster is exhausted.
-    pub fn delete_old_workloads(&mut self) -> Option<Act> {
+    pub fn delete_old_workloads(&mut self) -> Option<TrackerAction> {
         self.finished.delete_for_quota()
     }
 
     /// Handles the end of a workload, completed with the observations of its pods.
-    pub fn complete_end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
+    pub fn complete_end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
         let outcome = self.explained(name, outcome);
         self.end(name, outcome)
     }
@@ -569,7 +583,7 @@ impl Tracker {
         outcome: WorkloadOutcome,
         why: &str,
         has_running: bool,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let outcome = self.explained(name, outcome);
         let message = format!("{}; {why}", outcome.message);
         let outcome = WorkloadOutcome { message, ..outcome };
@@ -578,7 +592,7 @@ impl Tracker {
             None => JobChange::Ends(outcome),
         };
         match change {
-            JobChange::Continues(acts) => acts,
+            JobChange::Continues(actions) => actions,
             JobChange::Ends(outcome) => self.end(name, outcome),
         }
     }
@@ -606,11 +620,11 @@ impl Tracker {
         self.pods.first_deleted(job.name()).map(Disruption::of_deleted_pod)
     }
 
-    fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
+    fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
         self.pods.forget(name);
         self.finished.add(job.attempt().clone());
-        let end = Act::Report(JobNews::Gone(job.into_end(outcome)));
+        let end = TrackerAction::Report(JobNews::Gone(job.into_end(outcome)));
         std::iter::once(end).chain(self.finished.delete_excess()).collect()
     }
 
@@ -625,13 +639,13 @@ impl Tracker {
     }
 
     /// Returns the actions that are due at `now`.
-    pub fn tick(&mut self, now: Duration) -> Vec<Act> {
-        let mut acts = self.end_pods_of_lost_nodes(now);
-        acts.extend(self.discard_unadopted(now));
+    pub fn tick(&mut self, now: Duration) -> Vec<TrackerAction> {
+        let mut actions = self.end_pods_of_lost_nodes(now);
+        actions.extend(self.discard_unadopted(now));
         for job in self.jobs.iter_mut() {
-            acts.extend(job.tick(&self.rules, &mut self.pods, &self.queue_watch, now));
+            actions.extend(job.tick(&self.rules, &mut self.pods, &self.queue_watch, now));
         }
-        acts
+        actions
     }
 
     /// Returns the workloads whose deleted pods have not ended, each with the time from which its node counts as gone.
@@ -645,28 +659,28 @@ impl Tracker {
     }
 
     /// Ends workloads whose pods should have ended long ago: their nodes are gone, and their controllers wait for them.
-    fn end_pods_of_lost_nodes(&mut self, now: Duration) -> Vec<Act> {
+    fn end_pods_of_lost_nodes(&mut self, now: Duration) -> Vec<TrackerAction> {
         let late = self.lost_node_deadlines().filter(|(_, at)| now >= *at);
         let late: Vec<String> = late.map(|(job, _)| job.name().to_owned()).collect();
-        let mut acts = Vec::new();
+        let mut actions = Vec::new();
         for name in late {
             let Some(job) = self.jobs.get_mut(&name) else { continue };
             let outcome = job.end_with_lost_node();
-            acts.push(Act::Discard(name.clone()));
-            acts.extend(self.end(&name, outcome));
+            actions.push(TrackerAction::Discard(name.clone()));
+            actions.extend(self.end(&name, outcome));
         }
-        acts
+        actions
     }
 
     /// Returns the deletions of unadopted workloads that are due at `now`. Those that have ended count as the oldest
     /// finished ones.
-    fn discard_unadopted(&mut self, now: Duration) -> Vec<Act> {
+    fn discard_unadopted(&mut self, now: Duration) -> Vec<TrackerAction> {
         let is_listed = self.listing.is_known();
         let discarded = is_listed.then(|| self.unadopted.discard(now)).flatten();
-        let Some((mut acts, ended)) = discarded else { return Vec::new() };
+        let Some((mut actions, ended)) = discarded else { return Vec::new() };
         self.finished.add_oldest(ended);
-        acts.extend(self.finished.delete_excess());
-        acts
+        actions.extend(self.finished.delete_excess());
+        actions
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use trial_protocol::{AttemptId, ExperimentId};
 
 use super::client::Resource;
-use super::manifest::{ATTEMPT, Common, example};
+use super::manifest::{ATTEMPT, WorkloadSettings, example_job};
 use super::outcome::{JobPhase, WorkloadOutcome};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
@@ -39,7 +39,7 @@ pub trait Workload: Debug + Send + Sync {
     }
 
     /// Returns the additional objects that all trials of an experiment share. They outlive the trials.
-    fn shared(&self, _common: &Common) -> Vec<(Resource, Value)> {
+    fn shared(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
@@ -50,13 +50,13 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Returns the objects that represent a trial in a dry run. If [`Self::shared`] contains the pod, returns those
     /// objects instead.
-    fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
-        let trial = example(&common.experiment);
+    fn examples(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+        let trial = example_job(&common.experiment);
         vec![(self.resource(), self.manifest(common, &trial))]
     }
 
     /// Returns further such objects, which need [`Self::shared_by_probe`].
-    fn examples_with_probe(&self, _common: &Common) -> Vec<(Resource, Value)> {
+    fn examples_with_probe(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
@@ -72,10 +72,10 @@ pub trait Workload: Debug + Send + Sync {
     fn installation(&self) -> &'static str;
 
     /// Returns the object for a job.
-    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value;
+    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value;
 
     /// Returns one pod of each role as the controller would create it, with its role, for a dry run.
-    fn example_pods(&self, common: &Common) -> Vec<(String, Value)>;
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)>;
 
     /// Returns the phase of an object.
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
@@ -90,7 +90,7 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Derives the outcome of a workload from its pods, for a controller that does not report the end. `None`: the pods
     /// are not conclusive.
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome>;
+    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome>;
 
     /// Returns the rules by which the pods of a trial end it.
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {

@@ -104,7 +104,7 @@ fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
         (None, Some(path)) => std::fs::read(path).ok()?,
         (None, None) => return None,
     };
-    let at = expiry::expires(&pem).filter(|at| *at < Timestamp::now())?;
+    let at = expiry::expiry_time(&pem).filter(|at| *at < Timestamp::now())?;
     Some(at.strftime(EXPIRED).to_string())
 }
 

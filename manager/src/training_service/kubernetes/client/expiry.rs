@@ -13,7 +13,7 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// Returns the time at which the first certificate in a PEM text expires. `None`: the text cannot be read.
-pub(super) fn expires(pem: &[u8]) -> Option<Timestamp> {
+pub(super) fn expiry_time(pem: &[u8]) -> Option<Timestamp> {
     let certificate = CertificateDer::from_pem_slice(pem).ok()?;
     // RFC 5280, section 4.1: the signed part comes first. It holds the optional version, the serial number, the
     // algorithm, the issuer and the two times.
@@ -81,7 +81,7 @@ mod tests {
             params.not_before = date_time_ymd(2018, 1, 2);
             params.not_after = date_time_ymd(year, 3, 4);
             let pem = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
-            assert_eq!(expires(pem.as_bytes()), Some(text.parse().unwrap()), "{year}");
+            assert_eq!(expiry_time(pem.as_bytes()), Some(text.parse().unwrap()), "{year}");
         }
         let key = KeyPair::generate().unwrap().serialize_pem();
         for none in [
@@ -90,7 +90,7 @@ mod tests {
             key.as_str(),
             "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
         ] {
-            assert_eq!(expires(none.as_bytes()), None, "{none}");
+            assert_eq!(expiry_time(none.as_bytes()), None, "{none}");
         }
     }
 

@@ -26,7 +26,7 @@ const WATCH_S: u32 = 60;
 /// An object, reduced to the fields that the manager reads. Most of an object is its spec and the record of field
 /// owners. The reader skips both, since each trial produces many versions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "Read")]
+#[serde(from = "RawObject")]
 pub struct WatchedObject {
     /// The name of the object.
     pub name: String,
@@ -58,8 +58,8 @@ pub struct WatchedLabels {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Read {
-    metadata: ReadMetadata,
+struct RawObject {
+    metadata: RawMetadata,
     spec: Option<RunSpec>,
     status: Option<Value>,
     involved_object: Option<Value>,
@@ -70,7 +70,7 @@ struct Read {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReadMetadata {
+struct RawMetadata {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
@@ -78,11 +78,11 @@ struct ReadMetadata {
     deletion_timestamp: Option<Value>,
     labels: Option<WatchedLabels>,
     #[serde(default)]
-    owner_references: Vec<ReadOwner>,
+    owner_references: Vec<RawOwner>,
 }
 
 #[derive(Deserialize)]
-struct ReadOwner {
+struct RawOwner {
     name: Option<String>,
 }
 
@@ -122,9 +122,9 @@ impl RunSpec {
     }
 }
 
-impl From<Read> for WatchedObject {
-    fn from(read: Read) -> Self {
-        let Read { metadata, spec, status, involved_object, r#type, reason, message } = read;
+impl From<RawObject> for WatchedObject {
+    fn from(read: RawObject) -> Self {
+        let RawObject { metadata, spec, status, involved_object, r#type, reason, message } = read;
         let spec = spec.as_ref().and_then(RunSpec::used_fields);
         let deleted = metadata.deletion_timestamp;
         let deleted = deleted.map(|moment| json!({"deletionTimestamp": moment}));

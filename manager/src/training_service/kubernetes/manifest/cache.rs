@@ -24,7 +24,7 @@ pub struct CachedFiles {
 
 /// Returns the volume of a cache and its mount in a container. If the pod's `volumes` already have the claim, no second
 /// volume is added: two volumes of one claim keep a pod from starting.
-pub(super) fn pieces(cache: &CacheSpec, volumes: &Value) -> (Option<Value>, Value) {
+pub(super) fn volume_parts(cache: &CacheSpec, volumes: &Value) -> (Option<Value>, Value) {
     let mut volume = cache.volume();
     volume["name"] = Value::from(VOLUME);
     let mut known = volumes.as_array().into_iter().flatten();

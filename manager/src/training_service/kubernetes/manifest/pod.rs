@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use super::cache::CachedFiles;
 use super::{
-    Common, cache, experiment_name, parameters, registry_name, set_default, workload_name,
+    WorkloadSettings, cache, experiment_name, parameters, registry_name, set_default, workload_name,
 };
 use crate::config::kubernetes::{
     AgentSource, CacheSpec, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind,
 };
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
-use crate::training_service::kubernetes::share::{self, Share};
+use crate::training_service::kubernetes::shared_disk::{self, SharedDisk};
 
 /// The sum of the agent's own time limits (20 s for the trial, 2 s for its output, 5 s for delivery) and a margin.
 pub(super) const GRACE_S: u64 = 30;
@@ -83,7 +83,7 @@ pub(in crate::training_service::kubernetes) fn take_token_from_variable(
 }
 
 /// Returns a pod's grace period in seconds: the template's value, but at least the time that its agent needs.
-pub(in crate::training_service::kubernetes) fn grace(pod: &Value) -> u64 {
+pub(in crate::training_service::kubernetes) fn grace_period(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
 }
 
@@ -131,7 +131,7 @@ pub(in crate::training_service::kubernetes) fn fill_in(value: &mut Value) {
 /// Completes a pod's spec.
 pub(in crate::training_service::kubernetes) fn complete(
     pod: &mut Value,
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
@@ -139,14 +139,14 @@ pub(in crate::training_service::kubernetes) fn complete(
     let spec = &common.spec;
     // A kubelet that restarts a failed trial in place would hide the failure.
     pod["restartPolicy"] = Value::from("Never");
-    pod["terminationGracePeriodSeconds"] = Value::from(grace(pod));
+    pod["terminationGracePeriodSeconds"] = Value::from(grace_period(pod));
     if pod["hostNetwork"] == true {
         // By default, a pod on the host's network uses the node's DNS, which does not resolve Services such as the
         // manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
     let writes_claim =
-        matches!(common.share, Some(Share::Template)) || !written_claims(common).is_empty();
+        matches!(common.share, Some(SharedDisk::Template)) || !written_claims(common).is_empty();
     set_default(pod, "securityContext", pod_security(spec, writes_claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
@@ -181,11 +181,11 @@ pub(in crate::training_service::kubernetes) fn complete(
         pod["containers"] = json!([{}]);
     }
     if let Some(folder) = &spec.cache {
-        let (volume, place) = cache::pieces(folder, &pod["volumes"]);
+        let (volume, place) = cache::volume_parts(folder, &pod["volumes"]);
         append(pod, "volumes", volume);
         append(&mut pod["containers"][0], "volumeMounts", [place]);
     }
-    let grace = grace(pod);
+    let grace = grace_period(pod);
     container(&mut pod["containers"][0], common, job, role, position);
     environment(&mut pod["containers"][0], common, job, role, grace);
 }
@@ -194,7 +194,7 @@ pub(in crate::training_service::kubernetes) fn complete(
 /// set, since Kubernetes expands only variables that were defined before.
 pub(in crate::training_service::kubernetes) fn place_output(
     container: &mut Value,
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
 ) {
@@ -205,7 +205,7 @@ pub(in crate::training_service::kubernetes) fn place_output(
 
 fn container(
     container: &mut Value,
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
@@ -239,8 +239,8 @@ fn container(
         json!({"name": "trialkeeper-access", "mountPath": ACCESS_FOLDER, "readOnly": true}),
     ];
     append(container, "volumeMounts", mounts);
-    let pieces = shared(common, job, role);
-    append(container, "volumeMounts", pieces.mounts);
+    let volume_parts = shared(common, job, role);
+    append(container, "volumeMounts", volume_parts.mounts);
     append(container, "volumeMounts", spec.mounts.iter().map(mount_of));
     if spec.barrier_image.is_some() {
         let mount = json!({"name": "frameworkbarrier-volume", "mountPath": BARRIER_FOLDER});
@@ -255,7 +255,7 @@ fn container(
 
 /// Returns the command that runs a shell line under the agent. A script fetches the files that neither the image nor
 /// the cache has.
-fn command(common: &Common, line: &str) -> Value {
+fn command(common: &WorkloadSettings, line: &str) -> Value {
     let agent = match &common.spec.agent {
         AgentSource::Auto | AgentSource::Image => "trialkeeper".to_owned(),
         AgentSource::Copy(_) => format!("{POD_FOLDER}/bin/trialkeeper"),
@@ -278,7 +278,7 @@ fn command(common: &Common, line: &str) -> Value {
 
 /// Returns the volume of a mount in the experiment file. The node mounts a claim for reading only, as a `ReadOnlyMany`
 /// claim requires, unless the pod writes to the same claim elsewhere.
-fn volume_of(mount: &MountSpec, common: &Common) -> Value {
+fn volume_of(mount: &MountSpec, common: &WorkloadSettings) -> Value {
     let mut volume = mount.volume.clone();
     volume["name"] = Value::from(volume_name(mount));
     if mount.claim().is_some_and(|claim| !written_claims(common).contains(&claim)) {
@@ -288,11 +288,12 @@ fn volume_of(mount: &MountSpec, common: &Common) -> Value {
 }
 
 /// Returns the claims to which the pods write.
-fn written_claims(common: &Common) -> Vec<&str> {
+fn written_claims(common: &WorkloadSettings) -> Vec<&str> {
     let spec = &common.spec;
     let share = match &common.share {
-        Some(Share::Claim { name }) => Some(name.as_str()),
-        Some(Share::Nfs { .. } | Share::AzureFile { .. } | Share::Template) | None => None,
+        Some(SharedDisk::Claim { name }) => Some(name.as_str()),
+        Some(SharedDisk::Nfs { .. } | SharedDisk::AzureFile { .. } | SharedDisk::Template)
+        | None => None,
     };
     let cache = match &spec.cache {
         Some(CacheSpec::Claim(name)) => Some(name.as_str()),
@@ -313,8 +314,12 @@ fn volume_name(mount: &MountSpec) -> String {
 }
 
 /// Returns the parts of the shared disk, if there is one.
-fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
-    let Some(share) = &common.share else { return share::Pieces::default() };
+fn shared(
+    common: &WorkloadSettings,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+) -> shared_disk::VolumeParts {
+    let Some(share) = &common.share else { return shared_disk::VolumeParts::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
     let index = if common.spec.workload == WorkloadKind::Framework {
         // The controller inserts the pod's number.
@@ -323,7 +328,7 @@ fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces
         "$(TRIALKEEPER_ROLE_INDEX)"
     };
     let index = several.then_some(index);
-    share::pieces(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)
+    shared_disk::volume_parts(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)
 }
 
 /// Sets a variable and replaces any previous value.
@@ -380,7 +385,7 @@ fn resources(container: &mut Value, role: &RoleSpec) {
 
 /// Returns the variables of every container with an agent.
 fn common_variables(
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
     grace: u64,
 ) -> Vec<(&'static str, String)> {
@@ -409,7 +414,7 @@ fn common_variables(
 
 fn environment(
     container: &mut Value,
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     grace: u64,
@@ -486,7 +491,7 @@ fn token_file(spec: &KubernetesSpec) -> String {
 /// Returns the folder for the agent and its spool, and a volume that projects the two Secrets into one folder.
 /// Kubernetes updates that folder when a Secret changes, and agents read it again. A template that all trials share
 /// cannot name one trial's own Secret.
-fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
+fn volumes(common: &WorkloadSettings, job: &TrialJobSpec) -> [Value; 2] {
     let own = (!common.spec.workload.shares_pod_template())
         .then(|| workload_name(&common.experiment, &job.attempt));
     let sources = std::iter::once(experiment_name(&common.experiment)).chain(own);

@@ -28,7 +28,7 @@ pub(in crate::training_service::kubernetes) fn job() -> TrialJobSpec {
 }
 
 /// Builds the settings from a section `trainingService` of an experiment file.
-pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common {
+pub(in crate::training_service::kubernetes) fn common(section: &Value) -> WorkloadSettings {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
     let document = json!({
@@ -44,7 +44,7 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common
     let again = crate::config::from_canonical(&spec.canonical).unwrap();
     assert_eq!(again.training_service, spec.training_service);
     let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
-    Common {
+    WorkloadSettings {
         experiment: ExperimentId::new("abcd1234").unwrap(),
         container_name: workload(spec.workload).container(),
         spec: *spec,
@@ -346,7 +346,7 @@ fn a_controller_retries_only_if_the_template_says_so() {
 #[test]
 fn a_shared_disk_is_mounted_and_holds_the_trials_folder() {
     let mut common = common(&one_role());
-    common.share = Some(Share::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
+    common.share = Some(SharedDisk::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
     let pod = pod(&framework(&common, &job()), 0);
     assert_eq!(pod["volumes"][2]["nfs"], json!({"server": "nas", "path": "/export"}));
     assert_eq!(pod["containers"][0]["volumeMounts"][2]["mountPath"], "/tmp/mount");
@@ -381,7 +381,7 @@ fn a_templates_grace_period_is_respected() {
         [(json!(300), 300, "290s"), (json!(5), 30, "20s"), (Value::Null, 30, "20s")]
     {
         let common = common(&section(written));
-        assert_eq!(grace(&common.spec), Duration::from_secs(seconds));
+        assert_eq!(grace_period(&common.spec), Duration::from_secs(seconds));
         let pod = pod(&framework(&common, &job()), 0);
         assert_eq!(pod["terminationGracePeriodSeconds"], seconds);
         assert_eq!(variable(&pod, "TRIALKEEPER_GRACE").as_deref(), Some(trial));
@@ -442,7 +442,7 @@ fn values_of_a_template_outrank_the_defaults() {
 #[test]
 fn a_pod_with_a_claim_gets_its_group() {
     let mut common = common(&one_role());
-    common.share = Some(Share::Claim { name: "disk".to_owned() });
+    common.share = Some(SharedDisk::Claim { name: "disk".to_owned() });
     let pod = pod(&framework(&common, &job()), 0);
     assert_eq!(pod["securityContext"]["fsGroup"], 65532);
     assert_eq!(variable(&pod, "TRIALKEEPER_ROTATE_BYTES"), None, "the user can read the output");

@@ -126,5 +126,5 @@ fn only_running_pods_that_nothing_has_deleted_are_left_behind() {
         pod("c", "Succeeded", None),
         pod("d", "Pending", None),
     ];
-    assert_eq!(undeleted(&pods).collect::<Vec<_>>(), ["a", "d"]);
+    assert_eq!(undeleted_names(&pods).collect::<Vec<_>>(), ["a", "d"]);
 }

@@ -27,7 +27,7 @@ fn late_deadline(spec: &KubernetesSpec) -> Option<String> {
 /// Returns the supported version of Kueue's API that the cluster serves. `None`: it serves no supported version.
 pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
     for version in kueue::VERSIONS {
-        let none = || cluster.names(kueue::workloads(version), "trialkeeper/experiment=none");
+        let none = || cluster.list_names(kueue::workloads(version), "trialkeeper/experiment=none");
         match with_retries(none).await {
             Ok(_) => return Ok(Some(version)),
             Err(Error::NotFound { .. }) => {}
@@ -55,11 +55,11 @@ pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<St
         }
     }
     let resource = kueue::local_queues(version);
-    if !with_retries(|| cluster.may("get", resource)).await? {
+    if !with_retries(|| cluster.is_allowed("get", resource)).await? {
         return Ok(None);
     }
     match with_retries(|| cluster.get_whole(resource, name)).await? {
-        Some(queue) => Ok(kueue::inactive(&queue)
+        Some(queue) => Ok(kueue::inactive_reason(&queue)
             .map(|why| format!("trials will wait for the LocalQueue `{name}`: {why}"))),
         None => {
             Err(Refusal::NoQueue { namespace: cluster.namespace().to_owned(), queue: name.clone() })

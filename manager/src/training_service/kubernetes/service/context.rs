@@ -14,7 +14,7 @@ use super::Settings;
 use super::watch_clock::WatchClock;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::{self, Cluster};
-use crate::training_service::kubernetes::manifest::{self, Common};
+use crate::training_service::kubernetes::manifest::{self, WorkloadSettings};
 use crate::training_service::kubernetes::tracker::Tracker;
 use crate::training_service::kubernetes::workload::{Workload, workload};
 use crate::training_service::kubernetes::{FIRST_PAUSE, LONGEST_PAUSE};
@@ -73,7 +73,7 @@ impl ServiceContext {
     }
 
     /// Returns the settings that all trials share.
-    pub(super) fn common(&self) -> &Common {
+    pub(super) fn common(&self) -> &WorkloadSettings {
         &self.settings.common
     }
 
@@ -205,7 +205,7 @@ impl ServiceContext {
 /// Creates a tracker for workloads with these settings.
 fn tracker(kind: &'static dyn Workload, spec: &KubernetesSpec) -> Tracker {
     let pods = spec.roles.iter().map(|role| role.task_number).sum();
-    Tracker::new(kind, spec.start_up_deadline, manifest::grace(spec))
+    Tracker::new(kind, spec.start_up_deadline, manifest::grace_period(spec))
         .with_queue(spec.queue.is_some())
         .with_pods(pods)
 }

@@ -2,11 +2,11 @@
 
 use super::context::ServiceContext;
 use crate::training_service::kubernetes::pending_reason::{CurrentEvents, RefusedPod};
-use crate::training_service::kubernetes::tracker::Act;
+use crate::training_service::kubernetes::tracker::TrackerAction;
 use crate::training_service::kubernetes::{admission_advice, pending_reason, preflight};
 
 /// Finds out why a workload has no pod, and passes the reason to the tracker.
-pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> Vec<Act> {
+pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> Vec<TrackerAction> {
     let refused = refused_pod(context, name).await;
     let (is_denied, why) = match refused {
         Some(RefusedPod { message, is_denied }) => (is_denied, Some(message)),
@@ -29,7 +29,7 @@ pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> V
 async fn refused_pod(context: &ServiceContext, name: &str) -> Option<RefusedPod> {
     let mut warnings = Vec::new();
     for (kind, owner) in context.kind().pod_owners(context.spec(), name) {
-        warnings.extend(context.cluster().warnings(kind, &owner).await.unwrap_or_default());
+        warnings.extend(context.cluster().list_warnings(kind, &owner).await.unwrap_or_default());
     }
     let tracker = context.tracker();
     let current = CurrentEvents {
@@ -48,5 +48,5 @@ async fn dry_run_refusal(context: &ServiceContext, name: &str) -> Option<String>
         return None;
     }
     let (cluster, kind, common) = (context.cluster(), context.kind(), context.common());
-    Some(preflight::pods(cluster, kind, common).await.ok()?.err()?.to_string())
+    Some(preflight::dry_run_pods(cluster, kind, common).await.ok()?.err()?.to_string())
 }

@@ -55,13 +55,13 @@ impl PodReader {
         }
         let attempt = self.context.tracker().attempt_of(name)?;
         let selector = self.selector(name, &attempt);
-        let pods = self.context.cluster().names(PODS, &selector).await.ok()?;
+        let pods = self.context.cluster().list_names(PODS, &selector).await.ok()?;
         Some((kind.reporter(spec, name, &pods)?, container))
     }
 
     /// Returns the selector for the pods of a workload.
     fn selector(&self, name: &str, attempt: &AttemptId) -> String {
-        let experiment = manifest::selector(&self.context.common().experiment);
+        let experiment = manifest::experiment_selector(&self.context.common().experiment);
         format!("{experiment},{}", self.context.kind().pod_label(name, attempt))
     }
 }

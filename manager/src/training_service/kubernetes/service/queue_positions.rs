@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::actions::ActionRunner;
+use super::action_runner::ActionRunner;
 use super::context::ServiceContext;
 use crate::training_service::kubernetes::client::{Cluster, Error};
 use crate::training_service::kubernetes::kueue;
@@ -18,7 +18,7 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
 /// Follows the positions of trials in this queue until Kueue refuses to tell them.
 pub(super) async fn follow_positions(
     context: Arc<ServiceContext>,
-    actions: ActionRunner,
+    runner: ActionRunner,
     queue: String,
 ) {
     loop {
@@ -28,8 +28,8 @@ pub(super) async fn follow_positions(
         }
         match pending_workloads(context.cluster(), &queue).await {
             Ok(pending) => {
-                let acts = context.tracker().handle_positions(&kueue::positions(&pending));
-                actions.perform(acts);
+                let actions = context.tracker().handle_positions(&kueue::positions(&pending));
+                runner.perform(actions);
             }
             // The positions are optional. Without them, Kueue's messages are complete.
             Err(Error::NotFound { .. } | Error::NotAllowed { .. }) => return,
@@ -42,8 +42,8 @@ pub(super) async fn follow_positions(
 async fn pending_workloads(cluster: &Cluster, queue: &str) -> Result<Value, Error> {
     let [newest, older] =
         kueue::VERSIONS.map(|version| kueue::pending_path(version, cluster.namespace(), queue));
-    match cluster.read(&newest).await {
-        Err(Error::NotFound { .. }) => cluster.read(&older).await,
+    match cluster.get_path(&newest).await {
+        Err(Error::NotFound { .. }) => cluster.get_path(&older).await,
         answer => answer,
     }
 }

@@ -6,11 +6,11 @@ use tokio::sync::watch;
 use tracing::info;
 
 use super::Settings;
-use super::actions::ActionRunner;
+use super::action_runner::ActionRunner;
 use super::context::ServiceContext;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::{self, Resource, SECRETS};
-use crate::training_service::kubernetes::tracker::Act;
+use crate::training_service::kubernetes::tracker::TrackerAction;
 use crate::training_service::kubernetes::{FIRST_PAUSE, LONGEST_PAUSE, manifest, preflight};
 use crate::util::backoff::Backoff;
 
@@ -21,14 +21,14 @@ const SUBMISSION_INTERRUPTED: &str = "the manager ended before the trial was sub
 #[derive(Clone)]
 pub(super) struct Submitter {
     context: Arc<ServiceContext>,
-    actions: ActionRunner,
+    runner: ActionRunner,
     /// Counts requests to end attempts.
     stop_requests: watch::Sender<u64>,
 }
 
 impl Submitter {
-    pub(super) fn new(context: Arc<ServiceContext>, actions: ActionRunner) -> Self {
-        Self { context, actions, stop_requests: watch::Sender::new(0) }
+    pub(super) fn new(context: Arc<ServiceContext>, runner: ActionRunner) -> Self {
+        Self { context, runner, stop_requests: watch::Sender::new(0) }
     }
 
     /// Lets waiting submissions check whether their trials were stopped.
@@ -48,11 +48,11 @@ impl Submitter {
             let outcome = submitter.create_objects(&name, &job, &mut may_exist).await;
             let is_given_up = outcome.is_err();
             let context = &submitter.context;
-            let mut acts = context.tracker().handle_submission(&name, outcome, context.now());
+            let mut actions = context.tracker().handle_submission(&name, outcome, context.now());
             if is_given_up && may_exist {
-                acts.push(Act::Discard(name));
+                actions.push(TrackerAction::Discard(name));
             }
-            submitter.actions.perform(acts);
+            submitter.runner.perform(actions);
         });
     }
 
@@ -61,7 +61,7 @@ impl Submitter {
         self.context.wait_until_listed().await;
         let Settings { cluster, shared, .. } = self.context.settings();
         for (resource, object) in shared {
-            let write = || cluster.put(*resource, object);
+            let write = || cluster.create_or_update(*resource, object);
             let written = self.context.until_done("the objects of the experiment", write).await;
             if written.is_none() {
                 return;
@@ -90,7 +90,7 @@ impl Submitter {
             let mut stop_requests = self.stop_requests.subscribe();
             // A watch has shown the workload, although no answer confirmed its creation. After its deletion, another
             // request would create it again.
-            if context.tracker().is_made(name) {
+            if context.tracker().is_created(name) {
                 return Ok(());
             }
             if context.tracker().is_stop_requested(name) {
@@ -130,7 +130,7 @@ impl Submitter {
     ) -> Result<(), client::Error> {
         let Settings { cluster, shared, .. } = self.context.settings();
         for (resource, object) in shared.iter().filter(|_| is_lost) {
-            cluster.put(*resource, object).await?;
+            cluster.create_or_update(*resource, object).await?;
         }
         cluster.create(resource, object).await
     }
@@ -144,14 +144,15 @@ impl Submitter {
         let context = &self.context;
         let mut why = error.to_string();
         if error.is_not_found()
-            && let Err(refusal) = preflight::presence(context.cluster(), context.kind()).await
+            && let Err(refusal) =
+                preflight::check_kind_exists(context.cluster(), context.kind()).await
         {
             why = refusal.to_string();
         }
-        let mut acts = context.tracker().set_wait_reason(name, Some(why));
+        let mut actions = context.tracker().set_wait_reason(name, Some(why));
         if error.is_quota() {
-            acts.extend(context.tracker().delete_old_workloads());
+            actions.extend(context.tracker().delete_old_workloads());
         }
-        self.actions.perform(acts);
+        self.runner.perform(actions);
     }
 }

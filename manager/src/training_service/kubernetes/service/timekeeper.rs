@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::actions::ActionRunner;
+use super::action_runner::ActionRunner;
 use super::context::ServiceContext;
 
 /// The pause after each look at the deadlines, which are seconds away. Every event may move one closer, and each look
@@ -11,7 +11,7 @@ use super::context::ServiceContext;
 const CHECK_PAUSE: Duration = Duration::from_millis(250);
 
 /// Waits for the tracker's deadlines, and carries out the resulting actions until the service closes.
-pub(super) async fn run_deadlines(context: Arc<ServiceContext>, actions: ActionRunner) {
+pub(super) async fn run_deadlines(context: Arc<ServiceContext>, runner: ActionRunner) {
     loop {
         let next = context.tracker().next_deadline();
         let due = async {
@@ -24,8 +24,8 @@ pub(super) async fn run_deadlines(context: Arc<ServiceContext>, actions: ActionR
             () = due => {}
             () = context.nearer_deadline() => {}
         }
-        let acts = context.tracker().tick(context.now());
-        actions.perform(acts);
+        let actions = context.tracker().tick(context.now());
+        runner.perform(actions);
         tokio::time::sleep(CHECK_PAUSE).await;
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tracing::warn;
 
-use super::actions::ActionRunner;
+use super::action_runner::ActionRunner;
 use super::context::ServiceContext;
 use crate::training_service::kubernetes::client::{EVENTS, PODS, WatchEvent, WatchedObject, watch};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::tracker::{
-    Act, Tracker, observe_missing_pod, observe_pod,
+    Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::{
     image, kueue, manifest, pending_reason, pod_end, preflight,
@@ -34,20 +34,20 @@ enum WatchTarget {
 #[derive(Clone)]
 pub(super) struct Watcher {
     context: Arc<ServiceContext>,
-    actions: ActionRunner,
+    runner: ActionRunner,
 }
 
 impl Watcher {
     /// Starts the watches. The queues are watched from the start only if the experiment names one.
-    pub(super) fn start(context: &Arc<ServiceContext>, actions: &ActionRunner) {
-        let watcher = Self { context: Arc::clone(context), actions: actions.clone() };
+    pub(super) fn start(context: &Arc<ServiceContext>, runner: &ActionRunner) {
+        let watcher = Self { context: Arc::clone(context), runner: runner.clone() };
         for target in [WatchTarget::Workload, WatchTarget::Pod, WatchTarget::Event] {
             context.spawn_until_closing(watcher.clone().watch(target));
         }
         let names_queue = context.spec().queue.is_some();
         context.spawn_until_closing(async move {
             if !names_queue {
-                watcher.actions.queue_watch_requested().await;
+                watcher.runner.queue_watch_requested().await;
             }
             watcher.watch(WatchTarget::Queue).await;
         });
@@ -57,7 +57,7 @@ impl Watcher {
     async fn watch(self, watched: WatchTarget) {
         let (context, kind) = (&self.context, self.context.kind());
         let cluster = context.cluster();
-        let selector = manifest::selector(&context.common().experiment);
+        let selector = manifest::experiment_selector(&context.common().experiment);
         let (resource, labels, fields) = match watched {
             WatchTarget::Workload => (kind.resource(), Some(selector.as_str()), None),
             WatchTarget::Pod => (PODS, Some(selector.as_str()), None),
@@ -92,7 +92,7 @@ impl Watcher {
                 context.resume_clock();
             }
             let mut tracker = context.tracker();
-            let acts = match watched {
+            let actions = match watched {
                 WatchTarget::Workload => self.handle_workload(&mut tracker, seen),
                 WatchTarget::Pod | WatchTarget::Event | WatchTarget::Queue => {
                     self.handle_other_object(watched, &mut tracker, seen)
@@ -103,7 +103,7 @@ impl Watcher {
             if listed {
                 context.mark_listed();
             }
-            self.actions.perform(acts);
+            self.runner.perform(actions);
         }
     }
 
@@ -113,21 +113,21 @@ impl Watcher {
         watched: WatchTarget,
         tracker: &mut Tracker,
         seen: WatchEvent,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let is_pod = watched == WatchTarget::Pod;
         match seen {
             WatchEvent::There(object) => {
                 let image = self.image(watched, &object);
                 let image = image.and_then(|(name, image)| tracker.report_image(name, image));
-                let acts = news_of(watched, tracker, &object, self.context.now());
+                let actions = news_of(watched, tracker, &object, self.context.now());
                 if is_pod {
                     let remains = pod_end::outlives_trial(&object.body, &self.trial_containers());
                     tracker.observe_pod_remains(&object.name, remains, self.context.now());
                 }
-                if !acts.is_empty() || is_pod {
+                if !actions.is_empty() || is_pod {
                     self.context.wake_timekeeper();
                 }
-                acts.into_iter().chain(image).collect()
+                actions.into_iter().chain(image).collect()
             }
             WatchEvent::Gone(object) if is_pod => {
                 observe_missing_pod(tracker, &object, self.context.now()).into_iter().collect()
@@ -165,7 +165,7 @@ impl Watcher {
     }
 
     /// Passes the observation of a workload to the tracker.
-    fn handle_workload(&self, tracker: &mut Tracker, seen: WatchEvent) -> Vec<Act> {
+    fn handle_workload(&self, tracker: &mut Tracker, seen: WatchEvent) -> Vec<TrackerAction> {
         match seen {
             WatchEvent::Begin => {
                 tracker.begin_listing();
@@ -178,12 +178,12 @@ impl Watcher {
                 let phase = self.context.kind().phase(&object.body, self.context.spec());
                 let has_deadline =
                     matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);
-                let acts = tracker.handle_phase(&object.name, phase, self.context.now());
+                let actions = tracker.handle_phase(&object.name, phase, self.context.now());
                 tracker.observe_unadopted(&object);
                 if has_deadline {
                     self.context.wake_timekeeper();
                 }
-                acts
+                actions
             }
             WatchEvent::Gone(object) => tracker.handle_deleted_workload(&object.name),
             WatchEvent::Trouble(_) => Vec::new(),
@@ -197,7 +197,7 @@ fn news_of(
     tracker: &mut Tracker,
     object: &WatchedObject,
     now: Duration,
-) -> Vec<Act> {
+) -> Vec<TrackerAction> {
     match watched {
         WatchTarget::Workload => Vec::new(),
         WatchTarget::Pod => observe_pod(tracker, object, now),
@@ -208,7 +208,7 @@ fn news_of(
             None => Vec::new(),
         },
         WatchTarget::Queue => match object.owner.as_deref() {
-            Some(name) => tracker.handle_queue_state(name, kueue::read(&object.body), now),
+            Some(name) => tracker.handle_queue_state(name, kueue::queue_state(&object.body), now),
             None => Vec::new(),
         },
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use trial_protocol::AttemptId;
 
-use super::Act;
+use super::TrackerAction;
 
 /// The number of finished workloads that stay in the cluster for a returning manager, and the number that is deleted at
 /// a time.
@@ -37,17 +37,18 @@ impl FinishedWorkloads {
     }
 
     /// Deletes the remains of attempts that ended long ago, if there are many.
-    pub(super) fn delete_excess(&mut self) -> Vec<Act> {
-        let mut acts = Vec::new();
+    pub(super) fn delete_excess(&mut self) -> Vec<TrackerAction> {
+        let mut actions = Vec::new();
         while self.attempts.len() >= MAX_FINISHED + DELETE_BATCH {
-            acts.push(Act::Tidy(self.attempts.drain(..DELETE_BATCH).collect()));
+            actions
+                .push(TrackerAction::DeleteRemains(self.attempts.drain(..DELETE_BATCH).collect()));
         }
-        acts
+        actions
     }
 
     /// Deletes the remains of ended attempts early, when a quota of the cluster is exhausted.
-    pub(super) fn delete_for_quota(&mut self) -> Option<Act> {
+    pub(super) fn delete_for_quota(&mut self) -> Option<TrackerAction> {
         let many = self.attempts.len().checked_sub(MIN_FINISHED).filter(|many| *many > 0)?;
-        Some(Act::Tidy(self.attempts.drain(..many).collect()))
+        Some(TrackerAction::DeleteRemains(self.attempts.drain(..many).collect()))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use self::deadlines::{JobDeadlines, StartDeadline};
-use super::Act;
+use super::TrackerAction;
 use super::pods::ObservedPods;
 use super::queue::{QueueStatus, QueueWatch};
 use super::rules::TrackerRules;
@@ -28,7 +28,7 @@ pub(super) struct Job {
     id: Option<String>,
     phase: JobPhase,
     /// Set if the cluster has the workload.
-    is_made: bool,
+    is_created: bool,
     /// Set if an earlier manager may have created the workload, and neither the cluster nor an agent has shown it since.
     is_unconfirmed: bool,
     start: StartProgress,
@@ -73,9 +73,9 @@ impl ForcedEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopState {
     /// The stop is requested, but the workload is not created yet.
-    Wanted,
+    Pending,
     /// The cluster received the stop request at this time.
-    Asked(Duration),
+    Sent(Duration),
     /// The stop had no effect, and the workload was deleted.
     Deleted,
 }
@@ -84,7 +84,7 @@ enum StopState {
 #[derive(Debug)]
 pub(super) enum JobChange {
     /// The workload continues, and these actions follow.
-    Continues(Vec<Act>),
+    Continues(Vec<TrackerAction>),
     /// The workload has ended.
     Ends(WorkloadOutcome),
 }
@@ -99,17 +99,17 @@ impl Job {
         places: u64,
         now: Duration,
     ) -> Self {
-        let is_made = phase != JobPhase::Unseen;
+        let is_created = phase != JobPhase::Unseen;
         Self {
             name: name.to_owned(),
             trial,
             attempt,
             id: None,
             phase,
-            is_made,
+            is_created,
             is_unconfirmed: false,
             // A workload that an earlier manager created may have run.
-            start: StartProgress::new(Some(now), places, is_made),
+            start: StartProgress::new(Some(now), places, is_created),
             queue: QueueStatus::default(),
             reason: WaitReason::default(),
             image: None,
@@ -127,7 +127,7 @@ impl Job {
     /// it.
     pub(super) fn unlisted(self) -> Self {
         let start = StartProgress::new(None, self.start.places(), true);
-        Self { is_made: true, is_unconfirmed: true, start, ..self }
+        Self { is_created: true, is_unconfirmed: true, start, ..self }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -148,8 +148,8 @@ impl Job {
     }
 
     /// Returns whether the cluster is known to have the workload.
-    pub(super) fn is_made(&self) -> bool {
-        self.is_made
+    pub(super) fn is_created(&self) -> bool {
+        self.is_created
     }
 
     /// Returns whether the controller has examined the workload.
@@ -206,31 +206,31 @@ impl Job {
     }
 
     /// Handles the success of the submission.
-    pub(super) fn handle_creation(&mut self, now: Duration) -> Vec<Act> {
-        self.is_made = true;
-        if self.stop != Some(StopState::Wanted) {
+    pub(super) fn handle_creation(&mut self, now: Duration) -> Vec<TrackerAction> {
+        self.is_created = true;
+        if self.stop != Some(StopState::Pending) {
             return Vec::new();
         }
-        self.stop = Some(StopState::Asked(now));
-        vec![Act::Stop(self.name.clone())]
+        self.stop = Some(StopState::Sent(now));
+        vec![TrackerAction::Stop(self.name.clone())]
     }
 
     /// Requests the stop of the workload.
-    pub(super) fn stop(&mut self, now: Duration) -> Vec<Act> {
+    pub(super) fn stop(&mut self, now: Duration) -> Vec<TrackerAction> {
         if self.stop.is_some() {
             return Vec::new();
         }
-        if !self.is_made {
-            self.stop = Some(StopState::Wanted);
+        if !self.is_created {
+            self.stop = Some(StopState::Pending);
             return Vec::new();
         }
         self.start.ignore_silence();
-        self.stop = Some(StopState::Asked(now));
-        vec![Act::Stop(self.name.clone())]
+        self.stop = Some(StopState::Sent(now));
+        vec![TrackerAction::Stop(self.name.clone())]
     }
 
     /// Stops the workload for this reason, unless a stop was requested before.
-    fn stop_for(&mut self, end: ForcedEnd, now: Duration) -> Vec<Act> {
+    fn stop_for(&mut self, end: ForcedEnd, now: Duration) -> Vec<TrackerAction> {
         if self.stop.is_none() {
             self.forced = Some(end);
         }
@@ -238,7 +238,7 @@ impl Job {
     }
 
     /// Stops the workload of a trial that has ended according to its agent.
-    pub(super) fn finish(&mut self, now: Duration) -> Vec<Act> {
+    pub(super) fn finish(&mut self, now: Duration) -> Vec<TrackerAction> {
         // A queue that took the trial back lets it run again.
         if self.phase == JobPhase::Suspended {
             return Vec::new();
@@ -248,7 +248,7 @@ impl Job {
     }
 
     /// Records that the trial has ended while its workload still exists.
-    pub(super) fn hand_over(&mut self, now: Duration) -> Vec<Act> {
+    pub(super) fn hand_over(&mut self, now: Duration) -> Vec<TrackerAction> {
         self.handed_over = self.handed_over.or(Some(now));
         if self.phase == JobPhase::Suspended { self.stop(now) } else { Vec::new() }
     }
@@ -279,7 +279,7 @@ impl Job {
         queue_watch: &mut QueueWatch,
         now: Duration,
     ) -> JobChange {
-        (self.is_made, self.is_unconfirmed) = (true, false);
+        (self.is_created, self.is_unconfirmed) = (true, false);
         if self.resumes_with(&phase) {
             self.queue.set_requeued(false);
         }
@@ -320,7 +320,7 @@ impl Job {
                     return JobChange::Ends(outcome);
                 }
                 if !std::mem::replace(&mut self.is_inspected, true) {
-                    let inspect = Act::Inspect(self.name.clone(), outcome);
+                    let inspect = TrackerAction::Inspect(self.name.clone(), outcome);
                     return JobChange::Continues(vec![inspect]);
                 }
             }
@@ -329,7 +329,11 @@ impl Job {
     }
 
     /// Handles the suspension of the workload, initially or again.
-    fn handle_suspension(&mut self, queue_watch: &mut QueueWatch, now: Duration) -> Vec<Act> {
+    fn handle_suspension(
+        &mut self,
+        queue_watch: &mut QueueWatch,
+        now: Duration,
+    ) -> Vec<TrackerAction> {
         // The trial has ended, and must not run again when its queue resumes the workload.
         if self.handed_over.is_some() {
             return self.stop(now);
@@ -354,19 +358,19 @@ impl Job {
     }
 
     /// Returns the news that the queue has taken the workload back.
-    fn report_requeue(&mut self) -> Act {
+    fn report_requeue(&mut self) -> TrackerAction {
         let known = self.reason.current().map(str::to_owned);
         let why = known.unwrap_or_else(|| self.queue.suspended_reason());
         self.reason.set_reported(why.clone());
         self.queue.set_requeued(true);
         self.queried_at = None;
-        Act::Report(JobNews::Requeued(self.wait_news(why)))
+        TrackerAction::Report(JobNews::Requeued(self.wait_news(why)))
     }
 
     /// Returns the news of the reason for the wait, if it has changed.
-    fn report_reason(&mut self) -> Option<Act> {
+    fn report_reason(&mut self) -> Option<TrackerAction> {
         let why = self.reason.take_news()?;
-        Some(Act::Report(JobNews::Waits(self.wait_news(why))))
+        Some(TrackerAction::Report(JobNews::Waits(self.wait_news(why))))
     }
 
     fn wait_news(&self, why: String) -> JobWaits {
@@ -378,7 +382,7 @@ impl Job {
         &mut self,
         state: Option<QueueState>,
         now: Duration,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         self.queue.observe_state(state.as_ref(), now);
         match state {
             None | Some(QueueState::Admitted) => Vec::new(),
@@ -398,7 +402,7 @@ impl Job {
     }
 
     /// Handles the number of workloads ahead of a workload that waits in a queue, if the queue tells it.
-    pub(super) fn handle_position(&mut self, ahead: Option<u64>) -> Option<Act> {
+    pub(super) fn handle_position(&mut self, ahead: Option<u64>) -> Option<TrackerAction> {
         if !self.waits_in_queue() {
             return None;
         }
@@ -408,7 +412,7 @@ impl Job {
     }
 
     /// Handles the observed reason why a pod waits.
-    pub(super) fn set_wait_reason(&mut self, why: Option<String>) -> Vec<Act> {
+    pub(super) fn set_wait_reason(&mut self, why: Option<String>) -> Vec<TrackerAction> {
         if self.start.waits_since().is_none() && self.phase != JobPhase::Suspended {
             return Vec::new();
         }
@@ -436,7 +440,7 @@ impl Job {
 
     /// Handles a running pod. The workload reports this later, and a queue may take both back before that. The watch of
     /// pods may also be behind that of workloads, so that the queue has taken the workload back already.
-    pub(super) fn mark_pod_running(&mut self) -> Option<Act> {
+    pub(super) fn mark_pod_running(&mut self) -> Option<TrackerAction> {
         if self.phase != JobPhase::Suspended {
             self.start.record_run();
             return None;
@@ -454,19 +458,19 @@ impl Job {
     }
 
     /// Handles the image of the pod whose metrics are the trial's.
-    pub(super) fn report_image(&mut self, image: String) -> Option<Act> {
+    pub(super) fn report_image(&mut self, image: String) -> Option<TrackerAction> {
         if self.image.as_ref() == Some(&image) {
             return None;
         }
         self.image = Some(image.clone());
         let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
-        Some(Act::Report(JobNews::Image(JobImage { trial, attempt, image })))
+        Some(TrackerAction::Report(JobNews::Image(JobImage { trial, attempt, image })))
     }
 
     /// Returns the news that a pod has left.
-    pub(super) fn report_pod_left(&self, incarnation: String) -> Act {
+    pub(super) fn report_pod_left(&self, incarnation: String) -> TrackerAction {
         let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
-        Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }))
+        TrackerAction::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }))
     }
 
     /// Handles the last line of output, if known, of a running pod whose agent has not reported.
@@ -474,7 +478,7 @@ impl Job {
         &mut self,
         last_line: Option<&str>,
         rules: &TrackerRules,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         if self.phase != JobPhase::Running {
             return Vec::new();
         }
@@ -487,7 +491,7 @@ impl Job {
     pub(super) fn is_idle(&self, rules: &TrackerRules) -> bool {
         match self.phase {
             // If one pod exists and another was refused, the status may stay empty.
-            JobPhase::Unseen => self.is_made,
+            JobPhase::Unseen => self.is_created,
             JobPhase::Waiting | JobPhase::Starting => self.start.places() < rules.pods,
             JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
                 false
@@ -500,7 +504,7 @@ impl Job {
         &mut self,
         why: Option<String>,
         rules: &TrackerRules,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let why = why.or_else(|| self.idle_reason(rules));
         self.set_wait_reason(why)
     }
@@ -519,7 +523,7 @@ impl Job {
 
     /// Handles a rule of the cluster that denies a pod again and again. The workload fails, since a retry would have the
     /// same pod.
-    pub(super) fn handle_denied_pod(&mut self, why: String, now: Duration) -> Vec<Act> {
+    pub(super) fn handle_denied_pod(&mut self, why: String, now: Duration) -> Vec<TrackerAction> {
         self.stop_for(ForcedEnd::failure(why, Some(Class::Permanent)), now)
     }
 
@@ -536,8 +540,8 @@ impl Job {
                 let message = "the workload did not end within its time and was deleted";
                 return JobChange::Ends(WorkloadOutcome::failure(message.to_owned()));
             }
-            Some(StopState::Asked(_)) if deletes => None,
-            Some(StopState::Wanted | StopState::Asked(_)) | None => {
+            Some(StopState::Sent(_)) if deletes => None,
+            Some(StopState::Pending | StopState::Sent(_)) | None => {
                 let kind = rules.kind.resource().kind;
                 let message = if self.is_unconfirmed {
                     format!(
@@ -556,7 +560,7 @@ impl Job {
         // The pods have their grace period. Another attempt must not run beside them.
         self.queue.resume();
         self.begin_end();
-        JobChange::Continues(vec![Act::AwaitPods(self.name.clone())])
+        JobChange::Continues(vec![TrackerAction::AwaitPods(self.name.clone())])
     }
 
     /// Returns the outcome of a workload that was deleted, and whose pods are gone.
@@ -573,7 +577,10 @@ impl Job {
         self.settled = Some(outcome);
         self.begin_end();
         let name = self.name.clone();
-        JobChange::Continues(vec![Act::Discard(name.clone()), Act::AwaitPods(name)])
+        JobChange::Continues(vec![
+            TrackerAction::Discard(name.clone()),
+            TrackerAction::AwaitPods(name),
+        ])
     }
 
     /// Ignores the phase from now on, because the ends of the pods end the workload.
@@ -626,42 +633,42 @@ impl Job {
         pods: &mut ObservedPods,
         queue_watch: &QueueWatch,
         now: Duration,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let is_due = |at: Option<Duration>| at.is_some_and(|at| now >= at);
         if is_due(self.deadlines(rules, pods, queue_watch).deletion()) {
             self.stop = Some(StopState::Deleted);
-            return vec![Act::Delete(self.name.clone())];
+            return vec![TrackerAction::Delete(self.name.clone())];
         }
-        let mut acts = Vec::new();
+        let mut actions = Vec::new();
         if is_due(self.deadlines(rules, pods, queue_watch).silence()) {
             self.start.ignore_silence();
-            acts.push(Act::ReadOutput(self.name.clone()));
+            actions.push(TrackerAction::ReadOutput(self.name.clone()));
         }
         if is_due(self.deadlines(rules, pods, queue_watch).settlement()) {
             self.ending_since = Some(now);
-            acts.push(Act::ReadEnd(self.name.clone()));
+            actions.push(TrackerAction::ReadEnd(self.name.clone()));
         }
         if is_due(self.deadlines(rules, pods, queue_watch).remains()) {
             pods.renew_remains(&self.name, now);
-            acts.push(Act::ReadEnd(self.name.clone()));
+            actions.push(TrackerAction::ReadEnd(self.name.clone()));
         }
         if is_due(self.deadlines(rules, pods, queue_watch).hand_over()) {
-            acts.extend(self.stop(now));
-            return acts;
+            actions.extend(self.stop(now));
+            return actions;
         }
         if is_due(self.deadlines(rules, pods, queue_watch).unnoticed()) {
             self.queried_at = Some(now);
             let why = self.queue.unnoticed_reason();
-            acts.extend(self.set_wait_reason(Some(why)));
+            actions.extend(self.set_wait_reason(Some(why)));
         }
         let start = self.deadlines(rules, pods, queue_watch).start();
         if let Some(deadline) = start.filter(|deadline| now >= deadline.at) {
-            acts.extend(self.fail_to_start(deadline, rules, now));
+            actions.extend(self.fail_to_start(deadline, rules, now));
         } else if is_due(self.deadlines(rules, pods, queue_watch).query()) {
             self.queried_at = Some(now);
-            acts.push(Act::QueryMissingPod(self.name.clone()));
+            actions.push(TrackerAction::QueryMissingPod(self.name.clone()));
         }
-        acts
+        actions
     }
 
     /// Stops a workload that has not started in time.
@@ -670,7 +677,7 @@ impl Job {
         StartDeadline { class, held_time, .. }: StartDeadline,
         rules: &TrackerRules,
         now: Duration,
-    ) -> Vec<Act> {
+    ) -> Vec<TrackerAction> {
         let why = self.reason.current().unwrap_or("the cluster shows no reason");
         let message = match held_time {
             Some(time) => {

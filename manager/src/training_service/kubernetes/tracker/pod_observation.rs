@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Act, PodDeparture, Tracker};
+use super::{PodDeparture, Tracker, TrackerAction};
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::{disruption, pending_reason, pod_end};
 
 /// Passes the observation of a pod to the tracker.
-pub fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
+pub fn observe_pod(
+    tracker: &mut Tracker,
+    pod: &WatchedObject,
+    now: Duration,
+) -> Vec<TrackerAction> {
     let phase = pod.body.pointer("/status/phase").and_then(Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
     let departure = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
@@ -24,7 +28,7 @@ pub fn observe_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) ->
     tracker.observe_pod_start(&pod.name, has_started);
     tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
     if pod_end::has_ended(&pod.body) {
-        tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+        tracker.observe_pod_end(&pod.name, pod_end::observed_fields(&pod.name, &pod.body));
     }
     let requeued = match phase {
         _ if is_over => {
@@ -44,9 +48,9 @@ pub fn observe_missing_pod(
     tracker: &mut Tracker,
     pod: &WatchedObject,
     now: Duration,
-) -> Option<Act> {
+) -> Option<TrackerAction> {
     let left =
         tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), PodDeparture::Gone, now);
-    tracker.observe_pod_end(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    tracker.observe_pod_end(&pod.name, pod_end::observed_fields(&pod.name, &pod.body));
     left
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Act;
+use super::TrackerAction;
 use crate::training_service::kubernetes::kueue::{self, QueueState};
 
 /// The reason for the wait of a suspended workload until its queue gives another.
@@ -33,8 +33,8 @@ impl QueueWatch {
     }
 
     /// Requests the watch, unless it was requested before.
-    pub(super) fn request(&mut self) -> Option<Act> {
-        (!std::mem::replace(&mut self.is_requested, true)).then_some(Act::WatchQueue)
+    pub(super) fn request(&mut self) -> Option<TrackerAction> {
+        (!std::mem::replace(&mut self.is_requested, true)).then_some(TrackerAction::WatchQueue)
     }
 
     /// Handles the start of a gapless watch (`true`), or a gap in it.

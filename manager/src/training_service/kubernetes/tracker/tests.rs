@@ -57,33 +57,33 @@ fn completed(exit_code: Option<i32>, message: &str) -> JobPhase {
     JobPhase::Completed(outcome)
 }
 
-fn gone(exit_code: Option<i32>, message: &str) -> Act {
+fn gone(exit_code: Option<i32>, message: &str) -> TrackerAction {
     let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
     let succeeded = exit_code == Some(0);
     let unexplained = JobEvent::unexplained(trial, attempt);
-    Act::Report(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
+    TrackerAction::Report(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
 }
 
 /// Returns the end of a trial whose Framework was deleted by another client.
-fn removed() -> Act {
+fn removed() -> TrackerAction {
     let message = "its Framework was deleted, but not by the manager".to_owned();
     let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message), Some(Class::Transient));
-    Act::Report(JobNews::Gone(JobEvent { message, class, ..unexplained }))
+    TrackerAction::Report(JobNews::Gone(JobEvent { message, class, ..unexplained }))
 }
 
 /// Returns the end of an attempt that the cluster has never shown.
-fn never_created() -> Act {
+fn never_created() -> TrackerAction {
     let message = "the cluster has no Framework of the attempt that an earlier manager recorded";
     let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message.to_owned()), Some(Class::Transient));
-    Act::Report(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }))
+    TrackerAction::Report(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }))
 }
 
-pub(super) fn waits(why: &str) -> Act {
+pub(super) fn waits(why: &str) -> TrackerAction {
     let (trial, attempt) = (trial("a"), attempt("a"));
-    Act::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
+    TrackerAction::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn a_refused_submission_is_an_end() {
 fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
     let mut tracker = made();
     tracker.handle_phase("fa", JobPhase::Running, at(1));
-    assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [TrackerAction::Stop("fa".to_owned())]);
     assert_eq!(tracker.stop_trial(&trial("a"), at(6)), []);
     assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
     assert_eq!(tracker.tick(at(5)), []);
-    assert_eq!(tracker.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
+    assert_eq!(tracker.tick(at(5) + patience()), [TrackerAction::Delete("fa".to_owned())]);
     assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
         tracker.handle_deleted_workload("fa"),
@@ -153,10 +153,10 @@ fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
 fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
     let mut tracker = made();
     tracker.handle_phase("fa", JobPhase::Running, at(1));
-    assert_eq!(tracker.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.finish(&trial("a"), at(5)), [TrackerAction::Stop("fa".to_owned())]);
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
     let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), at(7));
-    let [Act::Report(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
+    let [TrackerAction::Report(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(
         event.message.as_ref().unwrap().starts_with("the trial ended, but its pod did not"),
         "{event:?}"
@@ -175,7 +175,10 @@ fn a_stop_before_the_creation_is_sent_after_it() {
     assert!(!tracker.is_stop_requested("fa"));
     assert_eq!(tracker.stop_trial(&trial("a"), at(1)), []);
     assert!(tracker.is_stop_requested("fa"));
-    assert_eq!(tracker.handle_submission("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(
+        tracker.handle_submission("fa", Ok(()), at(2)),
+        [TrackerAction::Stop("fa".to_owned())]
+    );
 }
 
 #[test]
@@ -201,10 +204,10 @@ fn a_controller_that_does_not_notice_the_workload_is_a_reason() {
     let mut tracker = made();
     assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME));
     assert_eq!(tracker.tick(at(1)), []);
-    assert_eq!(tracker.tick(UNSEEN_TIME), [Act::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNSEEN_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     let reported = tracker.handle_missing_pod("fa", None);
     assert!(
-        matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
+        matches!(&reported[..], [TrackerAction::Report(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
     );
     assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME + QUERY_INTERVAL));
     assert_eq!(tracker.tick(UNSEEN_TIME + at(1)), []);
@@ -215,7 +218,7 @@ fn the_cluster_is_queried_before_the_controller_counts_as_absent() {
     // An operator whose pods are refused leaves the status empty and reports an event.
     let mut tracker = made();
     tracker.handle_phase("fa", JobPhase::Unseen, at(1));
-    assert_eq!(tracker.tick(UNSEEN_TIME), [Act::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNSEEN_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     assert!(!tracker.is_examined("fa"));
     assert_eq!(tracker.handle_missing_pod("fa", Some("quota q".to_owned())), [waits("quota q")]);
     // The same holds if another pod of the trial was created.
@@ -228,18 +231,18 @@ fn a_missing_pod_is_a_reason_until_it_exists() {
     let mut tracker = made();
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME));
-    assert_eq!(tracker.tick(UNSEEN_TIME), [Act::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNSEEN_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     assert_eq!(tracker.tick(UNSEEN_TIME + at(1)), []);
     let reported = tracker.handle_missing_pod("fa", None);
     assert!(
-        matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.contains("quota")),
+        matches!(&reported[..], [TrackerAction::Report(JobNews::Waits(waits))] if waits.why.contains("quota")),
         "{reported:?}"
     );
     assert_eq!(tracker.handle_missing_pod("fa", Some("quota q".to_owned())), [waits("quota q")]);
     assert_eq!(tracker.handle_missing_pod("other", Some("no job".to_owned())), []);
     tracker.observe_pod("fa-worker-0", None, None);
     assert_eq!(tracker.handle_missing_pod("fa", Some("late news".to_owned())), []);
-    assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
     let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
@@ -263,12 +266,12 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
         tracker.handle_submission("fa", Ok(()), at(0));
         tracker.handle_phase("fa", JobPhase::Waiting, at(1));
         (0..places).for_each(|_| drop(tracker.observe_pod("fa-0-aaaaa", None, None)));
-        let acts = tracker.handle_denied_pod("fa", why.to_owned(), at(20));
-        assert_eq!(acts, [Act::Stop("fa".to_owned())]);
+        let actions = tracker.handle_denied_pod("fa", why.to_owned(), at(20));
+        assert_eq!(actions, [TrackerAction::Stop("fa".to_owned())]);
         assert_eq!(tracker.handle_denied_pod("fa", "again".to_owned(), at(21)), []);
         tracker.handle_deleted_workload("fa");
         let ended = tracker.end_deleted_workload("fa");
-        let [Act::Report(JobNews::Gone(end))] = &ended[..] else { panic!("{ended:?}") };
+        let [TrackerAction::Report(JobNews::Gone(end))] = &ended[..] else { panic!("{ended:?}") };
         assert_eq!((end.message.as_deref(), end.class), (Some(why), Some(Class::Permanent)));
     }
     // All pods exist by now.
@@ -280,7 +283,7 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
 
 #[test]
 fn queries_about_one_missing_pod_of_several_are_repeated() {
-    let ask = [Act::QueryMissingPod("fa".to_owned())];
+    let ask = [TrackerAction::QueryMissingPod("fa".to_owned())];
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {
         let mut tracker = made().with_pods(2);
         tracker.handle_phase("fa", phase.clone(), at(1));
@@ -313,7 +316,7 @@ fn queries_about_one_missing_pod_of_several_are_repeated() {
     tracker.observe_pod("fa-worker-0", None, None);
     let reported = tracker.handle_missing_pod("fa", None);
     assert!(
-        matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.contains("only 1 of 2 pods")),
+        matches!(&reported[..], [TrackerAction::Report(JobNews::Waits(waits))] if waits.why.contains("only 1 of 2 pods")),
         "{reported:?}"
     );
 }
@@ -393,8 +396,10 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
         for (pod, reason) in pods {
             tracker.observe_pod(pod, None, reason.map(taken));
         }
-        let acts = tracker.handle_phase("fa", deleted(role), at(1));
-        let [Act::Report(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
+        let actions = tracker.handle_phase("fa", deleted(role), at(1));
+        let [TrackerAction::Report(JobNews::Gone(event))] = &actions[..] else {
+            panic!("{actions:?}")
+        };
         assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
         assert_eq!(event.disruption.is_some(), is_taken, "{pods:?}");
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
@@ -404,8 +409,8 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.tick(START_UP);
     tracker.observe_pod("fa-worker-0", None, Some(taken("Evicted")));
-    let acts = tracker.handle_phase("fa", deleted("worker"), START_UP);
-    let [Act::Report(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
+    let actions = tracker.handle_phase("fa", deleted("worker"), START_UP);
+    let [TrackerAction::Report(JobNews::Gone(event))] = &actions[..] else { panic!("{actions:?}") };
     assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
     assert_eq!(event.disruption, None);
 }
@@ -416,7 +421,7 @@ fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
-    assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
     let why =
         "the trial did not start within 600 s (startUpDeadline): the image x cannot be pulled";
     assert_eq!(
@@ -441,7 +446,7 @@ fn a_pod_that_waits_while_another_runs_has_the_same_deadline() {
     let mut tracker = made();
     assert_eq!(tracker.handle_phase("fa", JobPhase::Starting, at(1)), []);
     assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [waits("no room")]);
-    assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): no room";
     let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
@@ -452,7 +457,7 @@ fn running_pods_with_a_silent_agent_are_reported_once() {
     let mut tracker = made();
     tracker.handle_phase("fa", JobPhase::Running, at(5));
     assert_eq!(tracker.next_deadline(), Some(at(5) + SILENT_TIME));
-    assert_eq!(tracker.tick(at(5) + SILENT_TIME), [Act::ReadOutput("fa".to_owned())]);
+    assert_eq!(tracker.tick(at(5) + SILENT_TIME), [TrackerAction::ReadOutput("fa".to_owned())]);
     assert_eq!(tracker.tick(at(6) + SILENT_TIME), []);
     for (last_line, expected) in [
         (None, "(`kubectl logs -l trialkeeper/attempt=a-1`"),
@@ -460,7 +465,7 @@ fn running_pods_with_a_silent_agent_are_reported_once() {
     ] {
         let reported = tracker.handle_silent_agent("fa", last_line);
         assert!(
-            matches!(&reported[..], [Act::Report(JobNews::Waits(waits))] if waits.why.contains(expected)),
+            matches!(&reported[..], [TrackerAction::Report(JobNews::Waits(waits))] if waits.why.contains(expected)),
             "{reported:?}"
         );
     }
@@ -483,7 +488,9 @@ fn a_resumed_manager_adopts_existing_workloads() {
     assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
     assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
     // The message of an adopted success mentions that its agent did not report it.
-    let Act::Report(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
+    let TrackerAction::Report(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else {
+        panic!()
+    };
     let found = adopted(Some(completed(Some(0), "")));
     assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
     let failed = adopted(Some(completed(Some(7), "it failed")));
@@ -516,12 +523,12 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
         if !is_during_listing {
             tracker.begin_listing();
         }
-        let mut acts = Vec::new();
+        let mut actions = Vec::new();
         if let Some(phase) = phase.clone() {
-            acts.extend(tracker.handle_phase("fa", phase, at(9000)));
+            actions.extend(tracker.handle_phase("fa", phase, at(9000)));
         }
-        acts.extend(tracker.complete_listing());
-        assert_eq!(acts, expected, "{phase:?} {is_during_listing}");
+        actions.extend(tracker.complete_listing());
+        assert_eq!(actions, expected, "{phase:?} {is_during_listing}");
         let other = tracker.adopt("fb", &trial("b"), &attempt("b"), at(9001));
         assert_eq!(other, (Adopted::Unknown, vec![]));
     }
@@ -567,19 +574,19 @@ fn the_remains_of_old_ends_are_deleted() {
         let name = format!("t{i}");
         tracker.submit(&name, trial(&name), attempt(&name), at(0));
         tracker.handle_submission(&name, Ok(()), at(0));
-        let acts = tracker.handle_phase(&name, completed(Some(0), ""), at(1));
-        tidied.extend(acts.into_iter().filter_map(|act| match act {
-            Act::Tidy(attempts) => Some(attempts),
-            Act::Report(_)
-            | Act::Stop(_)
-            | Act::ReadOutput(_)
-            | Act::QueryMissingPod(_)
-            | Act::Delete(_)
-            | Act::Discard(_)
-            | Act::ReadEnd(_)
-            | Act::WatchQueue
-            | Act::Inspect(..)
-            | Act::AwaitPods(_) => None,
+        let actions = tracker.handle_phase(&name, completed(Some(0), ""), at(1));
+        tidied.extend(actions.into_iter().filter_map(|action| match action {
+            TrackerAction::DeleteRemains(attempts) => Some(attempts),
+            TrackerAction::Report(_)
+            | TrackerAction::Stop(_)
+            | TrackerAction::ReadOutput(_)
+            | TrackerAction::QueryMissingPod(_)
+            | TrackerAction::Delete(_)
+            | TrackerAction::Discard(_)
+            | TrackerAction::ReadEnd(_)
+            | TrackerAction::WatchQueue
+            | TrackerAction::Inspect(..)
+            | TrackerAction::AwaitPods(_) => None,
         }));
     }
     let tidied: Vec<AttemptId> = tidied.concat();
@@ -587,7 +594,7 @@ fn the_remains_of_old_ends_are_deleted() {
     assert_eq!(tidied[0], attempt("t0"));
     assert_eq!(tidied[299], attempt("t299"));
     // A quota is exhausted, so only the latest workloads stay.
-    let Some(Act::Tidy(more)) = tracker.delete_old_workloads() else {
+    let Some(TrackerAction::DeleteRemains(more)) = tracker.delete_old_workloads() else {
         panic!("a hundred workloads remain")
     };
     assert_eq!((more.len(), &more[0]), (100 - MIN_FINISHED, &attempt("t300")));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trial_protocol::AttemptId;
 
-use super::Act;
+use super::TrackerAction;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::outcome::JobPhase;
 
@@ -87,9 +87,12 @@ impl UnadoptedWorkloads {
 
     /// Returns the deletions, and the attempts of the workloads that have ended, the oldest first. `None`: they are not
     /// due at `now`.
-    pub(super) fn discard(&mut self, now: Duration) -> Option<(Vec<Act>, Vec<AttemptId>)> {
+    pub(super) fn discard(
+        &mut self,
+        now: Duration,
+    ) -> Option<(Vec<TrackerAction>, Vec<AttemptId>)> {
         self.end_at.take_if(|at| now >= *at)?;
-        let (mut acts, mut ended) = (Vec::new(), Vec::new());
+        let (mut actions, mut ended) = (Vec::new(), Vec::new());
         self.workloads.retain(|name, workload| {
             let created = workload.created.take();
             match (&workload.phase, workload.attempt.take()) {
@@ -98,12 +101,12 @@ impl UnadoptedWorkloads {
                     return false;
                 }
                 (JobPhase::Completed(_), None) => {}
-                (_, Some(attempt)) => acts.push(Act::Tidy(vec![attempt])),
-                (_, None) => acts.push(Act::Discard(name.clone())),
+                (_, Some(attempt)) => actions.push(TrackerAction::DeleteRemains(vec![attempt])),
+                (_, None) => actions.push(TrackerAction::Discard(name.clone())),
             }
             true
         });
         ended.sort();
-        Some((acts, ended.into_iter().map(|(_, attempt)| attempt).collect()))
+        Some((actions, ended.into_iter().map(|(_, attempt)| attempt).collect()))
     }
 }

@@ -15,8 +15,8 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, has_retries, labels, labels_of, merge, pod, set_default,
-    trial_containers, workload_name,
+    WorkloadSettings, example_job, experiment_name, has_retries, labels, labels_of, merge, pod,
+    set_default, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 
@@ -56,17 +56,17 @@ impl Workload for Framework {
         "FrameworkController is not installed there (docs/kubernetes.md describes the installation)"
     }
 
-    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         framework(common, job)
     }
 
-    fn examples(&self, _common: &Common) -> Vec<(Resource, Value)> {
+    fn examples(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         // The dry run of the pods already shows unknown fields. The controller silently drops unknown fields elsewhere,
         // which does no harm.
         Vec::new()
     }
 
-    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
         pods(common)
     }
 
@@ -84,12 +84,12 @@ impl Workload for Framework {
         outcome
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         // Retries are the controller's.
         if has_retries(spec) {
             return None;
         }
-        settle(&self.completion(spec), pods, &trial_containers(spec, self.container()))
+        outcome_from_pods(&self.completion(spec), pods, &trial_containers(spec, self.container()))
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -149,7 +149,7 @@ fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
 
 /// Builds a trial's Framework from the user's template.
 pub(in crate::training_service::kubernetes) fn framework(
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
 ) -> Value {
     let spec = &common.spec;
@@ -191,7 +191,7 @@ pub(in crate::training_service::kubernetes) fn framework(
             });
             set_default(&mut whole["task"], "retryPolicy", no_retry());
             // Without this limit the controller would wait for a pod on a lost node until the node is removed.
-            let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
+            let gone = pod::grace_period(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
             set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];
             pod::protect_from_controllers(&mut pod["metadata"]);
@@ -206,7 +206,7 @@ pub(in crate::training_service::kubernetes) fn framework(
 }
 
 /// Derives the outcome of a Framework from its ended pods.
-fn settle(
+fn outcome_from_pods(
     completion: &TrialCompletion,
     pods: &[Value],
     trial: &[String],
@@ -245,8 +245,10 @@ fn settle(
 }
 
 /// Returns the first pod of each role of a trial as `FrameworkController` would create it, with its role.
-pub(in crate::training_service::kubernetes) fn pods(common: &Common) -> Vec<(String, Value)> {
-    let trial = example(&common.experiment);
+pub(in crate::training_service::kubernetes) fn pods(
+    common: &WorkloadSettings,
+) -> Vec<(String, Value)> {
+    let trial = example_job(&common.experiment);
     let mut framework = framework(common, &trial);
     let name = workload_name(&common.experiment, &trial.attempt);
     let roles = framework.pointer_mut("/spec/taskRoles").and_then(Value::as_array_mut);

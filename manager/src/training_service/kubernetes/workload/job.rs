@@ -14,8 +14,8 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
-    workload_name,
+    WorkloadSettings, example_job, experiment_name, labels, labels_of, merge, pod,
+    trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -51,12 +51,12 @@ impl Workload for Job {
         "it does not serve batch/v1, as every Kubernetes cluster since 1.21 does: is the address that of an API server?"
     }
 
-    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         manifest(common, job)
     }
 
-    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
-        let trial = example(&common.experiment);
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
+        let trial = example_job(&common.experiment);
         let name = workload_name(&common.experiment, &trial.attempt);
         let Some(role) = common.spec.roles.first() else { return Vec::new() };
         let template = pod_template(common, &trial, role, 0);
@@ -76,9 +76,9 @@ impl Workload for Job {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let wanted = spec.roles.first()?.task_number;
-        settle(wanted, pods, &trial_containers(spec, self.container()))
+        outcome_from_pods(wanted, pods, &trial_containers(spec, self.container()))
     }
 
     fn place<'a>(&self, pod: &'a str) -> &'a str {
@@ -141,7 +141,7 @@ fn is_indexed(spec: &KubernetesSpec) -> bool {
         || spec.roles.iter().any(|role| role.task_number > 1)
 }
 
-fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
+fn manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
     let metadata = metadata(common, job);
 
@@ -158,7 +158,7 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
 }
 
 /// Returns the metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
-pub(super) fn metadata(common: &Common, job: &TrialJobSpec) -> Value {
+pub(super) fn metadata(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
     let mut metadata =
         spec.template.as_ref().map_or(Value::Null, |template| template["metadata"].clone());
@@ -176,7 +176,7 @@ pub(super) fn metadata(common: &Common, job: &TrialJobSpec) -> Value {
 }
 
 /// Returns the pod template as a pod, for a dry run.
-pub(super) fn example_pod(common: &Common, template: Value, name: &str) -> Value {
+pub(super) fn example_pod(common: &WorkloadSettings, template: Value, name: &str) -> Value {
     let mut pod = template;
     (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
     pod["metadata"]["name"] = Value::from(name);
@@ -206,7 +206,7 @@ pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
 
 /// Returns the pod template of the role at `position` among the trial's roles.
 pub(super) fn pod_template(
-    common: &Common,
+    common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
@@ -258,7 +258,7 @@ fn phase(object: &Value) -> JobPhase {
         // While the Job is suspended, its controller will not complete it. The end of a pod that the queue stopped
         // counted as a failure.
         return match (suspended, holds("Failed")) {
-            (true, _) => JobPhase::Completed(taken_back(&text(failed, "message"))),
+            (true, _) => JobPhase::Completed(evicted(&text(failed, "message"))),
             (false, Some(_)) => JobPhase::Completed(failure(failed)),
             (false, None) => JobPhase::Ending,
         };
@@ -312,7 +312,7 @@ fn failure(condition: &Value) -> WorkloadOutcome {
 
 /// Returns the outcome of a workload that its queue took back and that cannot be resumed. The end of a pod that was
 /// stopped for the queue counted as the workload's failure.
-pub(super) fn taken_back(message: &str) -> WorkloadOutcome {
+pub(super) fn evicted(message: &str) -> WorkloadOutcome {
     let why = format!(
         "its queue took the trial back as its pod ended, so the trial cannot be resumed ({message})"
     );
@@ -371,7 +371,7 @@ fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> Worklo
 /// Returns the outcome of a Job of which a pod has failed or all `wanted` pods have succeeded, if its controller cannot
 /// report it.
 /// `None`: a pod still runs, or none is known.
-fn settle(wanted: u64, pods: &[Value], trial: &[String]) -> Option<WorkloadOutcome> {
+fn outcome_from_pods(wanted: u64, pods: &[Value], trial: &[String]) -> Option<WorkloadOutcome> {
     let has_phase = |pod: &Value, phase: &str| {
         pod.pointer("/status/phase").and_then(Value::as_str) == Some(phase)
     };

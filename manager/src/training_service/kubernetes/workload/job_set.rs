@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::job::{CONTAINER_NAME, example_pod, job_spec, place, pod_template, taken_back};
+use super::job::{CONTAINER_NAME, evicted, example_pod, job_spec, place, pod_template};
 use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
@@ -16,7 +16,8 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, trial_containers, workload_name,
+    WorkloadSettings, example_job, experiment_name, labels, labels_of, trial_containers,
+    workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -47,7 +48,7 @@ impl Workload for JobSet {
          needs no more than Jobs"
     }
 
-    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         let spec = &common.spec;
         let mut labels = labels_of(&common.experiment, job);
         labels.extend(queue_labels(spec));
@@ -80,8 +81,8 @@ impl Workload for JobSet {
         })
     }
 
-    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
-        let trial = example(&common.experiment);
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
+        let trial = example_job(&common.experiment);
         let set = workload_name(&common.experiment, &trial.attempt);
         let roles = common.spec.roles.iter().enumerate();
         let pods = roles.map(|(position, role)| {
@@ -105,7 +106,7 @@ impl Workload for JobSet {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let (role, index) = spec.metrics_from.clone();
         let roles = spec.roles.iter().map(|role| RolePods {
             name: &role.name,
@@ -114,7 +115,7 @@ impl Workload for JobSet {
         });
         let main = DecidingPod { role, index, is_main: true };
         let trial = trial_containers(spec, self.container());
-        settle(&roles.collect::<Vec<_>>(), main, pods, &trial)
+        outcome_from_pods(&roles.collect::<Vec<_>>(), main, pods, &trial)
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -198,7 +199,12 @@ fn job_name(set: &str, role: &RoleSpec) -> String {
     format!("{set}-{}-0", role.name)
 }
 
-fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: usize) -> Value {
+fn replicated_job(
+    common: &WorkloadSettings,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    position: usize,
+) -> Value {
     let mut body = job_spec(&pod_template(common, job, role, position), role.task_number);
     body["completionMode"] = Value::from("Indexed");
     let wanted = u64::try_from(role.policy.min_succeeded).unwrap_or(role.task_number);
@@ -252,7 +258,7 @@ pub(super) fn phase_of(
         });
     }
     if let Some(failed) = holds("Failed").filter(|_| suspended) {
-        return JobPhase::Completed(taken_back(&text(failed, "message")));
+        return JobPhase::Completed(evicted(&text(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
         return JobPhase::Completed(WorkloadOutcome {
@@ -308,7 +314,7 @@ pub(super) struct RolePods<'a> {
 
 /// Derives the outcome of a workload of these roles from its ended pods, whose ends its Jobs cannot report. `None`: the
 /// outcome is undecided.
-pub(super) fn settle(
+pub(super) fn outcome_from_pods(
     roles: &[RolePods<'_>],
     main: DecidingPod,
     pods: &[Value],

@@ -13,8 +13,8 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
-    workload_name,
+    WorkloadSettings, example_job, experiment_name, labels, labels_of, merge, pod,
+    trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -100,7 +100,7 @@ impl Workload for TrainingJob {
         self.installation
     }
 
-    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         let spec = &common.spec;
         let mut labels = labels_of(&common.experiment, job);
         labels.extend(queue_labels(spec));
@@ -132,8 +132,8 @@ impl Workload for TrainingJob {
         })
     }
 
-    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
-        let trial = example(&common.experiment);
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
+        let trial = example_job(&common.experiment);
         let name = workload_name(&common.experiment, &trial.attempt);
         let roles = common.spec.roles.iter().enumerate();
         let pods = roles.map(|(position, role)| {
@@ -163,9 +163,9 @@ impl Workload for TrainingJob {
         explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let deciders = deciders(self.kind, spec);
-        settle(spec, &deciders, pods, &trial_containers(spec, self.container()))
+        outcome_from_pods(spec, &deciders, pods, &trial_containers(spec, self.container()))
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -248,7 +248,12 @@ fn spelled(role: &str) -> String {
     known.map_or(role, |(_, spelled)| spelled).to_owned()
 }
 
-fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: usize) -> Value {
+fn pod_template(
+    common: &WorkloadSettings,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    position: usize,
+) -> Value {
     let mut template = json!({"metadata": {}, "spec": {}});
     pod::protect_from_controllers(&mut template["metadata"]);
     merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
@@ -356,7 +361,7 @@ fn deciding_role(spec: &KubernetesSpec) -> Option<&RoleSpec> {
 
 /// Derives the outcome of a job from its ended pods, for pods that the operator does not see end. `None`: the outcome
 /// is undecided.
-fn settle(
+fn outcome_from_pods(
     spec: &KubernetesSpec,
     deciders: &[(&str, u64)],
     pods: &[Value],

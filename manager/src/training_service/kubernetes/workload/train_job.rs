@@ -17,7 +17,7 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, pod, trial_containers, workload_name,
+    WorkloadSettings, example_job, experiment_name, labels, pod, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -59,7 +59,7 @@ impl Workload for TrainJob {
         &[(TRAINING_RUNTIMES, &["list", "create", "patch", "delete", "deletecollection"])]
     }
 
-    fn shared(&self, common: &Common) -> Vec<(Resource, Value)> {
+    fn shared(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         vec![(TRAINING_RUNTIMES, runtime(common))]
     }
 
@@ -69,13 +69,13 @@ impl Workload for TrainJob {
             || refusal.contains("\"vtrainjob.kb.io\"") && refusal.contains("not found")
     }
 
-    fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
+    fn examples(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         // The cluster refuses a TrainJob without its runtime, and the pod is part of the runtime.
         self.shared(common)
     }
 
-    fn examples_with_probe(&self, common: &Common) -> Vec<(Resource, Value)> {
-        let mut trial = self.manifest(common, &example(&common.experiment));
+    fn examples_with_probe(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+        let mut trial = self.manifest(common, &example_job(&common.experiment));
         trial["spec"]["runtimeRef"]["name"] = Value::from(probe_name(&common.experiment));
         vec![(TRAIN_JOBS, trial)]
     }
@@ -94,7 +94,7 @@ impl Workload for TrainJob {
          `platform: kubernetes` needs neither"
     }
 
-    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         let Some(role) = common.spec.roles.first() else { return Value::Null };
         let mut pod = pod_template(common, job, role, 0);
         let container = &mut pod["spec"]["containers"][0];
@@ -124,8 +124,8 @@ impl Workload for TrainJob {
         })
     }
 
-    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
-        let trial = example(&common.experiment);
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
+        let trial = example_job(&common.experiment);
         let name = workload_name(&common.experiment, &trial.attempt);
         let Some(role) = common.spec.roles.first() else { return Vec::new() };
         let mut template = pod_template(common, &trial, role, 0);
@@ -146,11 +146,11 @@ impl Workload for TrainJob {
         job_set::explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let count = spec.roles.first()?.task_number;
         let role = RolePods { name: NODE, pods: count, wanted: Some(count) };
         let trial = trial_containers(spec, self.container());
-        job_set::settle(&[role], main(spec), pods, &trial)
+        job_set::outcome_from_pods(&[role], main(spec), pods, &trial)
     }
 
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
@@ -231,9 +231,9 @@ fn job_name(name: &str) -> String {
 }
 
 /// Returns the runtime of an experiment: the pod of every trial, without the parts of a single attempt.
-fn runtime(common: &Common) -> Value {
+fn runtime(common: &WorkloadSettings) -> Value {
     let Some(role) = common.spec.roles.first() else { return Value::Null };
-    let mut template = pod_template(common, &example(&common.experiment), role, 0);
+    let mut template = pod_template(common, &example_job(&common.experiment), role, 0);
     let own = labels(&common.experiment);
     if let Some(known) = template["metadata"]["labels"].as_object_mut() {
         known.retain(|name, _| !name.starts_with("trialkeeper/"));

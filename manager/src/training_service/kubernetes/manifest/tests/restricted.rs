@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::common;
 use crate::config::kubernetes::StorageSpec;
-use crate::training_service::kubernetes::manifest::{Common, storage_name};
-use crate::training_service::kubernetes::share::Share;
+use crate::training_service::kubernetes::manifest::{WorkloadSettings, storage_name};
+use crate::training_service::kubernetes::shared_disk::SharedDisk;
 use crate::training_service::kubernetes::workload::workload;
 
 /// The kinds of volumes that the profile allows.
@@ -86,17 +86,17 @@ fn sections() -> Vec<Value> {
 }
 
 /// Returns the settings of a section, with the disk of its storage.
-fn whole(section: &Value) -> Common {
+fn whole(section: &Value) -> WorkloadSettings {
     let common = common(section);
     let share = match common.spec.storage.clone() {
-        StorageSpec::Nfs { server, path } => Some(Share::Nfs { server, path }),
-        StorageSpec::Pvc { claim, .. } => claim.map(|name| Share::Claim { name }),
+        StorageSpec::Nfs { server, path } => Some(SharedDisk::Nfs { server, path }),
+        StorageSpec::Pvc { claim, .. } => claim.map(|name| SharedDisk::Claim { name }),
         StorageSpec::Azure { share, .. } => {
-            Some(Share::AzureFile { secret: storage_name(&common.experiment), share })
+            Some(SharedDisk::AzureFile { secret: storage_name(&common.experiment), share })
         }
         StorageSpec::Http | StorageSpec::Image => None,
     };
-    Common { share, ..common }
+    WorkloadSettings { share, ..common }
 }
 
 /// Asserts that the pods of a section violate exactly these rules.

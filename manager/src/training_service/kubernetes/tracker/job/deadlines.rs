@@ -49,7 +49,7 @@ impl<'a> JobDeadlines<'a> {
     /// Returns the time of the next deadline.
     pub(in crate::training_service::kubernetes::tracker) fn next(&self) -> Option<Duration> {
         // The end of the submission, or of the pods, comes next.
-        if matches!(self.job.stop, Some(StopState::Wanted | StopState::Deleted)) {
+        if matches!(self.job.stop, Some(StopState::Pending | StopState::Deleted)) {
             return None;
         }
         let deadlines = [
@@ -67,8 +67,8 @@ impl<'a> JobDeadlines<'a> {
     /// Returns the time at which a workload that did not stop is deleted.
     pub(super) fn deletion(&self) -> Option<Duration> {
         match self.job.stop {
-            Some(StopState::Asked(at)) => Some(at + self.rules.stop_limit()),
-            Some(StopState::Wanted | StopState::Deleted) | None => None,
+            Some(StopState::Sent(at)) => Some(at + self.rules.stop_limit()),
+            Some(StopState::Pending | StopState::Deleted) | None => None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::tracker::finished::{DELETE_BATCH, MAX_FINISHED};
-use crate::training_service::kubernetes::tracker::{Act, Tracker};
+use crate::training_service::kubernetes::tracker::{Tracker, TrackerAction};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
@@ -51,7 +51,7 @@ fn workloads_of_ended_trials_are_deleted_after_a_resume() {
     // The agents deliver the rest of their reports in this time.
     assert_eq!(tracker.tick(at(99)).len(), 1, "the adopted pod's agent is silent");
     assert_eq!(tracker.next_deadline(), Some(at(10 + 30 + 60)));
-    assert_eq!(tracker.tick(at(100)), [Act::Discard("jb".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [TrackerAction::Discard("jb".to_owned())]);
     assert_eq!(tracker.tick(at(200)), []);
     assert_eq!(tracker.next_deadline(), None);
 }
@@ -74,14 +74,20 @@ fn workloads_that_ended_without_a_manager_are_deleted_like_others() {
     }
     tracker.complete_listing();
     tracker.end_unadopted(at(10));
-    let acts = tracker.tick(at(100));
-    let [Act::Tidy(running), Act::Tidy(old)] = acts.as_slice() else { panic!("{acts:?}") };
+    let actions = tracker.tick(at(100));
+    let [TrackerAction::DeleteRemains(running), TrackerAction::DeleteRemains(old)] =
+        actions.as_slice()
+    else {
+        panic!("{actions:?}")
+    };
     let attempt = |number: usize| AttemptId::new(format!("t{number}-1")).unwrap();
     assert_eq!(*running, [attempt(0)]);
     assert_eq!((old.first(), old.last()), (Some(&attempt(1)), Some(&attempt(DELETE_BATCH))));
     // The others stay like the latest ones of a running manager.
     assert_eq!(tracker.tick(at(200)), []);
-    let Some(Act::Tidy(more)) = tracker.delete_old_workloads() else { panic!("they are known") };
+    let Some(TrackerAction::DeleteRemains(more)) = tracker.delete_old_workloads() else {
+        panic!("they are known")
+    };
     assert_eq!(more.first(), Some(&attempt(DELETE_BATCH + 1)));
 }
 

@@ -22,8 +22,8 @@ fn batch_job_with(start_up: Duration) -> Tracker {
 fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
     let mut tracker = batch_job();
     assert_eq!(tracker.handle_phase("ja", JobPhase::Running, at(1)), []);
-    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
-    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [TrackerAction::Stop("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [TrackerAction::AwaitPods("ja".to_owned())]);
     assert_eq!(tracker.handle_deleted_workload("ja"), [], "the pods are awaited once");
     assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, "stopped on request")]);
     assert_eq!(tracker.end_deleted_workload("ja"), []);
@@ -33,10 +33,10 @@ fn a_job_that_is_deleted_on_request_ends_when_its_pods_are_gone() {
 fn a_pod_that_is_seen_to_run_after_the_suspension_ran_before_it() {
     let mut tracker = batch_job();
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
-    let suspended = [waits(SUSPENDED), Act::WatchQueue];
+    let suspended = [waits(SUSPENDED), TrackerAction::WatchQueue];
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(2)), suspended);
     let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
-    let requeued = Act::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    let requeued = TrackerAction::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
     assert_eq!(tracker.mark_pod_running("ja-x"), Some(requeued.clone()));
     assert_eq!(tracker.mark_pod_running("ja-x"), None, "it is reported once");
     // The next run is taken back, too.
@@ -51,7 +51,7 @@ fn a_queue_takes_back_no_trial_that_has_ended() {
     let mut tracker = batch_job();
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
     assert_eq!(tracker.hand_over(&trial("a"), VerdictTrust::Final, at(2)), (true, Vec::new()));
-    let stop = [Act::Stop("ja".to_owned())];
+    let stop = [TrackerAction::Stop("ja".to_owned())];
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), stop);
     assert_eq!(tracker.mark_pod_running("ja-x"), None);
 }
@@ -59,7 +59,7 @@ fn a_queue_takes_back_no_trial_that_has_ended() {
 #[test]
 fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
-    let suspended = [waits(SUSPENDED), Act::WatchQueue];
+    let suspended = [waits(SUSPENDED), TrackerAction::WatchQueue];
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(1)), suspended);
     let state = Some(QueueState::Waits("no room".to_owned()));
     assert_eq!(tracker.handle_queue_state("ja", state, at(1)), [waits("no room")]);
@@ -72,14 +72,14 @@ fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN_TIME));
     assert_eq!(tracker.handle_phase("ja", JobPhase::Running, admitted), []);
     let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
-    let requeued = Act::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    let requeued = TrackerAction::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
     // After the admission, the time limit for the start applies again.
     let again = START_UP * 30;
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, again), []);
-    let acts = tracker.tick(again + START_UP);
-    assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
+    let actions = tracker.tick(again + START_UP);
+    assert!(actions.contains(&TrackerAction::Stop("ja".to_owned())), "{actions:?}");
 }
 
 #[test]
@@ -100,10 +100,12 @@ fn a_job_that_nothing_resumes_fails_after_a_day_or_a_longer_start_up_deadline() 
         tracker.handle_phase("ja", JobPhase::Suspended, at(1));
         assert_eq!(tracker.next_deadline(), Some(at(1) + time), "{start_up:?} {ran}");
         assert_eq!(tracker.tick(time), []);
-        assert_eq!(tracker.tick(at(1) + time), [Act::Stop("ja".to_owned())]);
+        assert_eq!(tracker.tick(at(1) + time), [TrackerAction::Stop("ja".to_owned())]);
         tracker.handle_deleted_workload("ja");
-        let acts = tracker.end_deleted_workload("ja");
-        let [Act::Report(JobNews::Gone(end))] = acts.as_slice() else { panic!("{acts:?}") };
+        let actions = tracker.end_deleted_workload("ja");
+        let [TrackerAction::Report(JobNews::Gone(end))] = actions.as_slice() else {
+            panic!("{actions:?}")
+        };
         let hours = time.as_secs() / 3600;
         let message = format!("nothing resumed the trial within {hours} h: {SUSPENDED}");
         assert_eq!((end.message.as_ref(), end.class), (Some(&message), Some(class)));
@@ -116,8 +118,8 @@ fn no_deadline_applies_while_a_pod_has_scheduling_gates() {
     assert_eq!(tracker.handle_phase("ja", JobPhase::Waiting, at(1)), []);
     tracker.observe_pod_gates("ja-0-abcde", true, at(1));
     let held = "Kueue holds it";
-    let acts = tracker.observe_pod("ja-0-abcde", Some(held.to_owned()), None);
-    assert_eq!(acts, [waits(held)]);
+    let actions = tracker.observe_pod("ja-0-abcde", Some(held.to_owned()), None);
+    assert_eq!(actions, [waits(held)]);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 10), []);
     // Without gates, the pod has the whole time to start, and another reason if it does not.
@@ -125,7 +127,7 @@ fn no_deadline_applies_while_a_pod_has_scheduling_gates() {
     tracker.observe_pod_gates("ja-0-abcde", false, free);
     assert_eq!(tracker.observe_pod("ja-0-abcde", None, None), []);
     assert_eq!(tracker.next_deadline(), Some(free + START_UP));
-    assert_eq!(tracker.tick(free + START_UP), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.tick(free + START_UP), [TrackerAction::Stop("ja".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
     tracker.handle_deleted_workload("ja");
     assert_eq!(tracker.end_deleted_workload("ja"), [gone(None, why)]);
@@ -143,17 +145,17 @@ fn no_deadline_applies_to_a_trial_whose_agent_reports_that_it_runs() {
     tracker.handle_phase("ja", JobPhase::Suspended, START_UP * 3);
     tracker.handle_phase("ja", JobPhase::Waiting, START_UP * 4);
     tracker.observe_pod("ja-0-fghij", None, None);
-    assert_eq!(tracker.tick(START_UP * 5), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.tick(START_UP * 5), [TrackerAction::Stop("ja".to_owned())]);
 }
 
 #[test]
 fn a_workload_that_a_watch_has_shown_is_not_created_again() {
     let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
     tracker.submit("ja", trial("a"), attempt("a"), at(0));
-    assert!(!tracker.is_made("ja") && !tracker.is_stop_requested("ja"));
+    assert!(!tracker.is_created("ja") && !tracker.is_stop_requested("ja"));
     // The answer to the request was lost.
     tracker.handle_phase("ja", JobPhase::Unseen, at(1));
-    assert!(tracker.is_made("ja"));
-    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
-    assert!(tracker.is_made("ja") && tracker.is_stop_requested("ja"));
+    assert!(tracker.is_created("ja"));
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [TrackerAction::Stop("ja".to_owned())]);
+    assert!(tracker.is_created("ja") && tracker.is_stop_requested("ja"));
 }

@@ -43,8 +43,8 @@ fn a_pod_that_fails_after_the_cluster_removed_its_peer_is_not_the_cause() {
         observe_pod(&mut tracker, &ended("ja-worker-0-0-aaaaa", 1, failed, None), at(2));
         observe_pod(&mut tracker, &ended("ja-worker-0-1-bbbbb", 143, late, disrupted), at(2));
         let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
-        let acts = tracker.complete_end("ja", failure);
-        let end = end_of(&acts);
+        let actions = tracker.complete_end("ja", failure);
+        let end = end_of(&actions);
         assert_eq!(end.cause, expected.then_some(Cause::Preempted), "{failed} {disrupted:?}");
         assert_eq!(end.disruption.is_some(), expected, "{failed} {disrupted:?}");
         assert_eq!(end.class, expected.then_some(Class::Transient));
@@ -92,8 +92,8 @@ fn a_trial_whose_pod_was_deleted_before_another_failed_is_lost_and_not_failed() 
         let (is_accepted, _) = tracker.hand_over(&ids().0, FailedAndStopped, at(3));
         assert_eq!(is_accepted, !expected, "{case}");
         let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
-        let acts = tracker.complete_end("ja", failure);
-        let end = end_of(&acts);
+        let actions = tracker.complete_end("ja", failure);
+        let end = end_of(&actions);
         assert_eq!(end.cause, expected.then_some(Cause::Preempted), "{case}");
         assert_eq!(end.class, expected.then_some(Class::Transient), "{case}");
         let lost = "its pod ja-worker-0-1-bbbbb was deleted, but not by the manager, and another";

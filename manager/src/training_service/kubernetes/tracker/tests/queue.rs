@@ -13,7 +13,7 @@ use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::tracker::queue::SUSPENDED;
 use crate::training_service::kubernetes::tracker::{
-    Act, PodDeparture, Tracker, UNREPORTED, observe_missing_pod, observe_pod,
+    PodDeparture, Tracker, TrackerAction, UNREPORTED, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::framework::Framework;
@@ -87,12 +87,12 @@ fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
 }
 
 /// Returns the reported end.
-pub(super) fn end_of(acts: &[Act]) -> &JobEvent {
-    let ends = acts.iter().filter_map(|act| {
-        if let Act::Report(JobNews::Gone(event)) = act { Some(event) } else { None }
+pub(super) fn end_of(actions: &[TrackerAction]) -> &JobEvent {
+    let ends = actions.iter().filter_map(|action| {
+        if let TrackerAction::Report(JobNews::Gone(event)) = action { Some(event) } else { None }
     });
     let ends: Vec<_> = ends.collect();
-    let [end] = ends.as_slice() else { panic!("{acts:?}") };
+    let [end] = ends.as_slice() else { panic!("{actions:?}") };
     end
 }
 
@@ -102,13 +102,13 @@ fn a_running_job_that_is_taken_back_is_requeued_once_with_its_queues_reason() {
     tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     assert_eq!(
         tracker.handle_queue_state("ja", Some(room()), at(1)),
-        [Act::Report(JobNews::Waits(waits("no room")))]
+        [TrackerAction::Report(JobNews::Waits(waits("no room")))]
     );
     assert_eq!(tracker.handle_queue_state("ja", Some(QueueState::Admitted), at(2)), []);
     tracker.handle_phase("ja", JobPhase::Running, at(3));
     let words = Some(QueueState::Waits("taken back".to_owned()));
     assert_eq!(tracker.handle_queue_state("ja", words, at(4)), [], "the job still runs");
-    let requeued = Act::Report(JobNews::Requeued(waits("taken back")));
+    let requeued = TrackerAction::Report(JobNews::Requeued(waits("taken back")));
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(4)), [requeued]);
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(5)), []);
     assert_eq!(tracker.finish(&ids().0, at(6)), [], "the queue will run the job again");
@@ -122,7 +122,7 @@ fn a_job_is_requeued_if_its_pod_ran_even_if_its_status_does_not_show_it() {
         observe_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(1));
         tracker.handle_queue_state("ja", Some(QueueState::Waits("taken back".to_owned())), at(2));
         let reported = tracker.handle_phase("ja", JobPhase::Suspended, at(2));
-        let requeued = Act::Report(JobNews::Requeued(waits("taken back")));
+        let requeued = TrackerAction::Report(JobNews::Requeued(waits("taken back")));
         assert_eq!(reported.contains(&requeued), is_requeued, "{phase}: {reported:?}");
         // The pod still runs for its grace period, which does not count as a run.
         observe_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(3));
@@ -144,7 +144,7 @@ fn only_waiting_after_admissions_counts_and_adds_up() {
     tracker.observe_pod("ja-bbbbb", None, None);
     assert_eq!(tracker.next_deadline(), Some(at(5000) + START_UP.checked_sub(at(400)).unwrap()));
     assert_eq!(tracker.tick(at(5199)), []);
-    assert_eq!(tracker.tick(at(5200)), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(5200)), [TrackerAction::Stop("ja".to_owned())]);
 }
 
 #[test]
@@ -154,10 +154,12 @@ fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     tracker.handle_phase("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), Some(at(21)));
     let reported = tracker.tick(at(21));
-    let [Act::Report(JobNews::Waits(wait))] = reported.as_slice() else { panic!("{reported:?}") };
+    let [TrackerAction::Report(JobNews::Waits(wait))] = reported.as_slice() else {
+        panic!("{reported:?}")
+    };
     assert!(wait.why.starts_with("Kueue has created no Workload for the trial"), "{}", wait.why);
     assert_eq!(tracker.tick(at(22)), []);
-    assert_eq!(tracker.tick(at(1) + START_UP), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(1) + START_UP), [TrackerAction::Stop("ja".to_owned())]);
     // A queue that has noticed the trial may keep it waiting.
     let mut tracker = made(true);
     tracker.observe_queue_watch(true, at(0));
@@ -173,9 +175,11 @@ fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_w
     let made_in_queue = || {
         let mut tracker = made(false);
         tracker.observe_queue_name("ja", Some("default"));
-        let acts = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
-        let first = Act::Report(JobNews::Waits(waits(&format!("{label}, so Kueue must admit it"))));
-        assert_eq!(acts, [first, Act::WatchQueue]);
+        let actions = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+        let first = TrackerAction::Report(JobNews::Waits(waits(&format!(
+            "{label}, so Kueue must admit it"
+        ))));
+        assert_eq!(actions, [first, TrackerAction::WatchQueue]);
         assert_eq!(tracker.next_deadline(), None, "the queues are not listed yet");
         tracker.observe_queue_watch(true, at(2));
         assert_eq!(tracker.next_deadline(), Some(at(22)));
@@ -183,11 +187,13 @@ fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_w
     };
     let mut tracker = made_in_queue();
     let reported = tracker.tick(at(22));
-    let [Act::Report(JobNews::Waits(wait))] = reported.as_slice() else { panic!("{reported:?}") };
+    let [TrackerAction::Report(JobNews::Waits(wait))] = reported.as_slice() else {
+        panic!("{reported:?}")
+    };
     let expected = format!("{label}, but no Workload exists for it. Kueue has created no Workload");
     assert!(wait.why.starts_with(&expected), "{}", wait.why);
     assert_eq!(tracker.tick(at(23)), []);
-    assert_eq!(tracker.tick(at(2) + START_UP), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(2) + START_UP), [TrackerAction::Stop("ja".to_owned())]);
 
     let mut tracker = made_in_queue();
     tracker.handle_queue_state("ja", Some(room()), at(3));
@@ -200,9 +206,9 @@ fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_w
     let job = json!({"metadata": {"name": "ja", "labels": labels}});
     tracker.observe_unadopted(&serde_json::from_value(job).unwrap());
     let (trial, attempt) = ids();
-    let (_, acts) = tracker.adopt("ja", &trial, &attempt, at(2));
-    let shows = |act: &Act| matches!(act, Act::Report(JobNews::Requeued(wait)) if wait.why.starts_with(label));
-    assert!(acts.iter().any(shows), "{acts:?}");
+    let (_, actions) = tracker.adopt("ja", &trial, &attempt, at(2));
+    let shows = |action: &TrackerAction| matches!(action, TrackerAction::Report(JobNews::Requeued(wait)) if wait.why.starts_with(label));
+    assert!(actions.iter().any(shows), "{actions:?}");
 }
 
 #[test]
@@ -229,11 +235,11 @@ fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
     tracker.handle_queue_state("ja", never(), at(2));
     tracker.handle_queue_state("ja", never(), at(300));
     assert_eq!(tracker.next_deadline(), Some(at(2) + START_UP));
-    assert_eq!(tracker.tick(at(2) + START_UP), [Act::Stop("ja".to_owned())]);
-    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
-    let acts = tracker.end_deleted_workload("ja");
-    assert_eq!(end_of(&acts).class, Some(Class::Permanent));
-    assert!(end_of(&acts).message.as_ref().unwrap().ends_with("(startUpDeadline): too large"));
+    assert_eq!(tracker.tick(at(2) + START_UP), [TrackerAction::Stop("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [TrackerAction::AwaitPods("ja".to_owned())]);
+    let actions = tracker.end_deleted_workload("ja");
+    assert_eq!(end_of(&actions).class, Some(Class::Permanent));
+    assert!(end_of(&actions).message.as_ref().unwrap().ends_with("(startUpDeadline): too large"));
     // The queue has grown meanwhile.
     let mut tracker = made(true);
     tracker.handle_phase("ja", JobPhase::Suspended, at(1));
@@ -245,11 +251,14 @@ fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
 #[test]
 fn an_unnamed_queue_is_watched_as_soon_as_it_holds_a_job() {
     let mut tracker = made(false);
-    let acts = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
-    assert_eq!(acts, [Act::Report(JobNews::Waits(waits(SUSPENDED))), Act::WatchQueue]);
+    let actions = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    assert_eq!(
+        actions,
+        [TrackerAction::Report(JobNews::Waits(waits(SUSPENDED))), TrackerAction::WatchQueue]
+    );
     assert_eq!(
         tracker.handle_queue_state("ja", Some(room()), at(2)),
-        [Act::Report(JobNews::Waits(waits("no room")))]
+        [TrackerAction::Report(JobNews::Waits(waits("no room")))]
     );
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), []);
     assert_eq!(tracker.next_deadline(), None, "a user may suspend a job without a time limit");
@@ -263,10 +272,10 @@ fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(60));
     let limit = at(50 + 30 + 600);
     let early = tracker.tick(limit.checked_sub(at(1)).unwrap());
-    assert!(!early.contains(&Act::Discard("ja".to_owned())), "{early:?}");
-    let acts = tracker.tick(limit);
-    assert_eq!(acts.first(), Some(&Act::Discard("ja".to_owned())));
-    let end = end_of(&acts);
+    assert!(!early.contains(&TrackerAction::Discard("ja".to_owned())), "{early:?}");
+    let actions = tracker.tick(limit);
+    assert_eq!(actions.first(), Some(&TrackerAction::Discard("ja".to_owned())));
+    let end = end_of(&actions);
     assert_eq!((end.class, end.exit_code), (Some(Class::Transient), None));
     assert!(
         end.disruption.as_deref().is_some_and(|evidence| evidence.starts_with("NodeLost")),
@@ -277,7 +286,7 @@ fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     tracker.handle_phase("ja", JobPhase::Running, at(1));
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(50));
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Gone, at(90));
-    assert!(!tracker.tick(limit).contains(&Act::Discard("ja".to_owned())));
+    assert!(!tracker.tick(limit).contains(&TrackerAction::Discard("ja".to_owned())));
 }
 
 #[test]
@@ -287,14 +296,14 @@ fn the_end_of_a_job_that_does_not_complete_is_read_from_its_pods() {
     tracker.handle_phase("ja", JobPhase::Ending, at(40));
     tracker.handle_phase("ja", JobPhase::Ending, at(50));
     assert_eq!(tracker.next_deadline(), Some(at(100)));
-    assert_eq!(tracker.tick(at(100)), [Act::ReadEnd("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [TrackerAction::ReadEnd("ja".to_owned())]);
     assert_eq!(tracker.tick(at(101)), [], "the next check is one minute later");
-    assert_eq!(tracker.tick(at(160)), [Act::ReadEnd("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(160)), [TrackerAction::ReadEnd("ja".to_owned())]);
 }
 
 #[test]
 fn the_end_of_an_incomplete_workload_is_read_from_its_pods() {
-    let settles = [Act::ReadEnd("ja".to_owned())];
+    let settles = [TrackerAction::ReadEnd("ja".to_owned())];
     #[rustfmt::skip]
     let table: [(&'static dyn Workload, JobPhase, bool); 10] = [
         (&JobSet,    JobPhase::Running,   true),
@@ -316,8 +325,8 @@ fn the_end_of_an_incomplete_workload_is_read_from_its_pods() {
         tracker.mark_pod_completed("ja-worker-0-0-aaaaa", at(40));
         tracker.handle_phase("ja", phase.clone(), at(41));
         tracker.tick(at(99));
-        let acts = tracker.tick(at(100));
-        assert_eq!(acts.contains(&settles[0]), is_settled, "{kind:?} {phase:?}: {acts:?}");
+        let actions = tracker.tick(at(100));
+        assert_eq!(actions.contains(&settles[0]), is_settled, "{kind:?} {phase:?}: {actions:?}");
         if is_settled {
             assert_eq!(tracker.tick(at(130)), [], "{kind:?}");
             assert_eq!(tracker.tick(at(160)), settles, "{kind:?}: one minute later again");
@@ -337,8 +346,11 @@ fn a_pod_that_its_queue_stopped_does_not_end_the_next_run() {
         // No other pod has the place yet, and late observations of the old pod add nothing.
         observe_missing_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
         observe_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
-        let acts = tracker.tick(at(200));
-        assert!(!acts.contains(&Act::ReadEnd("ja".to_owned())), "{kind:?}: {acts:?}");
+        let actions = tracker.tick(at(200));
+        assert!(
+            !actions.contains(&TrackerAction::ReadEnd("ja".to_owned())),
+            "{kind:?}: {actions:?}"
+        );
         assert_eq!(tracker.pods().with_ended("ja", Vec::new()), Vec::<Value>::new(), "{kind:?}");
         let listed = json!({"metadata": {"name": old, "uid": old}});
         assert_eq!(tracker.pods().with_ended("ja", vec![listed]), Vec::<Value>::new(), "{kind:?}");
@@ -356,9 +368,9 @@ fn the_success_of_a_preempted_job_is_read_from_its_last_pods() {
     }
     // Kueue's webhook is away, and the Job's controller cannot count the pods.
     tracker.handle_phase("ja", JobPhase::Ending, at(150));
-    assert_eq!(tracker.tick(at(210)), [Act::ReadEnd("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(210)), [TrackerAction::ReadEnd("ja".to_owned())]);
     let pods = tracker.pods().with_ended("ja", Vec::new());
-    let outcome = BatchJob.settle(&spec, &pods).unwrap();
+    let outcome = BatchJob.outcome_from_pods(&spec, &pods).unwrap();
     assert!(outcome.succeeded, "{outcome:?}");
 }
 
@@ -405,14 +417,18 @@ fn a_replaced_pod_on_a_lost_node_does_not_end_the_run() {
         if let Some(new) = new {
             observe_pod(&mut tracker, &seen(new, "Running", None, false), at(101));
         }
-        let acts = tracker.tick(late);
-        assert_eq!(acts.contains(&Act::Discard("ja".to_owned())), is_ended, "{new:?}: {acts:?}");
+        let actions = tracker.tick(late);
+        assert_eq!(
+            actions.contains(&TrackerAction::Discard("ja".to_owned())),
+            is_ended,
+            "{new:?}: {actions:?}"
+        );
     }
 }
 
 #[test]
 fn a_job_that_its_queue_takes_back_after_its_trial_has_ended_never_runs_again() {
-    let stop = [Act::Stop("ja".to_owned())];
+    let stop = [TrackerAction::Stop("ja".to_owned())];
     for is_taken_first in [false, true] {
         let mut tracker = made(true);
         tracker.handle_phase("ja", JobPhase::Running, at(1));
@@ -435,7 +451,7 @@ fn only_deleted_pods_are_reported_as_departed_and_only_once() {
     };
     let left = |incarnation: &str| {
         let ((trial, attempt), incarnation) = (ids(), incarnation.to_owned());
-        Some(Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
+        Some(TrackerAction::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
     };
     assert_eq!(depart("ja-0-aaaaa", PodDeparture::No), None);
     assert_eq!(depart("ja-0-aaaaa", PodDeparture::Deleted), left("ja-0-aaaaa"));
@@ -448,13 +464,13 @@ fn only_deleted_pods_are_reported_as_departed_and_only_once() {
 fn a_job_that_another_client_deletes_ends_with_its_pods() {
     let mut tracker = made(false);
     tracker.handle_phase("ja", JobPhase::Running, at(1));
-    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [TrackerAction::AwaitPods("ja".to_owned())]);
     // The garbage collector deletes the pods, and a listing lacks the Job.
     tracker.begin_listing();
     assert_eq!(tracker.complete_listing(), []);
     assert_eq!(tracker.tick(at(5000)), []);
-    let acts = tracker.end_deleted_workload("ja");
-    let end = end_of(&acts);
+    let actions = tracker.end_deleted_workload("ja");
+    let end = end_of(&actions);
     assert_eq!(end.class, Some(Class::Transient));
     assert_eq!(end.message.as_deref(), Some("its Job was deleted, but not by the manager"));
 }
@@ -466,10 +482,10 @@ fn a_job_that_outlives_its_trial_is_stopped() {
     assert!(!tracker.has_handed_over());
     assert_eq!(tracker.hand_over(&ids().0, Final, at(40)), (true, Vec::new()));
     assert!(tracker.has_handed_over());
-    assert_eq!(tracker.tick(at(100)), [Act::ReadOutput("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [TrackerAction::ReadOutput("ja".to_owned())]);
     assert_eq!(tracker.next_deadline(), Some(at(40) + at(30 + 60)));
-    assert_eq!(tracker.tick(at(130)), [Act::Stop("ja".to_owned())]);
-    assert_eq!(tracker.handle_deleted_workload("ja"), [Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(130)), [TrackerAction::Stop("ja".to_owned())]);
+    assert_eq!(tracker.handle_deleted_workload("ja"), [TrackerAction::AwaitPods("ja".to_owned())]);
     tracker.end_deleted_workload("ja");
     assert!(!tracker.has_handed_over());
 }
@@ -496,14 +512,14 @@ fn a_pod_that_runs_does_not_wait_to_start_whatever_its_job_shows() {
         observe_pod(&mut tracker, &started("ja-aaaaa", deleted), at(20));
         tracker.handle_phase("ja", JobPhase::Waiting, at(21));
         let late = at(21) + START_UP;
-        assert!(!tracker.tick(late).contains(&Act::Stop("ja".to_owned())), "{deleted}");
+        assert!(!tracker.tick(late).contains(&TrackerAction::Stop("ja".to_owned())), "{deleted}");
         let next = tracker.next_deadline();
         assert!(next.is_none_or(|next| next > late), "{next:?}");
         // Another pod takes its place and does not start.
         observe_pod(&mut tracker, &started("ja-aaaaa", true), at(700));
         observe_pod(&mut tracker, &seen("ja-bbbbb", "Pending", None, false), at(700));
         assert_eq!(tracker.next_deadline(), Some(at(700) + START_UP), "{deleted}");
-        assert_eq!(tracker.tick(at(700) + START_UP), [Act::Stop("ja".to_owned())]);
+        assert_eq!(tracker.tick(at(700) + START_UP), [TrackerAction::Stop("ja".to_owned())]);
     }
 }
 
@@ -514,7 +530,7 @@ fn a_started_pod_of_two_does_not_end_the_wait_for_the_other() {
     observe_pod(&mut tracker, &started("ja-0-aaaaa", false), at(2));
     observe_pod(&mut tracker, &seen("ja-1-bbbbb", "Pending", None, false), at(2));
     tracker.handle_phase("ja", JobPhase::Starting, at(3));
-    assert_eq!(tracker.tick(START_UP), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("ja".to_owned())]);
 }
 
 #[test]
@@ -528,18 +544,19 @@ fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
     tracker.begin_pod_listing();
     observe_pod(&mut tracker, &started("ja-1-ccccc", false), at(60));
     let ((trial, attempt), incarnation) = (ids(), "ja-0-aaaaa".to_owned());
-    let left = Act::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }));
+    let left = TrackerAction::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }));
     assert_eq!(tracker.complete_pod_listing(at(60)), [left]);
     // Neither pod counts as one on a lost node.
-    let acts = tracker.tick(at(50 + 30 + 600));
-    assert!(!acts.contains(&Act::Discard("ja".to_owned())), "{acts:?}");
+    let actions = tracker.tick(at(50 + 30 + 600));
+    assert!(!actions.contains(&TrackerAction::Discard("ja".to_owned())), "{actions:?}");
 }
 
 #[test]
 fn the_position_of_a_waiting_workload_is_part_of_its_reason() {
-    let reported = |acts: Vec<Act>| -> Vec<String> {
-        let whys = acts.into_iter().filter_map(|act| {
-            if let Act::Report(JobNews::Waits(waits) | JobNews::Requeued(waits)) = act {
+    let reported = |actions: Vec<TrackerAction>| -> Vec<String> {
+        let whys = actions.into_iter().filter_map(|action| {
+            if let TrackerAction::Report(JobNews::Waits(waits) | JobNews::Requeued(waits)) = action
+            {
                 Some(waits.why)
             } else {
                 None
@@ -581,8 +598,8 @@ fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
         tracker.handle_phase("ja", JobPhase::Ending, at(1));
         let failure = WorkloadOutcome::failure("its pod failed".to_owned());
         let outcome = WorkloadOutcome { succeeded, ..failure };
-        let acts = tracker.end_from_pods("ja", outcome, why, false);
-        let end = end_of(&acts);
+        let actions = tracker.end_from_pods("ja", outcome, why, false);
+        let end = end_of(&actions);
         assert_eq!(end.succeeded, succeeded);
         assert_eq!(end.message.as_deref(), Some(format!("{start}; {why}").as_str()));
     }
@@ -597,12 +614,15 @@ fn an_end_that_was_read_from_some_pods_is_reported_when_the_others_are_gone() {
         exit_code: Some(0),
         ..WorkloadOutcome::failure(String::new())
     };
-    let acts = tracker.end_from_pods("ja", outcome, "its controller is down", true);
-    assert_eq!(acts, [Act::Discard("ja".to_owned()), Act::AwaitPods("ja".to_owned())]);
+    let actions = tracker.end_from_pods("ja", outcome, "its controller is down", true);
+    assert_eq!(
+        actions,
+        [TrackerAction::Discard("ja".to_owned()), TrackerAction::AwaitPods("ja".to_owned())]
+    );
     assert_eq!(tracker.handle_deleted_workload("ja"), []);
     assert_eq!(tracker.tick(at(5000)), []);
-    let acts = tracker.end_deleted_workload("ja");
-    let end = end_of(&acts);
+    let actions = tracker.end_deleted_workload("ja");
+    let end = end_of(&actions);
     assert!(end.succeeded && end.exit_code == Some(0), "{end:?}");
 }
 
@@ -618,12 +638,16 @@ fn a_quota_that_refuses_a_pod_makes_room_by_deleting_old_workloads() {
     }
     tracker.handle_phase("ja", JobPhase::Waiting, at(1));
     let why = |text: &str| Some(format!("the controller cannot create its pod: {text}"));
-    let tidies =
-        |acts: &[Act]| acts.iter().any(|act| matches!(act, Act::Tidy(old) if old.len() == 20));
-    let acts = tracker.handle_missing_pod("ja", why("forbidden: no such account"));
-    assert!(!tidies(&acts), "{acts:?}");
-    let acts = tracker.handle_missing_pod("ja", why("forbidden: exceeded quota: q, count/pods=1"));
-    assert!(tidies(&acts), "{acts:?}");
+    let tidies = |actions: &[TrackerAction]| {
+        actions
+            .iter()
+            .any(|action| matches!(action, TrackerAction::DeleteRemains(old) if old.len() == 20))
+    };
+    let actions = tracker.handle_missing_pod("ja", why("forbidden: no such account"));
+    assert!(!tidies(&actions), "{actions:?}");
+    let actions =
+        tracker.handle_missing_pod("ja", why("forbidden: exceeded quota: q, count/pods=1"));
+    assert!(tidies(&actions), "{actions:?}");
 }
 
 #[test]
@@ -639,9 +663,13 @@ fn a_workload_whose_submission_was_given_up_is_deleted_if_it_was_seen() {
             // The answer to the request was lost.
             tracker.handle_phase("ja", JobPhase::Waiting, at(2));
         }
-        let acts = tracker.handle_submission("ja", Err("stopped".to_owned()), at(3));
-        assert_eq!(acts.contains(&Act::Discard("ja".to_owned())), is_seen, "{acts:?}");
-        assert!(end_of(&acts).message.is_some());
+        let actions = tracker.handle_submission("ja", Err("stopped".to_owned()), at(3));
+        assert_eq!(
+            actions.contains(&TrackerAction::Discard("ja".to_owned())),
+            is_seen,
+            "{actions:?}"
+        );
+        assert!(end_of(&actions).message.is_some());
     }
 }
 
@@ -651,7 +679,7 @@ fn a_pod_that_outlives_its_trial_does_not_hold_the_workload_for_ever() {
     let kinds: [(&'static dyn Workload, &str); 3] =
         [(&BatchJob, "ja-aaaaa"), (&TF_JOB, "ja-worker-0"), (&JobSet, "ja-worker-0-0-aaaaa")];
     for (kind, pod) in kinds {
-        let read = Act::ReadEnd("ja".to_owned());
+        let read = TrackerAction::ReadEnd("ja".to_owned());
         let mut tracker = made_as(kind, false);
         tracker.handle_phase("ja", JobPhase::Running, at(1));
         observe_pod(&mut tracker, &started(pod, false), at(1));

@@ -149,8 +149,8 @@ const IN_QUEUE: &[InQueue] = &[
 fn every_recorded_action_of_kueue_is_reported_correctly() {
     for &(case, requeued, end) in IN_QUEUE {
         let news = news_of_recording(&format!("kueue/{case}"));
-        let taken_back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
-        assert_eq!(taken_back.count(), requeued, "{case}: {news:?}");
+        let evicted = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
+        assert_eq!(evicted.count(), requeued, "{case}: {news:?}");
         let ends = ends(&news);
         let Some((message, taken)) = end else {
             assert_eq!(ends, Vec::<&JobEvent>::new(), "{case}");
@@ -208,15 +208,21 @@ fn the_end_of_an_incomplete_job_is_read_from_its_pods() {
             "status": {"phase": phase, "containerStatuses": [{"state": {"terminated": terminated}}]},
         })
     };
-    let settle = |pods: &[Value]| settle(1, pods, &[]);
-    assert_eq!(settle(&[]), None);
-    assert_eq!(settle(&[pod("Succeeded", 0, None), json!({"status": {"phase": "Running"}})]), None);
-    assert!(settle(&[pod("Succeeded", 0, None)]).is_some_and(|end| end.succeeded));
-    let failed =
-        settle(&[pod("Failed", 137, Some("2026-11-23T00:00:02Z")), pod("Failed", 3, None)]);
+    let outcome_from_pods = |pods: &[Value]| outcome_from_pods(1, pods, &[]);
+    assert_eq!(outcome_from_pods(&[]), None);
+    assert_eq!(
+        outcome_from_pods(&[pod("Succeeded", 0, None), json!({"status": {"phase": "Running"}})]),
+        None
+    );
+    assert!(outcome_from_pods(&[pod("Succeeded", 0, None)]).is_some_and(|end| end.succeeded));
+    let failed = outcome_from_pods(&[
+        pod("Failed", 137, Some("2026-11-23T00:00:02Z")),
+        pod("Failed", 3, None),
+    ]);
     assert_eq!(failed.map(|end| (end.succeeded, end.exit_code)), Some((false, Some(3))));
     // The first failed pod decides.
-    let failed = settle(&[pod("Failed", 3, None), json!({"status": {"phase": "Running"}})]);
+    let failed =
+        outcome_from_pods(&[pod("Failed", 3, None), json!({"status": {"phase": "Running"}})]);
     assert_eq!(failed.map(|end| (end.succeeded, end.exit_code)), Some((false, Some(3))));
 }
 
@@ -285,7 +291,7 @@ fn the_trials_container_outranks_other_containers() {
         ..WorkloadOutcome::failure("its pod failed".to_owned())
     };
     assert_eq!(Job.explain(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
-    assert_eq!(Job.settle(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
+    assert_eq!(Job.outcome_from_pods(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
 }
 
 #[test]

@@ -190,9 +190,13 @@ fn the_end_of_a_job_is_read_from_pods_that_outlive_their_trials() {
         let trial = trial_containers(&spec, kind.container());
         let seen: Vec<Value> =
             pods.iter().map(|pod| pod_end::without_other_containers(pod.clone(), &trial)).collect();
-        let found = kind.settle(&spec, &seen).map(|end| (end.succeeded, end.exit_code));
+        let found = kind.outcome_from_pods(&spec, &seen).map(|end| (end.succeeded, end.exit_code));
         assert_eq!(found, expected, "{pods:?}");
-        assert_eq!(kind.settle(&spec, &pods), None, "the pods themselves have not ended");
+        assert_eq!(
+            kind.outcome_from_pods(&spec, &pods),
+            None,
+            "the pods themselves have not ended"
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::tracker::{
-    Act, Tracker, observe_missing_pod, observe_pod,
+    Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEvent, JobNews};
@@ -85,8 +85,8 @@ pub(in crate::training_service::kubernetes::workload) fn news_after(
     later: Duration,
 ) -> Vec<JobNews> {
     let mut player = Player::play(kind, spec, case);
-    let acts = player.tracker.tick(player.now + later);
-    player.perform(acts);
+    let actions = player.tracker.tick(player.now + later);
+    player.perform(actions);
     player.news
 }
 
@@ -127,14 +127,14 @@ impl<'a> Player<'a> {
         for line in lines {
             // The preparation happened before the start of the recording.
             player.now = Duration::from_secs_f64(line["t"].as_f64().unwrap().max(0.0));
-            let acts = player.see(&line);
-            player.perform(acts);
+            let actions = player.see(&line);
+            player.perform(actions);
         }
         player
     }
 
     /// Passes a line of the recording to the tracker.
-    fn see(&mut self, line: &Value) -> Vec<Act> {
+    fn see(&mut self, line: &Value) -> Vec<TrackerAction> {
         let (tracker, now) = (&mut self.tracker, self.now);
         let gone = line["type"] == "DELETED";
         let own_kind = self.kind.resource().kind;
@@ -152,51 +152,58 @@ impl<'a> Player<'a> {
             }
             "Pod" if gone => observe_missing_pod(tracker, &thing, now).into_iter().collect(),
             "Pod" => {
-                let acts = observe_pod(tracker, &thing, now);
+                let actions = observe_pod(tracker, &thing, now);
                 if thing.body.pointer("/metadata/deletionTimestamp").is_some() {
                     // A listing at the workload's end has the pod in this form.
-                    tracker
-                        .observe_pod_end(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+                    tracker.observe_pod_end(
+                        &thing.name,
+                        pod_end::observed_fields(&thing.name, &thing.body),
+                    );
                 }
-                acts
+                actions
             }
             "Workload" if is_ours && !gone => {
-                tracker.handle_queue_state("tkx", kueue::read(&thing.body), now)
+                tracker.handle_queue_state("tkx", kueue::queue_state(&thing.body), now)
             }
             _ => Vec::new(),
         }
     }
 
     /// Carries out actions, as far as a recording allows.
-    fn perform(&mut self, acts: Vec<Act>) {
-        for act in acts {
-            let more = match act {
-                Act::Report(news) => {
+    fn perform(&mut self, actions: Vec<TrackerAction>) {
+        for action in actions {
+            let more = match action {
+                TrackerAction::Report(news) => {
                     self.news.push(news);
                     Vec::new()
                 }
-                Act::Inspect(name, outcome) => {
+                TrackerAction::Inspect(name, outcome) => {
                     let pods = self.tracker.pods().with_ended(&name, Vec::new());
                     self.tracker.complete_end(&name, self.kind.explain(self.spec, outcome, &pods))
                 }
-                Act::ReadEnd(name) => {
+                TrackerAction::ReadEnd(name) => {
                     let pods = self.tracker.pods().with_ended(&name, Vec::new());
-                    let outcome = self.kind.settle(self.spec, &pods);
+                    let outcome = self.kind.outcome_from_pods(self.spec, &pods);
                     outcome
                         .map(|outcome| self.tracker.complete_end(&name, outcome))
                         .unwrap_or_default()
                 }
                 // The workload is deleted because Kueue has given it up, and its pods no longer exist.
-                Act::Stop(name) if self.case.starts_with("kueue/") => {
+                TrackerAction::Stop(name) if self.case.starts_with("kueue/") => {
                     self.tracker.handle_deleted_workload(&name);
                     self.tracker.end_deleted_workload(&name)
                 }
                 // Another client deleted the workload, and the recording ends after its pods.
-                Act::AwaitPods(name) => self.tracker.end_deleted_workload(&name),
+                TrackerAction::AwaitPods(name) => self.tracker.end_deleted_workload(&name),
                 // The recording has the queue's messages, and no answers to queries.
-                Act::WatchQueue | Act::ReadOutput(_) | Act::QueryMissingPod(_) => Vec::new(),
-                Act::Stop(_) | Act::Discard(_) | Act::Delete(_) | Act::Tidy(_) => {
-                    panic!("{}: {act:?}", self.case)
+                TrackerAction::WatchQueue
+                | TrackerAction::ReadOutput(_)
+                | TrackerAction::QueryMissingPod(_) => Vec::new(),
+                TrackerAction::Stop(_)
+                | TrackerAction::Discard(_)
+                | TrackerAction::Delete(_)
+                | TrackerAction::DeleteRemains(_) => {
+                    panic!("{}: {action:?}", self.case)
                 }
             };
             self.perform(more);

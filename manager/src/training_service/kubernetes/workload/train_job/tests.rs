@@ -9,7 +9,7 @@ use trial_protocol::Cause;
 use super::*;
 use crate::training_service::JobNews;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::share::Share;
+use crate::training_service::kubernetes::shared_disk::SharedDisk;
 use crate::training_service::kubernetes::workload::tests::recorded::{
     ends, news_after, news_of_recording,
 };
@@ -22,7 +22,7 @@ fn section(pods: u64) -> Value {
     })
 }
 
-fn queued(pods: u64) -> Common {
+fn queued(pods: u64) -> WorkloadSettings {
     let mut section = section(pods);
     (section["queue"], section["priorityClass"]) = (json!("research"), json!("low"));
     common(&section)
@@ -50,7 +50,7 @@ fn a_missing_runtime_is_known_by_the_words_of_either_webhook() {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const MAY_PASS: Option<Class> = Some(Class::Transient);
+    const TEMPORARY: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     const REMOVED: &str = "its TrainJob was deleted, but not by the manager";
     #[rustfmt::skip]
@@ -59,8 +59,8 @@ fn every_recorded_end_is_reported_correctly() {
         ("exit1",                        1, Some(1),   "the container ended with exit code 1", None, None),
         ("oom",                          1, Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                      1, Some(137), "the container ended with exit code 137", None, None),
-        ("pod-deleted",                  1, Some(143), "the trial's pod was deleted", MAY_PASS, None),
-        ("pod-evicted",                  1, Some(143), "its pod was removed: ", MAY_PASS, Some("EvictionByEvictionAPI")),
+        ("pod-deleted",                  1, Some(143), "the trial's pod was deleted", TEMPORARY, None),
+        ("pod-evicted",                  1, Some(143), "its pod was removed: ", TEMPORARY, Some("EvictionByEvictionAPI")),
         ("two-nodes-one-fails",          2, Some(1),   "node 1: the container ended with exit code 1", None, None),
         ("torch-env",                    2, Some(0),   "its pod succeeded", None, None),
         ("suspended-then-resumed",       1, Some(0),   "its pod succeeded", None, None),
@@ -74,10 +74,10 @@ fn every_recorded_end_is_reported_correctly() {
         // The runtime is deleted while the trial runs.
         ("runtime-in-use",               1, Some(0),   "its pod succeeded", None, None),
         ("deadline",                     1, None,      "its TrainJob ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
-        ("delete-background",            1, None,      REMOVED, MAY_PASS, None),
-        ("delete-foreground",            1, None,      REMOVED, MAY_PASS, None),
-        ("delete-no-policy",             1, None,      REMOVED, MAY_PASS, None),
-        ("badimage",                     1, None,      REMOVED, MAY_PASS, None),
+        ("delete-background",            1, None,      REMOVED, TEMPORARY, None),
+        ("delete-foreground",            1, None,      REMOVED, TEMPORARY, None),
+        ("delete-no-policy",             1, None,      REMOVED, TEMPORARY, None),
+        ("badimage",                     1, None,      REMOVED, TEMPORARY, None),
     ];
     for (case, pods, exit_code, message, class, taken) in table {
         let news =
@@ -201,7 +201,7 @@ fn the_pods_of_an_attempt_are_found_by_their_job_set() {
 #[test]
 fn each_pod_on_a_shared_disk_has_its_own_folder() {
     let mut common = common(&section(2));
-    common.share = Some(Share::Claim { name: "data".to_owned() });
+    common.share = Some(SharedDisk::Claim { name: "data".to_owned() });
     let made = TrainJob.manifest(&common, &job());
     let env = made["spec"]["trainer"]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();

@@ -15,7 +15,7 @@ use super::missing_pod::query_missing_pod;
 use super::pod_reader::PodReader;
 use crate::training_service::kubernetes::client::{PODS, SECRETS};
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
-use crate::training_service::kubernetes::tracker::Act;
+use crate::training_service::kubernetes::tracker::TrackerAction;
 use crate::training_service::kubernetes::workload::StopRequest;
 use crate::training_service::kubernetes::{cleanup, manifest, pod_end};
 use crate::util::backoff::Backoff;
@@ -49,48 +49,48 @@ impl ActionRunner {
     }
 
     /// Carries out the tracker's actions. Requests run in tasks of their own, and each returns the actions that follow.
-    pub(super) fn perform(&self, acts: Vec<Act>) {
-        for act in acts {
-            if let Act::Report(news) = act {
+    pub(super) fn perform(&self, actions: Vec<TrackerAction>) {
+        for action in actions {
+            if let TrackerAction::Report(news) = action {
                 // The receiver lives as long as the experiment, and later news has no use.
                 drop(self.context.settings().events.send(news));
                 continue;
             }
             let runner = self.clone();
             self.context.spawn(async move {
-                let acts = runner.carry_out(act).await;
-                runner.perform(acts);
+                let actions = runner.carry_out(action).await;
+                runner.perform(actions);
             });
         }
     }
 
-    async fn carry_out(&self, act: Act) -> Vec<Act> {
-        match act {
-            Act::Report(_) => Vec::new(),
-            Act::Stop(name) => self.stop_workload(&name).await,
-            Act::ReadOutput(name) => self.read_output(&name).await,
-            Act::QueryMissingPod(name) => query_missing_pod(&self.context, &name).await,
-            Act::Delete(name) => self.delete_workload(&name).await,
-            Act::Discard(name) => {
+    async fn carry_out(&self, action: TrackerAction) -> Vec<TrackerAction> {
+        match action {
+            TrackerAction::Report(_) => Vec::new(),
+            TrackerAction::Stop(name) => self.stop_workload(&name).await,
+            TrackerAction::ReadOutput(name) => self.read_output(&name).await,
+            TrackerAction::QueryMissingPod(name) => query_missing_pod(&self.context, &name).await,
+            TrackerAction::Delete(name) => self.delete_workload(&name).await,
+            TrackerAction::Discard(name) => {
                 self.delete(&name).await;
                 Vec::new()
             }
-            Act::ReadEnd(name) => self.read_end(&name).await,
-            Act::WatchQueue => {
+            TrackerAction::ReadEnd(name) => self.read_end(&name).await,
+            TrackerAction::WatchQueue => {
                 self.queue_watch.notify_one();
                 Vec::new()
             }
-            Act::Inspect(name, outcome) => self.inspect(&name, outcome).await,
-            Act::AwaitPods(name) => self.await_pods(&name).await,
-            Act::Tidy(attempts) => self.delete_remains(&attempts).await,
+            TrackerAction::Inspect(name, outcome) => self.inspect(&name, outcome).await,
+            TrackerAction::AwaitPods(name) => self.await_pods(&name).await,
+            TrackerAction::DeleteRemains(attempts) => self.delete_remains(&attempts).await,
         }
     }
 
-    async fn stop_workload(&self, name: &str) -> Vec<Act> {
+    async fn stop_workload(&self, name: &str) -> Vec<TrackerAction> {
         let (cluster, resource) = (self.context.cluster(), self.context.kind().resource());
         let exists = match self.context.kind().stop() {
             StopRequest::Patch(stop) => {
-                self.context.until_done(name, || cluster.merge(resource, name, &stop)).await
+                self.context.until_done(name, || cluster.merge_patch(resource, name, &stop)).await
             }
             StopRequest::Delete => self.delete(name).await,
         };
@@ -102,7 +102,7 @@ impl ActionRunner {
     }
 
     /// Deletes a workload that did not stop.
-    async fn delete_workload(&self, name: &str) -> Vec<Act> {
+    async fn delete_workload(&self, name: &str) -> Vec<TrackerAction> {
         let kind = self.context.kind().resource().kind;
         warn!("the {kind} {name} did not end within its time limit; deleting it");
         match self.delete(name).await {
@@ -118,7 +118,7 @@ impl ActionRunner {
     }
 
     /// Reads the last line of a pod whose agent does not report.
-    async fn read_output(&self, name: &str) -> Vec<Act> {
+    async fn read_output(&self, name: &str) -> Vec<TrackerAction> {
         // The preflight checks do not require the right to read logs. Without the right, the message names a command
         // with which the user can read them.
         let output = match self.pods.reporter(name).await {
@@ -131,7 +131,7 @@ impl ActionRunner {
     }
 
     /// Reads the end of a workload from its pods, if its controller does not complete it.
-    async fn read_end(&self, name: &str) -> Vec<Act> {
+    async fn read_end(&self, name: &str) -> Vec<TrackerAction> {
         let Some(pods) = self.pods.list_with_ended(name).await else { return Vec::new() };
         let kind = self.context.kind();
         let trial = manifest::trial_containers(self.context.spec(), kind.container());
@@ -139,16 +139,18 @@ impl ActionRunner {
         let has_running = pods.iter().any(|pod| !pod_end::has_ended(pod));
         let pods = pods.into_iter().map(|pod| pod_end::without_other_containers(pod, &trial));
         let pods: Vec<_> = pods.collect();
-        let Some(outcome) = kind.settle(self.context.spec(), &pods) else { return Vec::new() };
+        let Some(outcome) = kind.outcome_from_pods(self.context.spec(), &pods) else {
+            return Vec::new();
+        };
         if remains && !has_running {
-            let mut acts = self.context.tracker().complete_end(name, outcome);
+            let mut actions = self.context.tracker().complete_end(name, outcome);
             warn!(
                 "the trial of {name} has ended, but another container runs on in its pod, as when a service mesh added \
                  it; deleting the {}",
                 kind.resource().kind
             );
-            acts.push(Act::Discard(name.to_owned()));
-            return acts;
+            actions.push(TrackerAction::Discard(name.to_owned()));
+            return actions;
         }
         let why = format!(
             "{} has not written this end: it may be down, or Kueue's webhook, which is called for every pod, does not \
@@ -160,7 +162,7 @@ impl ActionRunner {
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.
-    async fn inspect(&self, name: &str, outcome: WorkloadOutcome) -> Vec<Act> {
+    async fn inspect(&self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
         if self.context.kind().ends_before_pods() && self.await_ends(name).await.is_none() {
             return Vec::new();
         }
@@ -183,7 +185,7 @@ impl ActionRunner {
     }
 
     /// Waits until the pods of a deleted workload are gone.
-    async fn await_pods(&self, name: &str) -> Vec<Act> {
+    async fn await_pods(&self, name: &str) -> Vec<TrackerAction> {
         // The time begins with the first answer: while the API server was away, no pod could be stopped.
         let mut begun: Option<Instant> = None;
         let [first, longest] = POD_POLL;
@@ -206,7 +208,7 @@ impl ActionRunner {
     /// Deletes the pods that the garbage collector leaves, as after `kubectl delete --cascade=orphan`. Returns `false` if
     /// the cluster refuses this. The account need not have the right.
     async fn delete_orphans(&self, pods: &[Value]) -> bool {
-        for pod in pod_end::undeleted(pods) {
+        for pod in pod_end::undeleted_names(pods) {
             warn!("{pod}: its object is gone, and the pod remains; deleting the pod");
             if let Err(error) =
                 self.context.request(|| self.context.cluster().delete(PODS, pod)).await
@@ -219,9 +221,9 @@ impl ActionRunner {
     }
 
     /// Deletes the remains of attempts that ended long ago.
-    async fn delete_remains(&self, attempts: &[AttemptId]) -> Vec<Act> {
+    async fn delete_remains(&self, attempts: &[AttemptId]) -> Vec<TrackerAction> {
         let cluster = self.context.cluster();
-        let selector = manifest::selector_of(&self.context.common().experiment, attempts);
+        let selector = manifest::attempts_selector(&self.context.common().experiment, attempts);
         for resource in [self.context.kind().resource(), SECRETS] {
             let delete = || cleanup::delete_all(cluster, resource, &selector);
             self.context.until_done("old", delete).await;
@@ -231,6 +233,6 @@ impl ActionRunner {
 
     /// Returns the time in which pods must end after a stop request.
     fn ending_time(&self) -> Duration {
-        manifest::grace(self.context.spec()) + POD_MARGIN
+        manifest::grace_period(self.context.spec()) + POD_MARGIN
     }
 }

@@ -7,7 +7,7 @@ use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 
 /// An action that the tracker requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub enum TrackerAction {
     /// Reports this news to the experiment.
     Report(JobNews),
     /// Stops the workload.
@@ -32,5 +32,5 @@ pub enum Act {
     /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::end_deleted_workload`].
     AwaitPods(String),
     /// Deletes the remains of these attempts, which ended long ago.
-    Tidy(Vec<AttemptId>),
+    DeleteRemains(Vec<AttemptId>),
 }

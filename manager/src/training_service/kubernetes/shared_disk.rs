@@ -18,7 +18,7 @@ const VOLUME: &str = "nni-vol";
 
 /// The disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Share {
+pub enum SharedDisk {
     /// An NFS export.
     Nfs {
         /// The host name or address.
@@ -33,7 +33,7 @@ pub enum Share {
     },
     /// An Azure file share.
     AzureFile {
-        /// The name of the Secret with the account, see [`azure_data`].
+        /// The name of the Secret with the account, see [`azure_secret_data`].
         secret: String,
         /// The name of the share.
         share: String,
@@ -44,7 +44,7 @@ pub enum Share {
 
 /// The parts of a pod that mount the disk.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pieces {
+pub struct VolumeParts {
     /// The entries for the pod's `volumes`.
     pub volumes: Vec<Value>,
     /// The entries for the container's `volumeMounts`.
@@ -55,20 +55,20 @@ pub struct Pieces {
 
 /// Returns the parts for the pods of one role of a trial. `index` stands for a pod's number in its role, if the trial
 /// has several pods. `own` is a folder on the pod's own disk.
-pub fn pieces(
-    share: &Share,
+pub fn volume_parts(
+    share: &SharedDisk,
     (experiment, trial): (&ExperimentId, &TrialJobId),
     role: &str,
     index: Option<&str>,
     own: &str,
-) -> Pieces {
+) -> VolumeParts {
     let source = match share {
-        Share::Nfs { server, path } => Some(json!({"nfs": {"server": server, "path": path}})),
-        Share::Claim { name } => Some(json!({"persistentVolumeClaim": {"claimName": name}})),
-        Share::AzureFile { secret, share } => Some(json!({
+        SharedDisk::Nfs { server, path } => Some(json!({"nfs": {"server": server, "path": path}})),
+        SharedDisk::Claim { name } => Some(json!({"persistentVolumeClaim": {"claimName": name}})),
+        SharedDisk::AzureFile { secret, share } => Some(json!({
             "azureFile": {"secretName": secret, "shareName": share, "readOnly": false},
         })),
-        Share::Template => None,
+        SharedDisk::Template => None,
     };
     let volumes = source.map(|mut volume| {
         volume["name"] = Value::from(VOLUME);
@@ -83,7 +83,7 @@ pub fn pieces(
     }
     let environment =
         vec![("TRIALKEEPER_OUTPUT_DIR", folder), ("TRIALKEEPER_SPOOL_DIR", format!("{own}/spool"))];
-    Pieces {
+    VolumeParts {
         volumes: volumes.into_iter().collect(),
         mounts: mounts.into_iter().collect(),
         environment,
@@ -91,7 +91,7 @@ pub fn pieces(
 }
 
 /// Returns the `data` of the Secret with which a kubelet mounts an Azure file share.
-pub fn azure_data(account: &str, key: &str) -> Map<String, Value> {
+pub fn azure_secret_data(account: &str, key: &str) -> Map<String, Value> {
     let encoded = |text: &str| Value::from(BASE64_STANDARD.encode(text));
     let data = [("azurestorageaccountname", account), ("azurestorageaccountkey", key)];
     data.into_iter().map(|(name, text)| (name.to_owned(), encoded(text))).collect()
@@ -107,33 +107,42 @@ mod tests {
         let owned = |text: &str| text.to_owned();
         #[rustfmt::skip]
         let table = [
-            (Share::Nfs { server: owned("nas"), path: owned("/export") },
+            (SharedDisk::Nfs { server: owned("nas"), path: owned("/export") },
              Some(json!({"nfs": {"server": "nas", "path": "/export"}, "name": "nni-vol"}))),
-            (Share::Claim { name: owned("data") },
+            (SharedDisk::Claim { name: owned("data") },
              Some(json!({"persistentVolumeClaim": {"claimName": "data"}, "name": "nni-vol"}))),
-            (Share::AzureFile { secret: owned("s"), share: owned("files") },
+            (SharedDisk::AzureFile { secret: owned("s"), share: owned("files") },
              Some(json!({"azureFile": {"secretName": "s", "shareName": "files", "readOnly": false}, "name": "nni-vol"}))),
-            (Share::Template, None),
+            (SharedDisk::Template, None),
         ];
         for (share, volume) in table {
-            let pieces = pieces(&share, (&experiment, &trial), "worker", None, "/trialkeeper");
+            let volume_parts =
+                volume_parts(&share, (&experiment, &trial), "worker", None, "/trialkeeper");
             let mount = json!({"name": "nni-vol", "mountPath": "/tmp/mount"});
-            assert_eq!(pieces.mounts, volume.iter().map(|_| mount.clone()).collect::<Vec<_>>());
-            assert_eq!(pieces.volumes, volume.into_iter().collect::<Vec<_>>());
+            assert_eq!(
+                volume_parts.mounts,
+                volume.iter().map(|_| mount.clone()).collect::<Vec<_>>()
+            );
+            assert_eq!(volume_parts.volumes, volume.into_iter().collect::<Vec<_>>());
             let environment = [
                 ("TRIALKEEPER_OUTPUT_DIR", owned("/tmp/mount/nni/e/t")),
                 ("TRIALKEEPER_SPOOL_DIR", owned("/trialkeeper/spool")),
             ];
-            assert_eq!(pieces.environment, environment);
+            assert_eq!(volume_parts.environment, environment);
         }
-        let several =
-            pieces(&Share::Template, (&experiment, &trial), "ps", Some("$(INDEX)"), "/own");
+        let several = volume_parts(
+            &SharedDisk::Template,
+            (&experiment, &trial),
+            "ps",
+            Some("$(INDEX)"),
+            "/own",
+        );
         assert_eq!(several.environment[0].1, "/tmp/mount/nni/e/t/ps-$(INDEX)");
     }
 
     #[test]
     fn the_secret_of_an_azure_share_has_the_names_that_the_kubelet_requires() {
-        let data = azure_data("account", "a2V5");
+        let data = azure_secret_data("account", "a2V5");
         assert_eq!(data["azurestorageaccountname"], "YWNjb3VudA==");
         assert_eq!(data["azurestorageaccountkey"], "YTJWNQ==");
     }
