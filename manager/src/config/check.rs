@@ -9,7 +9,7 @@ use trial_protocol::Direction;
 use super::base::Base;
 use super::direction::{AgreedDirection, Statement};
 use super::section::{InheritableFields, Problem, Section, resolve};
-use super::services::inherited::Service;
+use super::services::inherited::{Service, TopLevel};
 use super::services::labels;
 use super::{
     AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
@@ -82,7 +82,8 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     let limits = SearchLimits::take(&mut top)?;
     without_effect(&mut top, base, &shared)?;
     let chosen = Algorithms::take(&mut top, &search_space, &limits, base)?;
-    let (service, record_packages) = service(&mut top, &shared, &code, &chosen.tuner, base)?;
+    let inherited = TopLevel { fields: &shared, code: &code, base };
+    let (service, record_packages) = service(&mut top, inherited, &chosen.tuner)?;
     let notifications = notifications::notifications(&mut top, base)?;
     let initial_trials = labels::initial_trials(&mut top)?;
     let owner = labels::owner(&mut top)?;
@@ -135,12 +136,10 @@ fn experiment_type(top: &mut Section) -> Result<(), Problem> {
 /// Reads `trainingService` and the fields about it, the last of which is `recordPackages`.
 fn service(
     top: &mut Section,
-    shared: &InheritableFields,
-    shared_code: &Path,
+    inherited: TopLevel<'_>,
     tuner: &TunerChoice,
-    base: Base<'_>,
 ) -> Result<(Service, bool), Problem> {
-    let mut service = service::service(top, shared, shared_code, base)?;
+    let mut service = service::service(top, inherited)?;
     if let (TunerChoice::Native(tuner), false) =
         (tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
         && tuner.needs_checkpoint_folder()

@@ -17,7 +17,7 @@ mod tests;
 mod workload;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -31,8 +31,10 @@ pub use self::syntax::is_name;
 use super::TrainingServiceSpec;
 use super::base::Base;
 use super::document::kind;
-use super::section::{InheritableFields, Problem, Section};
-use super::services::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
+use super::section::{Problem, Section};
+use super::services::inherited::{
+    ALWAYS_COPIED, Inherited, Service, ServiceSection, TopLevel, no_command,
+};
 use crate::util::nearest::advice;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.
@@ -43,15 +45,9 @@ const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The default user id of trials. It belongs to no particular user, and is not root.
 const USER: u64 = 65_532;
 
-/// The fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's, in the order of the canonical
+/// The own fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's, in the order of the canonical
 /// form.
-const FIELDS: [&str; 33] = [
-    "platform",
-    "trialCommand",
-    "trialCodeDirectory",
-    "trialGpuNumber",
-    "nniManagerIp",
-    "debug",
+const FIELDS: [&str; 27] = [
     "storage",
     "serviceAccountName",
     "configPath",
@@ -185,16 +181,11 @@ pub enum AgentSource {
 }
 
 /// Reads the section of `platform: kubeflow`.
-pub(super) fn kubeflow(
-    value: Value,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
-) -> Result<Service, Problem> {
+pub(super) fn kubeflow(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
     let mut converted = kubeflow::convert(value)?;
     let value = converted.section.take();
-    let mut service = section(converted.workload, value, shared, shared_code, base)
-        .map_err(|problem| converted.original(problem))?;
+    let mut service =
+        section(converted.workload, value, top).map_err(|problem| converted.original(problem))?;
     if let TrainingServiceSpec::Kubernetes(spec) = &service.spec
         && matches!(spec.storage, StorageSpec::Pvc { claim: None, .. })
     {
@@ -214,15 +205,11 @@ pub(super) fn kubeflow(
 pub(super) fn section(
     workload: WorkloadKind,
     value: Value,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
+    top: TopLevel<'_>,
 ) -> Result<Service, Problem> {
     let value = workload::with_roles(workload, value);
-    let mut fields = Section::open("trainingService", value, &FIELDS)?;
-    fields.record("platform", workload.platform());
-    let inherited = Inherited::take(&mut fields, shared, shared_code, base)?;
-    let (spec, paths) = spec(workload, &mut fields, &inherited, base)?;
+    let (mut fields, inherited) = Inherited::open(workload.platform(), value, &FIELDS, top)?;
+    let (spec, paths) = spec(workload, &mut fields, &inherited, top.base)?;
     let own = spec.roles.iter().map(|role| role.command.clone());
     let commands = paths.into_iter().zip(own).collect();
     let main = spec.roles.iter().find(|role| role.name == spec.metrics_from.0);

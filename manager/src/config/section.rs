@@ -255,6 +255,13 @@ impl Section {
         recorded.map(|field| (field.name.to_owned(), field.recorded)).collect()
     }
 
+    /// Returns the recorded values of these fields.
+    pub(super) fn recorded(&self, names: &[&str]) -> Map<String, Value> {
+        let recorded = self.fields.iter().filter(|field| names.contains(&field.name));
+        let recorded = recorded.filter(|field| !field.recorded.is_null());
+        recorded.map(|field| (field.name.to_owned(), field.recorded.clone())).collect()
+    }
+
     /// Reads a string that is not empty.
     pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, Problem> {
         let text = self.unrecorded_string(name)?;
@@ -394,6 +401,11 @@ impl Section {
         }
         self.record(name, &indices);
         Ok(Some(indices))
+    }
+
+    /// Returns the problem of a field that is given besides another, where only one of them may be given.
+    pub(super) fn given_besides(&self, name: &str, other: &str) -> Problem {
+        self.fault(name, format!("is given besides `{other}`; keep one of them"))
     }
 
     /// Returns a problem with one field of this section.

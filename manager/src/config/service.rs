@@ -1,15 +1,12 @@
 //! The section `trainingService`. This module finds the platform, and the platform's module reads the fields.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use super::base::Base;
 use super::document::kind;
 use super::kubernetes;
 use super::kubernetes::WorkloadKind;
-use super::section::{InheritableFields, Problem, Section};
-use super::services::inherited::Service;
+use super::section::{Problem, Section};
+use super::services::inherited::{Service, TopLevel};
 use super::services::{hybrid, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
@@ -19,38 +16,26 @@ const OTHER_PLATFORMS: [&str; 5] = ["aml", "dlc", "adl", "dlts", HYBRID];
 pub(super) const HYBRID: &str = "hybrid";
 
 /// Reads the section `trainingService`.
-pub(super) fn service(
-    top: &mut Section,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
-) -> Result<Service, Problem> {
+pub(super) fn service(file: &mut Section, top: TopLevel<'_>) -> Result<Service, Problem> {
     let path = "trainingService";
-    let service = match top.take(path) {
-        None => return Err(top.fault(path, "is missing; for example {platform: local}")),
-        Some(Value::Array(parts)) => {
-            hybrid::section(parts, |part| read_one(part, shared, shared_code, base))?
-        }
-        Some(value) => read_one(value, shared, shared_code, base)?,
+    let service = match file.take(path) {
+        None => return Err(file.fault(path, "is missing; for example {platform: local}")),
+        Some(Value::Array(parts)) => hybrid::section(parts, |part| read_one(part, top))?,
+        Some(value) => read_one(value, top)?,
     };
-    top.record(path, &service.canonical);
+    file.record(path, &service.canonical);
     Ok(service)
 }
 
 /// Reads one section.
-fn read_one(
-    value: Value,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
-) -> Result<Service, Problem> {
+fn read_one(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
     match platform(&value)? {
-        Platform::Local => local::section(value, shared, shared_code, base),
-        Platform::Remote => remote::section(value, shared, shared_code, base),
-        Platform::Plugin => plugin::section(value, shared, shared_code, base),
-        Platform::OpenPai => openpai::section(value, shared, shared_code, base),
-        Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
-        Platform::Kubeflow => kubernetes::kubeflow(value, shared, shared_code, base),
+        Platform::Local => local::section(value, top),
+        Platform::Remote => remote::section(value, top),
+        Platform::Plugin => plugin::section(value, top),
+        Platform::OpenPai => openpai::section(value, top),
+        Platform::Kubernetes(kind) => kubernetes::section(kind, value, top),
+        Platform::Kubeflow => kubernetes::kubeflow(value, top),
     }
 }
 

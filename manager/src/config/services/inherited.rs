@@ -77,6 +77,19 @@ pub(in crate::config) struct Service {
     pub(in crate::config) canonical: Value,
 }
 
+/// The fields that every platform's section may have, in the order of the canonical form.
+pub(in crate::config) const INHERITED_FIELDS: [&str; 6] =
+    ["platform", "trialCommand", "trialCodeDirectory", "trialGpuNumber", "nniManagerIp", "debug"];
+
+/// The fields of the experiment file's top level that a platform's section inherits.
+#[derive(Clone, Copy)]
+pub(in crate::config) struct TopLevel<'a> {
+    pub(in crate::config) fields: &'a InheritableFields,
+    /// The code directory.
+    pub(in crate::config) code: &'a Path,
+    pub(in crate::config) base: Base<'a>,
+}
+
 /// The values of the fields that every platform's section may have, or else those of the top level.
 pub(in crate::config) struct Inherited {
     /// The command and the field that holds it.
@@ -88,13 +101,32 @@ pub(in crate::config) struct Inherited {
 }
 
 impl Inherited {
+    /// Opens the section of a platform, whose further fields are `own`, and reads the fields that it inherits.
+    pub(in crate::config) fn open(
+        platform: &str,
+        value: Value,
+        own: &[&'static str],
+        top: TopLevel<'_>,
+    ) -> Result<(Section, Self), Problem> {
+        Self::open_ordered(platform, value, &[&INHERITED_FIELDS[..], own].concat(), top)
+    }
+
+    /// Opens the section of a platform, whose fields have this order in the canonical form.
+    pub(in crate::config) fn open_ordered(
+        platform: &str,
+        value: Value,
+        fields: &[&'static str],
+        top: TopLevel<'_>,
+    ) -> Result<(Section, Self), Problem> {
+        let mut section = Section::open("trainingService", value, fields)?;
+        section.record("platform", platform);
+        let inherited = Self::take(&mut section, top)?;
+        Ok((section, inherited))
+    }
+
     /// Reads the fields of a platform's section, and records the inherited values.
-    pub(in crate::config) fn take(
-        section: &mut Section,
-        shared: &InheritableFields,
-        shared_code: &Path,
-        base: Base<'_>,
-    ) -> Result<Self, Problem> {
+    fn take(section: &mut Section, top: TopLevel<'_>) -> Result<Self, Problem> {
+        let TopLevel { fields: shared, code: shared_code, base } = top;
         let own = InheritableFields::take(section, base)?;
         let owner =
             |is_own: bool, name: &str| if is_own { section.at(name) } else { name.to_owned() };
@@ -114,6 +146,72 @@ impl Inherited {
         section.record("nniManagerIp", &ip);
         section.record("debug", own.debug.or(shared.debug).unwrap_or(false));
         Ok(Self { command: command.map(|command| (command_path, command)), code, gpus, ip })
+    }
+
+    /// Returns the fields of a section whose only command is the trial's.
+    pub(in crate::config) fn with_command(self) -> Result<TrialFields, Problem> {
+        let Self { command, code, gpus, ip } = self;
+        let (command_path, command) = command.ok_or_else(no_command)?;
+        Ok(TrialFields { command_path, command, code, gpus, advertise: ip })
+    }
+}
+
+/// The inherited fields of a section whose only command is the trial's.
+pub(in crate::config) struct TrialFields {
+    /// The field that holds the command.
+    command_path: String,
+    command: String,
+    code: PathBuf,
+    pub(in crate::config) gpus: Option<u32>,
+    /// The address at which trials reach the manager.
+    pub(in crate::config) advertise: Option<String>,
+}
+
+impl TrialFields {
+    pub(in crate::config) fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Returns the service of a section that has been read.
+    pub(in crate::config) fn into_service(
+        self,
+        spec: TrainingServiceSpec,
+        section: Section,
+    ) -> Service {
+        Service {
+            spec,
+            commands: vec![(self.command_path, self.command.clone())],
+            command: self.command,
+            code: self.code,
+            gpus: self.gpus,
+            canonical: Value::Object(section.into_canonical()),
+        }
+    }
+}
+
+/// The fields that say which GPUs of a machine trials use.
+pub(in crate::config) struct GpuFields {
+    /// `useActiveGpu`.
+    pub(in crate::config) use_active: Option<bool>,
+    /// `maxTrialNumberPerGpu`, at least 1.
+    pub(in crate::config) max_trials_per_gpu: u64,
+    /// `gpuIndices`.
+    pub(in crate::config) indices: Option<Vec<u64>>,
+}
+
+impl GpuFields {
+    /// Reads the fields for trials with this number of GPUs.
+    pub(in crate::config) fn take(
+        section: &mut Section,
+        gpus: Option<u32>,
+    ) -> Result<Self, Problem> {
+        let use_active = section.boolean("useActiveGpu")?;
+        let max_trials_per_gpu = section.integer_or("maxTrialNumberPerGpu", 1, 1)?;
+        if max_trials_per_gpu != 1 && gpus.unwrap_or(0) == 0 {
+            let problem = format!("{max_trials_per_gpu} has no meaning without `trialGpuNumber`");
+            return Err(section.fault("maxTrialNumberPerGpu", problem));
+        }
+        Ok(Self { use_active, max_trials_per_gpu, indices: section.indices("gpuIndices")? })
     }
 }
 

@@ -6,22 +6,14 @@ use serde_json::Value;
 
 use super::super::base::Base;
 use super::super::document::kind;
-use super::super::section::{InheritableFields, Problem, Section, resolve};
+use super::super::section::{Problem, Section, resolve};
 use super::super::{PluginSpec, TrainingServiceSpec, document};
-use super::inherited::{Inherited, Service, no_command};
+use super::inherited::{Inherited, Service, TopLevel};
 
-/// The fields of NNI 2.10's `OpenpaiConfig` that every platform has, in the order of the canonical form.
-pub(in crate::config) const COMMON: [&str; 7] = [
-    "platform",
-    "trialCommand",
-    "trialCodeDirectory",
-    "trialGpuNumber",
-    "nniManagerIp",
-    "debug",
-    "reuseMode",
-];
+/// The field of NNI 2.10's `OpenpaiConfig` that the plugin does not need. It has no effect.
+const REUSE_MODE: &str = "reuseMode";
 
-/// The other fields of `OpenpaiConfig`, and TrialKeeper's `tokenFile` and `caFile`, in the order of the canonical form.
+/// The other own fields of `OpenpaiConfig`, and TrialKeeper's `tokenFile` and `caFile`, in the order of the canonical form.
 /// They are the settings of the plugin.
 pub(in crate::config) const SETTINGS: [&str; 14] = [
     "host",
@@ -44,16 +36,10 @@ const DEFAULT_IMAGE: &str = "msranni/nni:latest";
 const MODULE: &str = "trialkeeper.openpai";
 
 /// Reads the section.
-pub(in crate::config) fn section(
-    value: Value,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
-) -> Result<Service, Problem> {
-    let mut section = Section::open("trainingService", value, &[&COMMON[..], &SETTINGS].concat())?;
-    section.record("platform", "openpai");
-    let Inherited { command, code, gpus, ip: advertise } =
-        Inherited::take(&mut section, shared, shared_code, base)?;
+pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    let base = top.base;
+    let own = [&[REUSE_MODE], &SETTINGS[..]].concat();
+    let (mut section, mut inherited) = Inherited::open("openpai", value, &own, top)?;
     let host = host(&mut section)?;
     required(&mut section, "username", "the name of your account")?;
     token(&mut section, base)?;
@@ -65,28 +51,20 @@ pub(in crate::config) fn section(
     sizes(&mut section, job.is_some())?;
     section.string("virtualCluster")?;
     storage(&mut section, base)?;
-    let command = command.or_else(|| job.as_ref().and_then(command_of_job));
-    let Some((command_path, command)) = command else { return Err(no_command()) };
-    section.record("trialCommand", &command);
-    section.boolean("reuseMode")?;
-
-    let canonical = section.into_canonical();
-    let settings = canonical.iter().filter(|(name, _)| SETTINGS.contains(&name.as_str()));
-    let settings = settings.map(|(name, value)| (name.clone(), value.clone())).collect();
+    if inherited.command.is_none() {
+        inherited.command = job.as_ref().and_then(command_of_job);
+    }
+    let trial = inherited.with_command()?;
+    section.record("trialCommand", trial.command());
+    section.boolean(REUSE_MODE)?;
+    let settings = section.recorded(&SETTINGS);
     let spec = PluginSpec {
         command: vec![python(), "-m".to_owned(), MODULE.to_owned()],
         settings: Value::Object(settings),
-        advertise,
+        advertise: trial.advertise.clone(),
         api_server: Some(host),
     };
-    Ok(Service {
-        spec: TrainingServiceSpec::Plugin(spec),
-        commands: vec![(command_path, command.clone())],
-        command,
-        code,
-        gpus,
-        canonical: Value::Object(canonical),
-    })
+    Ok(trial.into_service(TrainingServiceSpec::Plugin(spec), section))
 }
 
 /// Returns the interpreter next to this program, because its environment contains the module. Without one, returns the
@@ -131,9 +109,7 @@ fn token(section: &mut Section, base: Base<'_>) -> Result<(), Problem> {
             let problem = "is missing; set it, or better a `tokenFile` that only you can read";
             Err(section.fault("token", problem))
         }
-        (Some(_), Some(_)) => {
-            Err(section.fault("tokenFile", "is given besides `token`; keep one of them"))
-        }
+        (Some(_), Some(_)) => Err(section.given_besides("tokenFile", "token")),
         (Some(_), None) | (None, Some(_)) => Ok(()),
     }
 }
@@ -145,8 +121,7 @@ fn job(section: &mut Section, base: Base<'_>) -> Result<Option<Value>, Problem> 
     let (name, job) = match (inline, file) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
-            let problem = "is given besides `openpaiConfig`; keep one of them";
-            return Err(section.fault("openpaiConfigFile", problem));
+            return Err(section.given_besides("openpaiConfigFile", "openpaiConfig"));
         }
         (Some(job), None) => ("openpaiConfig", job),
         (None, Some(file)) => ("openpaiConfigFile", read(section, &resolve(&file, base))?),

@@ -1,13 +1,10 @@
 //! The section `trainingService` of `platform: plugin`: a program that runs trials somewhere.
 
-use std::path::Path;
-
 use serde_json::{Map, Value};
 
 use super::super::TrainingServiceSpec;
-use super::super::base::Base;
-use super::super::section::{InheritableFields, Problem, Section};
-use super::inherited::{Inherited, Service, ServiceSection, no_command};
+use super::super::section::{Problem, Section};
+use super::inherited::{Inherited, Service, ServiceSection, TopLevel};
 
 /// The fields, in the order of the canonical form.
 pub(in crate::config) const FIELDS: [&str; 9] = [
@@ -43,18 +40,10 @@ impl ServiceSection for PluginSpec {
 }
 
 /// Reads the section.
-pub(in crate::config) fn section(
-    value: Value,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
-) -> Result<Service, Problem> {
-    let mut section = Section::open("trainingService", value, &FIELDS)?;
-    section.record("platform", "plugin");
-    let Inherited { command, code, gpus, ip: advertise } =
-        Inherited::take(&mut section, shared, shared_code, base)?;
-    let Some((command_path, command)) = command else { return Err(no_command()) };
-    let program = program(&mut section)?;
+pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    let (mut section, inherited) = Inherited::open_ordered("plugin", value, &FIELDS, top)?;
+    let trial = inherited.with_command()?;
+    let command = program(&mut section)?;
     let settings = match section.take("settings") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(settings @ Value::Object(_)) => settings,
@@ -64,19 +53,9 @@ pub(in crate::config) fn section(
     };
     section.record("settings", &settings);
     section.boolean("reuseMode")?;
-    Ok(Service {
-        spec: TrainingServiceSpec::Plugin(PluginSpec {
-            command: program,
-            settings,
-            advertise,
-            api_server: None,
-        }),
-        commands: vec![(command_path, command.clone())],
-        command,
-        code,
-        gpus,
-        canonical: Value::Object(section.into_canonical()),
-    })
+    let advertise = trial.advertise.clone();
+    let spec = PluginSpec { command, settings, advertise, api_server: None };
+    Ok(trial.into_service(TrainingServiceSpec::Plugin(spec), section))
 }
 
 /// Reads `command`.

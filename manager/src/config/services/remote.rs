@@ -10,21 +10,11 @@ use serde_json::{Map, Value};
 use super::super::TrainingServiceSpec;
 use super::super::base::Base;
 use super::super::secret_file::{PrivateText, SecretFile};
-use super::super::section::{InheritableFields, Problem, Section};
-use super::inherited::{Inherited, Service, ServiceSection, no_command};
+use super::super::section::{Problem, Section};
+use super::inherited::{GpuFields, Inherited, Service, ServiceSection, TopLevel};
 
-/// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
-pub(in crate::config) const FIELDS: [&str; 9] = [
-    "platform",
-    "trialCommand",
-    "trialCodeDirectory",
-    "trialGpuNumber",
-    "nniManagerIp",
-    "debug",
-    "reuseMode",
-    "machinePatience",
-    "machineList",
-];
+/// The own fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
+pub(in crate::config) const FIELDS: [&str; 3] = ["reuseMode", "machinePatience", "machineList"];
 
 /// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's, in the order of the canonical form.
 pub(in crate::config) const MACHINE: [&str; 18] = [
@@ -170,32 +160,15 @@ impl MachineSpec {
     }
 }
 
-pub(in crate::config) fn section(
-    value: Value,
-    shared: &InheritableFields,
-    shared_code: &Path,
-    base: Base<'_>,
-) -> Result<Service, Problem> {
-    let mut section = Section::open("trainingService", value, &FIELDS)?;
-    section.record("platform", "remote");
-    let Inherited { command, code, gpus, ip: advertise } =
-        Inherited::take(&mut section, shared, shared_code, base)?;
-    let Some((command_path, command)) = command else { return Err(no_command()) };
+/// Reads the section.
+pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    let (mut section, inherited) = Inherited::open("remote", value, &FIELDS, top)?;
+    let trial = inherited.with_command()?;
     section.boolean("reuseMode")?;
-    let patience = section.duration("machinePatience")?;
-    let machines = machines(&mut section, gpus, base)?;
-    Ok(Service {
-        spec: TrainingServiceSpec::Remote(RemoteSpec {
-            machines,
-            patience: patience.unwrap_or(DEFAULT_PATIENCE),
-            advertise,
-        }),
-        commands: vec![(command_path, command.clone())],
-        command,
-        code,
-        gpus,
-        canonical: Value::Object(section.into_canonical()),
-    })
+    let patience = section.duration("machinePatience")?.unwrap_or(DEFAULT_PATIENCE);
+    let machines = machines(&mut section, trial.gpus, top.base)?;
+    let spec = RemoteSpec { machines, patience, advertise: trial.advertise.clone() };
+    Ok(trial.into_service(TrainingServiceSpec::Remote(spec), section))
 }
 
 /// Reads `machineList`.
@@ -255,14 +228,10 @@ fn machine(
     let strict = strict(&mut section)?;
     let proxy_jump = word(&mut section, "proxyJump")?;
     let options = options(&mut section)?;
-    let use_active_gpu = section.boolean_or("useActiveGpu", false)?;
-    let per_gpu = section.integer_or("maxTrialNumberPerGpu", 1, 1)?;
-    if per_gpu != 1 && gpus.unwrap_or(0) == 0 {
-        let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
-        return Err(section.fault("maxTrialNumberPerGpu", problem));
-    }
+    let gpus = GpuFields::take(&mut section, gpus)?;
+    let use_active_gpu = gpus.use_active.unwrap_or(false);
+    section.record("useActiveGpu", use_active_gpu);
     let max_trial_number = section.integer("maxTrialNumber", 1)?;
-    let gpu_indices = section.indices("gpuIndices")?;
     let python_path = section.string("pythonPath")?;
     let directory = section.string("remoteDirectory")?;
     if directory.as_ref().is_some_and(|folder| !folder.starts_with('/')) {
@@ -286,8 +255,8 @@ fn machine(
         options,
         directory,
         use_active_gpu,
-        max_trial_number_per_gpu: per_gpu,
-        gpu_indices,
+        max_trial_number_per_gpu: gpus.max_trials_per_gpu,
+        gpu_indices: gpus.indices,
         max_trial_number,
         python_path,
     };
@@ -303,7 +272,7 @@ fn secret(
     let Some(text) = section.unrecorded_string(name)? else { return Ok(None) };
     let file = format!("{name}File");
     if section.peek(&file).is_some() {
-        return Err(section.fault(&file, format!("is given besides `{name}`; keep one of them")));
+        return Err(section.given_besides(&file, name));
     }
     match base.exposed_file() {
         None => Ok(Some(PrivateText::new(text))),

@@ -3,6 +3,7 @@
 use super::*;
 // The tests have modules of the same names.
 use crate::config::goals;
+use crate::config::services::inherited::INHERITED_FIELDS;
 use crate::config::services::{local, openpai, plugin, remote};
 
 /// Asserts that the pages have each of the fields, as code in their text.
@@ -36,7 +37,7 @@ fn every_field_is_on_the_page_of_its_section() {
         (&remote::FIELDS,        &["configuration.md", "remote.md"]),
         (&remote::MACHINE,       &["remote.md"]),
         (&plugin::FIELDS,        &["configuration.md", "plugins.md"]),
-        (&openpai::COMMON,       &["configuration.md", "openpai.md"]),
+        (&INHERITED_FIELDS,      &["configuration.md"]),
         (&openpai::SETTINGS,     &["openpai.md"]),
     ];
     for (fields, pages) in table {
