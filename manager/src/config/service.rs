@@ -56,18 +56,19 @@ pub(super) enum Platform {
     Kubeflow,
 }
 
-const PLATFORMS: [(&str, Platform); 9] = [
+/// The platforms by their names in the experiment file.
+const PLATFORMS: [(&str, Platform); 8] = [
     ("local", Platform::Local),
     ("remote", Platform::Remote),
     ("plugin", Platform::Plugin),
     ("openpai", Platform::OpenPai),
-    // The older name in NNI.
-    ("pai", Platform::OpenPai),
-    ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
-    ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
-    ("kubeflow", Platform::Kubeflow),
-    ("trainer", Platform::Kubernetes(WorkloadKind::TrainJob)),
+    (WorkloadKind::Job.platform(), Platform::Kubernetes(WorkloadKind::Job)),
+    (WorkloadKind::TfJob.platform(), Platform::Kubeflow),
+    (WorkloadKind::TrainJob.platform(), Platform::Kubernetes(WorkloadKind::TrainJob)),
+    (WorkloadKind::Framework.platform(), Platform::Kubernetes(WorkloadKind::Framework)),
 ];
+/// NNI's older name of `openpai`.
+const OLDER_OPENPAI: &str = "pai";
 
 /// Finds the requested platform, before its fields are read.
 fn platform(service: &Value) -> Result<Platform, Problem> {
@@ -80,11 +81,11 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
 
 /// Finds the platform with this name, which is at `path`. An error lists the platforms of this build.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
-    let has =
-        "local, remote, plugin, openpai, kubernetes, kubeflow, trainer and frameworkcontroller";
+    let has = platform_list();
     let problem = match name {
         Some(Value::String(name)) => {
-            if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {
+            let current = if name == OLDER_OPENPAI { "openpai" } else { name };
+            if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| *known == current) {
                 return Ok(*platform);
             }
             if name == HYBRID {
@@ -105,4 +106,11 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platfor
         _ => format!("is missing; allowed: {has}"),
     };
     Err(Problem::new(path, problem))
+}
+
+/// Returns the names of all platforms, as a phrase.
+fn platform_list() -> String {
+    let names: Vec<&str> = PLATFORMS.iter().map(|(name, _)| *name).collect();
+    let (last, others) = names.split_last().expect("there are platforms");
+    format!("{} and {last}", others.join(", "))
 }

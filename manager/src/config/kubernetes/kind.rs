@@ -3,50 +3,76 @@
 /// The name of the only role if the file gives none.
 pub(super) const ROLE: &str = "worker";
 
-/// The kind of object that runs an attempt of a trial job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkloadKind {
+/// Defines the table of kinds: for each kind its name and its plural in the API, the name of its platform in the
+/// experiment file, and the name of its controller.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident: $object:literal, $plural:literal, $platform:literal, $controller:literal;)*) => {
+        /// The kind of object that runs an attempt of a trial job.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum WorkloadKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl WorkloadKind {
+            /// All kinds. Each precedes the kinds that it owns.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// Returns the kind of the object, with the name that its API uses.
+            pub const fn object(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $object,)*
+                }
+            }
+
+            /// Returns the plural of the kind, with which the API names its objects.
+            pub const fn plural(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $plural,)*
+                }
+            }
+
+            /// Returns the platform's name in the experiment file.
+            pub const fn platform(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $platform,)*
+                }
+            }
+
+            /// Returns the usual name of the controller that creates the pods.
+            pub const fn controller(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $controller,)*
+                }
+            }
+        }
+    };
+}
+
+#[rustfmt::skip]
+kinds! {
     /// A Framework of Microsoft's `FrameworkController`.
-    Framework,
-    /// A Job of `batch/v1`.
-    Job,
-    /// A `JobSet`, with a Job for each of several roles.
-    JobSet,
+    Framework:  "Framework",  "frameworks",  "frameworkcontroller", "FrameworkController";
     /// A `TrainJob` of Kubeflow Trainer.
-    TrainJob,
+    TrainJob:   "TrainJob",   "trainjobs",   "trainer",             "Kubeflow Trainer";
+    /// A `JobSet`, with a Job for each of several roles.
+    JobSet:     "JobSet",     "jobsets",     "kubernetes",          "the JobSet controller";
+    /// A Job of `batch/v1`.
+    Job:        "Job",        "jobs",        "kubernetes",          "the cluster's Job controller";
     /// A `TFJob` of the training operator.
-    TfJob,
+    TfJob:      "TFJob",      "tfjobs",      "kubeflow",            "the training operator";
     /// A `PyTorchJob` of the training operator.
-    PyTorchJob,
+    PyTorchJob: "PyTorchJob", "pytorchjobs", "kubeflow",            "the training operator";
     /// An `XGBoostJob` of the training operator.
-    XgBoostJob,
+    XgBoostJob: "XGBoostJob", "xgboostjobs", "kubeflow",            "the training operator";
     /// A `PaddleJob` of the training operator.
-    PaddleJob,
+    PaddleJob:  "PaddleJob",  "paddlejobs",  "kubeflow",            "the training operator";
 }
 
 impl WorkloadKind {
-    /// Returns the platform's name in the experiment file.
-    pub fn platform(self) -> &'static str {
-        match self {
-            Self::Framework => "frameworkcontroller",
-            Self::Job | Self::JobSet => "kubernetes",
-            Self::TrainJob => "trainer",
-            Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => "kubeflow",
-        }
-    }
-
-    /// Returns the kind of the object, with the name that its API uses.
-    pub fn object(self) -> &'static str {
-        match self {
-            Self::Framework => "Framework",
-            Self::Job => "Job",
-            Self::JobSet => "JobSet",
-            Self::TrainJob => "TrainJob",
-            Self::TfJob => "TFJob",
-            Self::PyTorchJob => "PyTorchJob",
-            Self::XgBoostJob => "XGBoostJob",
-            Self::PaddleJob => "PaddleJob",
-        }
+    /// Returns the message for a cluster without problems.
+    pub fn success_message(self) -> String {
+        let (object, controller) = (self.object(), self.controller());
+        format!("it responds, has {object}s, grants the rights; {controller} is running")
     }
 
     /// Returns the kind of object in the user's template.
@@ -63,24 +89,5 @@ impl WorkloadKind {
     /// Returns true if all trials share one pod template, which no trial may change.
     pub fn shares_pod_template(self) -> bool {
         self == Self::TrainJob
-    }
-
-    /// Returns the message for a cluster without problems.
-    pub fn success_message(self) -> &'static str {
-        match self {
-            Self::Framework => {
-                "it responds, has Frameworks, grants the rights; FrameworkController is running"
-            }
-            Self::Job => "it responds and grants the rights; its Job controller is running",
-            Self::JobSet => {
-                "it responds, has JobSets, grants the rights; the JobSet controller is running"
-            }
-            Self::TrainJob => {
-                "it responds, has TrainJobs, grants the rights; Kubeflow Trainer is running"
-            }
-            Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => {
-                "it responds, has the kind, grants the rights; the training operator is running"
-            }
-        }
     }
 }

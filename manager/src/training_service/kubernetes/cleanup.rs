@@ -7,8 +7,9 @@ use tracing::debug;
 use trial_protocol::ExperimentId;
 
 use super::client::{self, Cluster, PODS, Resource, SECRETS};
-use super::workload::{KINDS, Workload, workload};
+use super::workload::{Workload, workload};
 use super::{LONGEST_PAUSE, manifest};
+use crate::config::kubernetes::WorkloadKind;
 use crate::util::backoff::Backoff;
 
 /// The time limit for deleted pods to disappear.
@@ -19,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Deletes all objects of an experiment from its namespace, for every kind of workload.
 pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
     let mut kinds = Vec::new();
-    for &kind in KINDS {
+    for &kind in WorkloadKind::ALL {
         // An account for one kind of workload need not have rights for another kind.
         for resource in kinds_of(workload(kind)) {
             if client::with_retries(|| cluster.is_allowed("delete", resource)).await? {

@@ -43,7 +43,7 @@ impl Platform for KubernetesSpec {
     }
 
     fn describe(&self) -> String {
-        self.workload.success_message().to_owned()
+        self.workload.success_message()
     }
 
     async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {

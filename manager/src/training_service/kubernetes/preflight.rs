@@ -15,7 +15,8 @@ use super::admission_advice;
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, with_retries};
 use super::kueue;
 use super::manifest::WorkloadSettings;
-use super::workload::{KINDS, Workload};
+use super::workload::Workload;
+use crate::config::kubernetes::WorkloadKind;
 use crate::util::backoff::Backoff;
 
 /// The time limit for the controller to notice a new object. The usual time is 20 ms.
@@ -58,7 +59,7 @@ pub enum Refusal {
         /// The kind.
         kind: &'static str,
         /// The missing component, and the remedy.
-        installation: &'static str,
+        installation: String,
         /// The kinds that the cluster serves, as the end of the sentence.
         served: String,
     },
@@ -171,7 +172,8 @@ pub async fn check(
                 server,
                 kind: "Workload",
                 served: String::new(),
-                installation: "Kueue is not installed there, or serves neither v1beta2 nor v1beta1; leave `queue` out, or install it (https://kueue.sigs.k8s.io)",
+                installation: "Kueue is not installed there, or serves neither v1beta2 nor v1beta1; leave `queue` out, or install it (https://kueue.sigs.k8s.io)"
+                    .to_owned(),
             })
         }
         Ok(_) => Ok(()),
@@ -196,7 +198,7 @@ pub async fn check_kind_exists(cluster: &Cluster, workload: &dyn Workload) -> Re
 /// Returns the refusal for a kind that the cluster does not serve, with the kinds that it does serve.
 async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     let mut served: Vec<String> = Vec::new();
-    for &kind in KINDS {
+    for &kind in WorkloadKind::ALL {
         if cluster.serves(super::workload::workload(kind).resource()).await.unwrap_or(false) {
             served.push(format!("{} (`platform: {}`)", kind.object(), kind.platform()));
         }

@@ -1,8 +1,8 @@
 //! PURE: the kinds of Kubernetes objects that run an attempt of a trial job. A kind defines how its object is built,
 //! how the object's status is read, and how it is stopped. Everything else is the same for all kinds.
 //!
-//! To add a kind: a file with an implementation of [`Workload`], a variant of [`WorkloadKind`] and its row in the table
-//! `workloads!`.
+//! To add a kind: a file with an implementation of [`Workload`], a row in the table of [`WorkloadKind`], and a line in
+//! [`workload`].
 
 use std::fmt::Debug;
 
@@ -27,7 +27,10 @@ pub mod train_job;
 
 /// A kind of object that runs an attempt. Every function is pure.
 pub trait Workload: Debug + Send + Sync {
-    /// Returns the kind, with the names that the API uses.
+    /// Returns the kind.
+    fn kind(&self) -> WorkloadKind;
+
+    /// Returns the resource of the kind, with the names that the API uses.
     fn resource(&self) -> Resource;
 
     /// Returns the requests for objects of the kind that the manager needs.
@@ -66,10 +69,12 @@ pub trait Workload: Debug + Send + Sync {
     }
 
     /// Returns the usual name of the controller that creates the pods.
-    fn controller(&self) -> &'static str;
+    fn controller(&self) -> &'static str {
+        self.kind().controller()
+    }
 
     /// Returns the missing component in a cluster that does not serve the kind, and the remedy.
-    fn installation(&self) -> &'static str;
+    fn installation(&self) -> String;
 
     /// Returns the object for a job.
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value;
@@ -144,31 +149,18 @@ pub trait Workload: Debug + Send + Sync {
     }
 }
 
-/// Defines the table of kinds: the list of all kinds, and the implementation of each.
-macro_rules! workloads {
-    ($($kind:ident => $implementation:expr,)*) => {
-        /// All kinds of objects that an experiment may have left in a cluster.
-        pub const KINDS: &[WorkloadKind] = &[$(WorkloadKind::$kind),*];
-
-        /// Returns the implementation of a kind.
-        pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
-            match kind {
-                $(WorkloadKind::$kind => $implementation,)*
-            }
-        }
-    };
-}
-
-workloads! {
-    Framework => &framework::Framework,
-    // Each kind precedes the kinds that it owns.
-    TrainJob => &train_job::TrainJob,
-    JobSet => &job_set::JobSet,
-    Job => &job::Job,
-    TfJob => &kubeflow::TF_JOB,
-    PyTorchJob => &kubeflow::PYTORCH_JOB,
-    XgBoostJob => &kubeflow::XGBOOST_JOB,
-    PaddleJob => &kubeflow::PADDLE_JOB,
+/// Returns the implementation of a kind.
+pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
+    match kind {
+        WorkloadKind::Framework => &framework::Framework,
+        WorkloadKind::TrainJob => &train_job::TrainJob,
+        WorkloadKind::JobSet => &job_set::JobSet,
+        WorkloadKind::Job => &job::Job,
+        WorkloadKind::TfJob => &kubeflow::TF_JOB,
+        WorkloadKind::PyTorchJob => &kubeflow::PYTORCH_JOB,
+        WorkloadKind::XgBoostJob => &kubeflow::XGBOOST_JOB,
+        WorkloadKind::PaddleJob => &kubeflow::PADDLE_JOB,
+    }
 }
 
 /// Returns the labels that put a workload into a queue of Kueue, if a queue is configured.

@@ -10,7 +10,7 @@ use trial_protocol::ExperimentId;
 
 use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload};
-use crate::config::kubernetes::KubernetesSpec;
+use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
 use crate::training_service::kubernetes::client::Resource;
@@ -24,12 +24,12 @@ use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, Worklo
 pub const FRAMEWORKS: Resource = Resource {
     group: "frameworkcontroller.microsoft.com",
     version: "v1",
-    kind: "Framework",
-    plural: "frameworks",
+    kind: WorkloadKind::Framework.object(),
+    plural: WorkloadKind::Framework.plural(),
 };
 
 /// The usual name of the controller.
-const CONTROLLER: &str = "FrameworkController";
+const CONTROLLER: &str = WorkloadKind::Framework.controller();
 
 /// The time beyond its grace period after which a deleted pod counts as gone with its node, in seconds. An attempt that
 /// survives does no harm, because the next one has another number.
@@ -40,6 +40,10 @@ const NODE_GONE_S: u64 = 600;
 pub struct Framework;
 
 impl Workload for Framework {
+    fn kind(&self) -> WorkloadKind {
+        WorkloadKind::Framework
+    }
+
     fn resource(&self) -> Resource {
         FRAMEWORKS
     }
@@ -48,12 +52,9 @@ impl Workload for Framework {
         &["get", "list", "watch", "create", "patch", "delete", "deletecollection"]
     }
 
-    fn controller(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn installation(&self) -> &'static str {
+    fn installation(&self) -> String {
         "FrameworkController is not installed there (docs/kubernetes.md describes the installation)"
+            .to_owned()
     }
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {

@@ -23,7 +23,12 @@ use crate::training_service::kubernetes::pod_end;
 use crate::util::excerpt::shortened;
 
 /// The resource of Jobs, with the names that the API uses.
-pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
+pub const JOBS: Resource = Resource {
+    group: "batch",
+    version: "v1",
+    kind: WorkloadKind::Job.object(),
+    plural: WorkloadKind::Job.plural(),
+};
 
 /// The name of the trial's container.
 pub(super) const CONTAINER_NAME: &str = "trial";
@@ -35,6 +40,10 @@ const INDEX_ANNOTATION: &str = "metadata.annotations['batch.kubernetes.io/job-co
 pub struct Job;
 
 impl Workload for Job {
+    fn kind(&self) -> WorkloadKind {
+        WorkloadKind::Job
+    }
+
     fn resource(&self) -> Resource {
         JOBS
     }
@@ -43,12 +52,9 @@ impl Workload for Job {
         &["get", "list", "watch", "create", "delete", "deletecollection"]
     }
 
-    fn controller(&self) -> &'static str {
-        "the cluster's Job controller"
-    }
-
-    fn installation(&self) -> &'static str {
+    fn installation(&self) -> String {
         "it does not serve batch/v1, as every Kubernetes cluster since 1.21 does: is the address that of an API server?"
+            .to_owned()
     }
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {

@@ -11,7 +11,7 @@ use trial_protocol::ExperimentId;
 use super::job::{CONTAINER_NAME, evicted, example_pod, job_spec, place, pod_template};
 use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
-use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::kubernetes::client::Resource;
@@ -22,14 +22,22 @@ use crate::training_service::kubernetes::manifest::{
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
-const JOB_SETS: Resource =
-    Resource { group: "jobset.x-k8s.io", version: "v1alpha2", kind: "JobSet", plural: "jobsets" };
+const JOB_SETS: Resource = Resource {
+    group: "jobset.x-k8s.io",
+    version: "v1alpha2",
+    kind: WorkloadKind::JobSet.object(),
+    plural: WorkloadKind::JobSet.plural(),
+};
 
 /// Runs trials of several roles as `JobSet`s.
 #[derive(Debug)]
 pub struct JobSet;
 
 impl Workload for JobSet {
+    fn kind(&self) -> WorkloadKind {
+        WorkloadKind::JobSet
+    }
+
     fn resource(&self) -> Resource {
         JOB_SETS
     }
@@ -38,14 +46,11 @@ impl Workload for JobSet {
         &["get", "list", "watch", "create", "delete", "deletecollection"]
     }
 
-    fn controller(&self) -> &'static str {
-        "the JobSet controller"
-    }
-
-    fn installation(&self) -> &'static str {
+    fn installation(&self) -> String {
         "a trial of several `taskRoles` needs JobSet, which is not installed there; `kubectl apply --server-side -f \
          https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml` installs it, and a trial of one role \
          needs no more than Jobs"
+            .to_owned()
     }
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {

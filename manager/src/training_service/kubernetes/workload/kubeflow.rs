@@ -8,7 +8,7 @@ use trial_protocol::ExperimentId;
 
 use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
-use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 use crate::training_service::kubernetes::client::Resource;
@@ -22,58 +22,28 @@ use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 /// A kind of the training operator, which runs trials as its objects.
 #[derive(Debug)]
 pub struct TrainingJob {
-    kind: &'static str,
-    plural: &'static str,
+    kind: WorkloadKind,
     /// The field of the specification that holds the roles.
     roles: &'static str,
     /// The name that the operator requires for a role's container.
     container: &'static str,
-    installation: &'static str,
-}
-
-/// Builds the message for a cluster that does not serve a kind.
-macro_rules! installation {
-    ($kind:literal) => {
-        concat!(
-            "Kubeflow's training operator (version 1) is not installed there, or not with ",
-            $kind,
-            "s; install it with `kubectl apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4\"`, or use `platform: kubernetes`, which needs no operator"
-        )
-    };
 }
 
 /// Runs trials as `TFJob`s.
-pub const TF_JOB: TrainingJob = TrainingJob {
-    kind: "TFJob",
-    plural: "tfjobs",
-    roles: "tfReplicaSpecs",
-    container: "tensorflow",
-    installation: installation!("TFJob"),
-};
+pub const TF_JOB: TrainingJob =
+    TrainingJob { kind: WorkloadKind::TfJob, roles: "tfReplicaSpecs", container: "tensorflow" };
 /// Runs trials as `PyTorchJob`s.
 pub const PYTORCH_JOB: TrainingJob = TrainingJob {
-    kind: "PyTorchJob",
-    plural: "pytorchjobs",
+    kind: WorkloadKind::PyTorchJob,
     roles: "pytorchReplicaSpecs",
     container: "pytorch",
-    installation: installation!("PyTorchJob"),
 };
 /// Runs trials as `XGBoostJob`s.
-pub const XGBOOST_JOB: TrainingJob = TrainingJob {
-    kind: "XGBoostJob",
-    plural: "xgboostjobs",
-    roles: "xgbReplicaSpecs",
-    container: "xgboost",
-    installation: installation!("XGBoostJob"),
-};
+pub const XGBOOST_JOB: TrainingJob =
+    TrainingJob { kind: WorkloadKind::XgBoostJob, roles: "xgbReplicaSpecs", container: "xgboost" };
 /// Runs trials as `PaddleJob`s.
-pub const PADDLE_JOB: TrainingJob = TrainingJob {
-    kind: "PaddleJob",
-    plural: "paddlejobs",
-    roles: "paddleReplicaSpecs",
-    container: "paddle",
-    installation: installation!("PaddleJob"),
-};
+pub const PADDLE_JOB: TrainingJob =
+    TrainingJob { kind: WorkloadKind::PaddleJob, roles: "paddleReplicaSpecs", container: "paddle" };
 
 /// The roles of an experiment file, and the operator's spelling of each.
 const ROLES: [(&str, &str); 3] = [("master", "Master"), ("worker", "Worker"), ("ps", "PS")];
@@ -82,8 +52,12 @@ const ROLES: [(&str, &str); 3] = [("master", "Master"), ("worker", "Worker"), ("
 const INDEX_LABEL: &str = "metadata.labels['training.kubeflow.org/replica-index']";
 
 impl Workload for TrainingJob {
+    fn kind(&self) -> WorkloadKind {
+        self.kind
+    }
+
     fn resource(&self) -> Resource {
-        let (kind, plural) = (self.kind, self.plural);
+        let (kind, plural) = (self.kind.object(), self.kind.plural());
         Resource { group: "kubeflow.org", version: "v1", kind, plural }
     }
 
@@ -92,12 +66,13 @@ impl Workload for TrainingJob {
         &["get", "list", "watch", "create", "delete"]
     }
 
-    fn controller(&self) -> &'static str {
-        "the training operator"
-    }
-
-    fn installation(&self) -> &'static str {
-        self.installation
+    fn installation(&self) -> String {
+        format!(
+            "Kubeflow's training operator (version 1) is not installed there, or not with {}s; install it with `kubectl \
+             apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4\"`, \
+             or use `platform: kubernetes`, which needs no operator",
+            self.kind.object()
+        )
     }
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
@@ -122,7 +97,7 @@ impl Workload for TrainingJob {
         }
         json!({
             "apiVersion": "kubeflow.org/v1",
-            "kind": self.kind,
+            "kind": self.kind.object(),
             "metadata": {
                 "name": workload_name(&common.experiment, &job.attempt),
                 "namespace": common.namespace,
@@ -142,7 +117,7 @@ impl Workload for TrainingJob {
             pod["metadata"]["name"] = Value::from(format!("{name}-{}-0", role.name));
             pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
             pod["spec"]["restartPolicy"] = Value::from("Never");
-            if self.kind == "PyTorchJob" && role.name == "worker" {
+            if self.kind == WorkloadKind::PyTorchJob && role.name == "worker" {
                 pod::append(&mut pod["spec"], "initContainers", [init_pytorch()]);
             }
             (role.name.clone(), pod)
@@ -171,7 +146,7 @@ impl Workload for TrainingJob {
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
         let deciding = deciding_role(spec);
         several_pods::completion(spec, |role| match deciding {
-            Some(deciding) if deciding.name == role.name && self.kind == "TFJob" => {
+            Some(deciding) if deciding.name == role.name && self.kind == WorkloadKind::TfJob => {
                 RoleSuccess::First
             }
             Some(deciding) if deciding.name == role.name => RoleSuccess::Count(role.task_number),
@@ -205,10 +180,10 @@ impl Workload for TrainingJob {
         }});
         let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
         // A job may consist of this role alone.
-        let role = if self.kind == "TFJob" { "Worker" } else { "Master" };
+        let role = if self.kind == WorkloadKind::TfJob { "Worker" } else { "Master" };
         json!({
             "apiVersion": "kubeflow.org/v1",
-            "kind": self.kind,
+            "kind": self.kind.object(),
             "metadata": {
                 "name": format!("{}probe", experiment_name(experiment)),
                 "namespace": namespace,
@@ -347,9 +322,9 @@ fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> Worklo
 
 /// Returns the pods whose success makes a job succeed: the master, or else the first worker of a `TFJob` and all workers
 /// of another kind. Each pod is a role and an index.
-fn deciders<'a>(kind: &str, spec: &'a KubernetesSpec) -> Vec<(&'a str, u64)> {
+fn deciders(kind: WorkloadKind, spec: &KubernetesSpec) -> Vec<(&str, u64)> {
     let Some(role) = deciding_role(spec) else { return Vec::new() };
-    let count = if kind == "TFJob" { 1 } else { role.task_number };
+    let count = if kind == WorkloadKind::TfJob { 1 } else { role.task_number };
     (0..count).map(|index| (role.name.as_str(), index)).collect()
 }
 

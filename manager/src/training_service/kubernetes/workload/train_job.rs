@@ -12,7 +12,7 @@ use trial_protocol::{AttemptId, Class, ExperimentId};
 use super::job::{example_pod, job_spec, metadata, place, pod_template};
 use super::job_set::{self, RolePods, StatusNames};
 use super::{StopRequest, Workload};
-use crate::config::kubernetes::KubernetesSpec;
+use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::Disruption;
@@ -24,8 +24,12 @@ use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const GROUP: &str = "trainer.kubeflow.org";
 const VERSION: &str = "trainer.kubeflow.org/v1alpha1";
-const TRAIN_JOBS: Resource =
-    Resource { group: GROUP, version: "v1alpha1", kind: "TrainJob", plural: "trainjobs" };
+const TRAIN_JOBS: Resource = Resource {
+    group: GROUP,
+    version: "v1alpha1",
+    kind: WorkloadKind::TrainJob.object(),
+    plural: WorkloadKind::TrainJob.plural(),
+};
 const TRAINING_RUNTIMES: Resource = Resource {
     group: GROUP,
     version: "v1alpha1",
@@ -47,6 +51,10 @@ const STATUS: StatusNames = StatusNames { succeeded: "Complete", jobs: "jobsStat
 pub struct TrainJob;
 
 impl Workload for TrainJob {
+    fn kind(&self) -> WorkloadKind {
+        WorkloadKind::TrainJob
+    }
+
     fn resource(&self) -> Resource {
         TRAIN_JOBS
     }
@@ -84,14 +92,11 @@ impl Workload for TrainJob {
         format!("{JOB_SET_LABEL}={name}")
     }
 
-    fn controller(&self) -> &'static str {
-        "Kubeflow Trainer"
-    }
-
-    fn installation(&self) -> &'static str {
+    fn installation(&self) -> String {
         "Kubeflow Trainer (version 2) is not installed there; `kubectl apply --server-side -k \
          \"github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0\"` installs it together with JobSet, and \
          `platform: kubernetes` needs neither"
+            .to_owned()
     }
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {

@@ -6,7 +6,7 @@ use super::Consequence::{Fatal, Note, Warning};
 use super::*;
 use crate::config::kubernetes::WorkloadKind;
 use crate::training_service::kubernetes::manifest::tests::common;
-use crate::training_service::kubernetes::workload::{KINDS, workload};
+use crate::training_service::kubernetes::workload::workload;
 
 /// Returns the changes that a policy makes to the first example of a kind: its object, or the pod of a kind without one.
 /// Null removes a field.
@@ -126,9 +126,9 @@ fn each_kind_s_own_fields_are_judged() {
 
 #[test]
 fn an_unchanged_object_has_no_changes() {
-    for kind in KINDS {
+    for &kind in WorkloadKind::ALL {
         let platform = kind.platform();
-        let section = match *kind {
+        let section = match kind {
             WorkloadKind::TfJob => {
                 json!({"platform": platform, "operator": "tf-operator", "worker": {"replicas": 1, "dockerImage": "i", "command": "c"}})
             }

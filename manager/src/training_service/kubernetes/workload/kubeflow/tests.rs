@@ -185,7 +185,8 @@ fn the_end_of_a_job_is_read_from_pods_that_outlive_their_trials() {
         (&PYTORCH_JOB, two, Vec::new(), None),
     ];
     for (kind, roles, pods, expected) in table {
-        let operator = if kind.kind == "TFJob" { "tf-operator" } else { "pytorch-operator" };
+        let operator =
+            if kind.kind == WorkloadKind::TfJob { "tf-operator" } else { "pytorch-operator" };
         let spec = common(&section(operator, roles)).spec;
         let trial = trial_containers(&spec, kind.container());
         let seen: Vec<Value> =
@@ -340,7 +341,7 @@ fn the_kinds_differ_only_in_names() {
         assert_eq!(probe["spec"]["runPolicy"]["suspend"], true);
         let gate = format!("/spec/{roles}/{role}/template/spec/schedulingGates/0/name");
         assert_eq!(probe.pointer(&gate), Some(&json!("trialkeeper/probe")), "{operator}");
-        assert!(kind.installation().contains(kind.kind), "{operator}");
+        assert!(kind.installation().contains(kind.kind.object()), "{operator}");
         let names: Vec<String> =
             kind.example_pods(&common).into_iter().map(|(role, _)| role).collect();
         for (role, pod) in kind.example_pods(&common) {
