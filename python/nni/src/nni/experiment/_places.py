@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Optional
@@ -15,13 +16,14 @@ _FILE = ".nni-places"
 
 
 def record(folder: Path) -> None:
-    """Records the folder of an experiment if it is outside the default data directory."""
+    """Records the folder of an experiment if it is outside the default data directory, which may be read-only."""
     default = default_data_dir()
     if folder.parent.resolve() in (default.resolve(), find(folder.name)):
         return
-    default.mkdir(parents=True, exist_ok=True)
-    with (default / _FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"id": folder.name, "folder": str(folder.resolve())}) + "\n")
+    with contextlib.suppress(OSError):
+        default.mkdir(parents=True, exist_ok=True)
+        with (default / _FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"id": folder.name, "folder": str(folder.resolve())}) + "\n")
 
 
 def find(id: str) -> Optional[Path]:
