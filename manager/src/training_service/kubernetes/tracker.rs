@@ -426,7 +426,7 @@ impl Tracker {
         !self.listing.is_known() || self.jobs.contains(name) || self.unadopted.contains(name)
     }
 
-    /// Returns the observations of pods, if they may contain this pod.
+    /// Returns the observed pods, to add an observation of this pod, unless it is foreign.
     fn pods_with(&mut self, pod: &str) -> Option<&mut ObservedPods> {
         self.knows(workload_of(pod)).then_some(&mut self.pods)
     }
@@ -456,31 +456,10 @@ impl Tracker {
         self.jobs.get_mut(name)?.report_image(image)
     }
 
-    /// Handles the time of a pod's creation, by the API server's clock.
-    pub fn observe_pod_creation(&mut self, pod: &str, created: Option<&str>) {
-        if let Some(pods) = self.pods_with(pod) {
-            pods.record_creation(pod, created);
-        }
-    }
-
-    /// Handles the time at which the platform began to remove a pod, by the API server's clock.
-    pub fn observe_disruption_time(&mut self, pod: &str, at: Option<&str>) {
-        if let Some(pods) = self.pods_with(pod) {
-            pods.record_disruption_time(pod, at);
-        }
-    }
-
     /// Handles a pod that ends, or has ended.
     pub fn observe_pod_end(&mut self, pod: &str, seen: Value) {
         if let Some(pods) = self.pods_with(pod) {
             pods.record_end(pod, seen);
-        }
-    }
-
-    /// Handles whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
-    pub fn observe_pod_start(&mut self, pod: &str, has_started: bool) {
-        if let Some(pods) = self.pods_with(pod) {
-            pods.record_start(pod, has_started);
         }
     }
 

@@ -33,12 +33,12 @@ impl WorkloadListing {
         !self.is_known || self.missing.is_some()
     }
 
-    /// Returns whether the current listing has yet to show a workload.
+    /// Returns whether the current listing has not shown an expected workload yet.
     pub(super) fn expects(&self, name: &str) -> bool {
         self.missing.as_ref().is_some_and(|missing| missing.contains(name))
     }
 
-    /// Lets the current listing, if there is one, show a workload.
+    /// Expects a workload in the current listing, if there is one.
     pub(super) fn expect(&mut self, name: &str) {
         if let Some(missing) = &mut self.missing {
             missing.insert(name.to_owned());

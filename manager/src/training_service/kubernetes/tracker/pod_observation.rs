@@ -22,10 +22,12 @@ pub fn observe_pod(
         true => PodDeparture::Deleted,
     };
     let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
-    tracker.observe_pod_creation(&pod.name, pod.created.as_deref());
-    tracker.observe_disruption_time(&pod.name, disruption::time_of(&pod.body));
     let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
-    tracker.observe_pod_start(&pod.name, has_started);
+    if let Some(pods) = tracker.pods_with(&pod.name) {
+        pods.record_creation(&pod.name, pod.created.as_deref());
+        pods.record_disruption_time(&pod.name, disruption::time_of(&pod.body));
+        pods.record_start(&pod.name, has_started);
+    }
     tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
     if pod_end::has_ended(&pod.body) {
         tracker.observe_pod_end(&pod.name, pod_end::observed_fields(&pod.name, &pod.body));

@@ -142,7 +142,7 @@ impl ObservedPods {
         self.current(workload).any(|pod| pod.end.is_none())
     }
 
-    /// Records whether a pod has started.
+    /// Records whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
     pub(super) fn record_start(&mut self, pod: &str, has_started: bool) {
         self.pod(pod).has_started = has_started;
     }
