@@ -136,7 +136,7 @@ impl Handle {
 
     /// Returns the directives that wait for an attempt's agent.
     pub fn directives(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
-        self.directives.of(trial, attempt)
+        self.directives.pending_for(trial, attempt)
     }
 
     /// Removes the directives that an attempt's agent has obeyed.

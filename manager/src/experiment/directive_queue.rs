@@ -80,7 +80,7 @@ impl DirectiveQueue {
     }
 
     /// Returns the directives for an attempt's agent, for an ack.
-    pub fn of(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
+    pub fn pending_for(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
         let mut inner = self.lock();
         let Some(pending) = inner.by_attempt.get_mut(&(trial.clone(), attempt.clone())) else {
             return Vec::new();
@@ -166,20 +166,20 @@ mod tests {
         let (t, first, second) = ids();
         directives.push(&t, &second, DirectiveBody::Flush);
         assert_eq!(
-            directives.of(&t, &first),
+            directives.pending_for(&t, &first),
             [],
             "the directive is not for an older attempt's agent"
         );
-        let given = directives.of(&t, &second);
+        let given = directives.pending_for(&t, &second);
         assert_eq!(given, [Directive { id: 7 << 10, body: DirectiveBody::Flush }]);
         directives.remove_obeyed(&t, &first, &[given[0].id]);
         assert_eq!(
-            directives.of(&t, &second),
+            directives.pending_for(&t, &second),
             given,
             "another attempt's agent cannot confirm the directive"
         );
         directives.remove_obeyed(&t, &second, &[given[0].id]);
-        assert_eq!(directives.of(&t, &second), []);
+        assert_eq!(directives.pending_for(&t, &second), []);
     }
 
     #[test]
@@ -189,15 +189,15 @@ mod tests {
         let (t, first, _) = ids();
         let bodies = [Debug, Warn].map(|level| DirectiveBody::LogLevel { level });
         directives.push(&t, &first, bodies[0].clone());
-        let before = directives.of(&t, &first);
+        let before = directives.pending_for(&t, &first);
         directives.push(&t, &first, DirectiveBody::Flush);
         directives.push(&t, &first, bodies[1].clone());
-        let waiting = directives.of(&t, &first);
+        let waiting = directives.pending_for(&t, &first);
         let waits: Vec<_> = waiting.iter().map(|directive| directive.body.clone()).collect();
         assert_eq!(waits, [DirectiveBody::Flush, bodies[1].clone()]);
         // The agent may still obey the directive that was replaced.
         directives.remove_obeyed(&t, &first, &[before[0].id]);
-        assert_eq!(directives.of(&t, &first), waiting);
+        assert_eq!(directives.pending_for(&t, &first), waiting);
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
             let directives = DirectiveQueue::new(now_ms);
             for _ in 0..3 {
                 directives.push(&t, &first, DirectiveBody::Flush);
-                ids.extend(directives.of(&t, &first).iter().map(|directive| directive.id));
+                ids.extend(directives.pending_for(&t, &first).iter().map(|directive| directive.id));
             }
         }
         assert_eq!(ids.len(), 6);
@@ -232,7 +232,7 @@ mod tests {
         directives.push(&t, &first, DirectiveBody::Flush);
         timeout(bound, directives.wake(&t, &first)).await.unwrap();
         directives.push(&t, &first, DirectiveBody::Flush);
-        assert_eq!(directives.of(&t, &first).len(), 1, "one of a kind");
+        assert_eq!(directives.pending_for(&t, &first).len(), 1, "one of a kind");
         assert!(timeout(bound, directives.wake(&t, &first)).await.is_err(), "an ack carried it");
         directives.forget(&t, &first);
         assert!(directives.lock().by_attempt.is_empty());

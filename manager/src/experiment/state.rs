@@ -153,7 +153,7 @@ impl State {
     }
 
     /// Returns the number of trials that have not ended.
-    pub fn live(&self) -> usize {
+    pub fn live_count(&self) -> usize {
         self.live.len()
     }
 
@@ -231,7 +231,7 @@ impl State {
                 self.stop_new_trials(reached, &mut effects);
             }
             Event::StopRequested { trial, reason } => {
-                if !self.take_back(&trial, &mut effects) {
+                if !self.withdraw_rerun(&trial, &mut effects) {
                     self.request_stop(&trial, reason, &mut effects);
                 }
             }
@@ -339,7 +339,7 @@ impl State {
     }
 
     /// Ends a trial that waits to run again. Returns whether there was one.
-    fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
+    fn withdraw_rerun(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
         let Some(Rerun { trial, parameter_id }) = self.reruns.remove(trial) else { return false };
         let state = JobState::UserCanceled;
         let again = if self.own.remove(&trial) { "" } else { " again" };

@@ -657,7 +657,7 @@ impl ExperimentTask {
             Effect::Teach { trial, result } => self.report_to_tuner(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
-                self.time.follow(state, &self.handle);
+                self.time.follow_state(state, &self.handle);
                 info!(%state, "the state of the experiment has changed");
                 self.announcer.notify(Notice::State(state));
             }

@@ -510,7 +510,7 @@ proptest! {
         prop_assert!(recorded.values().all(|times| *times == 1), "an end recorded twice");
         prop_assert!(observed.values().all(|times| *times == 1), "a proposal observed twice");
         if matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped) {
-            prop_assert_eq!(state.live(), 0, "the experiment has ended, and a trial is alive");
+            prop_assert_eq!(state.live_count(), 0, "the experiment has ended, and a trial is alive");
         }
     }
 }

@@ -62,7 +62,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let state = if was_done { state.after_done() } else { state };
     let about = About { id: deps.id.clone(), name: deps.spec.name.clone() };
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
-    let points = compare_all(&mut announcer, deps.spec.trial_repeats, results);
+    let points = find_best(&mut announcer, deps.spec.trial_repeats, results);
     let leases = LeaseMonitor::new(leases);
     let early_ends = EarlyEnds::new(Arc::clone(&deps.service), deps.handle.clone());
     let mut task = ExperimentTask {
@@ -99,7 +99,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
 }
 
 /// Finds the best of the trials that succeeded before. Returns the results of their points, each of `repeats` trials.
-fn compare_all(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -> PointResults {
+fn find_best(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -> PointResults {
     let mut points = PointResults::new(repeats);
     for (trial, sequence, parameters, result) in results {
         let number = result.as_ref().and_then(MetricValue::number);
@@ -214,7 +214,7 @@ impl ResumedTrials {
 
     /// Takes over a trial: determines the trial's fate, and teaches the tuner and the assessor its results.
     async fn add(&mut self, deps: &mut Dependencies, row: TrialRow) -> Result<(), store::Error> {
-        let fate = fate(deps, &row, &mut self.gone).await?;
+        let fate = determine_fate(deps, &row, &mut self.gone).await?;
         let result = replay_result(deps, &row, fate).await?;
         let succeeded = row.state == JobState::Succeeded;
         self.has_reported =
@@ -257,7 +257,7 @@ impl ResumedTrials {
 }
 
 /// Determines the fate of a trial while no manager ran.
-async fn fate(
+async fn determine_fate(
     deps: &mut Dependencies,
     row: &TrialRow,
     gone: &mut Vec<JobEvent>,

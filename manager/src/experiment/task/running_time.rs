@@ -38,7 +38,7 @@ impl RunningTime {
     }
 
     /// Stops the running time while a search is done, and continues it when the search does.
-    pub(super) fn follow(&mut self, state: ExperimentState, handle: &Handle) {
+    pub(super) fn follow_state(&mut self, state: ExperimentState, handle: &Handle) {
         match (state, self.done_since) {
             (ExperimentState::Done, None) => self.done_since = Some(Instant::now()),
             (ExperimentState::Done, Some(_)) | (_, None) => {}
@@ -70,7 +70,7 @@ mod tests {
         let mut time = RunningTime::start(seconds(10));
         let mut follow = async |after, state| {
             tokio::time::advance(seconds(after)).await;
-            time.follow(state, &handle);
+            time.follow_state(state, &handle);
             time.elapsed().as_secs()
         };
         assert_eq!(follow(5, ExperimentState::NoMoreTrial).await, 15);

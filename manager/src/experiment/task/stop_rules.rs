@@ -74,8 +74,11 @@ impl StopRules {
     ) {
         let is_stopping = state.intent(trial).is_some();
         let Some(job) = jobs.get_mut(trial) else { return };
-        let rule =
-            if is_stopping { None } else { self.assessor_rule(job, advisers, others(state)) };
+        let rule = if is_stopping {
+            None
+        } else {
+            self.assessor_rule(job, advisers, other_live_trials(state))
+        };
         self.push(trial, job, rule);
     }
 
@@ -86,7 +89,7 @@ impl StopRules {
         let due = jobs.iter_mut().filter(|(_, job)| job.running_since.is_some() && is_due(job));
         for (trial, job) in due.filter(|(trial, _)| state.intent(trial).is_none()) {
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
-            let rule = self.assessor_rule(job, advisers, others(state));
+            let rule = self.assessor_rule(job, advisers, other_live_trials(state));
             if rule.is_some() {
                 self.push(trial, job, rule);
             }
@@ -132,8 +135,8 @@ impl StopRules {
 }
 
 /// Returns the number of other trials that may end before a live trial.
-fn others(state: &State) -> usize {
-    state.live().saturating_sub(1)
+fn other_live_trials(state: &State) -> usize {
+    state.live_count().saturating_sub(1)
 }
 
 fn ms(time: Duration) -> u64 {
