@@ -116,7 +116,7 @@ fn print(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
     let mut lines = Vec::new();
     for n in 0..count {
         cutter.feed(line(n).as_bytes(), &mut lines);
-        lines.drain(..).for_each(|line| scribe.line(0, line));
+        lines.drain(..).for_each(|line| scribe.record_line(0, line));
     }
 }
 

@@ -70,7 +70,7 @@ pub(super) fn check_running_time(
     state: &mut LoopState,
 ) -> Option<Event> {
     let (started, now) = (state.started.into_std(), Instant::now().into_std());
-    let reason = intake.rules().overdue(started, now)?;
+    let reason = intake.rules().overdue_reason(started, now)?;
     Some(request_stop(state, reason, grace))
 }
 

@@ -102,7 +102,7 @@ impl Recorder {
     pub fn record_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
         if let Some(nni) = &mut self.nni {
             for line in lines {
-                nni.line(self.clock.now_ms(), line);
+                nni.record_line(self.clock.now_ms(), line);
             }
         }
         self.record_all(findings, true)

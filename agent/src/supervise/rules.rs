@@ -90,13 +90,13 @@ impl Rules {
             .collect();
     }
 
-    fn in_force(&self, now: Instant) -> impl Iterator<Item = &(StopRule, Option<Instant>)> {
+    fn active_rules(&self, now: Instant) -> impl Iterator<Item = &(StopRule, Option<Instant>)> {
         self.rules.iter().filter(move |(_, until)| until.is_none_or(|until| now < until))
     }
 
     /// Returns the time of the next rule on the running time, for a trial started at `started`.
     pub fn next_due(&self, started: Instant, now: Instant) -> Option<Instant> {
-        let due = self.in_force(now).filter_map(|(rule, until)| match rule.when {
+        let due = self.active_rules(now).filter_map(|(rule, until)| match rule.when {
             StopWhen::RunningFor { ms } => {
                 let due = started.checked_add(Duration::from_millis(ms))?;
                 until.is_none_or(|until| due < until).then_some(due)
@@ -107,13 +107,13 @@ impl Rules {
     }
 
     /// Returns the reason of a rule on the running time that applies now, for a trial started at `started`.
-    pub fn overdue(&self, started: Instant, now: Instant) -> Option<StopReason> {
+    pub fn overdue_reason(&self, started: Instant, now: Instant) -> Option<StopReason> {
         let ran = now.saturating_duration_since(started);
         let fits = |rule: &StopRule| match rule.when {
             StopWhen::RunningFor { ms } => ran >= Duration::from_millis(ms),
             StopWhen::Metric { .. } | StopWhen::Best { .. } | StopWhen::Unknown => false,
         };
-        self.in_force(now).find(|(rule, _)| fits(rule)).map(|(rule, _)| rule.reason)
+        self.active_rules(now).find(|(rule, _)| fits(rule)).map(|(rule, _)| rule.reason)
     }
 
     /// Adds a metric of the trial, and returns the rule that it violates, if any.
@@ -126,7 +126,7 @@ impl Rules {
         }
         let next = self.histories.get_mut(&metric.name)?.add(metric);
         let history = self.histories.get(&metric.name).filter(|_| next);
-        for (rule, _) in self.in_force(now) {
+        for (rule, _) in self.active_rules(now) {
             let why = match &rule.when {
                 StopWhen::Metric { name, from_sequence, at_least, at_most }
                     if *name == metric.name && metric.sequence >= *from_sequence =>
@@ -187,12 +187,16 @@ mod tests {
         for (case, given, lease, gone, overdue, due) in table {
             let mut rules = Rules::default();
             rules.replace(given, lease * SECOND, started);
-            assert_eq!(rules.overdue(started, started + gone * SECOND), overdue, "{case}");
+            assert_eq!(rules.overdue_reason(started, started + gone * SECOND), overdue, "{case}");
             let due = due.map(|due| started + due * SECOND);
             assert_eq!(rules.next_due(started, started), due, "{case}");
             assert_eq!(rules.next_due(started, started + lease * SECOND), None, "{case}: expired");
             rules.replace(Vec::new(), SECOND, started);
-            assert_eq!(rules.overdue(started, started + gone * SECOND), None, "{case}: replaced");
+            assert_eq!(
+                rules.overdue_reason(started, started + gone * SECOND),
+                None,
+                "{case}: replaced"
+            );
         }
     }
 
@@ -202,7 +206,7 @@ mod tests {
         let now = Instant::now();
         let never = rule(StopReason::Deadline, StopWhen::RunningFor { ms: u64::MAX });
         rules.replace(vec![never], Duration::from_millis(u64::MAX), now);
-        assert_eq!(rules.overdue(now, now + SECOND), None);
+        assert_eq!(rules.overdue_reason(now, now + SECOND), None);
         assert!(rules.next_due(now, now).is_none_or(|due| due > now));
     }
 
@@ -316,7 +320,7 @@ mod tests {
             broken.why
         );
         assert_eq!(rules.violation_of(&step("m", 1, 0.0), now + 2 * SECOND), None, "expired");
-        assert_eq!(rules.overdue(now, now + 6 * SECOND), Some(StopReason::Deadline));
+        assert_eq!(rules.overdue_reason(now, now + 6 * SECOND), Some(StopReason::Deadline));
         // The rule does not outlive the lease of all rules.
         rules.replace(vec![short(u64::MAX)], SECOND, now);
         assert_eq!(rules.violation_of(&step("m", 2, 0.0), now + SECOND), None);

@@ -49,9 +49,9 @@ impl NniRecorder {
     }
 
     /// Records a line of the trial's output.
-    pub fn line(&mut self, now_ms: i64, line: Line) {
+    pub fn record_line(&mut self, now_ms: i64, line: Line) {
         match line {
-            Line::Metric(object) => self.metric(&object),
+            Line::Metric(object) => self.post_metric(&object),
             Line::Text(text) => {
                 let taken = legacy::line(Tag::Trial, &self.secrets.mask_text(text))
                     .into_iter()
@@ -94,10 +94,10 @@ impl NniRecorder {
                 let names = [OBJECTIVE, self.objective.as_deref().unwrap_or(OBJECTIVE)];
                 // NNI does not accept a result that the trial did not report.
                 if names.contains(&metric.name.as_str()) && !metric.derived {
-                    self.metric(&legacy::object(&self.parameter_id, &self.sender, metric));
+                    self.post_metric(&legacy::object(&self.parameter_id, &self.sender, metric));
                 }
             }
-            ReportBody::Ended(verdict) => self.ended(now_ms, verdict),
+            ReportBody::Ended(verdict) => self.report_end(now_ms, verdict),
             ReportBody::Note { message, .. } => {
                 self.post_line(now_ms, "WARNING", message, Retention::Always);
             }
@@ -108,7 +108,7 @@ impl NniRecorder {
         }
     }
 
-    fn ended(&self, now_ms: i64, verdict: &Verdict) {
+    fn report_end(&self, now_ms: i64, verdict: &Verdict) {
         self.report_dropped(now_ms);
         let plain = matches!(verdict.cause, Cause::Succeeded | Cause::Exit);
         if !plain || verdict.exit.is_none() {
@@ -127,7 +127,7 @@ impl NniRecorder {
         }
     }
 
-    fn metric(&self, object: &str) {
+    fn post_metric(&self, object: &str) {
         self.spool.append_text(legacy::metric(object), Retention::Always);
     }
 
@@ -143,7 +143,7 @@ impl NniRecorder {
 
     fn post_line(&self, now_ms: i64, level: &str, text: &str, keep: Retention) {
         for line in self.secrets.mask_text(text.to_owned()).lines() {
-            let line = format!("[{}] {level} {line}", stamp(now_ms));
+            let line = format!("[{}] {level} {line}", format_time(now_ms));
             for body in legacy::line(Tag::Keeper, &line) {
                 self.spool.append_text(body, keep);
             }
@@ -152,7 +152,7 @@ impl NniRecorder {
 }
 
 /// PURE: returns a time in NNI's format, `YYYY-MM-DD HH:MM:SS.ffffff`, in UTC.
-fn stamp(now_ms: i64) -> String {
+fn format_time(now_ms: i64) -> String {
     let (seconds, millis) = (now_ms.div_euclid(1000), now_ms.rem_euclid(1000));
     let (year, month, date) = civil_date(seconds.div_euclid(86_400));
     let second = seconds.rem_euclid(86_400);
