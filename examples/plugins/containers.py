@@ -111,13 +111,16 @@ class Containers(TrainingService):
             if job.gpus:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # No other experiment chooses the same GPUs.
             done = self.run(*self.arguments(job))
-        if done.returncode != 0:
+        if done.returncode != 0 and not ("in use by" in done.stderr and self.find(job)):
             self.run("rm", "--force", job.name)
             raise Refused(done.stderr.strip())
         return job.name
 
     def find(self, job):
-        return job.name if self.about("inspect", "--type", "container", job.name).returncode == 0 else None
+        done = self.about("inspect", "--type", "container", "--format", "{{.State.Status}}", job.name)
+        if done.stdout.strip() in ("created", "configured", "initialized"):
+            self.about("start", job.name)  # An earlier `run` was killed before it started the container.
+        return job.name if done.returncode == 0 else None
 
     def stop(self, handle, job, force):
         self.about("kill", "--signal", "KILL" if force else "TERM", handle)

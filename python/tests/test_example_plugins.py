@@ -149,6 +149,19 @@ def test_no_mount_gives_a_trial_the_socket_of_the_daemon(docker, tmp_path, monke
     assert [message.endswith("it contains the daemon's socket") for message in messages] == [True] * refused
 
 
+def test_a_container_of_a_killed_run_is_started(docker, tmp_path):
+    says = tmp_path / "says"
+    for state, started in [("created", True), ("running", False), ("exited", False)]:
+        says.write_text(f'[ "$1" != inspect ] || echo {state}')
+        assert docker.find(job(tmp_path)) == "tk-e-t-1"
+        assert (tmp_path / "words").read_text().split()[0] == ("start" if started else "inspect"), state
+    # The daemon may create the container after it was looked for.
+    conflict = 'Conflict. The container name "/tk-e-t-1" is already in use by container "7b6a".'
+    says.write_text(f"[ \"$1\" != run ] || {{ echo '{conflict}' >&2; exit 125; }}; [ \"$1\" != inspect ] || echo created")
+    assert docker.start(job(tmp_path)) == "tk-e-t-1"
+    assert (tmp_path / "words").read_text().split() == ["start", "tk-e-t-1"]
+
+
 def test_a_command_that_fails_ends_no_job(docker, tmp_path):
     says = tmp_path / "says"
     says.write_text('echo "Error response from daemon: dial timeout" >&2; exit 1')
