@@ -112,6 +112,7 @@ async fn responses_have_the_fields_of_nnis_own() {
     assert_eq!(bed.got("/metric-data?type=FINAL").await, json!([last]));
     assert_eq!(bed.got("/metric-data-range/0/0").await, metrics);
     assert_eq!(bed.got("/metric-data-range/1/9").await, json!([]));
+    assert_eq!(bed.got("/metric-data/UNKNOWN").await, json!([]));
     let ended = |record: &Value| {
         let mut record = record.clone();
         record["timestamp"] = json!(7);
@@ -230,7 +231,6 @@ async fn refusals_have_nnis_form_without_its_bugs() {
     #[rustfmt::skip]
     let table = [
         (&get,    "/trial-jobs/nobody",                    false, 404, "there is no trial nobody"),
-        (&get,    "/metric-data/nobody",                   false, 404, "there is no trial nobody"),
         (&get,    "/metric-data-range/a/9",                false, 400, "\"a\" is not the position of a trial; positions begin at 0"),
         (&get,    "/metric-data?type=BEST",                false, 400, "the query cannot be read: type: unknown variant `BEST`, expected `PERIODICAL` or `FINAL`"),
         (&get,    "/trial-file/t/..%2f..%2fdb",            false, 400, "only stdout, stderr and trial.log can be shown"),
