@@ -5,9 +5,15 @@
 
 use std::future::pending;
 use std::io;
+use std::time::Duration;
 
 use nix::libc::SIGXFSZ;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+/// The time in which further signals repeat the first one. GNU `timeout` signals the process and then its process group,
+/// and a wrapper passes on a signal that the terminal sends to both. A second Ctrl-C of a user comes later.
+const REPEAT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A signal that requests the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +29,8 @@ pub(in crate::cli) struct Signals {
     terminate: Signal,
     interrupt: Option<Signal>,
     hang_up: Option<Signal>,
+    /// The time of the last signal that was not a repetition.
+    last: Option<Instant>,
 }
 
 impl Signals {
@@ -40,17 +48,31 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: unless_ignored(SignalKind::interrupt())?,
             hang_up: unless_ignored(SignalKind::hangup())?,
+            last: None,
         })
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal that does not only repeat the previous one.
     pub(in crate::cli) async fn next(&mut self) -> EndSignal {
-        tokio::select! {
-            _ = self.terminate.recv() => EndSignal::Terminate,
-            () = receive(&mut self.interrupt) => EndSignal::Interrupt,
-            () = receive(&mut self.hang_up) => EndSignal::Interrupt,
+        loop {
+            let signal = tokio::select! {
+                _ = self.terminate.recv() => EndSignal::Terminate,
+                () = receive(&mut self.interrupt) => EndSignal::Interrupt,
+                () = receive(&mut self.hang_up) => EndSignal::Interrupt,
+            };
+            let now = Instant::now();
+            if !is_repetition(self.last, now) {
+                self.last = Some(now);
+                return signal;
+            }
         }
     }
+}
+
+/// PURE: returns whether a signal only repeats the `last` one that counted. Repetitions do not extend the interval, so a
+/// user who keeps pressing Ctrl-C is heard.
+fn is_repetition(last: Option<Instant>, now: Instant) -> bool {
+    last.is_some_and(|last| now.saturating_duration_since(last) <= REPEAT_INTERVAL)
 }
 
 async fn receive(signal: &mut Option<Signal>) {
@@ -77,6 +99,30 @@ fn is_in(mask: u64, kind: SignalKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_at_the_same_time_count_as_one() {
+        #[rustfmt::skip]
+        let table: [(&str, &[u64], &[u64]); 4] = [
+            ("GNU timeout signals the process and its group", &[0, 0],          &[0]),
+            ("wrappers are slower",                           &[0, 5, 30],      &[0]),
+            ("a user presses Ctrl-C twice",                   &[0, 150],        &[0, 150]),
+            ("a program repeats it very often",               &[0, 20, 40, 60], &[0, 60]),
+        ];
+        let began = Instant::now();
+        for (case, times, expected) in table {
+            let mut last = None;
+            let mut counted = Vec::new();
+            for ms in times {
+                let now = began + Duration::from_millis(*ms);
+                if !is_repetition(last, now) {
+                    last = Some(now);
+                    counted.push(*ms);
+                }
+            }
+            assert_eq!(counted, expected, "{case}");
+        }
+    }
 
     #[test]
     fn the_ignored_mask_is_read() {
