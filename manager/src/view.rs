@@ -50,7 +50,7 @@ pub struct ExperimentView {
     /// The experiment's name. Absence means that it has none.
     pub name: Option<String>,
     /// The experiment's state, with NNI's name: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
-    /// `STOPPING`, `STOPPED`, `ERROR`.
+    /// `STOPPING`, `STOPPED`, `ERROR`. `INTERRUPTED` means that it has not ended and that no manager runs it.
     pub state: String,
     /// The present trouble, as a sentence: the database cannot be written, or an external tuner or assessor does not
     /// answer, was restarted, or is lost. Absence means that no trouble is known.
@@ -94,7 +94,8 @@ pub struct ExperimentView {
     pub counts: BTreeMap<&'static str, usize>,
     /// The number of failed trials by the cause of their end. `unknown` means that the agent reported no verdict.
     pub causes: BTreeMap<String, usize>,
-    /// The number of trials that ended in the last hour of the run. Absence means that none has ended.
+    /// The number of trials that ended in the last hour of the run. Absence means that none has ended, or that the
+    /// experiment is interrupted.
     pub ended_per_hour: Option<f64>,
     /// The best trial. Absence means that none has succeeded with a numeric result, or that there are several
     /// objectives.
@@ -201,12 +202,28 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
     chosen.map(str::to_owned)
 }
 
-/// Returns the trouble of an experiment that has not ended and has no manager, for the user. `open` is `true` if a
-/// process has its database open for writing, and `None` if this is unknown.
-pub fn missing_manager_notice(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
-    let id = &row.id;
-    (row.ended_at_ms.is_none() && open == Some(false))
-        .then(|| format!("its manager was killed; run `trial-manager resume {id}`"))
+/// The state of an interrupted experiment. NNI has no name for it.
+pub const INTERRUPTED: &str = "INTERRUPTED";
+
+/// Returns whether an experiment is interrupted: it has not ended, and no manager runs it. `open` is `true` if a process
+/// has its database open for writing, and `None` if this is unknown.
+pub fn is_interrupted(ended_at_ms: Option<i64>, open: Option<bool>) -> bool {
+    ended_at_ms.is_none() && open == Some(false)
+}
+
+/// Returns the trouble of an interrupted experiment, for the user.
+pub fn missing_manager_notice(id: &str) -> String {
+    format!("its manager was killed; run `trial-manager resume {id}`")
+}
+
+impl ExperimentView {
+    /// Returns the view of the experiment while it is interrupted. Its store still has the state that its manager
+    /// recorded last.
+    #[must_use]
+    pub fn interrupted(self) -> Self {
+        let trouble = Some(missing_manager_notice(&self.id));
+        Self { state: INTERRUPTED.to_owned(), trouble, ended_per_hour: None, ..self }
+    }
 }
 
 /// Returns the succeeded trials that compete for the best, each with the number that counts: its result, or the mean
@@ -371,6 +388,20 @@ mod tests {
             }},
         });
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn an_experiment_without_a_manager_is_interrupted_until_it_ends() {
+        #[rustfmt::skip]
+        let table = [
+            (None,    Some(true),  false),
+            (None,    Some(false), true),
+            (None,    None,        false),
+            (Some(1), Some(false), false),
+        ];
+        for (ended_at_ms, open, expected) in table {
+            assert_eq!(is_interrupted(ended_at_ms, open), expected, "{ended_at_ms:?} {open:?}");
+        }
     }
 
     #[test]

@@ -173,15 +173,20 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
             let dir = ExperimentDir::new(&data_dir, &found.id);
             let open = Store::is_open_to_write(&dir.database());
             let url = || std::fs::read_to_string(dir.manager_url()).ok();
+            let (state, trouble) = if view::is_interrupted(row.ended_at_ms, open) {
+                let notice = view::missing_manager_notice(found.id.as_str());
+                (view::INTERRUPTED.to_owned(), Some(notice))
+            } else {
+                (row.state, row.trouble)
+            };
             json!({
                 "id": found.id,
                 "name": row.canonical.get("experimentName"),
-                "state": row.state,
+                "state": state,
                 "url": (open == Some(true)).then(url).flatten().map(|url| url.trim().to_owned()),
                 "created_at_ms": row.created_at_ms,
                 "ended_at_ms": row.ended_at_ms,
-                // A note that the manager is missing, or else the manager's own note.
-                "trouble": view::missing_manager_notice(&row, open).or(row.trouble),
+                "trouble": trouble,
             })
         }
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),

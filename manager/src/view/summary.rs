@@ -25,8 +25,8 @@ pub struct ExperimentSummary {
     pub id: String,
     /// The experiment's name. Absence means that it has none.
     pub name: Option<String>,
-    /// The experiment's state, with NNI's name, such as `RUNNING` or `DONE`. `UNREADABLE` means that its store cannot
-    /// be read.
+    /// The experiment's state, with NNI's name, such as `RUNNING` or `DONE`. `INTERRUPTED` means that it has not ended
+    /// and that no manager runs it. `UNREADABLE` means that its store cannot be read.
     pub state: String,
     /// The present trouble, as a sentence. Absence means that no trouble is known.
     pub trouble: Option<String>,

@@ -347,7 +347,7 @@ class Experiment(ForeignNames):
 
     @property
     def state(self) -> str:
-        """``RUNNING``, ``DONE``, ``STOPPED``, … as in the REST API."""
+        """``RUNNING``, ``DONE``, ``STOPPED``, ``INTERRUPTED``, … as in the REST API."""
         return str(self.show()["state"])
 
     @property

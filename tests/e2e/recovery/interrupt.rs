@@ -190,6 +190,7 @@ fn commands_report_a_search_without_its_manager() {
     let id = id.to_str().unwrap();
     for words in looks {
         let shown = stdout_of(words).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.to_lowercase().contains("interrupted"), "{words:?}: {shown}");
         assert!(shown.contains("its manager was killed"), "{words:?}: {shown}");
         assert!(shown.contains(&format!("trial-manager resume {id}")), "{words:?}: {shown}");
     }

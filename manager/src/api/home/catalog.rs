@@ -63,7 +63,7 @@ pub(super) struct Annotation {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) summary: ExperimentSummary,
-    /// `true` if a manager runs the experiment.
+    /// `true` if the experiment has neither ended nor been interrupted.
     pub(super) runs: bool,
     pub(super) annotation: Annotation,
 }
@@ -224,12 +224,22 @@ fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
     found.collect()
 }
 
-/// Determines which of the experiments that have not ended have a running manager.
+/// Determines which of the readable experiments that have not ended run, and which are interrupted.
 fn mark_running(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
-    for entry in entries.iter_mut().filter(|entry| entry.summary.ended_at_ms.is_none()) {
-        let Ok(id) = ExperimentId::new(entry.summary.id.clone()) else { continue };
+    for entry in &mut entries {
+        let summary = &mut entry.summary;
+        if summary.ended_at_ms.is_some() || summary.state == "UNREADABLE" {
+            continue;
+        }
+        let Ok(id) = ExperimentId::new(summary.id.clone()) else { continue };
         let database = ExperimentDir::new(data_dir, &id).database();
-        entry.runs = Store::is_open_to_write(&database) == Some(true);
+        let open = Store::is_open_to_write(&database);
+        if view::is_interrupted(summary.ended_at_ms, open) {
+            view::INTERRUPTED.clone_into(&mut summary.state);
+            summary.trouble = Some(view::missing_manager_notice(&summary.id));
+        } else {
+            entry.runs = true;
+        }
     }
     entries
 }

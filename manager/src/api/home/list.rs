@@ -18,8 +18,8 @@ use super::super::user::CheckedQuery;
 use super::super::{Error, percent};
 use super::Home;
 use super::catalog::Entry;
-use crate::view::ExperimentSummary;
 use crate::view::export::lines;
+use crate::view::{self, ExperimentSummary};
 
 /// The number of experiments per page.
 const ROWS: usize = 200;
@@ -110,8 +110,8 @@ pub(super) fn standing(entry: &Entry) -> &'static str {
         "DONE" => "done",
         "STOPPED" => "stopped",
         "ERROR" | "UNREADABLE" => "failed",
-        _ if entry.runs => "running",
-        _ => "interrupted",
+        view::INTERRUPTED => "interrupted",
+        _ => "running",
     }
 }
 
@@ -545,7 +545,7 @@ mod tests {
     fn found(query: &ExperimentQuery) -> Vec<String> {
         let entries = vec![
             entry("a", "DONE", "ann", Some(0.5)),
-            entry("b", "RUNNING", "bob", None),
+            entry("b", view::INTERRUPTED, "bob", None),
             entry("c", "RUNNING", "ann", Some(0.7)),
         ];
         query.chosen(entries).unwrap().into_iter().map(|entry| entry.summary.id).collect()

@@ -134,7 +134,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             div {
                 dt { "Run time" }
                 dd {
-                    (words::span(shown.elapsed_ms))
+                    (run_time(shown))
                     @if let Some(limit) = limit {
                         " " small { "of " (words::span(limit)) }
                         progress value=(shown.elapsed_ms) max=(limit) aria-label="used time" {}
@@ -147,6 +147,12 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             }
         }
     }
+}
+
+/// Returns the run time. It is unknown if the manager was killed before it recorded the time.
+fn run_time(shown: &ExperimentView) -> String {
+    let is_unknown = shown.state == view::INTERRUPTED && shown.elapsed_ms == 0;
+    if is_unknown { "–".to_owned() } else { words::span(shown.elapsed_ms) }
 }
 
 /// Returns the time until all trials have ended at the present rate. `None` if the experiment has ended or has no rate.
@@ -275,7 +281,7 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
             h2 { "Controls" }
             @if !viewer.may_change {
                 p.hint { a href=(url("/login")) { "Log in" } " to change limits or to stop the experiment." }
-            } @else if shown.ended_at_ms.is_some() {
+            } @else if shown.ended_at_ms.is_some() || shown.state == view::INTERRUPTED {
                 p.hint { "The experiment is not running." }
             } @else {
                 // An empty field leaves its limit unchanged, even if another user changes that limit meanwhile.

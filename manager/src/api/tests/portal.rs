@@ -50,6 +50,21 @@ const PAGES: [&str; 8] = [
     "/api",
 ];
 
+/// Without the lock of its database, an experiment has no manager.
+#[tokio::test]
+async fn an_interrupted_experiment_has_no_remaining_time() {
+    let bed = Bed::searched().await;
+    bed.end("u", SystemClock.now_ms()).await;
+    let (_, page) = bed.page("/", "localhost:8080", None).await;
+    let running = [">running</span>", "<dd>0.0 s</dd>", " left</small>"];
+    assert!(running.into_iter().all(|text| page.contains(text)), "{page}");
+    std::fs::remove_file(bed.folder.path().join("db.lock")).unwrap();
+    let (_, page) = bed.page("/", "localhost:8080", None).await;
+    assert!(page.contains(">interrupted</span>"), "{page}");
+    assert!(page.contains("trial-manager resume e"), "{page}");
+    assert!(running.into_iter().all(|text| !page.contains(text)), "{page}");
+}
+
 #[tokio::test]
 async fn pages_are_complete_and_contact_no_other_host() {
     let bed = Bed::searched().await;

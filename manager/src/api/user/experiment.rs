@@ -37,11 +37,8 @@ pub(in crate::api) async fn shown(
     let versions = state.store.attempt_records().code_versions(VERSIONS).await?;
     let now_ms = state.clock.now_ms();
     let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
-    let left = if running.is_some() {
-        None
-    } else {
-        view::missing_manager_notice(&row, state.store.database().has_writer())
-    };
+    let is_interrupted = running.is_none()
+        && view::is_interrupted(row.ended_at_ms, state.store.database().has_writer());
     // A write error makes the store unable to record the trouble, so the view reports it here.
     let ill = state.store.database().write_error().map(|error| {
         format!("{}: no trial is started or ended until this is fixed", chain(&error))
@@ -56,8 +53,9 @@ pub(in crate::api) async fn shown(
     };
     let packages = state.place.folder.join(PACKAGES_FILE);
     let packages = packages.is_file().then(|| packages.display().to_string());
-    let trouble = left.or(ill).or(shown.trouble);
-    Ok(ExperimentView { trouble, packages_file: packages, training_services, ..shown })
+    let trouble = ill.or(shown.trouble);
+    let shown = ExperimentView { trouble, packages_file: packages, training_services, ..shown };
+    Ok(if is_interrupted { shown.interrupted() } else { shown })
 }
 
 /// Returns the experiment that this manager serves

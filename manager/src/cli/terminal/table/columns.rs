@@ -33,7 +33,8 @@ impl TextStyle {
             "SUCCEEDED" | "DONE" | "succeeded" => 32,
             "FAILED" | "ERROR" | "UNREADABLE" | "failed" => 31,
             "RUNNING" | "running" => 36,
-            "EARLY_STOPPED" | "LOST" | "UNKNOWN" | "stopped early" | "lost" | "unknown" => 33,
+            "EARLY_STOPPED" | "INTERRUPTED" | "LOST" | "UNKNOWN" | "stopped early" | "lost"
+            | "unknown" => 33,
             _ => return text.to_owned(),
         };
         if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
