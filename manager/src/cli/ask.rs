@@ -16,11 +16,12 @@ use crate::app;
 use crate::config;
 use crate::store::{self, ExperimentRow, Store};
 use crate::util::layout::ExperimentDir;
+use crate::view;
 
 /// The options that select an experiment and its manager.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ExperimentArgs {
-    /// Id of the experiment [default: the only experiment that has not ended, else the newest].
+    /// Id of the experiment [default: the only running experiment, else the newest].
     #[arg(long, short, value_name = "ID", env = "TRIAL_MANAGER_EXPERIMENT")]
     pub(super) experiment: Option<ExperimentId>,
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
@@ -187,6 +188,29 @@ pub(super) struct StoredExperiment {
     pub(super) row: Result<Option<ExperimentRow>, store::Error>,
 }
 
+impl StoredExperiment {
+    /// Returns whether a manager runs the experiment.
+    fn is_running(&self, data_dir: &Path) -> bool {
+        let Ok(Some(row)) = &self.row else { return false };
+        let open = Store::is_open_to_write(&ExperimentDir::new(data_dir, &self.id).database());
+        row.ended_at_ms.is_none() && !view::is_interrupted(row.ended_at_ms, open)
+    }
+}
+
+/// PURE: returns the only running experiment, or else the newest one. `all` has the newest last, each with whether it
+/// runs.
+fn choose(mut all: Vec<(bool, ExperimentId)>) -> Result<Option<ExperimentId>, Error> {
+    let running: Vec<_> = all.iter().filter(|(runs, _)| *runs).map(|(_, id)| id).collect();
+    match running.as_slice() {
+        [only] => Ok(Some((*only).clone())),
+        [] => Ok(all.pop().map(|(_, id)| id)),
+        several => {
+            let ids: Vec<_> = several.iter().map(ToString::to_string).collect();
+            Err(Error::Several(ids.join(", ")))
+        }
+    }
+}
+
 /// Returns the experiments on this machine, the newest last.
 pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
     let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
@@ -231,17 +255,9 @@ impl ExperimentArgs {
             }
             return Ok((id.clone(), dir));
         }
-        let mut all = experiments(&data_dir).await;
-        let is_running = |found: &&StoredExperiment| matches!(&found.row, Ok(Some(row)) if row.ended_at_ms.is_none());
-        let running: Vec<_> = all.iter().filter(is_running).map(|found| found.id.clone()).collect();
-        let id = match running.as_slice() {
-            [only] => only.clone(),
-            [] => all.pop().ok_or_else(|| Error::None(data_dir.clone()))?.id,
-            several => {
-                let ids: Vec<_> = several.iter().map(ToString::to_string).collect();
-                return Err(Error::Several(ids.join(", ")));
-            }
-        };
+        let all = experiments(&data_dir).await.into_iter();
+        let all = all.map(|found| (found.is_running(&data_dir), found.id)).collect();
+        let id = choose(all)?.ok_or_else(|| Error::None(data_dir.clone()))?;
         let dir = ExperimentDir::new(&data_dir, &id);
         Ok((id, dir))
     }
@@ -291,5 +307,33 @@ impl ExperimentArgs {
             return Ok(found);
         }
         app::viewer_of(&id, &dir).await.ok_or(Error::NotServed(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_running_experiment_is_chosen_or_else_the_newest() {
+        #[rustfmt::skip]
+        let table: [(&[(bool, &str)], &str); 5] = [
+            (&[],                                                 "none"),
+            (&[(false, "dead"), (false, "new")],                  "new"),
+            (&[(true, "alive"), (false, "new")],                  "alive"),
+            (&[(false, "dead"), (true, "alive"), (false, "new")], "alive"),
+            (
+                &[(true, "a"), (false, "dead"), (true, "b")],
+                "several experiments run: a, b; choose one with --experiment",
+            ),
+        ];
+        for (all, expected) in table {
+            let ids = all.iter().map(|(runs, id)| (*runs, ExperimentId::new(*id).unwrap()));
+            let chosen = match choose(ids.collect()) {
+                Ok(id) => id.map_or_else(|| "none".to_owned(), |id| id.to_string()),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(chosen, expected, "{all:?}");
+        }
     }
 }
