@@ -79,6 +79,19 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Another manager runs the experiment.
+    #[error(
+        "experiment {id} already runs on {url}{}; open that address, or stop it with `trial-manager experiment stop {id}`",
+        process(*.pid)
+    )]
+    AlreadyRuns {
+        /// The id.
+        id: ExperimentId,
+        /// The address of its manager.
+        url: String,
+        /// The process id of its manager. `None` if it is unknown.
+        pid: Option<i32>,
+    },
     /// Another process already serves the experiment or the home.
     #[error(
         "{what} is already served on {url}; open that address, or stop the other `trial-manager serve` first"
@@ -164,6 +177,7 @@ impl Error {
             | Self::RecordLost { .. }
             | Self::AlreadyDone { .. }
             | Self::DataDir { .. }
+            | Self::AlreadyRuns { .. }
             | Self::AlreadyServed { .. }
             | Self::Listen { .. }
             | Self::Platform(_)
@@ -182,6 +196,10 @@ impl Error {
             Self::Left { .. } | Self::Displaced { .. } | Self::Lost => false,
         }
     }
+}
+
+fn process(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
 /// Returns the remedy for a folder that cannot be written. An existing experiment cannot move to another folder.
@@ -216,6 +234,19 @@ mod tests {
             (io::Error::other("failed to lookup address information").kind(), "--host"),
         ] {
             assert!(hint(kind).contains(flag), "{kind}");
+        }
+    }
+
+    #[test]
+    fn an_experiment_that_already_runs_is_named_with_its_address() {
+        for (pid, expected) in [
+            (Some(123), "experiment e already runs on http://127.0.0.1:8080 (pid 123); open"),
+            (None, "experiment e already runs on http://127.0.0.1:8080; open that address"),
+        ] {
+            let id = ExperimentId::new("e").unwrap();
+            let error = Error::AlreadyRuns { id, url: "http://127.0.0.1:8080".to_owned(), pid };
+            assert!(error.to_string().starts_with(expected), "{error}");
+            assert!(error.to_string().contains("`trial-manager experiment stop e`"), "{error}");
         }
     }
 

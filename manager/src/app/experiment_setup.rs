@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
+use super::server_lookup::open_store;
 use super::{Error, FinishedExperiment, Settings, advertised_address, backup_check};
 use crate::config::{self, ExperimentSpec, SecretFile};
 use crate::experiment::state::ExperimentState;
@@ -87,7 +88,7 @@ impl OpenedExperiment {
             return Err(lost());
         }
         protect_folder(dir.path());
-        let store = Store::open(&dir.database())?;
+        let store = open_store(id, dir).await?;
         let Some((spec, seed)) = read_record(&store, id, settings.stays_open).await? else {
             store.close().await;
             if dir.secret().exists() {

@@ -1,17 +1,37 @@
 //! Finds the servers of an experiment on this machine by the files in the experiment's folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tokio::net::UnixStream;
 use trial_protocol::ExperimentId;
 
+use super::Error;
 use crate::api::client::Client;
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::util::layout::{ExperimentDir, HomeDir};
 
 /// Returns a client of the manager that runs an experiment, and its address.
 pub async fn manager_of(id: &ExperimentId, dir: &ExperimentDir) -> Option<(Client, String)> {
     served_by(id, dir, &Server::manager(dir)).await
+}
+
+/// Opens the store of an experiment for writing, which only one manager can do. The error names the manager that has it
+/// open, if that manager answers.
+pub(super) async fn open_store(id: &ExperimentId, dir: &ExperimentDir) -> Result<Store, Error> {
+    let refused = match Store::open(&dir.database()) {
+        Err(refused @ store::Error::InUse { .. }) => refused,
+        opened => return Ok(opened?),
+    };
+    let Some((_, url)) = manager_of(id, dir).await else { return Err(refused.into()) };
+    let pid = listener_pid(&dir.manager_socket()).await;
+    Err(Error::AlreadyRuns { id: id.clone(), url, pid })
+}
+
+/// Returns the process id of the listener on a socket. `None` if it is unknown, as in another container.
+async fn listener_pid(socket: &Path) -> Option<i32> {
+    let peer = UnixStream::connect(socket).await.ok()?.peer_cred().ok()?;
+    peer.pid().filter(|pid| *pid > 0)
 }
 
 /// Returns a client of the process that serves an experiment without running it, and its address.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::Error;
+use super::server_lookup::open_store;
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::command::CommandError;
 use crate::job_state::JobState;
@@ -39,7 +40,7 @@ async fn stored_spec(
         let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
     }
-    let store = Store::open(&dir.database())?;
+    let store = open_store(id, dir).await?;
     let row = store.experiment().await?;
     store.close().await;
     Ok(row.map(|row| config::from_canonical(&row.canonical)).transpose()?)

@@ -184,10 +184,19 @@ fn commands_report_a_search_without_its_manager() {
             "{words:?}: the manager runs"
         );
     }
-    running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.to_str().unwrap();
+    let mut second = bed.manager();
+    second.args(["resume", id, "--port", "0", "--data-dir"]).arg(bed.data());
+    let second = bed.start(&mut second).finish(BOUND);
+    assert_eq!(second.code, Some(2), "{}", second.stderr);
+    let address = format!("experiment {id} already runs on http://127.0.0.1:");
+    assert!(second.stderr.contains(&address), "{}", second.stderr);
+    let process = format!("(pid {})", running.pid());
+    assert!(second.stderr.contains(&process), "{}", second.stderr);
+
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
     for words in looks {
         let shown = stdout_of(words).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(shown.to_lowercase().contains("interrupted"), "{words:?}: {shown}");
