@@ -477,16 +477,26 @@ fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) 
     }
 }
 
+/// Returns the colour of an experiment's state, as the name of a state with this colour, and the words for it.
+fn badge(entry: &Entry) -> (&'static str, &'static str) {
+    let summary = &entry.summary;
+    let has_result = summary.best.is_some() || summary.front.is_some_and(|front| front > 0);
+    match standing(entry) {
+        "running" => ("RUNNING", "running"),
+        "interrupted" => (view::INTERRUPTED, "interrupted"),
+        "done" if summary.failed > 0 && !has_result => ("FAILED", "done, no result"),
+        "done" => ("DONE", "done"),
+        "failed" => ("FAILED", "failed"),
+        // The manager recorded the cause, such as several failures in a row. A user's stop has none.
+        other if summary.trouble.is_some() => ("STOPPING", other),
+        other => ("STOPPED", other),
+    }
+}
+
 fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
     let summary = &entry.summary;
-    let (id, standing) = (&summary.id, standing(entry));
-    let state = match standing {
-        "running" => "RUNNING",
-        "interrupted" => "LOST",
-        "done" => "DONE",
-        "failed" => "FAILED",
-        _ => "STOPPED",
-    };
+    let id = &summary.id;
+    let (state, word) = badge(entry);
     let first = entry.annotation.notes.lines().find(|line| !line.trim().is_empty());
     let first: String =
         first.unwrap_or_default().trim_start_matches('#').trim().chars().take(60).collect();
@@ -496,10 +506,9 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
             a href=(url(&format!("/e/{id}/"))) { (words::sanitize(name(summary))) }
             @if summary.name.is_some() { " " code.quiet { (id) } }
             @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (words::sanitize(tag)) } }
+            @if let Some(trouble) = &summary.trouble { br; small { (words::sanitize(trouble)) } }
         }
-        td.badge {
-            span.state data-state=(state) title=[summary.trouble.as_deref().map(words::sanitize)] { (standing) }
-        }
+        td.badge { span.state data-state=(state) { (word) } }
         td.number data-label="Best" {
             @if let Some(best) = &summary.best {
                 a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (words::number(best.value)) }
@@ -566,6 +575,32 @@ mod tests {
         assert_eq!(found(&other)[..], ["b", "a", "c"]);
         let wrong = ExperimentQuery { sort: text("size"), ..all() };
         assert!(wrong.chosen(vec![entry("a", "", "", None), entry("b", "", "", None)]).is_err());
+    }
+
+    #[test]
+    fn a_search_without_a_result_and_a_troubled_stop_look_different() {
+        let failed = |best: Option<f64>, failed: usize, front: Option<usize>| {
+            let one = entry("a", "DONE", "ann", best);
+            Entry { summary: ExperimentSummary { front, failed, ..one.summary }, ..one }
+        };
+        let stopped = |trouble: Option<&str>| {
+            let one = entry("a", "STOPPED", "ann", None);
+            let trouble = trouble.map(str::to_owned);
+            Entry { summary: ExperimentSummary { trouble, ..one.summary }, ..one }
+        };
+        #[rustfmt::skip]
+        let table = [
+            (failed(Some(0.5), 1, None),       ("DONE", "done")),
+            (failed(None, 0, None),            ("DONE", "done")),
+            (failed(None, 3, Some(2)),         ("DONE", "done")),
+            (failed(None, 3, None),            ("FAILED", "done, no result")),
+            (failed(None, 3, Some(0)),         ("FAILED", "done, no result")),
+            (stopped(None),                    ("STOPPED", "stopped")),
+            (stopped(Some("3 trials failed")), ("STOPPING", "stopped")),
+        ];
+        for (entry, expected) in table {
+            assert_eq!(badge(&entry), expected, "{:?}", entry.summary);
+        }
     }
 
     #[test]
