@@ -66,6 +66,20 @@ fn doctor_names_missing_parts() {
     assert_eq!(code, Some(1));
     assert!(stdout.contains("FAIL  probe  "), "{stdout}");
 
+    // No machine has so many GPUs.
+    let local = json!({"platform": "local", "useActiveGpu": false});
+    let demanding = search.clone().with("trialGpuNumber", 1_000_000).with("trainingService", local);
+    let (code, stdout, _) = doctor(&bed, &demanding, &[]);
+    assert_eq!(code, Some(1));
+    let fault = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 1000000, but ";
+    assert!(stdout.contains(&format!("FAIL  place  {fault}")), "{stdout}");
+    let refused = bed.start(&mut demanding.command(&bed)).finish(BOUND);
+    assert!(refused.code == Some(2) && refused.stderr.contains(fault), "{}", refused.stderr);
+    assert!(
+        !bed.data().exists() || std::fs::read_dir(bed.data()).unwrap().next().is_none(),
+        "a refused experiment must leave nothing"
+    );
+
     let (code, stdout, stderr) = doctor(&bed, &search.with("trialConcurrency", 0), &[]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(stderr.contains("trialConcurrency"), "{stderr}");

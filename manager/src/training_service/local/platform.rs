@@ -18,7 +18,8 @@ use crate::training_service::platform::{
 impl Platform for LocalSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let agent = agent_program::find(context.agent)?;
-        Ok(Box::new(CheckedLocal { agent, section: self.clone() }))
+        let gpus = share_gpus(context.spec, self)?;
+        Ok(Box::new(CheckedLocal { agent, gpus, section: self.clone() }))
     }
 
     fn describe(&self) -> String {
@@ -30,9 +31,10 @@ impl Platform for LocalSpec {
     }
 }
 
-/// This machine, with an agent program.
+/// This machine, with an agent program and the GPUs that the trials may use.
 struct CheckedLocal {
     agent: PathBuf,
+    gpus: Gpus,
     section: LocalSpec,
 }
 
@@ -43,7 +45,6 @@ impl CheckedPlatform for CheckedLocal {
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
         let StartContext { id, spec, dir, ca_file, secret, events, .. } = context;
-        let gpus = share_gpus(spec, &self.section)?;
         let archive = || dir.code_archive();
         let settings = Settings {
             agent: self.agent,
@@ -58,7 +59,7 @@ impl CheckedPlatform for CheckedLocal {
             secret,
             events,
         };
-        Ok(Arc::new(Local::new(settings, gpus)))
+        Ok(Arc::new(Local::new(settings, self.gpus)))
     }
 }
 
