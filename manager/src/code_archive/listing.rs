@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use ignore::WalkBuilder;
+use ignore::{DirEntry, WalkBuilder};
 
 use super::{CodeLimits, Error};
 
@@ -46,13 +47,35 @@ pub(super) enum EntryKind {
     Link(PathBuf),
 }
 
-/// Walks the directory `root` in a fixed order, without excluded files.
+/// The device and the inode of a file.
+type FileId = (u64, u64);
+
+/// Walks the directory `root` in a fixed order, without excluded files and without the files that receive the manager's
+/// own output, because those grow while trials run.
 pub(super) fn walk(root: &Path) -> ignore::Walk {
+    let own = ["/proc/self/fd/1", "/proc/self/fd/2"];
+    let own = own.iter().filter_map(|path| std::fs::metadata(path).ok());
+    walk_without(root, own.filter(Metadata::is_file).map(|file| id_of(&file)).collect())
+}
+
+fn id_of(metadata: &Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Walks the directory `root` as [`walk`] does, without the `own` files.
+fn walk_without(root: &Path, own: Vec<FileId>) -> ignore::Walk {
+    let is_own = move |entry: &DirEntry| {
+        entry.file_type().is_some_and(|kind| kind.is_file())
+            && entry.metadata().is_ok_and(|metadata| own.contains(&id_of(&metadata)))
+    };
     WalkBuilder::new(root)
         .standard_filters(false)
         .add_custom_ignore_filename(IGNORE_FILE)
         .sort_by_file_name(OsStr::cmp)
-        .filter_entry(|entry| !entry.path().join(STORE).exists() || entry.depth() == 0)
+        .filter_entry(move |entry| {
+            let is_store = entry.depth() > 0 && entry.path().join(STORE).exists();
+            !is_store && !is_own(entry)
+        })
         .build()
 }
 

@@ -231,3 +231,17 @@ fn a_script_edited_during_the_search_is_reported() {
     let commits: Vec<_> = tags.filter_map(|tag| fs::read_to_string(tag).ok()).collect();
     assert_eq!(commits, [commit.as_str(); 4]);
 }
+
+#[test]
+fn the_managers_redirected_output_is_not_code() {
+    let bed = TestBed::new();
+    bed.script("code/train.sh", "#!/bin/sh\nexit 1\n");
+    // Each failure adds a line to the output, and the next trial starts afterwards.
+    let search = Search::new("./train.sh", 3).with("maxConsecutiveFailures", 0);
+    search.with("trialConcurrency", 1).write(&bed);
+    let lines = "cd code; trial-manager run ../experiment.yml >run.out 2>run.err || true";
+    assert_eq!(bed.start(&mut bed.shell(lines)).finish(BOUND).code, Some(0));
+    assert_eq!(bed.read("code/run.err").matches("FAILED").count(), 3);
+    let experiment = shown(&bed, &["experiment", "show"]);
+    assert!(!experiment.contains("ran other code"), "{experiment}");
+}

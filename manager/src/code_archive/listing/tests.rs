@@ -134,3 +134,18 @@ fn a_directory_that_is_too_large_is_refused_with_its_largest_files() {
     let text = refused.to_string();
     assert!(text.contains("5 entries") && text.contains("data (4 entries)"), "{text}");
 }
+
+#[test]
+fn the_files_that_receive_the_managers_output_are_not_code() {
+    let code = Code::new(&[("train.py", ""), ("logs/run.out", "")]);
+    let id = id_of(&fs::metadata(code.root.join("logs/run.out")).unwrap());
+    let names = |own: Vec<FileId>| {
+        let walked = walk_without(&code.root, own).map(Result::unwrap);
+        let files = walked.filter(|entry| entry.path().is_file());
+        files.map(|entry| entry.file_name().to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(vec![]), ["run.out", "train.py"]);
+    assert_eq!(names(vec![id]), ["train.py"]);
+    // A directory is listed in any case.
+    assert_eq!(names(vec![id_of(&fs::metadata(&code.root).unwrap())]), ["run.out", "train.py"]);
+}
