@@ -212,13 +212,12 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
     };
     let best = one.get("best").filter(|best| !best.is_null());
     let best_text = best.map_or_else(String::new, |best| {
-        let mean = estimate(best).map(|mean| format!("{mean},"));
-        let result = mean.unwrap_or_else(|| text(best, "final"));
+        let result = estimate(best).map_or_else(|| text(best, "final"), |mean| mean + ",");
         let id = linked_trial(one, best, style);
         format!("{result} by trial {} ({id})", text(best, "sequence"))
     });
     let parameters = best.map(parameters).unwrap_or_default();
-    let own = [
+    let before = [
         ("id", linked_id(one, style)),
         ("name", text(one, "name")),
         ("state", state(one, style)),
@@ -241,6 +240,8 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
         ("objective", objective(one, style, INDENT)),
         ("direction", wrapped(one, "untold_direction", style, INDENT)),
         ("best", best_text),
+    ];
+    let after = [
         ("objectives", objectives(one)),
         (
             "Pareto front",
@@ -257,8 +258,8 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
         ("difference", wrapped(one, "code_difference", style, INDENT)),
         ("packages", text(one, "packages_file")),
     ];
-    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    pairs(own.chain(parameters))
+    let named = |(name, value): (&str, String)| (name.to_owned(), value);
+    pairs(before.into_iter().map(named).chain(parameters).chain(after.into_iter().map(named)))
 }
 
 /// Returns the mean of a trial's point with its confidence interval, or `None` if points are not repeated.

@@ -148,6 +148,15 @@ evidence
     );
 }
 
+#[test]
+fn the_parameters_of_the_best_trial_follow_its_line() {
+    let best = json!({"id": "t1", "sequence": 1, "final": 0.5, "parameters": {"lr": 0.1}});
+    let code = json!([{"sha256": "a".repeat(64), "files": 1, "bytes": 1, "cut": false}]);
+    let shown = super::experiment(&json!({"id": "x", "best": best, "code": code}), PIPE);
+    let labels: Vec<_> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(labels, ["id", "best", "lr", "code"], "{shown}");
+}
+
 /// Text from a trial, its parameters or a foreign manager must not control the terminal or flood the screen.
 #[test]
 fn hostile_names_and_values_are_a_few_plain_characters() {
