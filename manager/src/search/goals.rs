@@ -65,6 +65,28 @@ impl Goals {
         names
     }
 
+    /// Returns a sentence about each metric of a result that violates a constraint: the metric, its value and the limit.
+    pub fn violations(&self, result: &MetricValue) -> Vec<String> {
+        let mut names: Vec<&str> = Vec::new();
+        for constraint in &self.constraints {
+            if !names.contains(&constraint.metric.as_str()) {
+                names.push(&constraint.metric);
+            }
+        }
+        let sentence = |name: &str| {
+            let limit = self.broken(name, Some(result.as_json()))?;
+            let value = result.as_json().get(name);
+            Some(value.map_or_else(
+                || format!("{name} is not reported, so it counts as {limit}"),
+                |value| {
+                    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    format!("{name} is {text}, {limit}")
+                },
+            ))
+        };
+        names.into_iter().filter_map(sentence).collect()
+    }
+
     /// Returns a description of the limit that a metric's value violates, if any.
     pub fn broken(&self, metric: &str, result: Option<&Value>) -> Option<String> {
         let result = MetricValue::from(result?.clone());
@@ -189,6 +211,20 @@ mod tests {
         assert_eq!(goals().metrics(), ["loss", "speed", "memory"]);
         let plain = Goals::default().merit(&MetricValue::from(2.0), Direction::Maximize);
         assert_eq!(plain, Some(Merit { losses: vec![-2.0], violation: 0.0 }));
+    }
+
+    #[test]
+    fn each_violation_has_the_value_and_the_limit() {
+        #[rustfmt::skip]
+        let table = [
+            (json!({"loss": 1, "speed": 3, "memory": 16}),        vec![]),
+            (json!({"loss": 1, "speed": 1.5, "memory": 18.25}),   vec!["memory is 18.25, above 16", "speed is 1.5, below 2"]),
+            (json!({"loss": 1, "speed": "NaN", "memory": 1}),     vec!["speed is NaN, below 2"]),
+            (json!({"loss": 1, "speed": 3}),                      vec!["memory is not reported, so it counts as above 16"]),
+        ];
+        for (value, expected) in table {
+            assert_eq!(goals().violations(&MetricValue::from(value.clone())), expected, "{value}");
+        }
     }
 
     #[test]

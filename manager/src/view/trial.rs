@@ -248,6 +248,9 @@ pub struct TrialDetail {
     /// that its agent reported no verdict.
     #[schema(value_type = Option<Object>)]
     pub verdict: Option<Verdict>,
+    /// A sentence about each constraint that the final result violates, with the value and the limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<String>,
 }
 
 /// An incarnation of a trial.
@@ -326,6 +329,8 @@ pub async fn detail(
         image = store.attempt_records().image(id, &submitted).await?;
         training_service = store.attempt_records().part(id, &submitted).await?;
     }
+    let last = summary.last.clone().map(MetricValue::from);
+    let violations = last.map(|last| board.goals().violations(&last)).unwrap_or_default();
     Ok(Some(TrialDetail {
         summary,
         command,
@@ -337,6 +342,7 @@ pub async fn detail(
         attempts,
         timeline,
         verdict,
+        violations,
     }))
 }
 

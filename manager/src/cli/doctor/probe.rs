@@ -14,6 +14,7 @@ use crate::experiment::ending::End;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
 use crate::job_state::JobState;
+use crate::search::goals::Goals;
 use crate::util::errors::chain;
 
 /// The maximum time until the probe's trial starts, and the maximum time that it runs.
@@ -29,6 +30,7 @@ pub(super) async fn run(
     let folder = tempfile::tempdir().map_err(|error| chain(&error))?;
     let settings = Settings { data_dir: folder.path().to_owned(), ..settings };
     let mut signals = Signals::new().map_err(|error| chain(&error))?;
+    let goals = spec.goals.clone();
     let what = ExperimentStart::New(Box::new(reduced(spec)));
     let mut running = app::start(settings, what).await.map_err(|error| chain(&error))?;
     let mut interrupted = false;
@@ -56,7 +58,7 @@ pub(super) async fn run(
                 if end.state != JobState::Succeeded {
                     tail(&last_lines).for_each(|line| note(&format!("    | {line}")));
                 }
-                finding = assess(end, &result, started.elapsed());
+                finding = assess(end, &result, &goals, started.elapsed());
             }
             Some(Notice::Found { .. } | Notice::State(_)) => {}
         }
@@ -88,13 +90,13 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
 }
 
 /// Judges the probe's trial. A trial that reached the time limit is not a failure.
-fn assess(end: End, result: &TrialResult, took: Duration) -> Result<String, String> {
+fn assess(end: End, result: &TrialResult, goals: &Goals, took: Duration) -> Result<String, String> {
     let seconds = took.as_secs();
     let ran = "a trial ran, and its agent reported";
     let latest = result.intermediate.last().and_then(MetricValue::number);
     let name = result.name.as_deref().unwrap_or("metric");
     match end.state {
-        JobState::Succeeded => match (result_problem(result.last.as_ref()), &result.last) {
+        JobState::Succeeded => match (result_problem(result.last.as_ref(), goals), &result.last) {
             (None, Some(value)) => {
                 let number = value.number().map(brief).unwrap_or_default();
                 Ok(format!("{ran}: {name} {number} after {seconds} s"))
@@ -151,7 +153,7 @@ mod tests {
         for (state, message, result, expected) in table {
             let exit_code = message.map(|_| 127);
             let end = End { state, message: message.map(str::to_owned), exit_code };
-            let actual = match assess(end, &result, Duration::from_secs(7)) {
+            let actual = match assess(end, &result, &Goals::default(), Duration::from_secs(7)) {
                 Ok(text) => format!("ok {text}"),
                 Err(text) => format!("FAIL {text}"),
             };

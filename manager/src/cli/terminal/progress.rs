@@ -20,6 +20,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
+use crate::search::goals::Goals;
 use crate::view::{self, Snapshot, pareto};
 
 mod line;
@@ -166,7 +167,8 @@ impl Progress {
                 if end.state == JobState::Succeeded {
                     self.compare(sequence, competes);
                     self.extend_front(result.last.as_ref());
-                    if let Some(problem) = result_problem(result.last.as_ref()) {
+                    let problem = result_problem(result.last.as_ref(), &self.spec.goals);
+                    if let Some(problem) = problem {
                         self.line(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
                 } else {
@@ -298,15 +300,17 @@ impl Progress {
 }
 
 /// Returns the drawback of a succeeded trial's final result, if it has one.
-pub(in crate::cli) fn result_problem(last: Option<&MetricValue>) -> Option<String> {
+pub(in crate::cli) fn result_problem(last: Option<&MetricValue>, goals: &Goals) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
-        Some(number) if number.is_infinite() && value.as_json().is_object() => {
-            Some("but it violates the constraints, or its result is infinite".to_owned())
-        }
         Some(number) if number.is_infinite() => {
-            Some("but its final result is infinite, which is never the best".to_owned())
+            let violations = goals.violations(value);
+            Some(if violations.is_empty() {
+                "but its final result is infinite, which is never the best".to_owned()
+            } else {
+                format!("but it violates the constraints: {}", violations.join("; "))
+            })
         }
         Some(_) => None,
         None => {
@@ -345,6 +349,8 @@ pub(in crate::cli) fn tail(text: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use crate::search::goals::Constraint;
+
     use super::*;
 
     #[test]
@@ -378,10 +384,19 @@ mod tests {
             (json!("NaN"), Some("but its final result is NaN".to_owned())),
             (json!("Infinity"), Some(infinite.to_owned())),
             (json!("-Infinity"), Some(infinite.to_owned())),
+            (json!({"default": "Infinity", "memory": 1}), Some(infinite.to_owned())),
+            (
+                json!({"default": "Infinity", "memory": 18}),
+                Some("but it violates the constraints: memory is 18, above 16".to_owned()),
+            ),
         ];
+        let limit = Constraint { metric: "memory".to_owned(), min: None, max: Some(16.0) };
+        let goals = Goals { objectives: Vec::new(), constraints: vec![limit] };
         for (value, expected) in table {
+            // A plain number is the result of a search without constraints.
+            let goals = if value.is_object() { goals.clone() } else { Goals::default() };
             assert_eq!(
-                result_problem(Some(&MetricValue::from(value.clone()))),
+                result_problem(Some(&MetricValue::from(value.clone())), &goals),
                 expected,
                 "{value}"
             );

@@ -107,6 +107,15 @@ fn whole(of: &Value, name: &str) -> String {
     lines(of.get(name).and_then(Value::as_str).unwrap_or_default()).join("\n")
 }
 
+/// Returns a result with all its digits, and an object with all its members.
+fn uncut(of: &Value, name: &str) -> String {
+    match of.get(name) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => printable(text),
+        Some(value) => printable(&value.to_string()),
+    }
+}
+
 /// Returns a time in UTC.
 fn moment(of: &Value, name: &str) -> String {
     let ms = of.get(name).and_then(Value::as_i64);
@@ -495,9 +504,9 @@ pub(in crate::cli) fn trial(one: &Value, style: TextStyle) -> String {
         ("state", state(one, style)),
         ("why", wrapped(one, "message", style, INDENT)),
         ("metric", text(one, "metric")),
-        ("final", text(one, "final")),
+        ("final", uncut(one, "final")),
         ("mean", estimate(one).unwrap_or_default()),
-        ("latest", text(one, "latest")),
+        ("latest", uncut(one, "latest")),
         ("started (UTC)", moment(one, "started_at_ms")),
         ("ended (UTC)", moment(one, "ended_at_ms")),
         ("time", trial_duration(one)),
@@ -516,11 +525,13 @@ pub(in crate::cli) fn trial(one: &Value, style: TextStyle) -> String {
 
 /// Returns the why of a trial's state: verdict, evidence and timeline.
 pub(in crate::cli) fn explanation(one: &Value, style: TextStyle) -> String {
-    let mut shown = pairs(
-        [("state", state(one, style)), ("why", wrapped(one, "message", style, VERDICT_INDENT))]
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value)),
-    );
+    let violations = items(one, "violations").filter_map(Value::as_str).map(printable);
+    let own = [
+        ("state", state(one, style)),
+        ("why", wrapped(one, "message", style, VERDICT_INDENT)),
+        ("violates", violations.collect::<Vec<_>>().join("\n")),
+    ];
+    let mut shown = pairs(own.into_iter().map(|(name, value)| (name.to_owned(), value)));
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
         // The verdict's message is shown only if it differs from the trial's message above.
         let own_message = verdict.get("message") != one.get("message");

@@ -149,6 +149,21 @@ evidence
 }
 
 #[test]
+fn a_violated_constraint_is_named_and_its_result_is_not_cut() {
+    let result = json!({"val_accuracy": 0.694_812_345_678_901_2, "params": 1_234_567, "default": "-Infinity"});
+    let mut one = a_trial();
+    one["final"] = result.clone();
+    one["violations"] =
+        json!(["val_accuracy is 0.6948, below 0.9", "params is 1234567, above 1000000"]);
+    let shown = trial(&one, PIPE);
+    assert!(shown.contains(&format!("final          {result}\n")), "{shown}");
+    let shown = explanation(&one, PIPE);
+    let expected =
+        "violates  val_accuracy is 0.6948, below 0.9\n          params is 1234567, above 1000000\n";
+    assert!(shown.contains(expected), "{shown}");
+}
+
+#[test]
 fn the_parameters_of_the_best_trial_follow_its_line() {
     let best = json!({"id": "t1", "sequence": 1, "final": 0.5, "parameters": {"lr": 0.1}});
     let code = json!([{"sha256": "a".repeat(64), "files": 1, "bytes": 1, "cut": false}]);
