@@ -103,15 +103,14 @@ pub enum Error {
         url: String,
     },
     /// The manager cannot listen on the address.
-    #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
+    #[error("cannot listen on {host}:{port}: {cause}; {}", hint(.cause.kind()))]
     Listen {
         /// The address.
         host: String,
         /// The port.
         port: u16,
-        /// The cause.
-        #[source]
-        source: io::Error,
+        /// The cause. It is part of the text, because the remedy follows it.
+        cause: io::Error,
     },
     /// The training service cannot run trials.
     #[error(transparent)]
@@ -214,14 +213,16 @@ fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
 /// Returns the remedy for an address on which the manager cannot listen.
 fn hint(kind: io::ErrorKind) -> &'static str {
     if matches!(kind, io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) {
-        "; --port 0 picks a free port"
+        "--port 0 picks a free port"
     } else {
-        "; --host must be an address of this machine"
+        "--host must be an address of this machine"
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::util::errors::chain;
+
     use super::*;
 
     #[test]
@@ -233,7 +234,10 @@ mod tests {
             // The resolver's errors have no kind of their own.
             (io::Error::other("failed to lookup address information").kind(), "--host"),
         ] {
-            assert!(hint(kind).contains(flag), "{kind}");
+            let error = Error::Listen { host: "h".to_owned(), port: 1, cause: kind.into() };
+            let text = chain(&error);
+            let expected = format!("cannot listen on h:1: {}; {flag} ", io::Error::from(kind));
+            assert!(text.starts_with(&expected) && text.matches(": ").count() == 1, "{text}");
         }
     }
 

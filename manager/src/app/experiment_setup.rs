@@ -159,7 +159,7 @@ pub(super) async fn bind(
     let host =
         host.unwrap_or_else(|| advertised_address::listen_on(checked.api_server()).to_owned());
     let bound = TcpListener::bind((host.as_str(), port)).await;
-    bound.map_err(|source| Error::Listen { host, port, source })
+    bound.map_err(|cause| Error::Listen { host, port, cause })
 }
 
 /// Closes an experiment's folder to other users, because earlier versions left its mode to the umask. If that fails,

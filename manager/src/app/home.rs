@@ -68,7 +68,7 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<ViewSe
     if let Some(url) = home_of(&dir).await {
         return Err(taken(url));
     }
-    let listen = |source| Error::Listen { host: host.to_owned(), port, source };
+    let listen = |cause| Error::Listen { host: host.to_owned(), port, cause };
     let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
     let address: SocketAddr = listener.local_addr().map_err(listen)?;
     private_folder(dir.path())

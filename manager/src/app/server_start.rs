@@ -110,10 +110,10 @@ impl ServerContext<'_> {
     /// Starts the servers on a bound listener.
     pub(super) async fn serve(&self, listener: TcpListener) -> Result<StartedServers, Error> {
         let (settings, checked) = (self.settings, self.checked);
-        let address = listener.local_addr().map_err(|source| Error::Listen {
+        let address = listener.local_addr().map_err(|cause| Error::Listen {
             host: String::new(),
             port: settings.port,
-            source,
+            cause,
         })?;
         let intake = self.intake();
         let mut server = ServerTasks::default();

@@ -124,7 +124,7 @@ pub async fn view(
     if let Some((_, url)) = viewer_of(id, dir).await {
         return Err(Error::AlreadyServed { what: format!("experiment {id}"), url });
     }
-    let listen = |source| Error::Listen { host: host.to_owned(), port, source };
+    let listen = |cause| Error::Listen { host: host.to_owned(), port, cause };
     let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
     let address: SocketAddr = listener.local_addr().map_err(listen)?;
     let settings = viewer_settings(dir.path(), host, port);

@@ -45,6 +45,7 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         let message = "`maxConsecutiveFailures: 0` in the file turns this check off";
         assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
         assert!(trouble(&bed, &held.id).as_str().is_some_and(|text| text.contains(message)));
+        assert!(!held.stderr.contains(".;"), "a message within a sentence: {}", held.stderr);
 
         // A resume without a remedy permits new failures, and then pauses the search again.
         let again = Outcome::of_resume(&bed, &held.id);

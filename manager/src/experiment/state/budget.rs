@@ -128,7 +128,8 @@ impl Budget {
         (times >= MIN_UNSTARTED_ATTEMPTS && times > concurrency).then(|| {
             format!(
                 "{times} times in a row a trial ended before its command was started, the last one: {why}; no more \
-                 trials are started; after the problem is solved, continue with `trial-manager resume`"
+                 trials are started; after the problem is solved, continue with `trial-manager resume`",
+                why = clause(why)
             )
         })
     }
@@ -187,7 +188,7 @@ impl Budget {
         Some(format!(
             "{what}: {why}; no more trials are started; after the problem is solved, continue with \
              `trial-manager resume` (`maxConsecutiveFailures: 0` in the file turns this check off)",
-            why = failure.why
+            why = clause(failure.why)
         ))
     }
 
@@ -209,7 +210,8 @@ impl Budget {
         };
         Some(format!(
             "{times} trials in a row failed {kind} (maxConsecutiveFailures), the last one: {why}; no more trials are \
-             started; after the problem is solved, continue with `trial-manager resume`"
+             started; after the problem is solved, continue with `trial-manager resume`",
+            why = clause(why)
         ))
     }
 
@@ -227,4 +229,9 @@ impl Budget {
         let worse = is_better(direction, Some(target), Some(number));
         (!worse).then(|| format!("a result of {number} reaches targetMetric {target}"))
     }
+}
+
+/// Returns a message as a part of a longer sentence.
+fn clause(message: &str) -> &str {
+    message.trim_end().trim_end_matches('.')
 }
