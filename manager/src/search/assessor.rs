@@ -103,12 +103,16 @@ pub fn is_known(name: &str) -> bool {
     algorithm(name).is_ok()
 }
 
+/// Returns the names of the built-in assessors.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALGORITHMS.iter().map(|(name, _)| *name)
+}
+
 fn algorithm(name: &str) -> Result<&'static BuiltInAssessor, Error> {
     let wanted = folded(name);
     if let Some(found) = ALGORITHMS.iter().find(|(name, _)| folded(name) == wanted) {
         return Ok(found);
     }
-    let built_in = ALGORITHMS.iter().map(|(name, _)| *name);
-    let problem = format!("`{name}` is not an assessor; {}", advice(name, built_in));
+    let problem = format!("`{name}` is not an assessor; {}", advice(name, names()));
     Err(Error { path: "assessor.name".to_owned(), problem })
 }

@@ -278,6 +278,11 @@ pub fn is_known(name: &str) -> bool {
     algorithm(name).is_ok() || nni_name(name).is_some()
 }
 
+/// Returns the names of all tuners of TrialKeeper and NNI.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name))
+}
+
 /// Returns the canonical name of a tuner of NNI that is not built in.
 pub fn nni_name(name: &str) -> Option<&'static str> {
     let wanted = folded(name);
@@ -379,10 +384,9 @@ fn algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
     if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {
         return Ok(found);
     }
-    let names = ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name));
     let problem = format!(
         "`{name}` is not a tuner; {}; for your own tuner, set `className`",
-        advice(name, names)
+        advice(name, names())
     );
     Err(Error { path: "tuner.name".to_owned(), problem })
 }

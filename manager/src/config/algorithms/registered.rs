@@ -13,7 +13,7 @@ use super::super::{algorithms, document};
 use crate::advisers::{DEFAULT_PYTHON, find_nni_config};
 use crate::search::assessor;
 use crate::search::tuner;
-use crate::util::nearest::folded;
+use crate::util::nearest::{folded, nearest};
 
 /// The name of the file in NNI 3.0 (`nni/tools/package_utils/config_manager.py`).
 const REGISTRY: &str = "registered_algorithms.yml";
@@ -51,6 +51,8 @@ pub(in crate::config) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<No
                 .ok_or_else(|| format!("{} has no {section} of that name", file.display()))
         }) {
             Ok(found) => put(members, section, found),
+            // The error about the name suggests the right one.
+            Err(_) if is_misspelt(section, &name) => {}
             Err(why) => {
                 let note =
                     format!("; it is not registered with `nnictl algo register` either: {why}");
@@ -59,6 +61,15 @@ pub(in crate::config) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<No
         }
     }
     missing
+}
+
+/// Returns whether a name is probably a misspelt built-in one.
+fn is_misspelt(section: &str, name: &str) -> bool {
+    let near = match section {
+        "assessor" => nearest(name, assessor::names()),
+        _ => nearest(name, tuner::names()),
+    };
+    near.is_some()
 }
 
 /// Returns a field under any of its spellings.
@@ -181,6 +192,23 @@ assessors:
         }
         for foreign in [json!(null), json!([1]), json!({"tuners": {"a": 1}})] {
             assert_eq!(find(&foreign, "tuner", "demotuner"), None);
+        }
+    }
+
+    #[test]
+    fn the_registry_is_not_named_for_a_misspelt_built_in_name() {
+        #[rustfmt::skip]
+        let table = [
+            (json!({"tuner": {"name": "TEP"}}),            vec![]),
+            (json!({"assessor": {"name": "Medianstopp"}}), vec![]),
+            (json!({"tuner": {"name": "my_own_search"}}),  vec!["tuner.name"]),
+            (json!({"assessor": {"name": "my_own_judge"}}), vec!["assessor.name"]),
+        ];
+        for (mut document, expected) in table {
+            document["pythonInterpreter"] = json!("/nowhere/python3");
+            let missing = resolve(&mut document, Base::stored());
+            let paths: Vec<_> = missing.iter().map(|missing| missing.path.as_str()).collect();
+            assert_eq!(paths, expected, "{document}");
         }
     }
 
