@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::num::IntErrorKind;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -322,10 +323,17 @@ fn integer<T: TryFrom<u64>>(
     move |text| {
         let number = text.parse().ok().filter(|number| range.contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match *range.end() {
+            u64::MAX if is_too_large(text) => {
+                format!("expected a number of at most {}", u64::MAX)
+            }
             u64::MAX => format!("expected a number of at least {}", range.start()),
             end => format!("expected a number from {} to {end}", range.start()),
         })
     }
+}
+
+fn is_too_large(text: &str) -> bool {
+    text.parse::<u64>().is_err_and(|error| *error.kind() == IntErrorKind::PosOverflow)
 }
 
 /// Parses a URL path. The result has a leading slash and no trailing slash.
@@ -547,6 +555,22 @@ fn data_dir(given: Option<PathBuf>) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+
+    #[test]
+    fn the_error_about_a_number_names_the_end_that_it_exceeds() {
+        #[rustfmt::skip]
+        let table = [
+            ("0",                    "expected a number of at least 1"),
+            ("-3",                   "expected a number of at least 1"),
+            ("many",                 "expected a number of at least 1"),
+            ("99999999999999999999", "expected a number of at most 18446744073709551615"),
+        ];
+        let parser = super::integer::<u64>(1..=u64::MAX);
+        for (text, expected) in table {
+            assert_eq!(parser(text).unwrap_err(), expected, "{text}");
+        }
+        assert_eq!(parser("18446744073709551615"), Ok(u64::MAX));
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

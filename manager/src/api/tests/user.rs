@@ -308,8 +308,7 @@ async fn changes_need_the_users_token_and_are_made_once() {
     let post = Method::POST;
     #[rustfmt::skip]
     let table = [
-        (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
-        (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
+        (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None), (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
         (post.clone(),  "/api/v1/trials/u/retry", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
         (post.clone(),  "/api/v1/trials/u/kill",  Some(""),   "", 400, Some("an Idempotency-Key must have 1 to 255 ASCII characters")),
         (post.clone(),  "/api/v1/trials/t/kill",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
@@ -320,6 +319,7 @@ async fn changes_need_the_users_token_and_are_made_once() {
         (post,          "/api/v1/experiment/stop", None,      "", 409, Some("the experiment is not running; `trial-manager resume` continues it")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": 9, "max_experiment_duration": "1h"}"#, 202, None),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_experiment_duration": "soon"}"#, 400, Some("max_experiment_duration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"")),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"trial_concurrency": 0}"#, 400, Some("trial_concurrency must be at least 1")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"budget": 9}"#, 400, Some("the body cannot be read: unknown field `budget`, expected one of `trial_concurrency`, `max_trial_number`, `max_experiment_duration` at line 1 column 9")),
     ];
     for (method, path, key, body, status, detail) in table {

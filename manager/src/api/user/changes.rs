@@ -343,6 +343,14 @@ pub(super) async fn limit(
     let duration = body.max_experiment_duration.as_ref().map(WrittenDuration::parse).transpose();
     let duration = duration
         .map_err(|problem| Error::BadRequest(format!("max_experiment_duration: {problem}")))?;
+    for (name, is_zero) in [
+        ("trial_concurrency", body.trial_concurrency == Some(0)),
+        ("max_trial_number", body.max_trial_number == Some(0)),
+    ] {
+        if is_zero {
+            return Err(Error::BadRequest(format!("{name} must be at least 1")));
+        }
+    }
     let limits =
         NewLimits { concurrency: body.trial_concurrency, trials: body.max_trial_number, duration };
     shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;

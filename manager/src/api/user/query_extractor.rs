@@ -24,7 +24,7 @@ impl<T: DeserializeOwned> CheckedQuery<T> {
         let Query(query) = query.map_err(|error| {
             use std::error::Error as _;
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            Error::BadRequest(format!("the query cannot be read: {why}"))
+            Error::BadRequest(format!("the query cannot be read: {}", with_expected_type(&why)))
         })?;
         Ok(Self(query))
     }
@@ -42,6 +42,18 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
         Self::of(&parts.uri)
     }
+}
+
+/// Replaces the standard library's words about an unreadable number by the expected type.
+fn with_expected_type(why: &str) -> String {
+    let faults = ["invalid digit found in string", "cannot parse integer from empty string"];
+    let unfit =
+        ["number too large to fit in target type", "number too small to fit in target type"];
+    let fault = faults.iter().map(|fault| (*fault, "expected a whole number"));
+    let unfit = unfit.iter().map(|fault| (*fault, "expected a smaller number"));
+    let mut all = fault.chain(unfit);
+    let found = all.find_map(|(fault, expected)| Some((why.strip_suffix(fault)?, expected)));
+    found.map_or_else(|| why.to_owned(), |(path, expected)| format!("{path}{expected}"))
 }
 
 /// The trial that a path names. The store checks whether it exists.
