@@ -30,11 +30,24 @@ pub fn complete(
     // A stream that no tuner uses: the streams of tuners begin at 0.
     rng.set_stream(u64::MAX - number);
     let mut point = space.sample(&mut rng);
+    if let Some(error) = given.keys().find_map(|name| dotted_name(name, &point)) {
+        return Err(error);
+    }
     for (name, value) in given {
         point.insert(name.clone(), value.clone());
     }
     space.validate(&point)?;
     Ok(point)
+}
+
+/// Returns an error if `name` is a member of a nested choice, as tables show it. `drawn` is an example of a point.
+fn dotted_name(name: &str, drawn: &Parameters) -> Option<Error> {
+    let (choice, _) = name.split_once('.').filter(|_| !drawn.contains_key(name))?;
+    let example = drawn.get(choice).filter(|value| value.is_object())?;
+    let problem = format!(
+        "is a member of the nested choice `{choice}`; set all its members together, such as {choice}={example}"
+    );
+    Some(Error { path: name.to_owned(), problem })
 }
 
 /// Parses a value from a form or the command line: as JSON if possible, otherwise as the text itself.
@@ -80,6 +93,18 @@ mod tests {
             let error = complete(&object(&given), &space(), None, 0, 0).unwrap_err();
             assert_eq!(error.path, path, "{error}");
         }
+    }
+
+    #[test]
+    fn a_member_of_a_nested_choice_is_refused_with_an_example() {
+        let sgd = json!({"_name": "sgd", "momentum": {"_type": "choice", "_value": [0.9]}});
+        let space = json!({"optimizer": {"_type": "choice", "_value": [sgd]}, "a.b": {"_type": "choice", "_value": [1]}});
+        let space = SearchSpace::parse(&space).unwrap();
+        let refused = complete(&object(&json!({"optimizer._name": "sgd"})), &space, None, 0, 0);
+        let expected = "optimizer._name: is a member of the nested choice `optimizer`; set all its members together, such as \
+                        optimizer={\"_name\":\"sgd\",\"momentum\":0.9}";
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+        assert!(complete(&object(&json!({"a.b": 1})), &space, None, 0, 0).is_ok());
     }
 
     #[test]
