@@ -157,7 +157,8 @@ def test_a_container_of_a_killed_run_is_started(docker, tmp_path):
         assert (tmp_path / "words").read_text().split()[0] == ("start" if started else "inspect"), state
     # The daemon may create the container after it was looked for.
     conflict = 'Conflict. The container name "/tk-e-t-1" is already in use by container "7b6a".'
-    says.write_text(f"[ \"$1\" != run ] || {{ echo '{conflict}' >&2; exit 125; }}; [ \"$1\" != inspect ] || echo created")
+    run = f"[ \"$1\" != run ] || {{ echo '{conflict}' >&2; exit 125; }}"
+    says.write_text(f'{run}; [ "$1" != inspect ] || echo created')
     assert docker.start(job(tmp_path)) == "tk-e-t-1"
     assert (tmp_path / "words").read_text().split() == ["start", "tk-e-t-1"]
 
