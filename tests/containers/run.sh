@@ -3,7 +3,7 @@
 # limit, and in an otherwise empty image. Then runs whole searches on the scripted cluster, where Docker acts as the
 # kubelet and runs the manager's pods as containers.
 #
-#   tests/containers/run.sh [PATH OF A STATIC trialkeeper]
+#   tests/containers/run.sh [PATH OF A STATIC trialkeeper [FILTER OF THE SEARCHES]]
 #
 # TRIALKEEPER_TEST_KINDS restricts the kinds of objects that run the searches, for instance to `Framework,Job`.
 #
@@ -183,5 +183,5 @@ export TRIALKEEPER_TEST_DOCKER=1 TRIALKEEPER_TEST_IMAGE=$base TRIALKEEPER_TEST_A
 TRIAL_MANAGER_AGENT=$(realpath "$program")
 export TRIAL_MANAGER_AGENT
 # The scripted cluster does not schedule or admit pods.
-cargo test --locked --workspace --test e2e -- --ignored cluster:: --skip a_request_that_no_node_can_meet || failed=1
+cargo test --locked --workspace --test e2e -- --ignored "${2:-cluster::}" --skip a_request_that_no_node_can_meet || failed=1
 exit "$failed"
