@@ -1,39 +1,17 @@
 //! Tests of workloads whose trials have ended before them.
 
-use std::time::Duration;
-
 use serde_json::json;
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::AttemptId;
 
+use super::START_UP;
+use super::queue::{at, ids, made_as};
 use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::tracker::finished::{DELETE_BATCH, MAX_FINISHED};
 use crate::training_service::kubernetes::tracker::{Tracker, TrackerAction};
-use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
-
-const START_UP: Duration = Duration::from_mins(10);
-
-fn at(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-fn ids() -> (TrialJobId, AttemptId) {
-    (TrialJobId::new("a").unwrap(), AttemptId::new("a-1").unwrap())
-}
-
-/// Creates a tracker with one object `ja` of this kind.
-fn made_as(kind: &'static dyn Workload) -> Tracker {
-    let mut tracker = Tracker::new(kind, START_UP, at(30));
-    tracker.begin_listing();
-    assert_eq!(tracker.complete_listing(), []);
-    let (trial, attempt) = ids();
-    tracker.submit("ja", trial, attempt, at(0));
-    assert_eq!(tracker.handle_submission("ja", Ok(()), at(0)), []);
-    tracker
-}
 
 #[test]
 fn workloads_of_ended_trials_are_deleted_after_a_resume() {
@@ -114,7 +92,7 @@ fn a_failed_pod_ends_its_trial_early_unless_the_cluster_removed_another() {
         (taken(),             false, FailedAndStopped, false),
     ];
     for (phase, is_drained, trust, expected) in table {
-        let mut tracker = made_as(&TF_JOB).with_pods(2);
+        let mut tracker = made_as(&TF_JOB, false).with_pods(2);
         tracker.handle_phase("ja", JobPhase::Running, at(1));
         let disruption = || Disruption { evidence: "e".to_owned(), why: "w".to_owned() };
         tracker.observe_pod("ja-worker-1", None, is_drained.then(disruption));
