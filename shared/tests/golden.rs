@@ -19,20 +19,20 @@ use trial_protocol::{
 /// Reads a document as one type and writes it again.
 type RoundTrip = fn(Value) -> serde_json::Result<Value>;
 
-fn through<T: DeserializeOwned + Serialize>(document: Value) -> serde_json::Result<Value> {
+fn round_trip<T: DeserializeOwned + Serialize>(document: Value) -> serde_json::Result<Value> {
     serde_json::to_value(serde_json::from_value::<T>(document)?)
 }
 
 /// Returns the type of the documents with this name, by the beginning of the name.
-fn message(name: &str) -> RoundTrip {
+fn round_trip_of(name: &str) -> RoundTrip {
     let kinds: [(&str, RoundTrip); 7] = [
-        ("offer", through::<Offer>),
-        ("body-", through::<ReportBody>),
-        ("directive-", through::<Directive>),
-        ("report-batch-", through::<ReportBatch>),
-        ("report-ack", through::<ReportAck>),
-        ("rendezvous-request", through::<RendezvousRequest>),
-        ("rendezvous-reply", through::<RendezvousReply>),
+        ("offer", round_trip::<Offer>),
+        ("body-", round_trip::<ReportBody>),
+        ("directive-", round_trip::<Directive>),
+        ("report-batch-", round_trip::<ReportBatch>),
+        ("report-ack", round_trip::<ReportAck>),
+        ("rendezvous-request", round_trip::<RendezvousRequest>),
+        ("rendezvous-reply", round_trip::<RendezvousReply>),
     ];
     let kind = kinds.into_iter().find(|(beginning, _)| name.starts_with(beginning));
     kind.unwrap_or_else(|| panic!("{name}: add the type of the document to this table")).1
@@ -58,7 +58,7 @@ fn document(name: &str) -> Value {
 #[test]
 fn every_document_survives_a_round_trip() {
     for (name, document) in documents() {
-        assert_eq!(message(&name)(document.clone()).unwrap(), document, "{name}");
+        assert_eq!(round_trip_of(&name)(document.clone()).unwrap(), document, "{name}");
     }
 }
 
@@ -68,7 +68,8 @@ fn an_old_reader_ignores_the_members_of_a_new_writer() {
         let mut newer = document.clone();
         grow(&mut newer);
         assert_ne!(newer, document, "{name}");
-        let mut kept = message(&name)(newer).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut kept =
+            round_trip_of(&name)(newer).unwrap_or_else(|error| panic!("{name}: {error}"));
         shrink(&mut kept);
         assert_eq!(kept, document, "{name}");
     }

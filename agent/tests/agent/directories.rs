@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::bed::{Ended, TestAgent, program, with_default_signals};
+use crate::test_agent::{EndedAgent, TestAgent, trialkeeper_command, with_default_signals};
 
 /// Returns the value of a variable in the trial's output of `env`.
-fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
+fn variable_in_env<'a>(ended: &'a EndedAgent, name: &str) -> Option<&'a str> {
     ended.stdout().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
 }
 
@@ -53,7 +53,7 @@ fn the_trial_gets_its_directories_and_parameters() {
         ("TRIALKEEPER_TOKEN_FILE",      None),
     ];
     for (name, value) in table {
-        assert_eq!(seen(&ended, name), value, "{name}");
+        assert_eq!(variable_in_env(&ended, name), value, "{name}");
     }
     assert_eq!(ended.file("out/parameter.cfg"), parameters.as_bytes());
     assert_eq!(ended.file("out/parameters.json"), br#"{"lr":0.1,"opt":"it's"}"#);
@@ -64,7 +64,7 @@ fn parameters_may_be_in_a_file() {
     let agent = TestAgent::new(&["--parameters", "mine.json", "--", "env"]);
     fs::write(agent.dir.path().join("mine.json"), r#"{"x": 1}"#).unwrap();
     let ended = agent.run();
-    assert_eq!(seen(&ended, "TRIALKEEPER_PARAM_x"), Some("1"), "{}", ended.stderr);
+    assert_eq!(variable_in_env(&ended, "TRIALKEEPER_PARAM_x"), Some("1"), "{}", ended.stderr);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_reused_directory_gets_the_given_parameters() {
 #[test]
 fn without_a_directory_a_new_one_is_created() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = program();
+    let mut command = trialkeeper_command();
     let output = command.args(["--", "echo", "hi"]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let runs: Vec<_> =
@@ -102,9 +102,9 @@ fn without_a_directory_a_new_one_is_created() {
 fn a_directory_that_cannot_be_written_is_replaced() {
     let elsewhere = tempfile::tempdir().unwrap();
     let mut agent = TestAgent::new(&["--output-dir", "/proc/none", "--", "env"]);
-    // The test bed's own command sets `--output-dir` already, so this test needs a new command.
+    // The command of `TestAgent` sets `--output-dir` already, so this test needs a new command.
     agent.command = {
-        let mut command = program();
+        let mut command = trialkeeper_command();
         command.args(["run", "--output-dir", "/proc/none", "--", "env"]);
         command.env("TMPDIR", elsewhere.path()).current_dir(agent.dir.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -117,13 +117,17 @@ fn a_directory_that_cannot_be_written_is_replaced() {
         "{}",
         ended.stderr
     );
-    assert!(seen(&ended, "NNI_SYS_DIR").unwrap().starts_with(elsewhere.path().to_str().unwrap()));
+    assert!(
+        variable_in_env(&ended, "NNI_SYS_DIR")
+            .unwrap()
+            .starts_with(elsewhere.path().to_str().unwrap())
+    );
 }
 
 #[test]
 fn the_trial_runs_without_a_writable_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = program();
+    let mut command = trialkeeper_command();
     command.args(["run", "--output-dir", "/proc/none", "--", "sh", "-c", "echo loss=1; exit 6"]);
     let output = command.env("TMPDIR", "/proc/none").current_dir(&dir).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(6), &b"loss=1\n"[..]));
@@ -170,10 +174,11 @@ fn a_provisional_verdict_is_written_before_the_end() {
     let running =
         TestAgent::shell(&["--termination-log", "log"], line).start().wait_for("out/verdict.json");
     let ahead: trial_protocol::Verdict =
-        serde_json::from_slice(&crate::bed::read(&running.path("out/verdict.json"))).unwrap();
+        serde_json::from_slice(&crate::test_agent::read_file(&running.path("out/verdict.json")))
+            .unwrap();
     assert_eq!((ahead.exit, ahead.evidence.stdout_tail.as_str()), (None, "working\n"));
     let running = running.wait_for("log");
-    running.send(nix::sys::signal::Signal::SIGTERM);
+    running.send_signal(nix::sys::signal::Signal::SIGTERM);
     let ended = running.wait();
     let short: trial_protocol::Verdict = serde_json::from_slice(&ended.file("log")).unwrap();
     assert_eq!(short.exit, ended.verdict().exit);

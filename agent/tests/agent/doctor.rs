@@ -4,16 +4,16 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::bed::program;
+use crate::test_agent::trialkeeper_command;
 
 fn doctor(words: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = program();
+    let mut command = trialkeeper_command();
     command.arg("doctor").args(words).args(["--gpu-program", "no-such-program"]);
     command.current_dir(dir.path()).output().unwrap()
 }
 
-fn state<'a>(report: &'a Value, name: &str) -> &'a str {
+fn check_state<'a>(report: &'a Value, name: &str) -> &'a str {
     let checks = report["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["name"] == name).unwrap();
     check["state"].as_str().unwrap()
@@ -24,8 +24,8 @@ fn doctor_checks_the_machine_also_without_a_manager() {
     let output = doctor(&["--output", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &report["ok"]), (Some(0), &Value::Bool(true)), "{report}");
-    assert_eq!(state(&report, "manager"), "skipped");
-    assert_ne!(state(&report, "spool"), "fail");
+    assert_eq!(check_state(&report, "manager"), "skipped");
+    assert_ne!(check_state(&report, "spool"), "fail");
 }
 
 #[test]

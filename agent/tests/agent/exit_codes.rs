@@ -6,7 +6,7 @@ use std::path::Path;
 
 use trial_protocol::{Cause, TrialExit};
 
-use crate::bed::{TestAgent, program};
+use crate::test_agent::{TestAgent, trialkeeper_command};
 
 #[test]
 fn every_exit_code_is_passed_on() {
@@ -89,7 +89,7 @@ fn version_and_help_need_no_trial() {
     for (words, code) in
         [(&["--version"][..], 0), (&["--help"], 0), (&[], 125), (&["nonsense"], 125)]
     {
-        let output = program().args(words).output().unwrap();
+        let output = trialkeeper_command().args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{words:?}");
     }
 }
@@ -97,7 +97,7 @@ fn version_and_help_need_no_trial() {
 #[test]
 fn a_bare_command_is_run() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = program();
+    let mut command = trialkeeper_command();
     let output = command.args(["--", "sh", "-c", "exit 9"]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(9));
 }
@@ -161,10 +161,10 @@ fn the_metric_file_is_read_while_the_trial_runs() {
     let seen = agent.dir.path().join("stderr");
     agent.command.stderr(std::fs::File::create(&seen).unwrap());
     let running = agent.start().wait_for("ready");
-    crate::bed::until("the metric on stderr", || {
+    crate::test_agent::wait_until("the metric on stderr", || {
         std::fs::read_to_string(&seen).unwrap().contains("default[0] = 0.75")
     });
-    running.send(nix::sys::signal::Signal::SIGTERM);
+    running.send_signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
 }
 

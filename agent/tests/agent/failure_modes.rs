@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, ReportBody};
 
-use crate::bed::{TestAgent, lives, program, until};
 use crate::manager::Manager;
+use crate::test_agent::{TestAgent, is_alive, trialkeeper_command, wait_until};
 
 /// Kubernetes may end a pod while its first process is still starting. At any point of the start, the agent must end
 /// and leave no process of the trial.
@@ -19,14 +19,14 @@ fn a_term_during_the_start_is_not_lost() {
         let running = TestAgent::shell(&[], "echo $$ >pid; exec sleep 1000").start();
         // Hits many points of the start; the agent must handle each.
         thread::park_timeout(Duration::from_micros(delay_us));
-        running.send(Signal::SIGTERM);
+        running.send_signal(Signal::SIGTERM);
         let ended = running.wait();
         let stopped = ended.code == Some(143);
         // Before the agent handles signals, there is no trial, and the signal's default action applies.
         assert!(stopped || ended.code.is_none(), "after {delay_us} us: {:?}", ended.code);
         if let Ok(pid) = std::fs::read_to_string(ended.path("pid")) {
             let pid = pid.trim().parse().unwrap_or(u32::MAX);
-            until("the trial to be gone", || !lives(pid));
+            wait_until("the trial to be gone", || !is_alive(pid));
         }
     }
 }
@@ -38,12 +38,12 @@ fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
     let manager = Manager::start(vec![]);
     let first = TestAgent::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
     let first = first.wait_for("ready");
-    until("the provisional verdict", || first.path("out/verdict.json").exists());
-    first.send(Signal::SIGKILL);
+    wait_until("the provisional verdict", || first.path("out/verdict.json").exists());
+    first.send_signal(Signal::SIGKILL);
     let first = first.wait();
     assert_eq!(first.code, None);
 
-    let mut again = program();
+    let mut again = trialkeeper_command();
     again.arg("run").args(manager.options(&["--output-dir"])).arg(first.path("out"));
     again.args(["--shell", "exit 0"]).stdout(Stdio::null()).stderr(Stdio::null());
     assert_eq!(again.status().unwrap().code(), Some(0));
@@ -103,7 +103,7 @@ fn a_full_spool_keeps_metrics_and_the_verdict() {
     let ended = TestAgent::shell(&options, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 
-    let mut replay = program();
+    let mut replay = trialkeeper_command();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &real]);
     assert!(replay.output().unwrap().status.success());
     let state = manager.state.lock().unwrap();

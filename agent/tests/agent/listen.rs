@@ -7,20 +7,20 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::bed::{TestAgent, until};
+use crate::test_agent::{TestAgent, wait_until};
 
-/// Returns the address that the keeper announces.
-fn address(stderr: &Path) -> String {
+/// Returns the address that the agent announces.
+fn announced_address(stderr: &Path) -> String {
     let find = || {
         let text = fs::read_to_string(stderr).ok()?;
         let (_, after) = text.split_once("listens on http://")?;
         Some(after.lines().next()?.to_owned()).filter(|_| after.contains('\n'))
     };
-    until("an address", || find().is_some());
+    wait_until("an address", || find().is_some());
     find().unwrap()
 }
 
-fn ask(address: &str, line: &str) -> String {
+fn send_request(address: &str, line: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "{line} HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -37,9 +37,9 @@ fn health_and_metrics_are_served() {
     let stderr = agent.dir.path().join("stderr");
     agent.command.stderr(File::create(&stderr).unwrap());
     let running = agent.start().wait_for("ready");
-    let address = address(&stderr);
+    let address = announced_address(&stderr);
 
-    let health = ask(&address, "GET /healthz");
+    let health = send_request(&address, "GET /healthz");
     assert!(health.starts_with("HTTP/1.1 200 OK\r\n") && health.ends_with("\r\nok\n"), "{health}");
     assert!(health.contains("\r\nContent-Type: text/plain\r\n"), "{health}");
     let wanted = [
@@ -52,15 +52,15 @@ fn health_and_metrics_are_served() {
     ];
     // The first sample and the last metric may take a moment.
     let all = || {
-        let page = ask(&address, "GET /metrics?from=a+test");
+        let page = send_request(&address, "GET /metrics?from=a+test");
         wanted.iter().all(|text| page.contains(text))
     };
-    until("everything on the page", all);
+    wait_until("everything on the page", all);
     for (line, status) in [("GET /", "404"), ("PUT /metrics", "405"), ("POST /healthz", "405")] {
-        let answer = ask(&address, line);
+        let answer = send_request(&address, line);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {answer}");
     }
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
     assert!(TcpStream::connect(&address).is_err(), "the port is closed after the end");
 }

@@ -1,8 +1,6 @@
 //! End-to-end tests of the real program with real processes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod bed;
-mod collecting;
 mod directories;
 mod doctor;
 mod exit_codes;
@@ -10,11 +8,13 @@ mod failure_modes;
 mod faults;
 mod listen;
 mod manager;
+mod metric_collection;
 mod nni;
+mod observation;
 mod output;
 mod pods;
 mod signals;
 mod terminal;
+mod test_agent;
 mod tools;
 mod tree;
-mod watching;

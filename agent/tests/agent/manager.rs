@@ -12,7 +12,7 @@ use trial_protocol::{
     VERSION_OLDEST,
 };
 
-use crate::bed::{TestAgent, program, until};
+use crate::test_agent::{TestAgent, trialkeeper_command, wait_until};
 
 /// The state of the scripted manager, and its directives.
 #[derive(Default)]
@@ -131,7 +131,7 @@ fn acknowledge(batch: ReportBatch, state: &mut ManagerState) -> ReportAck {
 }
 
 #[test]
-fn every_fact_arrives_in_order_before_the_keeper_ends() {
+fn every_fact_arrives_in_order_before_the_agent_ends() {
     let manager = Manager::start(vec![]);
     let line = "for i in 1 2 3; do echo loss=0.$i; done; exit 0";
     let ended = TestAgent::shell(&manager.options(&[]), line).run();
@@ -156,7 +156,7 @@ fn a_stop_directive_is_obeyed_and_its_reason_reported() {
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
     let verdict = ended.verdict();
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
-    until("the report that the directive was obeyed", || {
+    wait_until("the report that the directive was obeyed", || {
         manager.state.lock().unwrap().obeyed.contains(&7)
     });
 }
@@ -168,10 +168,10 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
     let options = manager.options(&["--heartbeat", "1h"]);
     let line = "touch ready; exec sleep 1000";
     let running = TestAgent::shell(&options, line).start().wait_for("ready");
-    until("the report of the start", || !manager.state.lock().unwrap().facts.is_empty());
+    wait_until("the report of the start", || !manager.state.lock().unwrap().facts.is_empty());
     let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: None };
     manager.state.lock().unwrap().directives.push(Directive { id: 1, body });
-    running.send(nix::sys::signal::Signal::SIGTERM);
+    running.send_signal(nix::sys::signal::Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(143));
     let verdict = ended.verdict();
@@ -193,7 +193,7 @@ fn an_assessors_rule_applies_while_the_manager_is_unreachable() {
     let options = manager.options(&["--heartbeat", "100ms", "--flush", "100ms"]);
     let line = "echo score=0.3; until [ -e go ]; do sleep 0.02; done; echo score=0.2; sleep 1000";
     let running = TestAgent::shell(&options, line).start();
-    until("the agent has the rule", || manager.state.lock().unwrap().obeyed.contains(&3));
+    wait_until("the agent has the rule", || manager.state.lock().unwrap().obeyed.contains(&3));
     manager.state.lock().unwrap().unresponsive = true;
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
@@ -201,7 +201,7 @@ fn an_assessors_rule_applies_while_the_manager_is_unreachable() {
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
 
     manager.state.lock().unwrap().unresponsive = false;
-    let mut replay = program();
+    let mut replay = trialkeeper_command();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]);
     assert_eq!(replay.output().unwrap().status.code(), Some(0));
     let state = manager.state.lock().unwrap();
@@ -221,7 +221,7 @@ fn sigterm_after_the_trial_shortens_the_delivery() {
     let mut options = manager.options(&["--flush", "1h"]);
     options[1] = &url;
     let running = TestAgent::shell(&options, "echo loss=0.5").start().wait_for("out/verdict.json");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "the trial's own: {}", ended.stderr);
     assert!(ended.stderr.contains("were not delivered"), "{}", ended.stderr);
@@ -238,7 +238,7 @@ fn an_unreachable_manager_does_not_affect_the_trial_and_replay_delivers_later() 
     assert_eq!((ended.code, ended.stdout()), (Some(3), "loss=0.5\n"));
     assert!(ended.stderr.contains("out/spool` to deliver them"), "{}", ended.stderr);
 
-    let mut replay = program();
+    let mut replay = trialkeeper_command();
     let output =
         replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]).output();
     assert_eq!(output.unwrap().status.code(), Some(0));
@@ -253,17 +253,17 @@ fn a_running_attempt_is_not_started_twice() {
     let running = TestAgent::shell(&manager.options(&[]), "touch ready; exec sleep 1000")
         .start()
         .wait_for("ready");
-    let mut second = program();
+    let mut second = trialkeeper_command();
     second.args(["run", "--output-dir", "out"]).args(manager.options(&["--", "touch", "twice"]));
     let output = second.current_dir(running.path("")).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(!running.path("twice").exists());
-    running.send(nix::sys::signal::Signal::SIGTERM);
+    running.send_signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
 }
 
 /// Returns the joined log that has arrived.
-fn log(manager: &Manager, wanted: Stream) -> String {
+fn joined_log(manager: &Manager, wanted: Stream) -> String {
     let state = manager.state.lock().unwrap();
     let piece = |report: &Report| {
         let ReportBody::Log(LogChunk { stream, text: LogText::Text(text), .. }) = &report.body
@@ -285,8 +285,8 @@ fn requested_logs_arrive_whole_in_order_and_masked() {
     let ended = agent.run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let expected = (1..=200_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
-    assert!(log(&manager, Stream::Stdout) == expected, "every line, in order");
-    assert_eq!(log(&manager, Stream::Stderr), "token ***\ndone\n");
+    assert!(joined_log(&manager, Stream::Stdout) == expected, "every line, in order");
+    assert_eq!(joined_log(&manager, Stream::Stderr), "token ***\ndone\n");
     assert!(ended.stderr.starts_with("token hunter22\n1%\r"), "local output is not masked");
     assert!(ended.verdict().evidence.stderr_tail.starts_with("token ***\n"));
 }
@@ -295,7 +295,7 @@ fn requested_logs_arrive_whole_in_order_and_masked() {
 fn logs_are_not_sent_by_default() {
     let manager = Manager::start(vec![]);
     assert_eq!(TestAgent::shell(&manager.options(&[]), "echo hello").run().code, Some(0));
-    assert_eq!(log(&manager, Stream::Stdout), "");
+    assert_eq!(joined_log(&manager, Stream::Stdout), "");
 }
 
 #[test]

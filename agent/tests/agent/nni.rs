@@ -10,7 +10,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::bed::{Ended, Running, TestAgent, program, until};
+use crate::test_agent::{EndedAgent, RunningAgent, TestAgent, trialkeeper_command, wait_until};
 
 /// The server's reaction to a request.
 #[derive(Debug, Clone, Copy)]
@@ -18,13 +18,13 @@ enum Answer {
     /// A status, with the error page of Express.
     Status(u16),
     /// Accepts the request, answers, and closes the connection without notice.
-    TakeAndClose,
+    AcceptAndClose,
     /// Breaks the connection before the request is read.
     Reset,
     /// Accepts the request, with a chunked body in the answer.
     Chunked,
     /// Answers 413 to bodies above this number of bytes.
-    AtMost(usize),
+    LimitBody(usize),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -35,22 +35,22 @@ struct Request {
 }
 
 #[derive(Default)]
-struct Seen {
-    taken: Vec<Request>,
+struct ServerRecord {
+    accepted: Vec<Request>,
     requests: usize,
     connections: usize,
 }
 
 struct Server {
     port: u16,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ServerRecord>>,
 }
 
 impl Server {
     fn start(script: &[Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::<Mutex<ServerRecord>>::default();
         let script = Arc::new(Mutex::new(VecDeque::from(script.to_vec())));
         let for_thread = Arc::clone(&seen);
         // The thread ends with the test's process.
@@ -64,21 +64,21 @@ impl Server {
         Self { port, seen }
     }
 
-    fn taken(&self) -> Vec<Request> {
-        self.seen.lock().unwrap().taken.clone()
+    fn accepted(&self) -> Vec<Request> {
+        self.seen.lock().unwrap().accepted.clone()
     }
 
     /// Returns the lines with a tag, in the order of arrival.
     fn lines(&self, tag: &str) -> Vec<String> {
-        let taken = self.taken();
-        let of_tag = taken.iter().filter(|request| request.body["tag"] == tag);
+        let accepted = self.accepted();
+        let of_tag = accepted.iter().filter(|request| request.body["tag"] == tag);
         of_tag.map(|request| request.body["msg"].as_str().unwrap().to_owned()).collect()
     }
 }
 
-fn serve(stream: &TcpStream, seen: &Mutex<Seen>, script: &Mutex<VecDeque<Answer>>) {
+fn serve(stream: &TcpStream, seen: &Mutex<ServerRecord>, script: &Mutex<VecDeque<Answer>>) {
     let mut reader = BufReader::new(stream);
-    while let Some((request, length)) = read(&mut reader) {
+    while let Some((request, length)) = read_request(&mut reader) {
         let answer = script.lock().unwrap().pop_front().unwrap_or(Answer::Status(200));
         let mut seen = seen.lock().unwrap();
         seen.requests += 1;
@@ -91,21 +91,21 @@ fn serve(stream: &TcpStream, seen: &Mutex<Seen>, script: &Mutex<VecDeque<Answer>
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
                     .to_owned(),
             ),
-            Answer::AtMost(most) if length > most => {
+            Answer::LimitBody(most) if length > most => {
                 // Remains the answer to all later requests.
                 script.lock().unwrap().push_front(answer);
                 (false, refusal(413))
             }
-            Answer::AtMost(_) => {
+            Answer::LimitBody(_) => {
                 script.lock().unwrap().push_front(answer);
                 (true, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned())
             }
-            Answer::TakeAndClose => (true, String::new()),
+            Answer::AcceptAndClose => (true, String::new()),
             Answer::Reset => (false, String::new()),
             Answer::Status(status) => (false, refusal(status)),
         };
         if takes {
-            seen.taken.push(request);
+            seen.accepted.push(request);
         }
         drop(seen);
         let mut stream = stream;
@@ -123,7 +123,7 @@ fn refusal(status: u16) -> String {
     )
 }
 
-fn read(reader: &mut impl BufRead) -> Option<(Request, usize)> {
+fn read_request(reader: &mut impl BufRead) -> Option<(Request, usize)> {
     let mut head = Vec::new();
     loop {
         let mut line = String::new();
@@ -145,9 +145,9 @@ fn read(reader: &mut impl BufRead) -> Option<(Request, usize)> {
 }
 
 /// Returns an agent with the command line of NNI's keeper around `line`, for the trial `abcde` of `testexp1`.
-fn agent(port: u16, options: &[&str], line: &str) -> TestAgent {
+fn nni_agent(port: u16, options: &[&str], line: &str) -> TestAgent {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = program();
+    let mut command = trialkeeper_command();
     let port = port.to_string();
     command.args(["--trial_command", line, "--nnimanager_ip", "127.0.0.1"]);
     command.args(["--nnimanager_port", &port]).args(options).current_dir(dir.path());
@@ -165,7 +165,7 @@ fn agent(port: u16, options: &[&str], line: &str) -> TestAgent {
 }
 
 /// Returns a request without the parts that differ between runs: the time, the process id, the form of the command.
-fn comparable(path: &str, body: &Value) -> (String, String, String) {
+fn to_comparable(path: &str, body: &Value) -> (String, String, String) {
     let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     let (tag, mut message) = (text("tag"), text("msg"));
     if tag == "trial_keeper" {
@@ -181,17 +181,17 @@ fn comparable(path: &str, body: &Value) -> (String, String, String) {
     (path.to_owned(), tag, message)
 }
 
-fn recorded(requests: &str) -> Vec<(String, String, String)> {
+fn recorded_requests(requests: &str) -> Vec<(String, String, String)> {
     let read = |line: &str| {
         let request: Value = serde_json::from_str(line).unwrap();
         let body = serde_json::from_str(request["body"].as_str().unwrap()).unwrap();
-        comparable(request["path"].as_str().unwrap(), &body)
+        to_comparable(request["path"].as_str().unwrap(), &body)
     };
     requests.lines().map(read).collect()
 }
 
-fn sent(server: &Server) -> Vec<(String, String, String)> {
-    server.taken().iter().map(|request| comparable(&request.path, &request.body)).collect()
+fn received_requests(server: &Server) -> Vec<(String, String, String)> {
+    server.accepted().iter().map(|request| to_comparable(&request.path, &request.body)).collect()
 }
 
 #[test]
@@ -215,13 +215,13 @@ fn the_manager_gets_the_requests_of_nnis_own_keeper() {
     ];
     for (case, options, line, requests, code) in table {
         let server = Server::start(&[]);
-        let mut agent = agent(server.port, options, line);
+        let mut agent = nni_agent(server.port, options, line);
         agent.command.env("TRIALKEEPER_NNI_VERSION", "3.0");
         let ended = agent.run();
         assert_eq!(ended.code, Some(code), "{case}: {}", ended.stderr);
-        assert_eq!(sent(&server), recorded(requests), "{case}");
+        assert_eq!(received_requests(&server), recorded_requests(requests), "{case}");
         assert_eq!(server.seen.lock().unwrap().connections, 1, "{case}: one connection");
-        for request in server.taken() {
+        for request in server.accepted() {
             for header in ["Accept: application/json", "Content-Type: application/json"] {
                 assert!(request.headers.iter().any(|line| line == header), "{:?}", request.headers);
             }
@@ -245,7 +245,7 @@ fn nnis_defects_are_not_copied() {
     ];
     for (case, options, line, lines, code) in table {
         let server = Server::start(&[]);
-        let ended = agent(server.port, options, line).run();
+        let ended = nni_agent(server.port, options, line).run();
         assert_eq!(ended.code, Some(code), "{case}: {}", ended.stderr);
         assert_eq!(server.lines("trial"), lines, "{case}");
         let last = format!("NNI trial keeper exit with code {code}");
@@ -254,12 +254,12 @@ fn nnis_defects_are_not_copied() {
 }
 
 /// Prints a hundred metrics and a hundred lines.
-const MANY: &str = r#"i=0; while [ $i -lt 100 ]; do
+const HUNDRED_METRICS_AND_LINES: &str = r#"i=0; while [ $i -lt 100 ]; do
     echo "NNISDK_MEb'{\"parameter_id\": 1, \"type\": \"PERIODICAL\", \"sequence\": $i, \"value\": \"$i\"}'"
     echo line $i; i=$((i+1)); done"#;
 
 #[track_caller]
-fn all_in_order(server: &Server, case: &str) {
+fn assert_all_in_order(server: &Server, case: &str) {
     let lines = server.lines("trial");
     let metric = |n: &i32| {
         format!(
@@ -284,12 +284,14 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
     ];
     for (case, script) in table {
         let server = Server::start(script);
-        let ended = agent(server.port, &["--nni_manager_version", "3.0.1"], MANY).run();
+        let ended =
+            nni_agent(server.port, &["--nni_manager_version", "3.0.1"], HUNDRED_METRICS_AND_LINES)
+                .run();
         assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
-        all_in_order(&server, case);
-        let taken = server.taken();
+        assert_all_in_order(&server, case);
+        let accepted = server.accepted();
         assert_eq!(
-            taken[0].body.to_string(),
+            accepted[0].body.to_string(),
             r#"{"tag":"VCSuccess"}"#,
             "{case}: the first request"
         );
@@ -299,8 +301,8 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
 
 #[test]
 fn an_answer_that_is_lost_repeats_one_line_at_most() {
-    let server = Server::start(&[Answer::Status(200), Answer::TakeAndClose]);
-    let ended = agent(server.port, &["--log_collection", "http"], "echo one; echo two").run();
+    let server = Server::start(&[Answer::Status(200), Answer::AcceptAndClose]);
+    let ended = nni_agent(server.port, &["--log_collection", "http"], "echo one; echo two").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let mut lines = server.lines("trial");
     assert_eq!(lines, ["one", "one", "two"]);
@@ -311,7 +313,7 @@ fn an_answer_that_is_lost_repeats_one_line_at_most() {
 #[test]
 fn a_refused_line_does_not_delay_other_lines() {
     let server = Server::start(&[Answer::Status(200), Answer::Status(500), Answer::Status(413)]);
-    let ended = agent(server.port, &[], "echo one; echo two; echo three").run();
+    let ended = nni_agent(server.port, &[], "echo one; echo two; echo three").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(server.lines("trial"), ["three"]);
     assert!(ended.stderr.contains("refuses a line of"), "{}", ended.stderr);
@@ -319,11 +321,11 @@ fn a_refused_line_does_not_delay_other_lines() {
 
 #[test]
 fn a_metric_that_is_too_large_is_sent_without_its_other_values() {
-    let server = Server::start(&[Answer::AtMost(100 << 10)]);
+    let server = Server::start(&[Answer::LimitBody(100 << 10)]);
     let line = r#"printf "NNISDK_MEb'{\"parameter_id\": 1, \"type\": \"FINAL\", \"sequence\": 0, \"value\": \"{\\\\\"default\\\\\": 0.5, \\\\\"big\\\\\": \\\\\""
         head -c 200000 /dev/zero | tr '\0' x
         printf "\\\\\"}\"}'\n""#;
-    let ended = agent(server.port, &["--log_collection", "none"], line).run();
+    let ended = nni_agent(server.port, &["--log_collection", "none"], line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let lines = server.lines("trial");
     let [line] = &lines[..] else { panic!("one metric, not {}: {}", lines.len(), ended.stderr) };
@@ -335,7 +337,7 @@ fn a_metric_that_is_too_large_is_sent_without_its_other_values() {
 #[test]
 fn an_unreadable_metric_does_not_reach_the_server_as_one() {
     let server = Server::start(&[]);
-    let ended = agent(server.port, &[], r#"echo "NNISDK_MEb'{\"type\": 1}'""#).run();
+    let ended = nni_agent(server.port, &[], r#"echo "NNISDK_MEb'{\"type\": 1}'""#).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(server.lines("trial"), [""; 0]);
     let lines = server.lines("trial_keeper");
@@ -349,7 +351,7 @@ fn an_unreadable_metric_does_not_reach_the_server_as_one() {
 fn the_objective_is_found_in_json_too_and_nothing_else_is_a_metric() {
     let server = Server::start(&[]);
     let printed = r#"echo loss=1; echo '{"default": 0.25, "lr": 1}'; echo '{"default": 0.5}'"#;
-    let agent = agent(server.port, &["--log_collection", "none"], printed);
+    let agent = nni_agent(server.port, &["--log_collection", "none"], printed);
     std::fs::create_dir(agent.dir.path().join("sys")).unwrap();
     let record = r#"{"parameter_id": 4, "parameters": {"x": 1}}"#;
     std::fs::write(agent.dir.path().join("sys/parameter.cfg"), record).unwrap();
@@ -371,7 +373,7 @@ fn the_objective_is_found_in_json_too_and_nothing_else_is_a_metric() {
 #[test]
 fn secrets_are_masked_in_lines() {
     let server = Server::start(&[]);
-    let mut agent = agent(server.port, &[], "echo key $KEY end");
+    let mut agent = nni_agent(server.port, &[], "echo key $KEY end");
     agent.command.env("KEY", "hunter22").env("TRIALKEEPER_MASK_ENV", "KEY");
     let ended = agent.run();
     assert_eq!(ended.stdout(), "key hunter22 end\n");
@@ -382,9 +384,9 @@ fn secrets_are_masked_in_lines() {
 #[test]
 fn a_version_mismatch_is_only_reported() {
     let server = Server::start(&[]);
-    let ended = agent(server.port, &["--nni_manager_version", "4.1"], "exit 4").run();
+    let ended = nni_agent(server.port, &["--nni_manager_version", "4.1"], "exit 4").run();
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
-    let first = &server.taken()[0];
+    let first = &server.accepted()[0];
     assert_eq!(first.path, "/api/v1/nni-pai/version/testexp1/abcde");
     assert_eq!(first.body["tag"], "VCFail");
     assert!(ended.stderr.contains("NNIManager version is 4.1"), "{}", ended.stderr);
@@ -394,11 +396,11 @@ fn a_version_mismatch_is_only_reported() {
 fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
     let server = Server::start(&[]);
     let line = "until [ -e go ]; do :; done";
-    let running = agent(server.port, &["--job_id_file", "id", "--no_such_flag", "x"], line)
+    let running = nni_agent(server.port, &["--job_id_file", "id", "--no_such_flag", "x"], line)
         .start()
         .wait_for("id");
     let pid = running.pid().to_string();
-    until("the pid", || std::fs::read_to_string(running.path("id")).unwrap() == pid);
+    wait_until("the pid", || std::fs::read_to_string(running.path("id")).unwrap() == pid);
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
     assert!(ended.stderr.contains("--no_such_flag is unknown and ignored"), "{}", ended.stderr);
@@ -407,19 +409,19 @@ fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
 #[test]
 fn without_a_command_nothing_is_run() {
     let mut agent = TestAgent::new(&[]);
-    agent.command = program();
+    agent.command = trialkeeper_command();
     agent.command.args(["--nnimanager_ip", "h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = agent.run();
     assert_eq!(ended.code, Some(125));
     assert!(ended.stderr.contains("--trial_command is missing"), "{}", ended.stderr);
 }
 
-fn run_without_a_manager() -> (Ended, u16) {
+fn run_without_a_manager() -> (EndedAgent, u16) {
     // A port without a listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut agent = agent(port, &["--nni_manager_version", "3.0"], MANY);
+    let mut agent = nni_agent(port, &["--nni_manager_version", "3.0"], HUNDRED_METRICS_AND_LINES);
     agent.command.env("TRIALKEEPER_FLUSH", "100ms");
-    let running: Running = agent.start();
+    let running: RunningAgent = agent.start();
     (running.wait(), port)
 }
 
@@ -431,17 +433,17 @@ fn undelivered_lines_are_replayed_unchanged() {
     let server = Server::start(&[]);
     for round in ["everything", "nothing more"] {
         let url = format!("http://127.0.0.1:{}", server.port);
-        let mut replay = program();
+        let mut replay = trialkeeper_command();
         replay.args(["replay", "--manager", &url]).arg(ended.path("out"));
         assert!(replay.status().unwrap().success(), "{round}");
-        all_in_order(&server, round);
+        assert_all_in_order(&server, round);
     }
-    assert_eq!(server.taken()[0].body["tag"], "VCSuccess");
+    assert_eq!(server.accepted()[0].body["tag"], "VCSuccess");
 }
 
 #[test]
 fn commands_run_in_the_shell_of_nnis_own_keeper() {
     let server = Server::start(&[]);
-    let ended = agent(server.port, &[], "[ \"$0\" = /bin/sh ] && exit 7").run();
+    let ended = nni_agent(server.port, &[], "[ \"$0\" = /bin/sh ] && exit 7").run();
     assert_eq!(ended.code, Some(7), "{}", ended.stderr);
 }

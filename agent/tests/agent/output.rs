@@ -4,11 +4,11 @@ use std::io::{Read, pipe};
 
 use trial_protocol::Verdict;
 
-use crate::bed::{TestAgent, until, with_default_signals};
+use crate::test_agent::{TestAgent, wait_until, with_default_signals};
 
 /// Compares without printing megabytes on failure.
 #[track_caller]
-fn same(got: &[u8], expected: &[u8]) {
+fn assert_same_bytes(got: &[u8], expected: &[u8]) {
     let differs = got.iter().zip(expected).position(|(a, b)| a != b);
     assert!(
         got == expected,
@@ -33,9 +33,9 @@ fn bytes_pass_unchanged() {
     for (case, line, bytes) in table {
         let ended = TestAgent::shell(&[], line).run();
         assert_eq!(ended.code, Some(0), "{case}");
-        same(&ended.stdout, &bytes);
+        assert_same_bytes(&ended.stdout, &bytes);
         if !bytes.is_empty() {
-            same(&ended.file("out/stdout"), &bytes);
+            assert_same_bytes(&ended.file("out/stdout"), &bytes);
         }
     }
 }
@@ -44,8 +44,8 @@ fn bytes_pass_unchanged() {
 fn a_million_lines_pass_in_order() {
     let ended = TestAgent::shell(&[], "seq 1 1000000").run();
     let expected = (1..=1_000_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
-    same(&ended.stdout, expected.as_bytes());
-    same(&ended.file("out/stdout"), expected.as_bytes());
+    assert_same_bytes(&ended.stdout, expected.as_bytes());
+    assert_same_bytes(&ended.file("out/stdout"), expected.as_bytes());
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_slow_reader_at_the_end_loses_no_output() {
     let running = agent.start();
     let verdict = running.path("out/verdict.json");
     let read = || serde_json::from_slice::<Verdict>(&std::fs::read(&verdict).ok()?).ok();
-    until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
+    wait_until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
     let verdict = read().unwrap();
     assert!(verdict.evidence.leftovers.is_empty());
     assert!(verdict.evidence.stdout_tail.ends_with("20000\nacc=0.9\n"), "{verdict:?}");
@@ -119,11 +119,11 @@ fn a_slow_reader_at_the_end_loses_no_output() {
     expected.push_str("acc=0.9\n");
     let mut taken = vec![0; expected.len()];
     reader.read_exact(&mut taken).unwrap();
-    same(&taken, expected.as_bytes());
+    assert_same_bytes(&taken, expected.as_bytes());
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("metric     acc = 0.9"), "{}", ended.stderr);
-    same(&ended.file("out/stdout"), expected.as_bytes());
+    assert_same_bytes(&ended.file("out/stdout"), expected.as_bytes());
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn sigterm_ends_the_wait_for_a_stalled_reader() {
     let running = agent.start();
     let verdict = running.path("out/verdict.json");
     let read = || serde_json::from_slice::<Verdict>(&std::fs::read(&verdict).ok()?).ok();
-    until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
-    running.send(nix::sys::signal::Signal::SIGTERM);
+    wait_until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
+    running.send_signal(nix::sys::signal::Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(

@@ -5,7 +5,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, Class};
 
-use crate::bed::TestAgent;
+use crate::test_agent::TestAgent;
 
 /// Nothing listens at this address.
 const UNREACHABLE: [&str; 8] =
@@ -61,10 +61,10 @@ fn a_pod_that_waits_for_others_can_be_stopped() {
     let agent = TestAgent::shell(&[&UNREACHABLE[..], &options, &log].concat(), "touch started");
     let running = agent.start();
     let log = running.path("log");
-    crate::bed::until("the first try", || {
+    crate::test_agent::wait_until("the first try", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot meet the other pods"))
     });
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let ended = running.wait();
     // The exit code of a process that SIGTERM ended: neither the trial nor the agent failed.
     assert_eq!(ended.code, Some(143), "{}", ended.stderr);

@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use trial_protocol::Cause;
 
-use crate::bed::{TestAgent, with_default_signals};
+use crate::test_agent::{TestAgent, with_default_signals};
 
 #[test]
 fn signals_are_passed_on() {
@@ -19,7 +19,7 @@ fn signals_are_passed_on() {
     ] {
         let line = format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.05; done");
         let running = TestAgent::shell(&[], &line).start().wait_for("ready");
-        running.send(signal);
+        running.send_signal(signal);
         let ended = running.wait();
         assert_eq!(ended.code, Some(9), "{name}");
         assert_eq!(ended.verdict().cause, Cause::Exit, "{name}: the trial chose its exit code");
@@ -30,7 +30,7 @@ fn signals_are_passed_on() {
 fn a_trial_that_dies_of_a_signal_passed_on_was_stopped() {
     // The shell creates the file itself: while it waits for a program such as `touch`, it may ignore the signal.
     let running = TestAgent::shell(&[], ": >ready; exec sleep 1000").start().wait_for("ready");
-    running.send(Signal::SIGINT);
+    running.send_signal(Signal::SIGINT);
     let ended = running.wait();
     assert_eq!(ended.code, Some(130));
     assert_eq!(ended.verdict().cause, Cause::Stopped);
@@ -42,7 +42,7 @@ fn a_term_to_trial_and_agent_alike_is_a_stop() {
         let running = TestAgent::shell(&[], "echo $$ >pid; exec sleep 1000").start();
         let trial = i32::try_from(running.wait_for_pid("pid")).unwrap();
         kill(Pid::from_raw(trial), Signal::SIGTERM).unwrap();
-        running.send(Signal::SIGTERM);
+        running.send_signal(Signal::SIGTERM);
         let ended = running.wait();
         assert_eq!(ended.code, Some(143));
         assert_eq!(ended.verdict().cause, Cause::Stopped);

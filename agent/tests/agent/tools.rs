@@ -6,10 +6,10 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::bed::{TestAgent, program, with_default_signals};
+use crate::test_agent::{TestAgent, trialkeeper_command, with_default_signals};
 
 fn trialkeeper(words: &[&str]) -> Output {
-    program().args(words).output().unwrap()
+    trialkeeper_command().args(words).output().unwrap()
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn inspect_finds_the_same_metrics_without_the_spool() {
     assert_eq!(auc, 2, "{from_output}");
 
     // The next run in the same directory has no collectors of its own.
-    let mut next = program();
+    let mut next = trialkeeper_command();
     next.args(["run", "--output-dir"]).arg(&dir).args(["--", "echo", "loss=1"]);
     assert!(next.output().unwrap().status.success());
     assert!(!dir.join("collectors.json").exists());
@@ -117,7 +117,7 @@ fn each_shell_has_completions() {
 }
 
 /// Returns the line of `--print-config` for `name`.
-fn setting(ended: &crate::bed::Ended, name: &str) -> String {
+fn setting(ended: &crate::test_agent::EndedAgent, name: &str) -> String {
     let line = ended.stdout().lines().find(|line| line.starts_with(&format!("{name} = ")));
     line.unwrap_or_else(|| panic!("no {name} in {} {}", ended.stdout(), ended.stderr)).to_owned()
 }

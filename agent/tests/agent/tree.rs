@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use trial_protocol::Cause;
 
-use crate::bed::{TestAgent, children, lives, send, state, until};
+use crate::test_agent::{TestAgent, children, is_alive, process_state, send_signal, wait_until};
 
 const IGNORES_TERM: &str = r#"trap "" TERM; touch ready; while :; do sleep 0.05; done"#;
 
@@ -12,12 +12,12 @@ fn orphans_are_reaped() {
     let line = "for i in 1 2 3 4 5 6 7 8 9; do (sh -c : &); done; touch ready; exec sleep 1000";
     let running = TestAgent::shell(&[], line).start().wait_for("ready");
     let agent = running.pid();
-    until("only the trial is left, and no zombie", || {
+    wait_until("only the trial is left, and no zombie", || {
         let children = children(agent);
         let trial = children.iter().filter(|(pid, _)| !is_a_guard(*pid)).count();
         trial == 1 && children.iter().all(|(_, state)| *state != 'Z')
     });
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
 }
 
@@ -25,7 +25,7 @@ fn orphans_are_reaped() {
 fn a_trial_may_handle_sigterm() {
     let line = r#"trap "echo bye; exit 7" TERM; touch ready; while :; do sleep 0.05; done"#;
     let running = TestAgent::shell(&[], line).start().wait_for("ready");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!((ended.code, ended.stdout()), (Some(7), "bye\n"));
     assert_eq!(ended.verdict().cause, Cause::Stopped);
@@ -34,7 +34,7 @@ fn a_trial_may_handle_sigterm() {
 #[test]
 fn a_trial_that_ignores_sigterm_is_killed_after_its_grace() {
     let running = TestAgent::shell(&["--grace", "200ms"], IGNORES_TERM).start().wait_for("ready");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(137));
     assert_eq!(ended.verdict().cause, Cause::Stopped);
@@ -46,10 +46,10 @@ fn processes_killed_with_a_trial_are_named() {
         while :; do sleep 0.05; done"#;
     let running = TestAgent::shell(&["--grace", "200ms"], line).start();
     let inner = running.wait_for_pid("inner");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(137));
-    assert!(!lives(inner));
+    assert!(!is_alive(inner));
     let leftovers = ended.verdict().evidence.leftovers;
     assert!(leftovers.contains(&format!("{inner} sh")), "{leftovers:?}");
 }
@@ -57,7 +57,7 @@ fn processes_killed_with_a_trial_are_named() {
 #[test]
 fn a_verdict_names_the_sender_of_the_signal() {
     let running = TestAgent::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let sender = running.wait().verdict().evidence.signal_sender.expect("the test sent the signal");
     assert_eq!(sender.pid, std::process::id());
     assert_eq!(sender.uid, nix::unistd::getuid().as_raw());
@@ -80,10 +80,10 @@ fn a_launcher_that_ignores_sigchld_does_not_hide_the_exit_code() {
 fn a_second_term_shortens_the_grace() {
     let line = r#"trap "touch asked" TERM; touch ready; while :; do sleep 0.05; done"#;
     let running = TestAgent::shell(&["--grace", "1h"], line).start().wait_for("ready");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     // Two pending signals of one kind are merged, so the second must be sent after the first was handled.
     let running = running.wait_for("asked");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(137));
 }
 
@@ -91,8 +91,8 @@ fn a_second_term_shortens_the_grace() {
 fn a_suspended_trial_can_be_ended() {
     let running = TestAgent::shell(&[], "touch ready; kill -STOP $$").start().wait_for("ready");
     let agent = running.pid();
-    until("the trial is stopped", || children(agent).iter().any(|(_, state)| *state == 'T'));
-    running.send(Signal::SIGTERM);
+    wait_until("the trial is stopped", || children(agent).iter().any(|(_, state)| *state == 'T'));
+    running.send_signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
 }
 
@@ -101,9 +101,9 @@ fn descendants_with_a_session_of_their_own_are_stopped_too() {
     let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & exec sleep 1000";
     let running = TestAgent::shell(&[], line).start();
     let inner = running.wait_for_pid("inner");
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
-    assert!(!lives(inner));
+    assert!(!is_alive(inner));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn processes_that_a_trial_leaves_behind_are_killed_and_named() {
     let inner = running.wait_for_pid("inner");
     let ended = running.wait();
     assert_eq!(ended.code, Some(4), "the exit is the trial's own");
-    assert!(!lives(inner));
+    assert!(!is_alive(inner));
     let verdict = ended.verdict();
     let leftovers = verdict.evidence.leftovers;
     assert!(leftovers.contains(&format!("{inner} sh")), "{leftovers:?}");
@@ -131,7 +131,7 @@ fn a_grandchild_that_holds_the_pipe_delays_the_end_by_the_drain_only() {
     let inner = running.wait_for_pid("inner");
     let ended = running.wait();
     assert_eq!((ended.code, ended.stdout()), (Some(0), "from below\nlast"));
-    assert!(!lives(inner));
+    assert!(!is_alive(inner));
 }
 
 #[test]
@@ -154,15 +154,15 @@ fn leftovers_that_end_on_sigterm_are_named() {
 }
 
 #[test]
-fn the_trial_dies_with_its_keeper() {
+fn the_trial_dies_with_its_agent() {
     let running = TestAgent::new(&["--", "sh", "-c", "echo $$ > trial; exec sleep 1000"]).start();
     let trial = running.wait_for_pid("trial");
-    running.send(Signal::SIGKILL);
+    running.send_signal(Signal::SIGKILL);
     running.wait();
-    until("the trial is gone", || !lives(trial));
+    wait_until("the trial is gone", || !is_alive(trial));
 }
 
-const DRAIN: &str = "drain-of-a-trial";
+const DRAIN_WORD: &str = "drain-of-a-trial";
 
 /// Returns whether this process is an agent's guard.
 fn is_a_guard(pid: u32) -> bool {
@@ -179,7 +179,7 @@ pub(crate) fn is_guarded(agent: u32) -> bool {
 }
 
 #[test]
-fn processes_of_the_trial_die_with_the_keeper_too() {
+fn processes_of_the_trial_die_with_the_agent_too() {
     let stay = "exec sleep 1000";
     #[rustfmt::skip]
     let table = [
@@ -196,32 +196,32 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
         agent.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let running = agent.start();
         let (agent, inner) = (running.pid(), running.wait_for_pid("inner"));
-        until("the guard", || is_guarded(agent));
+        wait_until("the guard", || is_guarded(agent));
         if case.starts_with("when") {
             std::fs::write(running.path("go"), "").unwrap();
-            until("the trial's own process is gone", || {
-                state(inner).is_some_and(|(_, parent)| parent == agent)
+            wait_until("the trial's own process is gone", || {
+                process_state(inner).is_some_and(|(_, parent)| parent == agent)
             });
         }
         let guards = children(agent);
-        running.send(Signal::SIGKILL);
+        running.send_signal(Signal::SIGKILL);
         running.wait();
-        until(case, || !lives(inner));
-        until("the guard is gone", || guards.iter().all(|(pid, _)| !lives(*pid)));
+        wait_until(case, || !is_alive(inner));
+        wait_until("the guard is gone", || guards.iter().all(|(pid, _)| !is_alive(*pid)));
     }
 }
 
 #[test]
-fn the_guard_is_not_part_of_the_trial_and_ends_with_its_keeper() {
+fn the_guard_is_not_part_of_the_trial_and_ends_with_its_agent() {
     let line = "touch ready; while ! test -e go; do sleep 0.02; done";
     let running = TestAgent::shell(&["--drain", "1h"], line).start().wait_for("ready");
     let agent = running.pid();
-    until("the guard", || is_guarded(agent));
+    wait_until("the guard", || is_guarded(agent));
     let guard = children(agent);
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
     assert_eq!((ended.code, ended.verdict().evidence.leftovers), (Some(0), Vec::new()));
-    assert!(guard.iter().all(|(pid, _)| state(*pid).is_none()), "reaped by its keeper");
+    assert!(guard.iter().all(|(pid, _)| process_state(*pid).is_none()), "reaped by its agent");
 }
 
 #[test]
@@ -234,14 +234,14 @@ fn a_killed_guard_is_replaced() {
     let (agent, inner) = (running.pid(), running.wait_for_pid("inner"));
     let guard = || children(agent).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
     for _ in 0..3 {
-        until("the guard", || is_guarded(agent));
+        wait_until("the guard", || is_guarded(agent));
         let killed = guard().unwrap();
-        send(killed, Signal::SIGKILL);
-        until("another guard", || guard().is_some_and(|other| other != killed));
+        send_signal(killed, Signal::SIGKILL);
+        wait_until("another guard", || guard().is_some_and(|other| other != killed));
     }
-    running.send(Signal::SIGKILL);
+    running.send_signal(Signal::SIGKILL);
     running.wait();
-    until("the end of the leftover process", || !lives(inner));
+    wait_until("the end of the leftover process", || !is_alive(inner));
 }
 
 #[test]
@@ -252,11 +252,11 @@ fn repeatedly_killed_guards_are_abandoned_with_a_warning() {
     let guard = || children(agent).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
     let mut killed = Vec::new();
     for _ in 0..4 {
-        until("another guard", || guard().is_some_and(|other| !killed.contains(&other)));
+        wait_until("another guard", || guard().is_some_and(|other| !killed.contains(&other)));
         killed.push(guard().unwrap());
-        send(killed[killed.len() - 1], Signal::SIGKILL);
+        send_signal(killed[killed.len() - 1], Signal::SIGKILL);
     }
-    until("the last guard is gone", || killed.iter().all(|pid| state(*pid).is_none()));
+    wait_until("the last guard is gone", || killed.iter().all(|pid| process_state(*pid).is_none()));
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
     assert_eq!(ended.code, Some(0));
@@ -276,7 +276,7 @@ fn a_trial_that_kills_itself_is_named_as_a_possible_sender() {
 }
 
 #[test]
-fn a_detached_trial_survives_its_keeper() {
+fn a_detached_trial_survives_its_agent() {
     // The trial prints before and after the agent's end. A line without a reader would end it.
     let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
         seq 1 20000; echo after; echo error >&2; touch printed; exec sleep 1000";
@@ -285,22 +285,26 @@ fn a_detached_trial_survives_its_keeper() {
     agent.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let running = agent.start();
     let (agent, trial) = (running.pid(), running.wait_for_pid("trial"));
-    until("the draining process", || children(agent).iter().any(|(pid, _)| has_word(*pid, DRAIN)));
-    let drain = children(agent).into_iter().find(|(pid, _)| has_word(*pid, DRAIN)).unwrap().0;
+    wait_until("the draining process", || {
+        children(agent).iter().any(|(pid, _)| has_word(*pid, DRAIN_WORD))
+    });
+    let drain = children(agent).into_iter().find(|(pid, _)| has_word(*pid, DRAIN_WORD)).unwrap().0;
     assert!(!is_guarded(agent));
-    running.send(Signal::SIGKILL);
+    running.send_signal(Signal::SIGKILL);
     // The kernel kills the child at the parent's death, before it gets another parent. So a child with another parent
     // survives.
-    until("the trial has another parent", || state(trial).is_some_and(|(_, of)| of != agent));
+    wait_until("the trial has another parent", || {
+        process_state(trial).is_some_and(|(_, of)| of != agent)
+    });
     std::fs::write(running.path("killed"), "").unwrap();
     let running = running.wait_for("printed");
     let ends =
         |name: &str, end: &str| std::fs::read_to_string(running.path(name)).unwrap().ends_with(end);
-    until("the trial's whole output", || {
+    wait_until("the trial's whole output", || {
         ends("out/stdout", "\n20000\nafter\n") && ends("out/stderr", "error\n")
     });
-    assert!(lives(trial));
-    send(trial, Signal::SIGKILL);
-    until("the draining process is gone", || !lives(drain));
+    assert!(is_alive(trial));
+    send_signal(trial, Signal::SIGKILL);
+    wait_until("the draining process is gone", || !is_alive(drain));
     running.wait();
 }

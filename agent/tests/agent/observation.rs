@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, Class, Report, ReportBody, Sample};
 
-use crate::bed::{TestAgent, lives, until};
 use crate::manager::Manager;
+use crate::test_agent::{TestAgent, is_alive, wait_until};
 
 fn samples(reports: &[Report]) -> Vec<Sample> {
     let sample = |report: &Report| {
@@ -25,7 +25,7 @@ fn gpu(index: u32, uuid: &str, used: u32, watts: u32) -> String {
 }
 
 /// Creates a `fake-smi` that prints the same rows repeatedly.
-fn fake_smi(agent: &TestAgent, rows: &[&str]) {
+fn create_fake_smi(agent: &TestAgent, rows: &[&str]) {
     let rows = rows.join("\n");
     let script =
         format!("#!/bin/sh\necho $$ > probe\nwhile :; do echo '{rows}'; sleep 0.05; done\n");
@@ -39,7 +39,7 @@ fn samples_contain_processes_and_gpus() {
     let manager = Manager::start(vec![]);
     let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
     let agent = TestAgent::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
-    fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
+    create_fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
     let running = agent.start();
     let probe = running.wait_for_pid("probe");
     let is_whole = |sample: &&Sample| {
@@ -47,10 +47,10 @@ fn samples_contain_processes_and_gpus() {
         gpu.is_some_and(|gpu| gpu.utilization_percent == Some(97.0))
             && sample.process.as_ref().is_some_and(|process| process.processes == 2)
     };
-    until("samples with both", || {
+    wait_until("samples with both", || {
         samples(&manager.state.lock().unwrap().bulk).iter().filter(is_whole).count() >= 3
     });
-    running.send(Signal::SIGTERM);
+    running.send_signal(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(143));
     let evidence = ended.verdict().evidence;
@@ -58,7 +58,7 @@ fn samples_contain_processes_and_gpus() {
     assert!(evidence.gpu_idle_ms.keys().eq(["GPU-1d1e"]), "{:?}", evidence.gpu_idle_ms);
     assert!(evidence.memory_peak_bytes.is_some());
     assert!(evidence.leftovers.is_empty(), "the probe is the agent's: {:?}", evidence.leftovers);
-    until("the probe is gone too", || !lives(probe));
+    wait_until("the probe is gone too", || !is_alive(probe));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn work_on_a_hidden_gpu_does_not_count() {
     let options = ["--sample-interval", "100ms", "--stall-after", "2s", "--stop-on-stall"];
     let options = [&options[..], &["--gpu-program", "./fake-smi"]].concat();
     let mut agent = TestAgent::shell(&options, "exec sleep 1000");
-    fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
+    create_fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
     agent.command.env("CUDA_VISIBLE_DEVICES", "1");
     let verdict = agent.run().verdict();
     assert_eq!(verdict.cause, Cause::Stalled);
@@ -95,7 +95,7 @@ fn a_trial_with_idle_or_hanging_gpus_is_stopped_on_request() {
         let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
         // Work on the processor does not count as work on a GPU.
         let agent = TestAgent::shell(&[&options[..], &stop].concat(), "while :; do :; done");
-        fake_smi(&agent, &[row]);
+        create_fake_smi(&agent, &[row]);
         let ended = agent.run();
         let verdict = ended.verdict();
         assert_eq!((ended.code, verdict.cause), (Some(143), Cause::Stalled), "{stop:?}");

@@ -6,10 +6,10 @@ use std::net::TcpStream;
 
 use serde_json::json;
 
-use crate::bed::{Ended, TestAgent, read};
+use crate::test_agent::{EndedAgent, TestAgent, read_file};
 
 /// Returns the result in the summary.
-fn result(ended: &Ended) -> Option<&str> {
+fn result(ended: &EndedAgent) -> Option<&str> {
     ended.stderr.lines().find_map(|line| line.strip_prefix("trialkeeper: metric")).map(str::trim)
 }
 
@@ -86,7 +86,7 @@ fn the_sdks_channel_is_served() {
         while ! test -e done; do sleep 0.02; done"#;
     let options = ["--sdk-channel", "http", "--parameters", r#"{"lr": 0.1}"#];
     let running = TestAgent::shell(&options, line).start().wait_for("ready");
-    let url = String::from_utf8(read(&running.path("url"))).unwrap();
+    let url = String::from_utf8(read_file(&running.path("url"))).unwrap();
     let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
 
     let metric = json!({"parameter_id": 0, "trial_job_id": "x", "type": "FINAL", "sequence": 0, "value": "0.75"});
