@@ -21,24 +21,24 @@ use trialkeeper::output::log_lines::Secrets;
 use trialkeeper::spool::{Dialect, Options, Sender, Spool};
 use trialkeeper::supervise::recorder::NniRecorder;
 
-const BOUND: Duration = Duration::from_mins(2);
+const DELIVERY_TIMEOUT: Duration = Duration::from_mins(2);
 /// Length of a line of the trial's output, newline included, in bytes.
-const LINE: usize = 100;
+const LINE_BYTES: usize = 100;
 /// Number of lines in one report of TrialKeeper's protocol: the content of a full pipe.
 const CHUNK_LINES: u64 = 640;
 
 fn main() {
     println!("{:<44} {:>12} {:>12}", "", "count", "per second");
     for _ in 0..3 {
-        appends();
-        native_metrics(200_000);
-        native_lines(2_000_000);
-        legacy_lines(100_000);
-        legacy_metrics(100_000);
+        measure_appends();
+        measure_native_metrics(200_000);
+        measure_native_lines(2_000_000);
+        measure_legacy_lines(100_000);
+        measure_legacy_metrics(100_000);
     }
 }
 
-fn show(what: &str, count: u64, took: Duration) {
+fn print_rate(what: &str, count: u64, took: Duration) {
     #[expect(
         clippy::cast_precision_loss,
         clippy::as_conversions,
@@ -48,7 +48,7 @@ fn show(what: &str, count: u64, took: Duration) {
     println!("{what:<44} {count:>12} {rate:>12.0}");
 }
 
-fn appends() {
+fn measure_appends() {
     let dir = tempfile::tempdir().unwrap();
     let spool = spool(dir.path(), Dialect::Native);
     let count = 200_000;
@@ -56,23 +56,23 @@ fn appends() {
     for n in 0..count {
         spool.append(0, metric(n));
     }
-    show("metrics appended", count, start.elapsed());
-    let on_disk = runtime().block_on(spool.close(BOUND));
+    print_rate("metrics appended", count, start.elapsed());
+    let on_disk = runtime().block_on(spool.close(DELIVERY_TIMEOUT));
     assert!(on_disk);
-    show("metrics appended, fsynced", count, start.elapsed());
+    print_rate("metrics appended, fsynced", count, start.elapsed());
 }
 
-fn native_metrics(count: u64) {
-    through("metrics delivered", Dialect::Native, count, |spool| {
+fn measure_native_metrics(count: u64) {
+    measure_delivery("metrics delivered", Dialect::Native, count, |spool| {
         for n in 0..count {
             spool.append(0, metric(n));
         }
     });
 }
 
-fn native_lines(count: u64) {
+fn measure_native_lines(count: u64) {
     let text = line().repeat(usize::try_from(CHUNK_LINES).unwrap());
-    through("log lines delivered", Dialect::Native, count, |spool| {
+    measure_delivery("log lines delivered", Dialect::Native, count, |spool| {
         // A run begins with a fact. Only its ack shows that the manager accepts logs.
         spool.append(0, metric(0));
         for _ in 0..count / CHUNK_LINES {
@@ -85,16 +85,16 @@ fn native_lines(count: u64) {
     });
 }
 
-fn legacy_lines(count: u64) {
+fn measure_legacy_lines(count: u64) {
     let text = line();
-    through("log lines delivered to NNI", Dialect::Nni, count, |spool| {
-        print(spool, count, |_| text.clone());
+    measure_delivery("log lines delivered to NNI", Dialect::Nni, count, |spool| {
+        record_lines(spool, count, |_| text.clone());
     });
 }
 
-fn legacy_metrics(count: u64) {
-    through("metrics delivered to NNI", Dialect::Nni, count, |spool| {
-        print(spool, count, |n| {
+fn measure_legacy_metrics(count: u64) {
+    measure_delivery("metrics delivered to NNI", Dialect::Nni, count, |spool| {
+        record_lines(spool, count, |n| {
             format!(
                 "NNISDK_MEb'{{\"parameter_id\": 0, \"trial_job_id\": \"abcde\", \"type\": \"PERIODICAL\", \
                  \"sequence\": {n}, \"value\": \"0.5\"}}'\n"
@@ -104,7 +104,7 @@ fn legacy_metrics(count: u64) {
 }
 
 /// Records lines as if a trial had printed them.
-fn print(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
+fn record_lines(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
     let mut scribe = NniRecorder::new(
         spool.clone(),
         sender(Dialect::Nni),
@@ -121,8 +121,8 @@ fn print(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
 }
 
 /// Measures from the first append to the last acknowledgement. Appends run in parallel with the delivery.
-fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool) + Send) {
-    let manager = ManagerAddress::Url(null_manager());
+fn measure_delivery(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool) + Send) {
+    let manager = ManagerAddress::Url(start_null_manager());
     let dir = tempfile::tempdir().unwrap();
     let spool = spool(dir.path(), dialect);
     let settings = delivery::Settings {
@@ -132,7 +132,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         credentials: delivery::Credentials::default(),
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
-        flush: BOUND,
+        flush: DELIVERY_TIMEOUT,
         give_up: watch::channel(false).1,
         counts: std::sync::Arc::default(),
     };
@@ -148,7 +148,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         runtime().block_on(delivery)
     });
     assert_eq!((outcome.undelivered, outcome.last_error), (0, None));
-    show(what, count, start.elapsed());
+    print_rate(what, count, start.elapsed());
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -186,13 +186,13 @@ fn metric(sequence: u64) -> ReportBody {
 }
 
 fn line() -> String {
-    let mut line = "x".repeat(LINE - 1);
+    let mut line = "x".repeat(LINE_BYTES - 1);
     line.push('\n');
     line
 }
 
 /// Starts a manager that acknowledges every batch, in both protocols. It ends with the process.
-fn null_manager() -> String {
+fn start_null_manager() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {

@@ -14,15 +14,15 @@ mod events;
 mod json_lines;
 mod lines;
 #[cfg(test)]
-mod logs;
+mod log_fixture_tests;
 mod metric_file;
 mod metric_registry;
 mod objective;
 mod pattern;
-#[cfg(test)]
-mod recordings;
 mod scanner;
 mod sdk;
+#[cfg(test)]
+mod sdk_recording_tests;
 pub mod tail;
 mod text;
 
@@ -33,16 +33,16 @@ pub use metric_registry::MetricRegistry;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::{MARKER, StreamScanner};
 pub use sdk::{SdkRecord, read_record};
-pub use text::number;
+pub use text::parse_number;
 
 use trial_protocol::{Direction, MetricKind, MetricValue};
 
 /// The maximum length of a metric's name, in bytes. It is the protocol's limit.
-pub const NAME_BYTES: usize = 256;
+pub const MAX_NAME_BYTES: usize = 256;
 
 /// The maximum length of a line, or of a record of a file, that is searched for metrics, in bytes. NNI's SDK admits
 /// values of 1,000,000 characters.
-const LONGEST_BYTES: usize = 1024 * 1024 + 64 * 1024;
+const MAX_LINE_BYTES: usize = 1024 * 1024 + 64 * 1024;
 
 /// The maximum length of an excerpt of unreadable text, in characters.
 const EXCERPT_CHARS: usize = 200;

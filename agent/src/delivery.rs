@@ -8,8 +8,8 @@
 //! time is unlimited. After its end, [`Settings::flush`] limits it, and undelivered reports stay in the spool. Reports
 //! that are only in memory would be lost, so if the manager is busy, they get more time.
 //!
-//! The parts: `manager_session` sends one request, and `batch` sends one batch until it is settled. `lane` and `older`
-//! loop over batches, `long_poll` keeps a request open, and `deadline` limits the time.
+//! The parts: `manager_session` sends one request, and `batch` sends one batch until it is settled. `lane` and
+//! `earlier_attempts` loop over batches, `long_poll` keeps a request open, and `deadline` limits the time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ mod token;
 pub use crate::delivery::dialect::{Error, RetryDecision};
 pub use address::ManagerAddress;
 use batch_delivery::BatchDelivery;
-pub use counts::Counts;
+pub use counts::DeliveryCounts;
 pub use credentials::Credentials;
 use deadline::Deadline;
 use earlier_attempts::deliver_earlier_attempt;
@@ -49,10 +49,10 @@ use lane::LaneDelivery;
 pub use local::{LOCAL_BASE, LocalClient};
 use long_poll::LongPoll;
 use manager_session::ManagerSession;
-pub use token::read as read_token;
+pub use token::read_token;
 
 /// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.
-const FACTS_BYTES: usize = 256 << 10;
+const MAX_FACTS_BATCH_BYTES: usize = 256 << 10;
 /// The first and the longest mean pause between two attempts. Each pause is random, between zero and twice the mean.
 pub const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_millis(7_500));
@@ -63,7 +63,7 @@ const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 pub const FINAL_DELIVERY_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The reason for undelivered reports if no request failed.
-const NOT_IN_TIME: &str = "the manager did not accept them in time";
+const OUT_OF_TIME_REASON: &str = "the manager did not accept them in time";
 
 /// The settings of delivery.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub struct Settings {
     /// Becomes `true` when delivery must end at once.
     pub give_up: watch::Receiver<bool>,
     /// The counts of delivery.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<DeliveryCounts>,
 }
 
 /// The result of delivery.
@@ -107,10 +107,18 @@ pub async fn run(
     ended: watch::Receiver<bool>,
 ) -> Outcome {
     let parts = LaneContext::new(&settings, &spool, directives, ended);
-    let (older_facts_done, _) = watch::channel(false);
+    let (earlier_facts_delivered, _) = watch::channel(false);
     let lane = |lane| {
         let LaneContext { session, deadline, batches, long_poll } = &parts;
-        LaneDelivery::new(lane, &spool, session, deadline, batches, long_poll, &older_facts_done)
+        LaneDelivery::new(
+            lane,
+            &spool,
+            session,
+            deadline,
+            batches,
+            long_poll,
+            &earlier_facts_delivered,
+        )
     };
     match settings.sender.dialect {
         Dialect::Native => {
@@ -171,7 +179,7 @@ impl LaneContext {
 
     /// Returns the outcome if `undelivered` reports remain.
     fn outcome(&self, undelivered: u64) -> Outcome {
-        let why = || self.session.take_problem().unwrap_or_else(|| NOT_IN_TIME.to_owned());
+        let why = || self.session.take_problem().unwrap_or_else(|| OUT_OF_TIME_REASON.to_owned());
         Outcome { undelivered, last_error: (undelivered > 0).then(why) }
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// The global allocator. Musl's own one requests a few pages at a time from the kernel and returns them at once, which
 /// is a third of the cost of a short trial.
 #[global_allocator]
-static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
     trialkeeper::main()

@@ -28,7 +28,7 @@ mod gpu;
 pub mod sample;
 
 use amd_gpus::AmdGpus;
-use gpu::Gpus;
+use gpu::NvidiaGpus;
 
 /// The settings of the observation.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,12 +80,12 @@ pub struct Observer {
     started: Instant,
     stdout: SharedTail,
     stderr: SharedTail,
-    printed: u64,
+    printed_bytes: u64,
     cgroup: Option<CgroupReader>,
     cgroup_before: Option<CgroupSample>,
     processes: Option<ProcessReader>,
     process_peak_bytes: Option<u64>,
-    gpus: Gpus,
+    gpus: NvidiaGpus,
     amd_gpus: AmdGpus,
     detectors: Detectors,
     last: Option<Sample>,
@@ -104,7 +104,7 @@ impl Observer {
         let interval = spec.interval.unwrap_or_default();
         Self {
             amd_gpus: AmdGpus::new(Path::new("/"), interval, spec.own_gpus.clone(), events.clone()),
-            gpus: Gpus::new(
+            gpus: NvidiaGpus::new(
                 spec.gpu_program.clone(),
                 interval,
                 spec.own_gpus.clone(),
@@ -117,7 +117,7 @@ impl Observer {
             started: Instant::now(),
             stdout,
             stderr,
-            printed: 0,
+            printed_bytes: 0,
             cgroup: None,
             cgroup_before: None,
             processes: None,
@@ -146,7 +146,7 @@ impl Observer {
 
     /// Reads the values for comparison at the trial's end, once. The trial may already be running, but its use is still
     /// negligible.
-    pub fn begin(&mut self) {
+    pub fn read_baseline(&mut self) {
         if self.cgroup.is_some() {
             return;
         }
@@ -163,9 +163,9 @@ impl Observer {
     }
 
     /// Takes a sample.
-    pub fn sample(&mut self, remarks: &mut Vec<ObserverEvent>) -> Sample {
+    pub fn sample(&mut self, observer_events: &mut Vec<ObserverEvent>) -> Sample {
         let now = self.started.elapsed();
-        self.gpus.drive_probe(now);
+        self.gpus.step_probe(now);
         let reader = &mut self.processes;
         if reader.is_none() {
             *reader = ProcessReader::new();
@@ -178,8 +178,9 @@ impl Observer {
         if self.gpus.table.is_empty() {
             self.amd_gpus.request_reading();
         }
-        let nvidia = self.gpus.table.current(now);
-        let gpus = if nvidia.is_empty() { self.amd_gpus.table.current(now) } else { nvidia };
+        let nvidia = self.gpus.table.current_readings(now);
+        let gpus =
+            if nvidia.is_empty() { self.amd_gpus.table.current_readings(now) } else { nvidia };
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.last_at, now));
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let before = self.last.take().and_then(|last| last.cgroup);
@@ -190,13 +191,13 @@ impl Observer {
         }
         let sample = Sample { process, cgroup, gpus };
 
-        let printed = total(&self.stdout) + total(&self.stderr);
+        let printed_bytes = total_bytes(&self.stdout) + total_bytes(&self.stderr);
         let mut alarms = Vec::new();
-        if std::mem::replace(&mut self.printed, printed) != printed {
+        if std::mem::replace(&mut self.printed_bytes, printed_bytes) != printed_bytes {
             alarms.extend(self.detectors.step(DetectorInput::Output, now));
         }
         alarms.extend(self.detectors.step(DetectorInput::Sample(&sample), now));
-        remarks.extend(alarms.into_iter().map(ObserverEvent::Alarm));
+        observer_events.extend(alarms.into_iter().map(ObserverEvent::Alarm));
         self.last = Some(sample.clone());
         sample
     }
@@ -215,21 +216,21 @@ impl Observer {
     /// Processes a line from the GPU probe.
     pub fn record_gpu_row(&mut self, line: &str) -> Vec<ObserverEvent> {
         let events = self.gpus.add_row(line, self.started.elapsed());
-        lost(events)
+        to_lost_events(events)
     }
 
     /// Processes a reading of the cards.
     pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<ObserverEvent> {
         let events = self.amd_gpus.add_reading(cards, self.started.elapsed());
-        lost(events)
+        to_lost_events(events)
     }
 
     /// Ends the GPU probe.
-    pub fn end(&mut self) {
-        self.gpus.end();
+    pub fn end_probes(&mut self) {
+        self.gpus.end_probe();
     }
 
-    fn last(&self, bytes: &SharedTail) -> Vec<u8> {
+    fn masked_tail(&self, bytes: &SharedTail) -> Vec<u8> {
         let mut last = bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes();
         self.spec.secrets.mask(&mut last);
         last
@@ -248,22 +249,22 @@ impl Observer {
             duration_ms: Some(
                 u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             ),
-            stdout_tail: self.last(&self.stdout),
-            stderr_tail: self.last(&self.stderr),
+            stdout_tail: self.masked_tail(&self.stdout),
+            stderr_tail: self.masked_tail(&self.stderr),
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
-            gpus: [self.gpus.table.last(), self.amd_gpus.table.last()].concat(),
+            gpus: [self.gpus.table.last_readings(), self.amd_gpus.table.last_readings()].concat(),
             gpu_idle_ms: self.gpu_idle_ms(),
-            gpus_lost: [self.gpus.table.lost(), self.amd_gpus.table.lost()].concat(),
+            gpus_lost: [self.gpus.table.lost_gpus(), self.amd_gpus.table.lost_gpus()].concat(),
             ..Observations::default()
         }
     }
 
     /// Returns the last lines of both streams, for a manager that received no logs.
     pub fn last_lines(&self, observed: &Observations) -> impl Iterator<Item = LogChunk> {
-        let stdout = last_lines(Stream::Stdout, total(&self.stdout), &observed.stdout_tail);
-        let stderr = last_lines(Stream::Stderr, total(&self.stderr), &observed.stderr_tail);
+        let stdout = last_lines(Stream::Stdout, total_bytes(&self.stdout), &observed.stdout_tail);
+        let stderr = last_lines(Stream::Stderr, total_bytes(&self.stderr), &observed.stderr_tail);
         stdout.into_iter().chain(stderr)
     }
 
@@ -274,7 +275,7 @@ impl Observer {
     }
 }
 
-fn lost(events: Vec<GpuTableEvent>) -> Vec<ObserverEvent> {
+fn to_lost_events(events: Vec<GpuTableEvent>) -> Vec<ObserverEvent> {
     let lost = events.into_iter().filter_map(|event| match event {
         GpuTableEvent::Lost(gpu) => Some(ObserverEvent::GpuLost(gpu)),
         GpuTableEvent::Round(_) => None,
@@ -282,6 +283,6 @@ fn lost(events: Vec<GpuTableEvent>) -> Vec<ObserverEvent> {
     lost.collect()
 }
 
-fn total(bytes: &SharedTail) -> u64 {
+fn total_bytes(bytes: &SharedTail) -> u64 {
     bytes.lock().unwrap_or_else(PoisonError::into_inner).total()
 }

@@ -13,7 +13,7 @@
 
 pub mod capture;
 pub mod log_lines;
-pub mod log_ship;
+pub mod log_shipper;
 pub mod metric_file;
 pub mod run_dir;
 
@@ -31,17 +31,17 @@ use trial_protocol::{GpuSample, Stream};
 
 use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
 use crate::output::capture::Capture;
-use crate::output::log_ship::LogShipper;
+use crate::output::log_shipper::LogShipper;
 use crate::util::last_bytes::LastBytes;
 
 /// The buffer sizes of a reader, in bytes: the first one, and the one after a full first read, which is the capacity of
 /// a pipe. Most trials leave one stream silent.
-const FIRST_CHUNK: usize = 4 * 1024;
-const CHUNK: usize = 64 * 1024;
+const FIRST_CHUNK_BYTES: usize = 4 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Stack size of a thread that parses the trial's output, in bytes. JSON may be nested 128 levels deep, at several
 /// kilobytes a level in an unoptimised build. Untouched stack costs no memory.
-pub const READER_STACK: usize = 2 * 1024 * 1024;
+pub const READER_STACK_BYTES: usize = 2 * 1024 * 1024;
 
 /// The maximum number of bytes stored for a blocked pump: Linux's default maximum for a pipe.
 const MAX_LATE_BYTES: usize = 1024 * 1024;
@@ -57,7 +57,7 @@ pub enum PumpEvent {
     /// The lines of one portion, in order, and the findings in them.
     Lines(Vec<Line>, Vec<Finding>),
     /// A problem to report to the user.
-    Trouble {
+    Problem {
         /// Stable name, for the note.
         code: &'static str,
         /// A sentence.
@@ -68,9 +68,9 @@ pub enum PumpEvent {
     /// A line of the GPU probe.
     GpuRow(String),
     /// A reading of the cards that are read from kernel files.
-    Cards(Vec<GpuSample>),
+    AmdReading(Vec<GpuSample>),
     /// The metric files were read to their ends, for the last time.
-    FilesRead,
+    MetricFilesRead,
 }
 
 /// The last bytes of a stream, shared between its pump and the verdict.
@@ -91,7 +91,7 @@ pub struct Pump {
     /// The receiver of the pump's messages.
     pub events: mpsc::Sender<PumpEvent>,
     /// Locked until all pumps are started. If one cannot be started, bytes read by another would be lost.
-    pub gate: Arc<Mutex<()>>,
+    pub start_gate: Arc<Mutex<()>>,
 }
 
 /// A handle of a stream that is read and forwarded.
@@ -111,7 +111,7 @@ struct StreamIntake {
     pump: Pump,
     scanner: StreamScanner,
     /// Bytes that another thread read, for the pump to pass on.
-    late: Vec<u8>,
+    late_bytes: Vec<u8>,
     ended: bool,
 }
 
@@ -128,7 +128,7 @@ impl Pump {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        let (gate, events) = (Arc::clone(&self.gate), self.events.clone());
+        let (start_gate, events) = (Arc::clone(&self.start_gate), self.events.clone());
         let scanner = StreamScanner::new(spec, self.stream);
         let flow = Arc::new(ForwarderState {
             stream: self.stream,
@@ -136,22 +136,24 @@ impl Pump {
             intake: Mutex::new(StreamIntake {
                 pump: self,
                 scanner,
-                late: Vec::new(),
+                late_bytes: Vec::new(),
                 ended: false,
             }),
             pending_bytes: AtomicUsize::new(0),
         });
-        let outlet = StreamForwarder(Arc::clone(&flow));
+        let forwarder = StreamForwarder(Arc::clone(&flow));
         // The thread is never joined. It ends with the trial's last writer, for which the agent does not wait without
         // limit.
-        thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
-            drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
-            flow.copy_to(File::from(sink), &events);
-        })?;
-        Ok(outlet)
+        thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK_BYTES).spawn(
+            move || {
+                drop(start_gate.lock().unwrap_or_else(PoisonError::into_inner));
+                flow.copy_to(File::from(sink), &events);
+            },
+        )?;
+        Ok(forwarder)
     }
 
-    fn send_found(
+    fn send_findings(
         &mut self,
         found: Vec<Finding>,
         cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>),
@@ -183,7 +185,7 @@ impl StreamForwarder {
     /// Starts a thread that reads the rest of the stream while the pump is blocked. The caller does not wait for it.
     pub fn read_rest(&self) -> Result<(), io::Error> {
         let flow = Arc::clone(&self.0);
-        let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK);
+        let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || flow.read_late()).map(drop)
     }
 
@@ -200,51 +202,51 @@ impl StreamForwarder {
 }
 
 /// Waits until all bytes read from the streams were forwarded.
-pub async fn wait_until_passed_on(outlets: &[StreamForwarder]) {
-    while outlets.iter().any(|outlet| outlet.pending_bytes() > 0) {
+pub async fn wait_until_forwarded(forwarders: &[StreamForwarder]) {
+    while forwarders.iter().any(|forwarder| forwarder.pending_bytes() > 0) {
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
 impl ForwarderState {
     fn copy_to(&self, sink: File, events: &mpsc::Sender<PumpEvent>) {
-        let mut sink = Sink { file: sink, open: true, received: false };
-        let mut buffer = vec![0; FIRST_CHUNK];
+        let mut sink = Sink { file: sink, open: true, error_reported: false };
+        let mut buffer = vec![0; FIRST_CHUNK_BYTES];
         loop {
             let mut intake = self.lock();
-            let late = std::mem::take(&mut intake.late);
-            let bytes = if late.is_empty() {
+            let late_bytes = std::mem::take(&mut intake.late_bytes);
+            let bytes = if late_bytes.is_empty() {
                 let Some(length) = self.read(&mut intake, &mut buffer) else { return };
                 &buffer[..length]
             } else {
-                &late
+                &late_bytes
             };
             drop(intake);
             let length = bytes.len();
-            if let Err(source) = sink.pass_on(bytes) {
+            if let Err(source) = sink.forward(bytes) {
                 let message = format!("cannot forward the output: {source}");
-                send(events, PumpEvent::Trouble { code: "output-closed", message });
+                send(events, PumpEvent::Problem { code: "output-closed", message });
             }
             self.pending_bytes.fetch_sub(length, Ordering::AcqRel);
-            if length == FIRST_CHUNK && buffer.len() == FIRST_CHUNK {
-                buffer.resize(CHUNK, 0);
+            if length == FIRST_CHUNK_BYTES && buffer.len() == FIRST_CHUNK_BYTES {
+                buffer.resize(CHUNK_BYTES, 0);
             }
         }
     }
 
     fn read_late(&self) {
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         loop {
             // Without the lock: the trial's last writers may be silent, and the pump must be able to continue.
             self.wait(PollTimeout::NONE);
             let mut intake = self.lock();
-            if intake.ended || intake.late.len() >= MAX_LATE_BYTES {
+            if intake.ended || intake.late_bytes.len() >= MAX_LATE_BYTES {
                 return;
             }
             // Unless the pump has read the bytes already.
             if self.wait(PollTimeout::ZERO) {
                 let Some(length) = self.read(&mut intake, &mut buffer) else { return };
-                intake.late.extend_from_slice(&buffer[..length]);
+                intake.late_bytes.extend_from_slice(&buffer[..length]);
             }
         }
     }
@@ -266,18 +268,18 @@ impl ForwarderState {
                 Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     let message = format!("cannot read the output: {source}");
-                    intake.pump.send(PumpEvent::Trouble { code: "output-unreadable", message });
+                    intake.pump.send(PumpEvent::Problem { code: "output-unreadable", message });
                     break 0;
                 }
             }
         };
         if length == 0 {
-            intake.end();
+            intake.end_stream();
             return None;
         }
         crate::util::faults::inject_at("pump");
         self.pending_bytes.fetch_add(length, Ordering::AcqRel);
-        intake.take(&buffer[..length]);
+        intake.process(&buffer[..length]);
         Some(length)
     }
 
@@ -288,24 +290,24 @@ impl ForwarderState {
 }
 
 impl StreamIntake {
-    fn take(&mut self, bytes: &[u8]) {
+    fn process(&mut self, bytes: &[u8]) {
         let mut found = Vec::new();
         self.scanner.feed(bytes, &mut found);
         let pump = &mut self.pump;
-        pump.send_found(found, |cutter, lines| cutter.feed(bytes, lines));
+        pump.send_findings(found, |cutter, lines| cutter.feed(bytes, lines));
         pump.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         if let Some(shipper) = &pump.shipper {
             shipper.feed(bytes);
         }
-        pump.capture.output(pump.stream, bytes);
+        pump.capture.queue_output(pump.stream, bytes);
     }
 
-    fn end(&mut self) {
+    fn end_stream(&mut self) {
         self.ended = true;
         let mut found = Vec::new();
         self.scanner.finish(&mut found);
         let pump = &mut self.pump;
-        pump.send_found(found, LineCutter::finish);
+        pump.send_findings(found, LineCutter::finish);
         if let Some(shipper) = &pump.shipper {
             shipper.flush(true);
         }
@@ -317,12 +319,12 @@ impl StreamIntake {
 struct Sink {
     file: File,
     open: bool,
-    received: bool,
+    error_reported: bool,
 }
 
 impl Sink {
     /// Writes all bytes. Returns an error only the first time.
-    fn pass_on(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
+    fn forward(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
         while self.open && !bytes.is_empty() {
             match self.file.write(bytes) {
                 Ok(length) => bytes = &bytes[length..],
@@ -332,8 +334,8 @@ impl Sink {
                 Err(error) => {
                     // A reader that closed the stream does not return. A full disk may have space later.
                     self.open = error.kind() != io::ErrorKind::BrokenPipe;
-                    let received = std::mem::replace(&mut self.received, true);
-                    return if received { Ok(()) } else { Err(error) };
+                    let error_reported = std::mem::replace(&mut self.error_reported, true);
+                    return if error_reported { Ok(()) } else { Err(error) };
                 }
             }
         }
@@ -358,9 +360,16 @@ mod tests {
         let tail = SharedTail::default();
         let capture = Capture::new(CapturePaths::default());
         let stream = Stream::Stdout;
-        let (tail_of_pump, gate) = (Arc::clone(&tail), Arc::default());
-        let pump =
-            Pump { stream, capture, tail: tail_of_pump, shipper: None, lines: None, events, gate };
+        let (tail_of_pump, start_gate) = (Arc::clone(&tail), Arc::default());
+        let pump = Pump {
+            stream,
+            capture,
+            tail: tail_of_pump,
+            shipper: None,
+            lines: None,
+            events,
+            start_gate,
+        };
         (pump, tail)
     }
 
@@ -391,18 +400,18 @@ mod tests {
         drop(ours);
         pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         for _ in 0..4 {
-            trial.write_all(&vec![b'x'; CHUNK]).unwrap();
+            trial.write_all(&vec![b'x'; CHUNK_BYTES]).unwrap();
         }
         drop(trial);
         assert!(matches!(
             received.blocking_recv(),
-            Some(PumpEvent::Trouble { code: "output-closed", .. })
+            Some(PumpEvent::Problem { code: "output-closed", .. })
         ));
         assert!(
             matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))),
             "reported once"
         );
-        assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK).unwrap());
+        assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK_BYTES).unwrap());
     }
 
     #[test]
@@ -410,14 +419,14 @@ mod tests {
         let (events, mut received) = mpsc::channel(8);
         let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
-        let outlet = pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
+        let forwarder = pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         // More than the capacity of the sink's pipe, and less than that of both pipes.
-        let bytes: Vec<u8> = (0..CHUNK * 7 / 4).map(|n| n.to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> = (0..CHUNK_BYTES * 7 / 4).map(|n| n.to_le_bytes()[0]).collect();
         trial.write_all(&bytes).unwrap();
         drop(trial);
-        outlet.read_rest().unwrap();
+        forwarder.read_rest().unwrap();
         assert!(matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
-        assert!(outlet.pending_bytes() > 0);
+        assert!(forwarder.pending_bytes() > 0);
         assert_eq!(tail.lock().unwrap().total(), u64::try_from(bytes.len()).unwrap());
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();
@@ -432,10 +441,10 @@ mod tests {
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&sink, flags).unwrap();
         pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
-        let writer = thread::spawn(move || trial.write_all(&vec![b'x'; 8 * CHUNK]).unwrap());
+        let writer = thread::spawn(move || trial.write_all(&vec![b'x'; 8 * CHUNK_BYTES]).unwrap());
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();
-        assert_eq!(passed.len(), 8 * CHUNK);
+        assert_eq!(passed.len(), 8 * CHUNK_BYTES);
         writer.join().unwrap();
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::{AGENT_FAULT, RunArgs};
 use crate::collect::tail::FileSpec;
-use crate::commands::inspect::{REPORTS_FILE, Recipe, SDK_FILE};
+use crate::commands::inspect::{CollectorsFile, REPORTS_FILE, SDK_METRIC_FILE};
 use crate::delivery::Credentials;
 use crate::observe::Observer;
 use crate::output::capture::{Capture, CapturePaths};
@@ -51,20 +51,20 @@ mod pumps;
 mod recording;
 mod running;
 pub mod settings;
-pub mod standalone;
 mod summary;
+pub mod summary_text;
 
 use channel::SdkChannel;
-use launch::{FaultContext, LaunchResult, launch};
+use launch::{HandOverContext, LaunchResult, launch};
 use pod_setup::remove_code;
 use prepare::{PreparedRun, prepare};
-use running::Running;
+use running::WatchedRun;
 
 /// The maximum number of pump messages that wait for the main task.
 const EVENT_QUEUE: usize = 64;
 
 /// The maximum time until a report is synced to disk. The verdict is synced at once.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The maximum wait for the disk at the end.
 const DISK_WAIT: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
     set_signal_actions();
-    let blocked_signals = BlockedSignals::begin();
+    let blocked_signals = BlockedSignals::block();
     let random = RandomState::new().build_hasher().finish();
     let runtime = LazyRuntime::new();
     let prepared = match prepare(args, clock.now_ms(), random, &runtime) {
@@ -153,7 +153,7 @@ impl StartedRun {
         if prepared.settings.sdk_channel {
             match runtime.get_or_init(new_runtime) {
                 Ok(made) => {
-                    channel = made.block_on(SdkChannel::open(&mut prepared.plan.environment));
+                    channel = made.block_on(SdkChannel::open(&mut prepared.command.environment));
                 }
                 Err(source) => tracing::warn!("cannot serve the SDK's channel: {source}"),
             }
@@ -163,7 +163,7 @@ impl StartedRun {
             Credentials::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
         });
         let (events_sender, events) = mpsc::channel(EVENT_QUEUE);
-        let files = files(settings, prepared.sys_dir.as_deref());
+        let files = metric_file_spec(settings, prepared.sys_dir.as_deref());
         // Before the trial starts: records that are already in its files are not from this trial.
         let metric_files = MetricFiles::new(&settings.collect, files, events_sender.clone());
         let (reaper, tails) = (Reaper::default(), <[SharedTail; 2]>::default());
@@ -172,14 +172,14 @@ impl StartedRun {
         let observe = settings.observe.clone();
         let observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
         let termination_log = termination_log(settings);
-        let context = FaultContext {
+        let context = HandOverContext {
             dir: prepared.dir.as_deref(),
             termination_log: termination_log.as_deref(),
             claim: claim.as_ref(),
         };
-        let obstacle = prepared.obstacle.take();
-        let launched = launch(settings, &prepared.plan, obstacle, &context, &reaper);
-        let capture = capture(&prepared, &metric_files, termination_log);
+        let start_failure = prepared.start_failure.take();
+        let launched = launch(settings, &prepared.command, start_failure, &context, &reaper);
+        let capture = create_capture(&prepared, &metric_files, termination_log);
         Self {
             prepared,
             claim,
@@ -240,20 +240,20 @@ impl StartedRun {
         let LaunchResult { started, outputs } = &mut self.launched;
         let (trial, exit) = started.as_mut().ok()?;
         let (observer, files) = (&mut self.observer, &self.metric_files);
-        let status = fast_path::wait(
+        let status = fast_path::wait_for_short_trial(
             blocked_signals,
             outputs,
             exit,
             &self.reaper,
-            || observer.begin(),
+            || observer.read_baseline(),
             || !files.any_exists(),
         )?;
         trial.record_reaped(false);
         let ending = Ending { status: Some(status), ..Ending::default() };
         let observations = if status.success() {
-            Observations { end: end_of(&ending), ..self.observer.observations_of_fast_success() }
+            Observations { end: trial_end(&ending), ..self.observer.observations_of_fast_success() }
         } else {
-            self.observer.begin();
+            self.observer.read_baseline();
             observations_at_end(&self.observer, ending)
         };
         let verdict = conclude(&observations);
@@ -269,7 +269,7 @@ impl StartedRun {
 
     /// Watches a trial to its end, and returns the exit code.
     async fn supervise(mut self, clock: Arc<dyn Clock>) -> ExitCode {
-        self.observer.begin();
+        self.observer.read_baseline();
         let signals = match self.prepared.signals.take().map_or_else(Signals::listen, Ok) {
             Ok(signals) => signals,
             Err(source) => {
@@ -278,7 +278,7 @@ impl StartedRun {
                 return ExitCode::from(AGENT_FAULT);
             }
         };
-        let running = Running::open(self, signals, clock);
+        let running = WatchedRun::open(self, signals, clock);
         // Boxed: otherwise the future of every caller would become as large as this one.
         let (ended, finish) = Box::pin(running.supervise()).await;
         finish.finish(ended).await
@@ -286,20 +286,20 @@ impl StartedRun {
 }
 
 /// Returns the writer of the trial's files.
-fn capture(
+fn create_capture(
     prepared: &PreparedRun,
     metric_files: &MetricFiles,
     termination_log: Option<PathBuf>,
 ) -> Capture {
     let settings = &prepared.settings;
     let collectors = prepared.dir.as_deref().and_then(|dir| {
-        let recipe = Recipe {
+        let collectors = CollectorsFile {
             collect: settings.collect.clone(),
             files: metric_files.offsets(),
             event_dirs: settings.tensorboard.clone(),
             since_ms: prepared.since_ms,
         };
-        recipe.to_json(dir, &settings.observe.secrets)
+        collectors.to_json(dir, &settings.observe.secrets)
     });
     Capture::new(CapturePaths {
         dir: prepared.dir.clone(),
@@ -318,12 +318,12 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
 }
 
 fn observations_at_end(observer: &Observer, ending: Ending) -> Observations {
-    let end = end_of(&ending);
+    let end = trial_end(&ending);
     let Ending { stop, sender, leftovers, .. } = ending;
     Observations { end, stop, sender, leftovers, ..observer.observations() }
 }
 
-fn end_of(ending: &Ending) -> TrialEnd {
+fn trial_end(ending: &Ending) -> TrialEnd {
     match ending.status {
         Some(status) => {
             TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
@@ -332,13 +332,13 @@ fn end_of(ending: &Ending) -> TrialEnd {
     }
 }
 
-fn files(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {
+fn metric_file_spec(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {
     let mut line_files = settings.metric_files.clone();
     if line_files.is_empty() {
         line_files.extend(sys_dir.map(|dir| dir.join(REPORTS_FILE)));
     }
     FileSpec {
-        metric_file: sys_dir.map(|dir| dir.join(SDK_FILE)),
+        metric_file: sys_dir.map(|dir| dir.join(SDK_METRIC_FILE)),
         line_files,
         event_dirs: settings.tensorboard.clone(),
     }

@@ -62,13 +62,13 @@ use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, first_
 pub use record::Record;
 
 /// The maximum number of bytes of logs that may wait for a disk that writes.
-const UNWRITTEN_BYTES: usize = 64 << 10;
+const MAX_UNWRITTEN_BYTES: usize = 64 << 10;
 
 /// The maximum time to wait for a disk that does not answer.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The name of the file that identifies the trial of the reports.
-const SENDER: &str = "sender.json";
+const SENDER_FILE: &str = "sender.json";
 
 /// The options of a spool.
 #[derive(Debug, Clone)]
@@ -143,14 +143,14 @@ pub struct Cursor {
 impl Sender {
     /// Reads the trial that an attempt's reports in the spool `dir` belong to.
     pub fn read(dir: &Path, attempt: &AttemptId) -> io::Result<Self> {
-        let bytes = std::fs::read(dir.join(attempt.as_str()).join(SENDER))?;
+        let bytes = std::fs::read(dir.join(attempt.as_str()).join(SENDER_FILE))?;
         serde_json::from_slice(&bytes).map_err(io::Error::from)
     }
 
     /// Writes the sender into an attempt's directory, unless it is already there.
     fn write(&self, dir: &Path) -> io::Result<()> {
         let json = serde_json::to_vec(self).expect("two texts are JSON");
-        let path = dir.join(SENDER);
+        let path = dir.join(SENDER_FILE);
         if std::fs::read(&path).is_ok_and(|there| there == json) {
             return Ok(());
         }
@@ -176,7 +176,7 @@ struct SpoolShared {
 #[derive(Debug, Clone)]
 pub struct Spool {
     shared: Arc<SpoolShared>,
-    older: Arc<[AttemptId]>,
+    earlier: Arc<[AttemptId]>,
     dir: Option<PathBuf>,
     attempt: AttemptId,
     /// Held until the last handle is dropped.
@@ -210,31 +210,31 @@ impl Spool {
         if let (Some(dir), Some(claim)) = (&options.dir, claim.0) {
             match claim {
                 Ok(lock) => held = Some((dir.clone(), Arc::new(lock))),
-                Err(error) => warnings.push(without_claim(dir, &error)),
+                Err(error) => warnings.push(describe_unused_dir(dir, &error)),
             }
         }
-        let mut older: Vec<AttemptId> = Vec::new();
+        let mut earlier: Vec<AttemptId> = Vec::new();
         let mut state = QueueState::default();
         let mut files = None;
         if let Some((dir, _)) = &held {
             let own = dir.join(options.attempt.as_str());
             let known = own.exists();
-            match disk::Files::open(&own, options.sender.clone()) {
+            match disk::AttemptFiles::open(&own, options.sender.clone()) {
                 Ok(opened) => {
-                    state.disk = DiskState::Well;
+                    state.disk = DiskState::Working;
                     for (lane, files) in
                         [(&mut state.facts, &opened.facts), (&mut state.bulk, &opened.bulk)]
                     {
                         lane.continue_from(files.summary(), files.forgotten(), known);
                         if known || options.sender.is_some() {
-                            let clock_seq = first_of_a_later_process(options.now_ms);
+                            let clock_seq = first_seq_at(options.now_ms);
                             lane.next_seq = lane.next_seq.max(clock_seq);
                         }
                     }
                     files = Some(opened);
                     // A volume may hold reports of other trials, which only their agents deliver.
-                    older = lane_files::attempts(dir);
-                    older.retain(|attempt| {
+                    earlier = lane_files::list_attempts(dir);
+                    earlier.retain(|attempt| {
                         *attempt != options.attempt
                             && Sender::read(dir, attempt).ok() == options.sender
                     });
@@ -245,7 +245,7 @@ impl Spool {
             }
         }
         if state.disk == DiskState::Absent && (options.dir.is_some() || options.sender.is_some()) {
-            let first = first_of_a_later_process(options.now_ms);
+            let first = first_seq_at(options.now_ms);
             (state.facts.next_seq, state.bulk.next_seq) = (first, first);
         }
         let shared = Arc::new(SpoolShared {
@@ -261,7 +261,7 @@ impl Spool {
         }
         let (dir, lock) = held.map_or((None, None), |(dir, lock)| (Some(dir), Some(lock)));
         let attempt = options.attempt;
-        let spool = Self { shared, older: older.into(), dir, attempt, _lock: lock };
+        let spool = Self { shared, earlier: earlier.into(), dir, attempt, _lock: lock };
         OpenedSpool { spool, warnings, attempt_in_use }
     }
 
@@ -271,24 +271,24 @@ impl Spool {
     }
 
     /// Returns the attempts of earlier processes that left undelivered reports, the oldest first.
-    pub fn older_attempts(&self) -> &[AttemptId] {
-        &self.older
+    pub fn earlier_attempts(&self) -> &[AttemptId] {
+        &self.earlier
     }
 
     /// Returns the files of one lane of an earlier attempt, or `None` if they cannot be read.
-    pub fn older_lane(&self, attempt: &AttemptId, lane: Lane) -> Option<LaneFiles> {
+    pub fn earlier_lane(&self, attempt: &AttemptId, lane: Lane) -> Option<LaneFiles> {
         LaneFiles::open(&self.dir.as_ref()?.join(attempt.as_str()), lane).ok()
     }
 
     /// Appends a report to its lane. Never waits for the disk or the network.
     pub fn append(&self, observed_at_ms: i64, body: ReportBody) {
         let mut state = self.shared.lock();
-        if state.life == Lifecycle::Open {
+        if state.lifecycle == Lifecycle::Open {
             state.push(observed_at_ms, body, self.shared.limit_bytes);
             state.report_shed(observed_at_ms, self.shared.limit_bytes);
         }
         let offered = state.disk == DiskState::Absent;
-        self.shared.wake(state);
+        self.shared.wake_disk_thread(state);
         if offered {
             self.shared.notify_readers();
         }
@@ -298,9 +298,9 @@ impl Spool {
     /// faster than the disk can write it. A hanging disk is waited for once, for at most [`DISK_TIMEOUT`].
     pub fn wait_for_disk(&self) {
         let mut state = self.shared.lock();
-        while state.disk == DiskState::Well
+        while state.disk == DiskState::Working
             && !state.disk_wait_timed_out
-            && state.bulk.unwritten_bytes() > UNWRITTEN_BYTES
+            && state.bulk.unwritten_bytes() > MAX_UNWRITTEN_BYTES
         {
             state.waiting_callers += 1;
             let waited = self.shared.written.wait_timeout(state, DISK_TIMEOUT);
@@ -316,10 +316,10 @@ impl Spool {
     /// the disk or the network. Returns `false` if the record was dropped.
     pub fn append_text(&self, text: String, keep: Retention) -> bool {
         let mut state = self.shared.lock();
-        let taken =
-            state.life == Lifecycle::Open && state.push_text(text, keep, self.shared.limit_bytes);
+        let taken = state.lifecycle == Lifecycle::Open
+            && state.push_text(text, keep, self.shared.limit_bytes);
         let offered = state.disk == DiskState::Absent;
-        self.shared.wake(state);
+        self.shared.wake_disk_thread(state);
         if offered {
             self.shared.notify_readers();
         }
@@ -331,7 +331,7 @@ impl Spool {
     pub async fn peek(&self, lane: Lane, max_bytes: usize) -> Vec<Record> {
         let answer = {
             let mut state = self.shared.lock();
-            let unwritten_too = state.disk != DiskState::Well;
+            let unwritten_too = state.disk != DiskState::Working;
             let own = state.lane_mut(lane);
             let Some(through) = own.spilled_through else {
                 let offered = |entry: &&QueuedReport| entry.written || unwritten_too;
@@ -349,7 +349,7 @@ impl Spool {
                 max_bytes,
                 sender,
             });
-            self.shared.wake(state);
+            self.shared.wake_disk_thread(state);
             answer
         };
         match answer.await {
@@ -382,7 +382,7 @@ impl Spool {
         if state.disk != DiskState::Absent {
             state.requests.push_back(SpoolRequest::Ack { lane, through });
         }
-        self.shared.wake(state);
+        self.shared.wake_disk_thread(state);
     }
 
     /// Offers the facts after `to` for delivery again, as far as they are on the disk. The manager lost them after it
@@ -390,13 +390,13 @@ impl Spool {
     pub async fn rewind(&self, to: Option<u64>) {
         let done = {
             let mut state = self.shared.lock();
-            if state.disk == DiskState::Absent || state.life != Lifecycle::Open {
+            if state.disk == DiskState::Absent || state.lifecycle != Lifecycle::Open {
                 state.facts.forgotten = state.facts.acked;
                 return;
             }
             let (done, waits) = oneshot::channel();
             state.requests.push_back(SpoolRequest::Rewind { to, done });
-            self.shared.wake(state);
+            self.shared.wake_disk_thread(state);
             waits
         };
         // A missing answer means that the thread has ended, and with it the spool.
@@ -416,8 +416,8 @@ impl Spool {
     }
 
     /// Waits until `lane` holds a report that can be delivered.
-    pub async fn readable(&self, lane: Lane) {
-        let notify = self.shared.readable(lane);
+    pub async fn wait_until_readable(&self, lane: Lane) {
+        let notify = self.shared.readable_notify(lane);
         loop {
             let notified = notify.notified();
             if self.shared.lock().is_readable(lane) {
@@ -434,7 +434,7 @@ impl Spool {
     }
 
     /// Returns whether any unacknowledged facts are not yet on the disk.
-    pub fn is_in_memory(&self) -> bool {
+    pub fn has_unwritten_facts(&self) -> bool {
         self.shared.lock().facts.unwritten_bytes() > 0
     }
 
@@ -451,26 +451,26 @@ impl Spool {
                 let notified = self.shared.facts_readable.notified();
                 {
                     let mut state = self.shared.lock();
-                    if state.life == Lifecycle::Closed || state.disk == DiskState::Absent {
+                    if state.lifecycle == Lifecycle::Closed || state.disk == DiskState::Absent {
                         return;
                     }
-                    state.life = Lifecycle::Closing;
-                    self.shared.wake(state);
+                    state.lifecycle = Lifecycle::Closing;
+                    self.shared.wake_disk_thread(state);
                 }
                 notified.await;
             }
         };
         let in_time = tokio::time::timeout(bound, closed).await.is_ok();
-        in_time && self.shared.lock().disk == DiskState::Well
+        in_time && self.shared.lock().disk == DiskState::Working
     }
 }
 
 /// The maximum number of seqs that a power failure can remove from the disk: those of the last
 /// [`Options::sync_interval`].
-const UNREPORTED_SEQS: u64 = 1 << 20;
+const MAX_UNSYNCED_SEQS: u64 = 1 << 20;
 
 /// Returns the warning about a spool directory that is not used.
-fn without_claim(dir: &Path, error: &lock::Error) -> String {
+fn describe_unused_dir(dir: &Path, error: &lock::Error) -> String {
     match error {
         lock::Error::Held { holder, .. } => format!(
             "the spool {} is in use by process {holder}; reports are kept in memory",
@@ -485,7 +485,7 @@ fn without_claim(dir: &Path, error: &lock::Error) -> String {
 /// Returns the first number above all those that an earlier process of the same attempt can have used. It allows for
 /// two thousand reports in each millisecond since the Unix epoch. It is below 2^53 until the year 2109, so that
 /// programs with floating-point numbers can distinguish the numbers. It is below 2^63 for any clock.
-fn first_of_a_later_process(now_ms: i64) -> u64 {
+fn first_seq_at(now_ms: i64) -> u64 {
     u64::try_from(now_ms).unwrap_or(0).min(1 << 51) << 11
 }
 
@@ -496,7 +496,7 @@ impl SpoolShared {
 
     /// Wakes the disk thread if it is idle. A busy thread checks for work anyway, and the system call would be made for
     /// thousands of lines.
-    fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
+    fn wake_disk_thread(&self, mut state: MutexGuard<'_, QueueState>) {
         let idle = std::mem::take(&mut state.idle);
         drop(state);
         if idle {
@@ -513,7 +513,7 @@ impl SpoolShared {
         }
     }
 
-    fn readable(&self, lane: Lane) -> &Notify {
+    fn readable_notify(&self, lane: Lane) -> &Notify {
         match lane {
             Lane::Facts => &self.facts_readable,
             Lane::Bulk => &self.bulk_readable,

@@ -33,7 +33,7 @@ use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
 use crate::supervise::loop_state::LoopState;
 use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::trial::reap::Reaper;
-use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, byte};
+use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, signal_byte};
 use crate::trial::tree::Leftovers;
 use crate::trial::{LostGuard, Trial, reexec};
 use crate::verdict::{Observations, Stop, StopBy, conclude};
@@ -49,14 +49,14 @@ const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_LINGER: Duration = Duration::from_millis(250);
 
 /// The running time after which a trial gets a guard, and a thread for its metric files.
-const WATCH_AFTER: Duration = Duration::from_millis(100);
+const WATCH_DELAY: Duration = Duration::from_millis(100);
 
 /// The interval at which a provisional verdict is written while the trial runs: since Kubernetes 1.28, an out-of-memory
 /// kill ends the whole container, including the agent.
-const PROVISIONAL_INTERVAL: Duration = Duration::from_secs(3);
+const PROVISIONAL_VERDICT_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The time that the trial's output may stay open after the trial's end before another thread reads the rest.
-const READ_REST_AFTER: Duration = Duration::from_millis(20);
+const READ_REST_DELAY: Duration = Duration::from_millis(20);
 
 /// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
 const TYPED_SIGNALS: [u8; 2] = [2, 3];
@@ -65,7 +65,7 @@ const TYPED_SIGNALS: [u8; 2] = [2, 3];
 const REASON_WAIT: Duration = Duration::from_millis(500);
 
 /// The interval at which the supervisor checks whether the manager has acknowledged all facts.
-const REASON_INTERVAL: Duration = Duration::from_millis(5);
+const REASON_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The maximum wait for the agent's own SIGTERM after SIGTERM ended the trial: a service that signals all processes of
 /// a job may reach the trial first.
@@ -141,9 +141,9 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
     let mut state = LoopState {
-        provisional_at: Some(now + PROVISIONAL_INTERVAL),
+        provisional_at: Some(now + PROVISIONAL_VERDICT_INTERVAL),
         sample_at: supervisor.intake.next_sample(now),
-        log_at: supervisor.next_log(),
+        log_at: supervisor.next_log_flush(),
         ..LoopState::new(now)
     };
     // The trial may have ended before the first signal could arrive.
@@ -152,9 +152,9 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
         let event = match early.take() {
             Some(event) => Some(event),
             None => {
-                let event = supervisor.next(&phase, &state).await;
+                let event = supervisor.next_event(&phase, &state).await;
                 crate::util::faults::inject_at("supervise");
-                supervisor.handle(event, &phase, &mut state)
+                supervisor.handle_event(event, &phase, &mut state)
             }
         };
         let Some(event) = event else { continue };
@@ -167,14 +167,14 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     }
     supervisor.intake.end_observing();
     supervisor.end_logs();
-    supervisor.record_rest(state.watching.take()).await;
+    supervisor.record_rest(state.metric_file_watcher.take()).await;
     supervisor.wait_for_shared_term(&mut state).await;
     supervisor.wait_for_reason(&mut state).await;
     state.conclude(&supervisor.trial, &phase)
 }
 
 impl Supervisor {
-    async fn next(&mut self, phase: &Phase, state: &LoopState) -> LoopEvent {
+    async fn next_event(&mut self, phase: &Phase, state: &LoopState) -> LoopEvent {
         let rule_at = directives::next_due(&mut self.intake, state);
         let deadline = phase.deadline().map(Instant::from_std);
         tokio::select! {
@@ -182,32 +182,37 @@ impl Supervisor {
             // cannot delay a signal or a deadline.
             biased;
             signal = self.signals.next() => LoopEvent::Signal(signal),
-            () = until(deadline) => LoopEvent::Due(Timer::Deadline),
-            () = until(state.repeat_kill_at) => LoopEvent::Due(Timer::RepeatKill),
-            () = until(state.watch_at) => LoopEvent::Due(Timer::Watch),
-            () = until(state.provisional_at) => LoopEvent::Due(Timer::ProvisionalVerdict),
-            () = until(state.sample_at) => LoopEvent::Due(Timer::Sample),
-            () = until(state.log_at) => LoopEvent::Due(Timer::Log),
-            () = until(state.read_rest_at) => LoopEvent::Due(Timer::ReadRest),
-            () = until(rule_at) => LoopEvent::Due(Timer::Rule),
+            () = wait_until(deadline) => LoopEvent::Due(Timer::Deadline),
+            () = wait_until(state.repeat_kill_at) => LoopEvent::Due(Timer::RepeatKill),
+            () = wait_until(state.watch_at) => LoopEvent::Due(Timer::Watch),
+            () = wait_until(state.provisional_at) => LoopEvent::Due(Timer::ProvisionalVerdict),
+            () = wait_until(state.sample_at) => LoopEvent::Due(Timer::Sample),
+            () = wait_until(state.log_at) => LoopEvent::Due(Timer::Log),
+            () = wait_until(state.read_rest_at) => LoopEvent::Due(Timer::ReadRest),
+            () = wait_until(rule_at) => LoopEvent::Due(Timer::Rule),
             Some(directive) = self.directives.recv() => LoopEvent::Directive(directive),
             Some(request) = self.status.requests.recv() => LoopEvent::StatusRequest(request),
-            event = self.intake.next() => LoopEvent::Intake(event),
+            event = self.intake.next_event() => LoopEvent::Intake(event),
         }
     }
 
     /// Handles an event of the loop, and returns the resulting event for the phase, if any.
-    fn handle(&mut self, event: LoopEvent, phase: &Phase, state: &mut LoopState) -> Option<Event> {
+    fn handle_event(
+        &mut self,
+        event: LoopEvent,
+        phase: &Phase,
+        state: &mut LoopState,
+    ) -> Option<Event> {
         match event {
             LoopEvent::Signal(ReceivedSignal::Child) => self.reap(phase, state),
             LoopEvent::Signal(ReceivedSignal::Sent(Signal::SIGTERM, sender)) => {
                 Some(self.handle_stop_signal(sender, state))
             }
             LoopEvent::Signal(ReceivedSignal::Sent(signal, sender)) => {
-                if !phase.reaped() {
+                if !phase.is_reaped() {
                     state.record_sender(sender);
-                    state.forwarded = Some(byte(signal));
-                    self.trial.forward(signal);
+                    state.forwarded_signal = Some(signal_byte(signal));
+                    self.trial.forward_signal(signal);
                 }
                 None
             }
@@ -215,7 +220,7 @@ impl Supervisor {
             LoopEvent::Directive(directive) => self.apply(directive, state),
             LoopEvent::Intake(PumpEvent::Closed(stream)) => {
                 self.streams.close(stream);
-                phase.reaped().then(|| Event::Checked(self.remaining()))
+                phase.is_reaped().then(|| Event::Checked(self.remaining()))
             }
             LoopEvent::Intake(event) => {
                 self.intake.record(event);
@@ -231,7 +236,7 @@ impl Supervisor {
 
     fn handle_stop_signal(&mut self, sender: SignalSource, state: &mut LoopState) -> Event {
         state.record_sender(sender);
-        state.record_term();
+        state.record_sigterm();
         state.stop_signals += 1;
         if state.stop_signals == 1 && self.status.is_managed() {
             let message = "trialkeeper received SIGTERM and stops the trial";
@@ -253,21 +258,21 @@ impl Supervisor {
         match timer {
             Timer::Deadline => {
                 // `remaining` reaps processes, and a reaped pid must not be killed.
-                let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
+                let left = if phase.is_reaped() { self.remaining() } else { Remaining::ANYTHING };
                 return Some(Event::DeadlinePassed(left));
             }
             Timer::RepeatKill => {
-                self.trial.kill(phase.reaped());
+                self.trial.kill(phase.is_reaped());
                 state.repeat_kill_at = Some(now + REPEAT_KILL_INTERVAL);
                 return self.reap(phase, state);
             }
             Timer::Watch => {
                 state.watch_at = None;
                 self.start_guard();
-                state.watching = self.watch_metric_files();
+                state.metric_file_watcher = self.watch_metric_files();
             }
             Timer::ProvisionalVerdict => {
-                state.provisional_at = Some(now + PROVISIONAL_INTERVAL);
+                state.provisional_at = Some(now + PROVISIONAL_VERDICT_INTERVAL);
                 let observed = self.intake.observer().observations_so_far();
                 let observed = Observations { stop: state.ending.stop, ..observed };
                 self.capture.queue_verdict(&conclude(&observed));
@@ -279,7 +284,7 @@ impl Supervisor {
             }
             Timer::Log => {
                 self.streams.ship_logs(false);
-                state.log_at = self.next_log();
+                state.log_at = self.next_log_flush();
             }
             Timer::ReadRest => {
                 state.read_rest_at = None;
@@ -303,28 +308,28 @@ impl Supervisor {
                 && let Some(signal) =
                     TYPED_SIGNALS.into_iter().find(|typed| exit.shell_code() == 128 + typed)
             {
-                state.forwarded = Some(signal);
+                state.forwarded_signal = Some(signal);
             }
             let now = Instant::now();
-            let by_term = exit == TrialExit::Signal(byte(Signal::SIGTERM));
+            let by_term = exit == TrialExit::Signal(signal_byte(Signal::SIGTERM));
             state.shared_term_until = by_term.then(|| now + SHARED_TERM_WAIT);
-            state.read_rest_at = left.output.then(|| now + READ_REST_AFTER);
+            state.read_rest_at = left.output.then(|| now + READ_REST_DELAY);
             return Some(Event::Exited { exit, left });
         }
-        self.trial.follow_stop();
-        phase.reaped().then_some(Event::Checked(left))
+        self.trial.stop_with_trial();
+        phase.is_reaped().then_some(Event::Checked(left))
     }
 
     fn remaining(&self) -> Remaining {
         // Without a child, no process is left. This common case costs one system call; a walk through `/proc` may cost
         // milliseconds on a busy machine.
-        let processes = self.reaper.sweep()
+        let processes = self.reaper.reap_ended()
             && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
-        Remaining { output: self.streams.any_is_open(), processes }
+        Remaining { output: self.streams.has_open_stream(), processes }
     }
 
-    fn next_log(&self) -> Option<Instant> {
-        self.streams.ships_logs().then(|| Instant::now() + LOG_LINGER)
+    fn next_log_flush(&self) -> Option<Instant> {
+        self.streams.has_log_shippers().then(|| Instant::now() + LOG_LINGER)
     }
 
     /// Stops the trial if the latest sample fulfils a stop condition of the user.
@@ -347,7 +352,7 @@ impl Supervisor {
 
     fn perform(&mut self, effect: Effect, phase: &Phase, state: &mut LoopState) {
         reexec::record_stop();
-        let reaped = phase.reaped();
+        let reaped = phase.is_reaped();
         let signal = match effect {
             Effect::Stop => {
                 if reaped {
@@ -368,7 +373,7 @@ impl Supervisor {
         if let Some(stop) = &mut state.ending.stop
             && !reaped
         {
-            stop.signal = Some(byte(signal));
+            stop.signal = Some(signal_byte(signal));
         }
     }
 
@@ -385,7 +390,7 @@ impl Supervisor {
 
     /// Starts the guard, which ends the trial, or copies its output, if the agent is killed.
     fn start_guard(&mut self) {
-        self.trial.guard(|| self.streams.sources(), self.capture.dir());
+        self.trial.start_guard(|| self.streams.sources(), self.capture.dir());
     }
 
     /// Replaces a guard that has ended, and records a note about it.
@@ -416,7 +421,7 @@ impl Supervisor {
 
     fn watch_metric_files(&mut self) -> Option<MetricFileWatcher> {
         match self.metric_files.take()?.watch() {
-            Ok(watching) => Some(watching),
+            Ok(metric_file_watcher) => Some(metric_file_watcher),
             Err(source) => {
                 let message = format!("cannot read the metric files: {source}");
                 self.intake.note("metric-files", message);
@@ -426,15 +431,16 @@ impl Supervisor {
     }
 
     /// Records all remaining findings, including the last records of metric files.
-    async fn record_rest(&mut self, watching: Option<MetricFileWatcher>) {
+    async fn record_rest(&mut self, metric_file_watcher: Option<MetricFileWatcher>) {
         // A trial that ended before it was watched has usually written no metric file. A thread only to check this
         // would be the most expensive part of its end.
         self.metric_files = self.metric_files.take().filter(MetricFiles::any_exists);
-        if let Some(watching) = watching.or_else(|| self.watch_metric_files()) {
-            drop(watching);
+        if let Some(metric_file_watcher) = metric_file_watcher.or_else(|| self.watch_metric_files())
+        {
+            drop(metric_file_watcher);
             self.intake.record_last_reading().await;
         }
-        self.intake.record_arrived();
+        self.intake.record_arrived_events();
     }
 
     /// Waits for the manager's reason after SIGTERM. A manager stops a trial in two ways, and the signal may arrive
@@ -446,7 +452,7 @@ impl Supervisor {
             && self.status.is_managed()
         {
             let over = !self.status.has_pending_facts() || Instant::now() >= bound;
-            let until = if over { Instant::now() } else { Instant::now() + REASON_INTERVAL };
+            let until = if over { Instant::now() } else { Instant::now() + REASON_CHECK_INTERVAL };
             match timeout_at(until, self.directives.recv()).await {
                 Ok(Some(directive)) => drop(self.apply(directive, state)),
                 Ok(None) => return,
@@ -483,7 +489,7 @@ pub fn trial_exit(status: ExitStatus) -> TrialExit {
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => pending().await,

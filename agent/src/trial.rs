@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::trial::environment::EnvironmentChanges;
 use crate::trial::guard::{Guard, GuardTask};
 use crate::trial::reap::{ChildRole, Reaper};
-use crate::trial::signals::{byte, number};
+use crate::trial::signals::{signal_byte, signal_number};
 use crate::trial::terminal::Terminal;
 use spawn::Outputs;
 use tree::Process;
@@ -44,7 +44,7 @@ pub struct TrialCommand {
     /// The differences of its environment from the agent's.
     pub environment: EnvironmentChanges,
     /// The mark of the trial's processes, see [`crate::trial::guard::RUN_VARIABLE`]. `environment` contains it too.
-    pub run: String,
+    pub run_mark: String,
     /// `true` if the trial continues when the agent is killed.
     pub detach_on_death: bool,
 }
@@ -100,7 +100,7 @@ impl Error {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
             Self::Unready { .. } | Self::Spawn { .. } => 125,
-            Self::Stopped { signal } => 128_u8.saturating_add(byte(*signal)),
+            Self::Stopped { signal } => 128_u8.saturating_add(signal_byte(*signal)),
         }
     }
 }
@@ -114,7 +114,7 @@ pub struct Trial {
     on_agent_death: Option<OnAgentDeath>,
     guard: Option<Guard>,
     /// The number of guards started so far.
-    guards: u32,
+    guard_count: u32,
     terminal: Option<Terminal>,
     reaped: bool,
 }
@@ -161,32 +161,33 @@ pub fn set_signal_actions() {
 /// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* that started the child
 /// ends.
 pub fn start(
-    plan: &TrialCommand,
+    command: &TrialCommand,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     reaper: &Reaper,
 ) -> Result<(Trial, oneshot::Receiver<ExitStatus>), Error> {
     let mut terminal = Terminal::find();
-    let given =
-        terminal.as_mut().filter(|terminal| terminal.has_foreground() && terminal.shows_output());
+    let given = terminal
+        .as_mut()
+        .filter(|terminal| terminal.has_foreground() && terminal.has_agent_output());
     let takes = given.map(Terminal::prepare_take).is_some();
     let outputs = Outputs { stdout, stderr };
-    let spawned = reaper.spawn_with(ChildRole::Trial, || spawn::spawn(plan, &outputs, takes));
+    let spawned = reaper.spawn_with(ChildRole::Trial, || spawn::spawn(command, &outputs, takes));
     let (pid, exit) = spawned.map_err(|source| {
         if let Some(terminal) = &mut terminal {
             terminal.take_back(false);
         }
-        start_error(PathBuf::from(&plan.program), source)
+        start_error(PathBuf::from(&command.program), source)
     })?;
     // When PID 1 ends, the kernel ends all other processes of the namespace.
     let on_agent_death = match std::process::id() {
         1 => None,
-        _ if plan.detach_on_death => Some(OnAgentDeath::Detach),
-        _ => Some(OnAgentDeath::EndTrial(plan.run.clone())),
+        _ if command.detach_on_death => Some(OnAgentDeath::Detach),
+        _ => Some(OnAgentDeath::EndTrial(command.run_mark.clone())),
     };
     let reaper = reaper.clone();
     Ok((
-        Trial { pid, reaper, on_agent_death, guard: None, guards: 0, terminal, reaped: false },
+        Trial { pid, reaper, on_agent_death, guard: None, guard_count: 0, terminal, reaped: false },
         exit,
     ))
 }
@@ -216,7 +217,7 @@ impl Trial {
                 reaper,
                 on_agent_death: None,
                 guard,
-                guards: 0,
+                guard_count: 0,
                 terminal: None,
                 reaped: false,
             },
@@ -232,7 +233,11 @@ impl Trial {
     /// Starts the guard, unless one is running. If the agent is killed, the guard ends the rest of the trial, or copies
     /// the trial's `outputs` to the files in `dir`. The start is deferred, because a trial must not wait for it and a
     /// short trial needs no guard.
-    pub fn guard(&mut self, outputs: impl FnOnce() -> [Option<OwnedFd>; 2], dir: Option<&Path>) {
+    pub fn start_guard(
+        &mut self,
+        outputs: impl FnOnce() -> [Option<OwnedFd>; 2],
+        dir: Option<&Path>,
+    ) {
         if self.guard.is_some() {
             return;
         }
@@ -250,7 +255,7 @@ impl Trial {
             Ok(guard) => {
                 reexec::record_guard(&guard);
                 self.guard = Some(guard);
-                self.guards += 1;
+                self.guard_count += 1;
             }
             Err(source) => {
                 tracing::debug!("cannot start the guard: {source}");
@@ -260,10 +265,10 @@ impl Trial {
 
     /// Checks whether the guard has ended before the agent, and drops it then. `None`: it is running.
     pub fn take_lost_guard(&mut self) -> Option<LostGuard> {
-        let status = self.guard.as_mut()?.ended()?;
+        let status = self.guard.as_mut()?.take_exit_status()?;
         self.guard = None;
         // After so many guards, the kills must be deliberate.
-        let replaced = self.on_agent_death.is_some() && self.guards < MAX_GUARDS;
+        let replaced = self.on_agent_death.is_some() && self.guard_count < MAX_GUARDS;
         Some(LostGuard { status, replaced })
     }
 
@@ -275,13 +280,13 @@ impl Trial {
             guard.forget_group();
         }
         let Some(terminal) = &mut self.terminal else { return false };
-        let given = terminal.is_given();
+        let given = terminal.is_with_trial();
         terminal.take_back(killed);
         given
     }
 
     /// Forwards a signal to the trial's group. Must not be called after the trial's own process was reaped.
-    pub fn forward(&mut self, signal: Signal) {
+    pub fn forward_signal(&mut self, signal: Signal) {
         if signal == Signal::SIGCONT {
             // After a shell's `fg`, the agent has the terminal.
             self.give_terminal();
@@ -291,13 +296,13 @@ impl Trial {
 
     /// Checks whether the trial's own process was stopped, for example by Ctrl-Z. If so, stops the agent too, until
     /// another process continues it.
-    pub fn follow_stop(&mut self) {
+    pub fn stop_with_trial(&mut self) {
         let pid = self.pid();
         let Some(terminal) = &mut self.terminal else { return };
-        if let Some(signal) = self.reaper.stopped(pid) {
+        if let Some(signal) = self.reaper.take_stop_signal(pid) {
             // A trial that stopped only to read gets the terminal, if the agent has it.
-            if signal != number(Signal::SIGTTIN) || !terminal.has_foreground() {
-                terminal.follow(signal);
+            if signal != signal_number(Signal::SIGTTIN) || !terminal.has_foreground() {
+                terminal.stop_agent_too(signal);
             }
             // The agent was continued in the foreground, or its process group is orphaned and cannot be stopped.
             if self.give_terminal() {
@@ -309,7 +314,7 @@ impl Trial {
     fn give_terminal(&mut self) -> bool {
         let group = self.pid();
         let foreground = self.terminal.as_mut().filter(|terminal| terminal.has_foreground());
-        foreground.map(|terminal| terminal.give(group)).is_some()
+        foreground.map(|terminal| terminal.give_to(group)).is_some()
     }
 
     /// Returns the live processes of the tree, the trial's own process included.

@@ -32,7 +32,7 @@ use evidence::{
     evidence, is_near_limit, is_near_limit_now, last_output, memory_figures, oom_kills,
 };
 use phrases::Hint;
-use stop::stopped;
+use stop::conclude_stop;
 
 /// All observations of a trial's end. Unknown values are empty or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -145,8 +145,8 @@ fn conclusion(observed: &Observations) -> Conclusion {
     match &observed.end {
         TrialEnd::Running => conclude_provisionally(observed),
         TrialEnd::Exited { exit, .. } => match observed.stop {
-            Some(Stop { by, signal: Some(signal) }) => stopped(observed, by, signal, *exit),
-            Some(Stop { signal: None, .. }) | None => exited(observed, *exit),
+            Some(Stop { by, signal: Some(signal) }) => conclude_stop(observed, by, signal, *exit),
+            Some(Stop { signal: None, .. }) | None => conclude_end(observed, *exit),
         },
         TrialEnd::NotFound { program } => Conclusion {
             cause: Cause::NotFound,
@@ -204,7 +204,7 @@ fn leftovers_sentence(LeftoverCounts { terminated, killed, alive }: LeftoverCoun
 }
 
 /// Concludes if the trial ended, and not because of this agent.
-fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
+fn conclude_end(observed: &Observations, exit: TrialExit) -> Conclusion {
     if exit == TrialExit::Code(0) {
         let message = match oom_kills(observed) {
             Some(kills) if kills > 0 => format!(
@@ -215,15 +215,15 @@ fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
         let (class, confidence) = (Class::None, Confidence::Certain);
         return Conclusion { cause: Cause::Succeeded, class, confidence, message };
     }
-    oom_kernel(observed, exit)
-        .or_else(|| gpu_lost(observed))
+    conclude_oom_kernel(observed, exit)
+        .or_else(|| conclude_gpu_lost(observed))
         .or_else(|| conclude_from_output(observed, exit))
         .unwrap_or_else(|| conclude_from_exit(observed, exit))
 }
 
 /// Concludes that the kernel's out-of-memory killer ended the trial, from its counter or from the signs of a kill at
 /// the limit.
-fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
+fn conclude_oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     let kills = oom_kills(observed);
     let killed = exit.shell_code() == 137;
     let (confidence, what) = match kills {
@@ -244,7 +244,7 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
                 "The trial was killed when its memory was nearly used up, probably by the kernel";
             (Confidence::Possible, what.to_owned())
         }
-        None if !killed && hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
+        None if !killed && find_hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
             let what = format!(
                 "One of the trial's processes was killed, probably when memory ran out, and {}",
                 describe_exit(exit)
@@ -260,9 +260,9 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     Some(Conclusion { cause: Cause::OomKernel, class: Class::Permanent, confidence, message })
 }
 
-fn gpu_lost(observed: &Observations) -> Option<Conclusion> {
+fn conclude_gpu_lost(observed: &Observations) -> Option<Conclusion> {
     let (confidence, which) = if observed.gpus_lost.is_empty() {
-        hint(observed, &[Hint::GpuLost]).filter(|hint| *hint == Hint::GpuLost)?;
+        find_hint(observed, &[Hint::GpuLost]).filter(|hint| *hint == Hint::GpuLost)?;
         (Confidence::Possible, "a GPU".to_owned())
     } else {
         (Confidence::Likely, observed.gpus_lost.join(", "))
@@ -281,7 +281,7 @@ fn conclude_from_output(observed: &Observations, exit: TrialExit) -> Option<Conc
         TrialExit::Code(126) => Some(Hint::NotExecutable),
         TrialExit::Code(_) | TrialExit::Signal(_) => None,
     };
-    let hint = hint(observed, shell.as_slice())?;
+    let hint = find_hint(observed, shell.as_slice())?;
     let confidence = Confidence::Likely;
     match hint {
         Hint::GpuMemory => Some(Conclusion {
@@ -328,10 +328,10 @@ fn conclude_from_output(observed: &Observations, exit: TrialExit) -> Option<Conc
 
 /// Returns the hint in the trial's last output, standard error first. Searches for full GPUs and disks, whose phrases
 /// have no other meaning, and for the hints in `also`.
-fn hint(observed: &Observations, also: &[Hint]) -> Option<Hint> {
+fn find_hint(observed: &Observations, also: &[Hint]) -> Option<Hint> {
     let asked = [&[Hint::GpuMemory, Hint::DiskFull], also].concat();
-    phrases::hint(&observed.stderr_tail, &asked)
-        .or_else(|| phrases::hint(&observed.stdout_tail, &asked))
+    phrases::find_hint(&observed.stderr_tail, &asked)
+        .or_else(|| phrases::find_hint(&observed.stdout_tail, &asked))
 }
 
 /// Concludes from the exit alone.

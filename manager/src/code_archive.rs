@@ -19,7 +19,7 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use ring::digest::{Context, SHA256};
 use tokio::sync::OnceCell;
-use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
+use trial_protocol::{MAX_CODE_BYTES, MAX_CODE_ENTRIES};
 
 use self::listing::{Entry, EntryKind};
 use self::version::{CodeTracker, CodeVersion};
@@ -28,7 +28,7 @@ use crate::util::layout::DIFFS_FOLDER;
 
 /// The maximum size of the code, because every trial downloads it. Agents unpack no more. NNI allows 2,000 entries
 /// and 300 MiB.
-const LIMITS: CodeLimits = CodeLimits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
+const LIMITS: CodeLimits = CodeLimits { entries: MAX_CODE_ENTRIES, bytes: MAX_CODE_BYTES };
 
 /// The limits of an archive.
 #[derive(Debug, Clone, Copy)]

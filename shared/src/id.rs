@@ -14,7 +14,7 @@ pub struct IdError {
     text: String,
 }
 
-macro_rules! id {
+macro_rules! define_id {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:literal, $rule:literal, $allowed:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -64,22 +64,24 @@ macro_rules! id {
     };
 }
 
-id! {
-    /// The id of an experiment, which is one search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`, not beginning with `-`.
+define_id! {
+    /// The id of an experiment, which is one search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`, not beginning
+    /// with `-`.
     ///
     /// TrialKeeper's own ids are 8 lower-case characters. The wider rule is NNI's, for ids that a user chooses.
     ExperimentId, "experiment id", 32, "1 to 32 of A-Z a-z 0-9 _ -, not beginning with -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-id! {
-    /// The id of a trial in an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`, not beginning with `-`. TrialKeeper's own ids are 5 lower-case
-    /// characters. Kubernetes names are lower-case, so two ids that differ only in case would collide there.
+define_id! {
+    /// The id of a trial in an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`, not beginning with `-`. TrialKeeper's own ids
+    /// are 5 lower-case characters. Kubernetes names are lower-case, so two ids that differ only in case would collide
+    /// there.
     TrialJobId, "trial id", 32, "1 to 32 of A-Z a-z 0-9 _ -, not beginning with -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-id! {
+define_id! {
     /// The id of an attempt, which is one incarnation of a trial job's process or pod: 1 to 128 of `A-Z a-z 0-9 _ -`.
     ///
     /// Source: `FC_TASK_ATTEMPT_INSTANCE_UID` under FrameworkController, else the pod's UID, else a random text of the

@@ -13,7 +13,7 @@
 //! an `Unknown` variant, so that an older reader can still read the rest of the message. Everything else is negotiated,
 //! see [`Offer`].
 
-mod code;
+mod code_limits;
 mod direction;
 mod directive;
 mod id;
@@ -24,7 +24,7 @@ mod report;
 mod sample;
 mod verdict;
 
-pub use code::{CODE_BYTES, CODE_ENTRIES};
+pub use code_limits::{MAX_CODE_BYTES, MAX_CODE_ENTRIES};
 pub use direction::Direction;
 pub use directive::{Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
 pub use id::{AttemptId, ExperimentId, IdError, TrialJobId};

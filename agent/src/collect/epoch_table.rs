@@ -10,16 +10,16 @@
 
 use trial_protocol::MetricValue;
 
-use super::{NAME_BYTES, text};
+use super::{MAX_NAME_BYTES, text};
 
 /// The first name of every table.
-pub(super) const FIRST: &[u8] = b"epoch";
+pub(super) const FIRST_COLUMN: &[u8] = b"epoch";
 
 /// The last name of every table.
-const LAST: &str = "time";
+const LAST_COLUMN: &str = "time";
 
 /// The maximum number of columns.
-const COLUMNS: usize = 64;
+const MAX_COLUMNS: usize = 64;
 
 /// The current table.
 #[derive(Debug, Default)]
@@ -37,21 +37,22 @@ impl EpochTable {
         mut found: impl FnMut(&str, u64, MetricValue),
     ) -> bool {
         let line = line.trim_ascii();
-        let begins = line.starts_with(FIRST);
+        let begins = line.starts_with(FIRST_COLUMN);
         let is_row = || !self.names.is_empty() && line.first().is_some_and(u8::is_ascii_digit);
         if !begins && !is_row() {
             return false;
         }
         let Ok(line) = std::str::from_utf8(line) else { return false };
-        let cells: Vec<&str> = line.split_ascii_whitespace().take(COLUMNS + 1).collect();
-        let (Some((first, inner)), true) = (cells.split_first(), cells.len() <= COLUMNS) else {
+        let cells: Vec<&str> = line.split_ascii_whitespace().take(MAX_COLUMNS + 1).collect();
+        let (Some((first, inner)), true) = (cells.split_first(), cells.len() <= MAX_COLUMNS) else {
             return false;
         };
         let Some((last, inner)) = inner.split_last() else { return false };
         if begins {
-            let is_name = |name: &&str| name.len() <= NAME_BYTES && text::number(name).is_none();
-            let is_header = first.as_bytes() == FIRST
-                && *last == LAST
+            let is_name =
+                |name: &&str| name.len() <= MAX_NAME_BYTES && text::parse_number(name).is_none();
+            let is_header = first.as_bytes() == FIRST_COLUMN
+                && *last == LAST_COLUMN
                 && !inner.is_empty()
                 && inner.iter().all(is_name);
             if is_header {
@@ -60,7 +61,7 @@ impl EpochTable {
             return is_header;
         }
         let numbers: Vec<Option<MetricValue>> =
-            inner.iter().map(|cell| text::number(cell)).collect();
+            inner.iter().map(|cell| text::parse_number(cell)).collect();
         // fastai prints `None` for a value that was not measured.
         let is_number = |(cell, number): (&&str, &Option<_>)| number.is_some() || *cell == "None";
         let (Ok(epoch), true) = (first.parse(), is_clock(last) && inner.len() == self.names.len())

@@ -16,7 +16,7 @@
 
 mod event;
 
-use super::{CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, NAME_BYTES, Source};
+use super::{CollectedMetric, EXCERPT_BYTES, Finding, MAX_LINE_BYTES, MAX_NAME_BYTES, Source};
 
 /// The length and its checksum.
 const HEADER_BYTES: usize = 12;
@@ -36,10 +36,10 @@ pub struct EventFileReader {
     /// The current record, as far as it has arrived.
     carry: Vec<u8>,
     /// The remaining bytes of a record that is too large.
-    passing: u64,
+    bytes_to_skip: u64,
     /// `true` if a summary that is too large was reported.
     large_event_reported: bool,
-    garbage: Option<CorruptBytes>,
+    corrupt: Option<CorruptBytes>,
 }
 
 /// A stretch of bytes that fail their checksums.
@@ -51,10 +51,10 @@ struct CorruptBytes {
 }
 
 /// The content at the start of the available bytes.
-enum Next<'a> {
+enum NextContent<'a> {
     Record { data: &'a [u8] },
     TooLarge { length: u64, is_summary: bool },
-    Garbage { length: usize, why: &'static str },
+    Corrupt { length: usize, why: &'static str },
     Wait,
 }
 
@@ -67,8 +67,9 @@ impl EventFileReader {
     /// Reads the next bytes of the file and appends the findings that they complete.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
         for portion in bytes.chunks(PORTION_BYTES) {
-            let passed = portion.len().min(usize::try_from(self.passing).unwrap_or(usize::MAX));
-            self.passing -= count(passed);
+            let passed =
+                portion.len().min(usize::try_from(self.bytes_to_skip).unwrap_or(usize::MAX));
+            self.bytes_to_skip -= to_u64(passed);
             self.carry.extend_from_slice(&portion[passed..]);
             self.read(found);
         }
@@ -76,7 +77,7 @@ impl EventFileReader {
 
     /// Ends the file. An incomplete record is not an error, because the writer may have been killed.
     pub fn finish(&mut self, found: &mut Vec<Finding>) {
-        self.report_garbage(found);
+        self.report_corrupt(found);
     }
 
     fn read(&mut self, found: &mut Vec<Finding>) {
@@ -84,89 +85,89 @@ impl EventFileReader {
         let mut at = 0;
         loop {
             let rest = &carry[at..];
-            match next(rest) {
-                Next::Record { data } => match event::scalars(data) {
+            match parse_next(rest) {
+                NextContent::Record { data } => match event::read_scalars(data) {
                     Ok(scalars) => {
-                        self.report_garbage(found);
+                        self.report_corrupt(found);
                         found.extend(scalars.iter().filter_map(metric).map(Finding::Metric));
                         at += HEADER_BYTES + data.len() + FOOTER_BYTES;
                     }
-                    Err(event::Malformed) => {
+                    Err(event::MalformedEvent) => {
                         let length = HEADER_BYTES + data.len() + FOOTER_BYTES;
-                        self.skip_garbage(&rest[..length], "are not events");
+                        self.skip_corrupt(&rest[..length], "are not events");
                         at += length;
                     }
                 },
-                Next::TooLarge { length, is_summary } => {
-                    self.report_garbage(found);
+                NextContent::TooLarge { length, is_summary } => {
+                    self.report_corrupt(found);
                     if is_summary && !std::mem::replace(&mut self.large_event_reported, true) {
                         let why = format!(
-                            "an event of more than {LONGEST_BYTES} bytes is skipped, with any scalars in it"
+                            "an event of more than {MAX_LINE_BYTES} bytes is skipped, with any scalars in it"
                         );
                         found.push(Finding::unreadable(Source::Events, b"", why));
                     }
                     let passed = rest.len().min(usize::try_from(length).unwrap_or(usize::MAX));
-                    self.passing = length - count(passed);
+                    self.bytes_to_skip = length - to_u64(passed);
                     at += passed;
                 }
-                Next::Garbage { length, why } => {
-                    self.skip_garbage(&rest[..length], why);
+                NextContent::Corrupt { length, why } => {
+                    self.skip_corrupt(&rest[..length], why);
                     at += length;
                 }
-                Next::Wait => break,
+                NextContent::Wait => break,
             }
         }
         self.carry = carry;
         self.carry.drain(..at);
     }
 
-    fn skip_garbage(&mut self, bytes: &[u8], why: &'static str) {
-        let garbage = self.garbage.get_or_insert(CorruptBytes { head: Vec::new(), length: 0, why });
-        let room = EXCERPT_BYTES - garbage.head.len();
-        garbage.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        garbage.length = garbage.length.saturating_add(count(bytes.len()));
+    fn skip_corrupt(&mut self, bytes: &[u8], why: &'static str) {
+        let corrupt = self.corrupt.get_or_insert(CorruptBytes { head: Vec::new(), length: 0, why });
+        let room = EXCERPT_BYTES - corrupt.head.len();
+        corrupt.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        corrupt.length = corrupt.length.saturating_add(to_u64(bytes.len()));
     }
 
-    fn report_garbage(&mut self, found: &mut Vec<Finding>) {
-        if let Some(CorruptBytes { head, length, why }) = self.garbage.take() {
+    fn report_corrupt(&mut self, found: &mut Vec<Finding>) {
+        if let Some(CorruptBytes { head, length, why }) = self.corrupt.take() {
             let why = format!("{length} bytes of the event file {why}");
             found.push(Finding::unreadable(Source::Events, &head, why));
         }
     }
 }
 
-fn next(bytes: &[u8]) -> Next<'_> {
+fn parse_next(bytes: &[u8]) -> NextContent<'_> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
-        return Next::Wait;
+        return NextContent::Wait;
     };
     let (length, checksum) = header.split_at(8);
     if masked_crc(length).to_le_bytes() != checksum {
         // Skips one byte at a time. The next record's own checksum identifies its start.
-        return Next::Garbage { length: 1, why: "fail their checksum" };
+        return NextContent::Corrupt { length: 1, why: "fail their checksum" };
     }
     let length = length.iter().rev().fold(0, |length, byte| length << 8 | u64::from(*byte));
-    let Some(size) = usize::try_from(length).ok().filter(|size| *size <= LONGEST_BYTES) else {
-        let Some(head) = rest.get(..PEEK_BYTES) else { return Next::Wait };
-        let length = length.saturating_add(count(HEADER_BYTES + FOOTER_BYTES));
-        return Next::TooLarge { length, is_summary: event::begins_summary(head) };
+    let Some(size) = usize::try_from(length).ok().filter(|size| *size <= MAX_LINE_BYTES) else {
+        let Some(head) = rest.get(..PEEK_BYTES) else { return NextContent::Wait };
+        let length = length.saturating_add(to_u64(HEADER_BYTES + FOOTER_BYTES));
+        return NextContent::TooLarge { length, is_summary: event::begins_summary(head) };
     };
     let Some((data, rest)) = rest.split_at_checked(size) else {
-        return Next::Wait;
+        return NextContent::Wait;
     };
     let Some(checksum) = rest.first_chunk::<FOOTER_BYTES>() else {
-        return Next::Wait;
+        return NextContent::Wait;
     };
     if masked_crc(data).to_le_bytes() == *checksum {
-        Next::Record { data }
+        NextContent::Record { data }
     } else {
         let length = HEADER_BYTES + size + FOOTER_BYTES;
-        Next::Garbage { length, why: "fail their checksum" }
+        NextContent::Corrupt { length, why: "fail their checksum" }
     }
 }
 
 fn metric(scalar: &event::Scalar<'_>) -> Option<CollectedMetric> {
     let &event::Scalar { tag, step, value } = scalar;
-    let named = (1..=NAME_BYTES).contains(&tag.len());
+    let named = (1..=MAX_NAME_BYTES).contains(&tag.len());
     named.then(|| CollectedMetric {
         source: Source::Events,
         name: tag.to_owned(),
@@ -182,7 +183,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-fn count(length: usize) -> u64 {
+fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 

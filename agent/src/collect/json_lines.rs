@@ -7,20 +7,20 @@
 //! If the objective is a number in a string, as Katib's users write it (`{"acc": "0.93", "global_step": "0"}`), all
 //! numbers of the object may be in strings.
 //!
-//! In a final line with several metrics, only the result of [`main_of`] is final. The others are recorded as
+//! In a final line with several metrics, only the result of [`main_metric`] is final. The others are recorded as
 //! intermediate.
 
 use serde_json::{Map, Value};
 use trial_protocol::{Direction, MetricKind, MetricValue, OBJECTIVE};
 
-use super::objective::main_of;
-use super::{CollectedMetric, NAME_BYTES, Source, text};
+use super::objective::main_metric;
+use super::{CollectedMetric, MAX_NAME_BYTES, Source, text};
 
 /// Members that contain the step of a line, the finest first.
-const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
+const STEP_MEMBERS: [&str; 3] = ["global_step", "step", "epoch"];
 
 /// The beginning of a report of the Python module `trialkeeper`.
-const REPORT: &[u8] = b"{\"type\": \"";
+const REPORT_PREFIX: &[u8] = b"{\"type\": \"";
 
 /// Returns the length of the text before a report that follows the unfinished line of a progress bar or of
 /// `print(…, end="")`. `None`: the line is no such report.
@@ -29,7 +29,7 @@ pub(super) fn text_before_report(line: &[u8]) -> Option<usize> {
     if line.trim_ascii_start().starts_with(b"{") || !line.ends_with(b"}") {
         return None;
     }
-    line.windows(REPORT.len()).rposition(|part| part == REPORT)
+    line.windows(REPORT_PREFIX.len()).rposition(|part| part == REPORT_PREFIX)
 }
 
 /// Appends the metrics of `line`. Returns `false` if the line is not a JSON object.
@@ -57,9 +57,12 @@ pub(super) fn read(
         Some(_) | None => None,
     };
     let in_texts = objective.and_then(|name| members.get(name)?.as_str());
-    let as_text =
-        if in_texts.and_then(text::number).is_some() { text::number } else { |_: &str| None };
-    let sequence = STEPS.iter().find_map(|name| {
+    let as_text = if in_texts.and_then(text::parse_number).is_some() {
+        text::parse_number
+    } else {
+        |_: &str| None
+    };
+    let sequence = STEP_MEMBERS.iter().find_map(|name| {
         let step = members.get(*name)?;
         whole_number(step).or_else(|| whole_number(as_text(step.as_str()?)?.as_json()))
     });
@@ -67,13 +70,13 @@ pub(super) fn read(
     let metrics = if value.number().is_some() {
         vec![(OBJECTIVE, value.clone())]
     } else {
-        numbers(members, as_text)
+        numeric_members(members, as_text)
     };
     let names: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
     // A final line with a single value needs no further choice.
     let speaker = match names.as_slice() {
         [only] if objective.is_none() => Some(*only),
-        names => main_of(names, objective, direction),
+        names => main_metric(names, objective, direction),
     };
     for (name, value) in metrics {
         let kind = match kind {
@@ -91,12 +94,12 @@ pub(super) fn read(
     true
 }
 
-fn numbers(
+fn numeric_members(
     members: &Map<String, Value>,
     as_text: fn(&str) -> Option<MetricValue>,
 ) -> Vec<(&str, MetricValue)> {
     let named = members.iter().filter(|(name, _)| {
-        !STEPS.contains(&name.as_str()) && (1..=NAME_BYTES).contains(&name.len())
+        !STEP_MEMBERS.contains(&name.as_str()) && (1..=MAX_NAME_BYTES).contains(&name.len())
     });
     let scalar = named.filter(|(_, value)| value.is_number() || value.is_string());
     let read = |value: &Value| {
@@ -110,9 +113,10 @@ fn numbers(
 /// Returns `3` and `3.0` as 3. `0.5`, `-1` and `"3"` are not whole numbers.
 fn whole_number(value: &Value) -> Option<u64> {
     /// The limit below which every integer is exact as a float, 2^53.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+    const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
     value.as_u64().or_else(|| {
-        let float = value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..EXACT).contains(f))?;
+        let float =
+            value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..MAX_EXACT_INTEGER).contains(f))?;
         // Printed without a fraction, because no conversion from float to integer rules out truncation.
         format!("{float:.0}").parse().ok()
     })

@@ -5,14 +5,14 @@
 
 use memchr::memmem;
 
-use super::scanner::{END, MARKER, last_state, marker_begun};
+use super::scanner::{MARKER, MARKER_END, last_state_start, partial_marker_length};
 use super::sdk::{self, SdkRecord};
-use super::{EXCERPT_BYTES, EXCERPT_CHARS, LONGEST_BYTES};
+use super::{EXCERPT_BYTES, EXCERPT_CHARS, MAX_LINE_BYTES};
 
 /// The maximum length of a line, in bytes. A longer line is split. A line with a marker may be as long as the SDK
 /// admits.
-const TEXT: usize = 64 * 1024;
-const MARKED: usize = LONGEST_BYTES;
+const MAX_TEXT_BYTES: usize = 64 * 1024;
+const MAX_MARKED_BYTES: usize = MAX_LINE_BYTES;
 
 /// A line of the trial, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,18 +34,18 @@ pub enum Line {
 #[derive(Debug)]
 pub struct LineCutter {
     marker: memmem::Finder<'static>,
-    texts: bool,
+    includes_text: bool,
     /// The unterminated line so far, without the parts that were already returned.
     carry: Vec<u8>,
     /// `true` if a part of this line was already returned.
-    within: bool,
+    within_line: bool,
 }
 
 impl LineCutter {
-    /// Returns a cutter for metrics, and if `texts` is set, also for all other text.
-    pub fn new(texts: bool) -> Self {
+    /// Returns a cutter for metrics, and if `includes_text` is set, also for all other text.
+    pub fn new(includes_text: bool) -> Self {
         let marker = memmem::Finder::new(MARKER);
-        Self { marker, texts, carry: Vec::new(), within: false }
+        Self { marker, includes_text, carry: Vec::new(), within_line: false }
     }
 
     /// Reads the next bytes of the stream and appends the lines that they complete.
@@ -53,11 +53,11 @@ impl LineCutter {
         let mut rest = bytes;
         while let Some(newline) = memchr::memchr(b'\n', rest) {
             let line = &rest[..newline];
-            if self.carry.is_empty() && !self.within && line.len() < TEXT {
-                self.cut(line, lines);
+            if self.carry.is_empty() && !self.within_line && line.len() < MAX_TEXT_BYTES {
+                self.cut_line(line, lines);
             } else {
                 self.extend(line, lines);
-                self.end(lines);
+                self.end_line(lines);
             }
             rest = &rest[newline + 1..];
         }
@@ -67,50 +67,50 @@ impl LineCutter {
     /// Ends the stream, whose last line may lack a newline.
     pub fn finish(&mut self, lines: &mut Vec<Line>) {
         if !self.carry.is_empty() {
-            self.end(lines);
+            self.end_line(lines);
         }
     }
 
     fn extend(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
-        for portion in bytes.chunks(TEXT) {
+        for portion in bytes.chunks(MAX_TEXT_BYTES) {
             self.carry.extend_from_slice(portion);
-            while let Some(length) = self.overlong() {
+            while let Some(length) = self.overlong_bytes() {
                 let rest = self.carry.split_off(length);
                 let part = std::mem::replace(&mut self.carry, rest);
-                self.cut(&part, lines);
-                self.within = true;
+                self.cut_line(&part, lines);
+                self.within_line = true;
             }
         }
     }
 
     /// Returns the number of bytes to cut off the carry, if it is too long.
-    fn overlong(&self) -> Option<usize> {
-        let head = self.carry.get(..TEXT)?;
+    fn overlong_bytes(&self) -> Option<usize> {
+        let head = self.carry.get(..MAX_TEXT_BYTES)?;
         match self.marker.find(head) {
             // The last bytes may be the start of a marker.
-            None => Some(TEXT - marker_begun(head)),
-            Some(0) => (self.carry.len() >= MARKED).then_some(MARKED),
+            None => Some(MAX_TEXT_BYTES - partial_marker_length(head)),
+            Some(0) => (self.carry.len() >= MAX_MARKED_BYTES).then_some(MAX_MARKED_BYTES),
             Some(before) => Some(before),
         }
     }
 
-    fn end(&mut self, lines: &mut Vec<Line>) {
+    fn end_line(&mut self, lines: &mut Vec<Line>) {
         let line = std::mem::take(&mut self.carry);
-        if !(line.is_empty() && self.within) {
-            self.cut(&line, lines);
+        if !(line.is_empty() && self.within_line) {
+            self.cut_line(&line, lines);
         }
-        self.within = false;
-        if line.capacity() <= 2 * TEXT {
+        self.within_line = false;
+        if line.capacity() <= 2 * MAX_TEXT_BYTES {
             self.carry = line;
             self.carry.clear();
         }
     }
 
-    fn cut(&self, line: &[u8], lines: &mut Vec<Line>) {
+    fn cut_line(&self, line: &[u8], lines: &mut Vec<Line>) {
         let mut rest = line;
         let mut marked = false;
         while let Some(before) = self.marker.find(rest) {
-            self.text(&rest[..before], true, lines);
+            self.push_text(&rest[..before], true, lines);
             marked = true;
             let body = &rest[before + MARKER.len()..];
             let (line, length) = match read_marked(body) {
@@ -126,15 +126,15 @@ impl LineCutter {
             lines.push(line);
             rest = &body[length..];
         }
-        self.text(rest, marked, lines);
+        self.push_text(rest, marked, lines);
     }
 
     /// Appends ordinary text. A blank part of a line is omitted.
-    fn text(&self, piece: &[u8], is_part: bool, lines: &mut Vec<Line>) {
-        if !self.texts {
+    fn push_text(&self, piece: &[u8], is_part: bool, lines: &mut Vec<Line>) {
+        if !self.includes_text {
             return;
         }
-        let piece = piece[last_state(piece)..].trim_ascii_end();
+        let piece = piece[last_state_start(piece)..].trim_ascii_end();
         if !(is_part && piece.is_empty()) {
             lines.push(Line::Text(String::from_utf8_lossy(piece).into_owned()));
         }
@@ -145,7 +145,7 @@ impl LineCutter {
 fn read_marked(body: &[u8]) -> Result<(Line, usize), String> {
     let length = sdk::object_length(body).filter(|_| body.starts_with(b"{"));
     let length = length.ok_or_else(|| "no whole object follows the marker".to_owned())?;
-    if body.get(length) != Some(&END) {
+    if body.get(length) != Some(&MARKER_END) {
         return Err("no apostrophe follows its object".to_owned());
     }
     match sdk::read_record(&body[..length])? {
@@ -163,8 +163,8 @@ mod tests {
 
     use super::*;
 
-    fn cut(bytes: &[u8], portion: usize, texts: bool) -> Vec<Line> {
-        let mut cutter = LineCutter::new(texts);
+    fn cut_lines(bytes: &[u8], portion: usize, includes_text: bool) -> Vec<Line> {
+        let mut cutter = LineCutter::new(includes_text);
         let mut lines = Vec::new();
         for portion in bytes.chunks(portion.max(1)) {
             cutter.feed(portion, &mut lines);
@@ -204,29 +204,33 @@ mod tests {
         for (case, bytes, lines) in table {
             for portion in [1, 2, 3, 7, bytes.len()] {
                 assert_eq!(
-                    cut(bytes.as_bytes(), portion, true),
+                    cut_lines(bytes.as_bytes(), portion, true),
                     lines,
                     "{case}, {portion} at a time"
                 );
                 let metrics: Vec<_> =
                     lines.iter().filter(|line| !matches!(line, Line::Text(_))).cloned().collect();
-                assert_eq!(cut(bytes.as_bytes(), portion, false), metrics, "{case}, metrics only");
+                assert_eq!(
+                    cut_lines(bytes.as_bytes(), portion, false),
+                    metrics,
+                    "{case}, metrics only"
+                );
             }
         }
     }
 
     #[test]
     fn long_lines_are_split_only_at_the_limit() {
-        let long = "x".repeat(TEXT - 5);
+        let long = "x".repeat(MAX_TEXT_BYTES - 5);
         let value = "y".repeat(900_000);
         let metric = format!(r#"{{"type": "FINAL", "value": "\"{value}\""}}"#);
         let line = format!("{long}NNISDK_MEb'{metric}'\n{long}{long}\nend\n");
         let mut expected = vec![Line::Text(long.clone()), Line::Metric(metric)];
-        expected.push(Line::Text("x".repeat(TEXT)));
-        expected.push(Line::Text("x".repeat(TEXT - 10)));
+        expected.push(Line::Text("x".repeat(MAX_TEXT_BYTES)));
+        expected.push(Line::Text("x".repeat(MAX_TEXT_BYTES - 10)));
         expected.push(Line::Text("end".to_owned()));
         for portion in [997, 64 * 1024, line.len()] {
-            assert!(cut(line.as_bytes(), portion, true) == expected, "{portion} at a time");
+            assert!(cut_lines(line.as_bytes(), portion, true) == expected, "{portion} at a time");
         }
     }
 
@@ -237,12 +241,12 @@ mod tests {
             0..20,
         ), portion in 1_usize..40) {
             let bytes = pieces.concat();
-            prop_assert_eq!(cut(bytes.as_bytes(), portion, true), cut(bytes.as_bytes(), bytes.len(), true));
+            prop_assert_eq!(cut_lines(bytes.as_bytes(), portion, true), cut_lines(bytes.as_bytes(), bytes.len(), true));
         }
 
         #[test]
         fn random_bytes_are_cut_into_lines_without_panic(bytes: Vec<u8>) {
-            cut(&bytes, 7, true);
+            cut_lines(&bytes, 7, true);
         }
     }
 }

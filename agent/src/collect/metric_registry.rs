@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use trial_protocol::{Direction, Metric, MetricKind, MetricValue, OBJECTIVE};
 
-use super::objective::{main_of, repeats};
+use super::objective::{is_repeated_parameter, main_metric};
 use super::{CollectSpec, CollectedMetric, Source};
 
 /// The maximum number of names from text and JSON lines. The objective and a final result are always admitted.
@@ -28,12 +28,12 @@ pub struct MetricRegistry {
     sdk: Series,
     printed: HashMap<String, Series>,
     /// The number of metrics so far, which serves as the time of each series' last value.
-    entered: u64,
+    registered: u64,
     final_seen: bool,
     /// The name that was chosen as the result, if there were several and the user had named none.
     chosen: Option<String>,
-    thinned: u64,
-    nameless: u64,
+    thinned_values: u64,
+    values_over_name_limit: u64,
 }
 
 /// The metrics of one name.
@@ -57,17 +57,17 @@ impl MetricRegistry {
             parameters: spec.parameters.clone(),
             sdk: Series::default(),
             printed: HashMap::new(),
-            entered: 0,
+            registered: 0,
             final_seen: false,
             chosen: None,
-            thinned: 0,
-            nameless: 0,
+            thinned_values: 0,
+            values_over_name_limit: 0,
         }
     }
 
     /// Turns a finding into the metric to report, or returns `None` to drop it.
     pub fn register(&mut self, found: CollectedMetric) -> Option<Metric> {
-        self.entered += 1;
+        self.registered += 1;
         match found.source {
             Source::Sdk => Some(self.register_reported(found)),
             Source::Text | Source::Json | Source::Events | Source::Pattern => {
@@ -86,7 +86,7 @@ impl MetricRegistry {
         }
         self.final_seen = true;
         if self.sdk.last.is_some() {
-            return Some(concluded(OBJECTIVE, &self.sdk, true));
+            return Some(final_metric(OBJECTIVE, &self.sdk, true));
         }
         // A value that only repeats a parameter is not a result, unless it is the objective.
         let is_objective = |name: &str| self.objective.as_deref() == Some(name);
@@ -95,11 +95,11 @@ impl MetricRegistry {
             printed.filter(|(name, series)| series.is_measured || is_objective(name)).collect();
         seen.sort_by_key(|(_, series)| series.last_at);
         let names: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
-        let name = main_of(&names, self.objective.as_deref(), self.direction)?;
+        let name = main_metric(&names, self.objective.as_deref(), self.direction)?;
         if names.len() > 1 && self.objective.is_none() {
             self.chosen = Some(name.to_owned());
         }
-        Some(concluded(name, &self.printed[name], false))
+        Some(final_metric(name, &self.printed[name], false))
     }
 
     /// Returns notes for the user, each with a code and a sentence. It must be called after [`Self::conclude`].
@@ -113,18 +113,18 @@ impl MetricRegistry {
             );
             notes.push(("objective-chosen", text));
         }
-        if self.thinned > 0 {
+        if self.thinned_values > 0 {
             let text = format!(
                 "{} printed metric values were dropped: only the first {MAX_DENSE_VALUES} of one name are all kept",
-                self.thinned
+                self.thinned_values
             );
             notes.push(("metrics-thinned", text));
         }
-        if self.nameless > 0 {
+        if self.values_over_name_limit > 0 {
             let text = format!(
                 "{} printed values were not recorded because the trial prints more than {MAX_PRINTED_NAMES} names; \
                  name the one that counts with --objective",
-                self.nameless
+                self.values_over_name_limit
             );
             notes.push(("metric-names-exceeded", text));
         }
@@ -164,7 +164,7 @@ impl MetricRegistry {
                 found.sequence.unwrap_or(series.finals - 1)
             }
         };
-        series.last_at = self.entered;
+        series.last_at = self.registered;
         Metric { name: found.name, kind, sequence, value: found.value, derived: false }
     }
 
@@ -179,15 +179,15 @@ impl MetricRegistry {
             && !self.printed.contains_key(&found.name)
             && self.printed.len() >= MAX_PRINTED_NAMES
         {
-            self.nameless += 1;
+            self.values_over_name_limit += 1;
             return None;
         }
 
-        let repeats = repeats(&self.parameters, &found.name, &found.value);
+        let repeats = is_repeated_parameter(&self.parameters, &found.name, &found.value);
         let series = self.printed.entry(found.name.clone()).or_default();
         series.is_measured |= !repeats;
         series.last = Some(found.value.clone());
-        series.last_at = self.entered;
+        series.last_at = self.registered;
         let sequence = match kind {
             MetricKind::Final => {
                 self.final_seen = true;
@@ -202,7 +202,7 @@ impl MetricRegistry {
                 let position = series.intermediates;
                 series.intermediates += 1;
                 if !is_kept(position) {
-                    self.thinned += 1;
+                    self.thinned_values += 1;
                     return None;
                 }
                 sequence
@@ -222,7 +222,7 @@ fn is_kept(position: u64) -> bool {
     position.is_multiple_of(stride)
 }
 
-fn concluded(name: &str, series: &Series, derived: bool) -> Metric {
+fn final_metric(name: &str, series: &Series, derived: bool) -> Metric {
     Metric {
         name: name.to_owned(),
         kind: MetricKind::Final,

@@ -4,10 +4,10 @@
 use trial_protocol::{Direction, MetricValue, OBJECTIVE};
 
 /// Names that denote a result, the likeliest first.
-const RESULTS: [&str; 5] = [OBJECTIVE, "objective", "metric", "score", "reward"];
+const RESULT_NAMES: [&str; 5] = [OBJECTIVE, "objective", "metric", "score", "reward"];
 
 /// Names of measures of quality: higher values are better.
-const QUALITIES: [&str; 20] = [
+const QUALITY_NAMES: [&str; 20] = [
     "accuracy",
     "acc",
     "auc",
@@ -31,7 +31,7 @@ const QUALITIES: [&str; 20] = [
 ];
 
 /// Names of measures of loss: lower values are better.
-const LOSSES: [&str; 14] = [
+const LOSS_NAMES: [&str; 14] = [
     "loss",
     "error",
     "err",
@@ -49,11 +49,11 @@ const LOSSES: [&str; 14] = [
 ];
 
 /// Parts of names that denote data on which the trial was not trained.
-const HELD_OUT: [&str; 8] =
+const HELD_OUT_PARTS: [&str; 8] =
     ["val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"];
 
 /// Last parts of names that denote a setting, a counter, a clock or a machine.
-const SETTINGS: [&str; 52] = [
+const SETTING_PARTS: [&str; 52] = [
     "lr",
     "batch",
     "bs",
@@ -109,14 +109,14 @@ const SETTINGS: [&str; 52] = [
 ];
 
 /// Complete names of settings, whose last part may also end a metric's name.
-const WHOLE_SETTINGS: [&str; 4] =
+const SETTING_NAMES: [&str; 4] =
     ["learning_rate", "world_size", "samples_per_second", "steps_per_second"];
 
 /// First parts of names that denote a count.
-const NUMBERS_OF: [&str; 4] = ["num", "n", "nb", "max"];
+const COUNT_PREFIXES: [&str; 4] = ["num", "n", "nb", "max"];
 
 /// Returns the parts of a name: `val/binary_logloss` has `val`, `binary`, `logloss`.
-fn parts(name: &str) -> impl DoubleEndedIterator<Item = &str> {
+fn name_parts(name: &str) -> impl DoubleEndedIterator<Item = &str> {
     name.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty())
 }
 
@@ -126,15 +126,15 @@ fn is_one_of(part: &str, words: &[&str]) -> bool {
 
 /// Returns whether a name looks like a setting, a counter or a clock, which is never chosen as the result.
 pub(super) fn is_setting(name: &str) -> bool {
-    let last = parts(name).next_back();
-    let first = parts(name).next();
-    is_one_of(name, &WHOLE_SETTINGS)
-        || last.is_some_and(|last| is_one_of(last, &SETTINGS))
-        || first.is_some_and(|first| first.len() < name.len() && is_one_of(first, &NUMBERS_OF))
+    let last = name_parts(name).next_back();
+    let first = name_parts(name).next();
+    is_one_of(name, &SETTING_NAMES)
+        || last.is_some_and(|last| is_one_of(last, &SETTING_PARTS))
+        || first.is_some_and(|first| first.len() < name.len() && is_one_of(first, &COUNT_PREFIXES))
 }
 
 /// Returns whether a name denotes a metric in any text.
-pub(super) fn is_known(name: &str) -> bool {
+pub(super) fn is_metric_name(name: &str) -> bool {
     likelihood(name, None).is_some() && !is_setting(name)
 }
 
@@ -142,11 +142,11 @@ pub(super) fn is_known(name: &str) -> bool {
 /// first, then measures of quality, then losses. If the search minimizes, losses come before quality. Within each kind,
 /// a measure of data on which the trial was not trained comes first. `None`: the name is in no list.
 fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, usize)> {
-    let last = parts(name).next_back()?;
-    let trained_on = !parts(name).any(|part| is_one_of(part, &HELD_OUT));
+    let last = name_parts(name).next_back()?;
+    let trained_on = !name_parts(name).any(|part| is_one_of(part, &HELD_OUT_PARTS));
     let kinds: [&[&str]; 3] = match direction {
-        Some(Direction::Minimize) => [&RESULTS, &LOSSES, &QUALITIES],
-        Some(Direction::Maximize) | None => [&RESULTS, &QUALITIES, &LOSSES],
+        Some(Direction::Minimize) => [&RESULT_NAMES, &LOSS_NAMES, &QUALITY_NAMES],
+        Some(Direction::Maximize) | None => [&RESULT_NAMES, &QUALITY_NAMES, &LOSS_NAMES],
     };
     let mut kinds = kinds.into_iter().enumerate();
     kinds.find_map(|(kind, words)| {
@@ -157,7 +157,7 @@ fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, 
 
 /// Returns the result among `names`, which are in the order of their last appearance. This is the objective, if it has
 /// a name. Otherwise it is the likeliest name that is not a setting, or the last one if no name is in a list.
-pub(super) fn main_of<'n>(
+pub(super) fn main_metric<'n>(
     names: &[&'n str],
     objective: Option<&str>,
     direction: Option<Direction>,
@@ -181,7 +181,7 @@ fn last_part(name: &str) -> &str {
 
 /// Returns whether two names denote the same parameter. Case and characters such as `-` and `_` do not matter, and one
 /// of the two may be qualified.
-fn is_alike(own: &str, printed: &str) -> bool {
+fn is_same_parameter(own: &str, printed: &str) -> bool {
     fn folded(name: &str) -> impl Iterator<Item = char> {
         name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase)
     }
@@ -190,12 +190,14 @@ fn is_alike(own: &str, printed: &str) -> bool {
 }
 
 /// Returns whether a printed value only repeats a parameter of the trial.
-pub(super) fn repeats(
+pub(super) fn is_repeated_parameter(
     parameters: &[(String, MetricValue)],
     name: &str,
     value: &MetricValue,
 ) -> bool {
-    parameters.iter().any(|(own, set)| set.number() == value.number() && is_alike(own, name))
+    parameters
+        .iter()
+        .any(|(own, set)| set.number() == value.number() && is_same_parameter(own, name))
 }
 
 #[cfg(test)]
@@ -226,9 +228,9 @@ mod tests {
             (&[],                                         None),
         ];
         for (names, expected) in table {
-            assert_eq!(main_of(names, None, None), expected, "{names:?}");
+            assert_eq!(main_metric(names, None, None), expected, "{names:?}");
         }
-        let named = |names: &[&'static str], name| main_of(names, Some(name), None);
+        let named = |names: &[&'static str], name| main_metric(names, Some(name), None);
         assert_eq!(named(&["acc", "lr"], "lr"), Some("lr"), "a name that was given counts");
         assert_eq!(named(&["acc"], "auc"), None);
     }
@@ -253,7 +255,11 @@ mod tests {
             ("layer",             64.0, false),
         ];
         for (name, value, expected) in table {
-            assert_eq!(repeats(&parameters, name, &number(value)), expected, "{name}");
+            assert_eq!(
+                is_repeated_parameter(&parameters, name, &number(value)),
+                expected,
+                "{name}"
+            );
         }
     }
 }

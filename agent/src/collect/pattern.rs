@@ -18,10 +18,10 @@ use std::str::FromStr;
 use regex_lite::{Captures, Regex};
 use trial_protocol::{MetricValue, OBJECTIVE};
 
-use super::{CollectedMetric, Finding, NAME_BYTES, Source, text};
+use super::{CollectedMetric, Finding, MAX_NAME_BYTES, Source, text};
 
 /// Groups that are not metrics themselves.
-const ROLES: [&str; 3] = ["name", "value", "step"];
+const ROLE_GROUPS: [&str; 3] = ["name", "value", "step"];
 
 /// A regular expression whose named groups are metrics.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl FromStr for Pattern {
         let has = |name: &str| groups.iter().any(|group| group == name);
         let (has_name, has_value) = (has("name"), has("value"));
         let metrics: Vec<_> =
-            groups.into_iter().filter(|group| !ROLES.contains(&group.as_str())).collect();
+            groups.into_iter().filter(|group| !ROLE_GROUPS.contains(&group.as_str())).collect();
         if metrics.is_empty() && !has_value {
             return Err(PatternError::Nameless { pattern: pattern.to_owned() });
         }
@@ -132,7 +132,7 @@ fn finding(name: &str, value: &str, sequence: Option<u64>) -> Finding {
     // A group such as `\S+` includes a comma after the number.
     let number: Option<MetricValue> = text::value_after(value.as_bytes());
     match number {
-        Some(value) if (1..=NAME_BYTES).contains(&name.len()) => {
+        Some(value) if (1..=MAX_NAME_BYTES).contains(&name.len()) => {
             let (source, name, kind) = (Source::Pattern, name.to_owned(), None);
             Finding::Metric(CollectedMetric { source, name, kind, sequence, value })
         }

@@ -16,13 +16,13 @@ use trial_protocol::Stream;
 
 use super::sdk::{self, SdkRecord};
 use super::{
-    CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, Source, ansi, epoch_table,
-    json_lines, text,
+    CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, MAX_LINE_BYTES, Source, ansi,
+    epoch_table, json_lines, text,
 };
 
 /// The mark before each record of NNI's SDK on stdout, and the apostrophe after it.
 pub const MARKER: &[u8] = b"NNISDK_MEb'";
-pub(super) const END: u8 = b'\'';
+pub(super) const MARKER_END: u8 = b'\'';
 
 /// The number of bytes that are added to the tail at once.
 const PORTION_BYTES: usize = 64 * 1024;
@@ -31,12 +31,13 @@ const PORTION_BYTES: usize = 64 * 1024;
 #[derive(Debug, Clone, Copy)]
 struct LineLimits {
     /// The length from which an unterminated line is read before it ends.
-    look: usize,
+    early_read_bytes: usize,
     /// The maximum length of a piece that is read.
     piece: usize,
 }
 
-const LIMITS: LineLimits = LineLimits { look: PORTION_BYTES, piece: LONGEST_BYTES };
+const LINE_LIMITS: LineLimits =
+    LineLimits { early_read_bytes: PORTION_BYTES, piece: MAX_LINE_BYTES };
 
 /// Finds metrics in one output stream, given its bytes in any portions.
 #[derive(Debug)]
@@ -53,13 +54,13 @@ pub struct StreamScanner {
     /// The unterminated line so far, without the parts that were already decided.
     carry: Vec<u8>,
     /// The length from which reading the carry can decide more.
-    look_at: usize,
+    next_parse_length: usize,
     /// The reason for not reading the current piece, if it began before the carry.
-    clipped: Option<SkipReason>,
+    skip_reason: Option<SkipReason>,
     /// `true` if a line that is too long was reported.
     long_line_reported: bool,
     /// The metrics of one JSON line, kept to reuse its memory.
-    objects: Vec<CollectedMetric>,
+    json_metrics: Vec<CollectedMetric>,
 }
 
 /// The reasons for not reading a piece whose end may be missing.
@@ -67,8 +68,8 @@ pub struct StreamScanner {
 enum SkipReason {
     /// The piece cannot be a metric.
     NoMetric,
-    /// The piece is too long. `textured` means that it may have contained metrics.
-    TooLong { textured: bool },
+    /// The piece is too long. `may_have_metrics` means that it may have contained metrics.
+    TooLong { may_have_metrics: bool },
 }
 
 /// The result of reading the bytes after a marker.
@@ -86,17 +87,17 @@ impl StreamScanner {
     pub fn new(spec: &CollectSpec, stream: Stream) -> Self {
         Self {
             spec: spec.clone(),
-            limits: LIMITS,
+            limits: LINE_LIMITS,
             reads_text: stream == Stream::Stdout
                 && (spec.text || spec.json_lines || !spec.patterns.is_empty()),
             marker: memmem::Finder::new(MARKER),
-            table_begin: memmem::Finder::new(epoch_table::FIRST),
+            table_begin: memmem::Finder::new(epoch_table::FIRST_COLUMN),
             table: epoch_table::EpochTable::default(),
             carry: Vec::new(),
-            look_at: LIMITS.look,
-            clipped: None,
+            next_parse_length: LINE_LIMITS.early_read_bytes,
+            skip_reason: None,
             long_line_reported: false,
-            objects: Vec::new(),
+            json_metrics: Vec::new(),
         }
     }
 
@@ -122,7 +123,7 @@ impl StreamScanner {
     }
 
     fn is_within_line(&self) -> bool {
-        self.clipped.is_some() || !self.carry.is_empty()
+        self.skip_reason.is_some() || !self.carry.is_empty()
     }
 
     /// Searches a block of complete lines.
@@ -165,25 +166,26 @@ impl StreamScanner {
     }
 
     fn read_line(&mut self, line: &[u8], found: &mut Vec<Finding>) {
-        self.consume(line, true, found);
-        self.clipped = None;
+        self.read_pieces(line, true, found);
+        self.skip_reason = None;
     }
 
     /// Appends bytes to the unterminated line.
     fn extend(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
         for portion in bytes.chunks(PORTION_BYTES) {
             self.carry.extend_from_slice(portion);
-            if self.carry.len() < self.look_at {
+            if self.carry.len() < self.next_parse_length {
                 continue;
             }
             let carry = std::mem::take(&mut self.carry);
-            let done = self.consume(&carry, false, found);
+            let done = self.read_pieces(&carry, false, found);
             self.carry = carry;
             self.carry.drain(..done);
             // The threshold doubles, so that a long line that arrives byte by byte is not read a million times. Beyond
             // the limit, everything is decided.
             let most = self.limits.piece + MARKER.len() + 1;
-            self.look_at = (2 * self.carry.len()).clamp(self.limits.look, most);
+            self.next_parse_length =
+                (2 * self.carry.len()).clamp(self.limits.early_read_bytes, most);
         }
     }
 
@@ -196,12 +198,12 @@ impl StreamScanner {
                 self.carry = carry;
             }
         }
-        self.look_at = self.limits.look;
+        self.next_parse_length = self.limits.early_read_bytes;
     }
 
     /// Reads the pieces of `line` from left to right as far as they are decided, and returns the position reached.
     /// `ended` means that the line is complete.
-    fn consume(&mut self, line: &[u8], ended: bool, found: &mut Vec<Finding>) -> usize {
+    fn read_pieces(&mut self, line: &[u8], ended: bool, found: &mut Vec<Finding>) -> usize {
         let mut at = 0;
         while let Some(length) = self.marker.find(&line[at..]) {
             self.read_text(&line[at..at + length], found);
@@ -212,17 +214,17 @@ impl StreamScanner {
                     if let SdkRecord::Metric(metric) = record {
                         found.push(Finding::Metric(metric));
                     }
-                    self.clipped = None;
+                    self.skip_reason = None;
                     at += MARKER.len() + length;
                 }
                 MarkerResult::Broken(why) => {
                     // The next bytes are the remains of the record, unless they are another record.
                     found.push(Finding::unreadable(Source::Sdk, &line[at..], why));
-                    self.clipped = Some(SkipReason::NoMetric);
+                    self.skip_reason = Some(SkipReason::NoMetric);
                     at += MARKER.len();
                 }
                 MarkerResult::Unfinished => {
-                    self.clipped = None;
+                    self.skip_reason = None;
                     return at;
                 }
             }
@@ -233,33 +235,33 @@ impl StreamScanner {
         }
 
         // The last bytes may be the start of a marker, which is not part of this piece.
-        let tail = marker_begun(&line[at..]);
+        let tail = partial_marker_length(&line[at..]);
         let sure = &line[at..line.len() - tail];
-        let overwritten = last_state(sure);
+        let overwritten = last_state_start(sure);
         if overwritten > 0 {
-            self.clipped = None;
+            self.skip_reason = None;
             at += overwritten;
         }
         let sure = &sure[overwritten..];
-        self.clipped = self.clip(sure);
-        if self.clipped.is_some() {
-            // A carriage return ends the clipped state, unless a newline follows it.
+        self.skip_reason = self.skip_reason_for(sure);
+        if self.skip_reason.is_some() {
+            // A carriage return ends the skipped state, unless a newline follows it.
             at = line.len() - tail - usize::from(sure.ends_with(b"\r"));
         }
         at
     }
 
     /// Returns the reason for not reading a piece that continues or begins with `part`, if there is one.
-    fn clip(&self, part: &[u8]) -> Option<SkipReason> {
-        let textured = || self.next_metric_byte(part).is_some();
-        match self.clipped {
+    fn skip_reason_for(&self, part: &[u8]) -> Option<SkipReason> {
+        let may_have_metrics = || self.next_metric_byte(part).is_some();
+        match self.skip_reason {
             _ if !self.reads_text => Some(SkipReason::NoMetric),
-            Some(SkipReason::NoMetric) => self.clipped,
-            Some(SkipReason::TooLong { textured: before }) => {
-                Some(SkipReason::TooLong { textured: before || textured() })
+            Some(SkipReason::NoMetric) => self.skip_reason,
+            Some(SkipReason::TooLong { may_have_metrics: before }) => {
+                Some(SkipReason::TooLong { may_have_metrics: before || may_have_metrics() })
             }
             None if part.len() > self.limits.piece => {
-                Some(SkipReason::TooLong { textured: textured() })
+                Some(SkipReason::TooLong { may_have_metrics: may_have_metrics() })
             }
             None => None,
         }
@@ -282,7 +284,7 @@ impl StreamScanner {
             None if ended => broken("its object does not end on the line".to_owned()),
             None => MarkerResult::Unfinished,
             Some(length) => match body.get(length) {
-                Some(&END) => match sdk::read_record(&body[..length]) {
+                Some(&MARKER_END) => match sdk::read_record(&body[..length]) {
                     Ok(record) => MarkerResult::SdkRecord(length + 1, record),
                     Err(why) => broken(why),
                 },
@@ -292,19 +294,21 @@ impl StreamScanner {
         }
     }
 
-    /// Reads a piece of ordinary text. It is complete unless its beginning was clipped.
+    /// Reads a piece of ordinary text. It is complete unless its beginning was skipped.
     fn read_text(&mut self, piece: &[u8], found: &mut Vec<Finding>) {
         if !self.reads_text {
             return;
         }
-        let overwritten = last_state(piece);
+        let overwritten = last_state_start(piece);
         let piece = &piece[overwritten..];
         if overwritten > 0 {
-            self.clipped = None;
+            self.skip_reason = None;
         }
-        match self.clip(piece) {
+        match self.skip_reason_for(piece) {
             None => {}
-            Some(SkipReason::TooLong { textured: true }) => return self.report_long_line(found),
+            Some(SkipReason::TooLong { may_have_metrics: true }) => {
+                return self.report_long_line(found);
+            }
             Some(_) => return,
         }
         let piece: Cow<'_, [u8]> = ansi::strip(piece);
@@ -330,9 +334,10 @@ impl StreamScanner {
             return;
         }
         let direction = self.spec.direction;
-        if self.spec.json_lines && json_lines::read(piece, objective, direction, &mut self.objects)
+        if self.spec.json_lines
+            && json_lines::read(piece, objective, direction, &mut self.json_metrics)
         {
-            found.extend(self.objects.drain(..).map(Finding::Metric));
+            found.extend(self.json_metrics.drain(..).map(Finding::Metric));
         } else if self.spec.text {
             let is_table = self.table.read(piece, |name, epoch, value| {
                 found.push(Finding::Metric(CollectedMetric {
@@ -346,7 +351,7 @@ impl StreamScanner {
             if is_table {
                 return;
             }
-            text::pairs(piece, objective, |name, value| {
+            text::find_pairs(piece, objective, |name, value| {
                 if self.spec.is_variable(name, &value) {
                     return;
                 }
@@ -377,14 +382,14 @@ impl StreamScanner {
 
 /// Returns the start of the last state of a piece in which carriage returns overwrite text. Carriage returns at the end
 /// belong to the newline.
-pub(super) fn last_state(piece: &[u8]) -> usize {
+pub(super) fn last_state_start(piece: &[u8]) -> usize {
     let returns = piece.iter().rev().take_while(|byte| **byte == b'\r').count();
     let states = &piece[..piece.len() - returns];
     memchr::memrchr(b'\r', states).map_or(0, |last| last + 1)
 }
 
 /// Returns the number of bytes at the end of `piece` that may be the start of a marker.
-pub(super) fn marker_begun(piece: &[u8]) -> usize {
+pub(super) fn partial_marker_length(piece: &[u8]) -> usize {
     let longest = piece.len().min(MARKER.len() - 1);
     (1..=longest).rev().find(|length| piece.ends_with(&MARKER[..*length])).unwrap_or(0)
 }

@@ -21,20 +21,20 @@ use crate::collect::{
 
 mod tags;
 
-use tags::Tags;
+use tags::TagFolders;
 
 /// The maximum number of bytes of one file per read, so that a large old file does not delay the others.
 const PORTION_BYTES: u64 = 256 * 1024;
 
 /// The number of bytes before the current position that are compared at the next read. If they have changed, the file
 /// was rewritten.
-const SEEN_BYTES: usize = 256;
+const COMPARED_BYTES: usize = 256;
 
 /// The limits of event files: the depth below a directory, the number of files that are read, and the number of an
 /// earlier run's files that are still followed.
-const EVENT_DEPTH: usize = 4;
-const EVENT_FILES: usize = 1024;
-const EARLIER_EVENT_FILES: usize = 64;
+const MAX_EVENT_DIR_DEPTH: usize = 4;
+const MAX_EVENT_FILES: usize = 1024;
+const MAX_EARLIER_EVENT_FILES: usize = 64;
 
 /// A growing file.
 #[derive(Debug)]
@@ -43,13 +43,13 @@ pub struct FileTail {
     offset: u64,
     /// Device and inode of the file that `offset` belongs to.
     identity: Option<(u64, u64)>,
-    /// The bytes before `offset`, at most [`SEEN_BYTES`].
-    seen: Vec<u8>,
+    /// The bytes before `offset`, at most [`COMPARED_BYTES`].
+    last_bytes: Vec<u8>,
 }
 
 /// The result of a read, in addition to the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct TailProgress {
     /// `true` if the bytes belong to another file than the previous ones, and start at its beginning.
     pub replaced: bool,
     /// `true` if more bytes are available now.
@@ -59,7 +59,7 @@ pub struct Progress {
 impl FileTail {
     /// Returns a tail that starts at the beginning of the file at `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), offset: 0, identity: None, seen: Vec::new() }
+        Self { path: path.into(), offset: 0, identity: None, last_bytes: Vec::new() }
     }
 
     /// Returns the path of the file.
@@ -71,12 +71,12 @@ impl FileTail {
     pub fn skip(&mut self) {
         // A file that cannot be opened now is reported when it is read.
         let Ok((file, metadata)) = open(&self.path) else { return };
-        let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(SEEN_BYTES);
-        let mut seen = vec![0; length];
+        let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(COMPARED_BYTES);
+        let mut last_bytes = vec![0; length];
         let before = metadata.len() - u64::try_from(length).unwrap_or(0);
-        if file.read_exact_at(&mut seen, before).is_ok() {
+        if file.read_exact_at(&mut last_bytes, before).is_ok() {
             self.identity = Some(identity(&metadata));
-            (self.offset, self.seen) = (metadata.len(), seen);
+            (self.offset, self.last_bytes) = (metadata.len(), last_bytes);
         }
     }
 
@@ -88,44 +88,47 @@ impl FileTail {
     }
 
     /// Returns whether the last bytes read are still in the file.
-    fn still_holds(&self, file: &File) -> bool {
-        let mut bytes = [0; SEEN_BYTES];
-        let bytes = &mut bytes[..self.seen.len()];
-        let before = self.offset - u64::try_from(self.seen.len()).unwrap_or(0);
-        file.read_exact_at(bytes, before).is_ok() && bytes == self.seen
+    fn still_has_last_bytes(&self, file: &File) -> bool {
+        let mut bytes = [0; COMPARED_BYTES];
+        let bytes = &mut bytes[..self.last_bytes.len()];
+        let before = self.offset - u64::try_from(self.last_bytes.len()).unwrap_or(0);
+        file.read_exact_at(bytes, before).is_ok() && bytes == self.last_bytes
     }
 
-    fn remember(&mut self, read: &[u8]) {
-        let kept = SEEN_BYTES.saturating_sub(read.len()).min(self.seen.len());
-        self.seen.drain(..self.seen.len() - kept);
-        self.seen.extend_from_slice(&read[read.len().saturating_sub(SEEN_BYTES)..]);
+    fn store_last_bytes(&mut self, read: &[u8]) {
+        let kept = COMPARED_BYTES.saturating_sub(read.len()).min(self.last_bytes.len());
+        self.last_bytes.drain(..self.last_bytes.len() - kept);
+        self.last_bytes.extend_from_slice(&read[read.len().saturating_sub(COMPARED_BYTES)..]);
     }
 
     /// Replaces the content of `buffer` with the bytes written since the last read, or a portion of them.
-    pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Progress> {
+    pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<TailProgress> {
         buffer.clear();
         let (mut file, metadata) = match open(&self.path) {
             Ok(opened) => opened,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Progress::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(TailProgress::default());
+            }
             Err(error) => return Err(error),
         };
         let identity = Some(identity(&metadata));
-        let is_same =
-            self.identity == identity && self.offset <= metadata.len() && self.still_holds(&file);
+        let is_same = self.identity == identity
+            && self.offset <= metadata.len()
+            && self.still_has_last_bytes(&file);
         let replaced = self.identity.is_some() && !is_same;
         if !is_same {
             self.identity = identity;
             self.offset = 0;
-            self.seen.clear();
+            self.last_bytes.clear();
         }
         if self.offset == metadata.len() {
-            return Ok(Progress { replaced, more: false });
+            return Ok(TailProgress { replaced, more: false });
         }
         file.seek(SeekFrom::Start(self.offset))?;
         let read = file.take(PORTION_BYTES).read_to_end(buffer)?;
-        self.remember(buffer);
+        self.store_last_bytes(buffer);
         self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
-        Ok(Progress { replaced, more: self.offset < metadata.len() })
+        Ok(TailProgress { replaced, more: self.offset < metadata.len() })
     }
 }
 
@@ -145,14 +148,14 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 }
 
 /// A reader of a file's bytes.
-trait Reader {
+trait FileReader {
     fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>);
     fn finish(&mut self, found: &mut Vec<Finding>);
 }
 
-macro_rules! reader {
+macro_rules! impl_file_reader {
     ($($type:ty),*) => {$(
-        impl Reader for $type {
+        impl FileReader for $type {
             fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
                 Self::feed(self, bytes, found);
             }
@@ -164,21 +167,21 @@ macro_rules! reader {
     )*};
 }
 
-reader!(MetricFileReader, EventFileReader, StreamScanner);
+impl_file_reader!(MetricFileReader, EventFileReader, StreamScanner);
 
 /// A file with the reader of its kind.
 #[derive(Debug)]
 struct FollowedFile<R> {
     tail: FileTail,
     reader: R,
-    fresh: fn(&CollectSpec) -> R,
+    new_reader: fn(&CollectSpec) -> R,
     /// `true` if the file could not be read. The error is reported once until a read succeeds.
     failing: bool,
 }
 
-impl<R: Reader> FollowedFile<R> {
-    fn new(path: PathBuf, spec: &CollectSpec, fresh: fn(&CollectSpec) -> R) -> Self {
-        Self { tail: FileTail::new(path), reader: fresh(spec), fresh, failing: false }
+impl<R: FileReader> FollowedFile<R> {
+    fn new(path: PathBuf, spec: &CollectSpec, new_reader: fn(&CollectSpec) -> R) -> Self {
+        Self { tail: FileTail::new(path), reader: new_reader(spec), new_reader, failing: false }
     }
 
     fn poll(&mut self, spec: &CollectSpec, buffer: &mut Vec<u8>, found: &mut Vec<Finding>) {
@@ -197,7 +200,7 @@ impl<R: Reader> FollowedFile<R> {
             self.failing = false;
             if progress.replaced {
                 self.reader.finish(found);
-                self.reader = (self.fresh)(spec);
+                self.reader = (self.new_reader)(spec);
             }
             self.reader.feed(buffer, found);
             if !progress.more {
@@ -227,8 +230,8 @@ pub struct FileCollectors {
     event_dirs: Vec<PathBuf>,
     event_files: BTreeMap<PathBuf, FollowedFile<EventFileReader>>,
     /// Event files that are skipped.
-    skipped: BTreeSet<PathBuf>,
-    tags: Tags,
+    skipped_event_files: BTreeSet<PathBuf>,
+    tags: TagFolders,
     many_files_reported: bool,
     buffer: Vec<u8>,
 }
@@ -245,8 +248,8 @@ impl FileCollectors {
             line_files: line_files.map(|path| FollowedFile::new(path, spec, fresh_lines)).collect(),
             event_dirs: files.event_dirs,
             event_files: BTreeMap::new(),
-            skipped: BTreeSet::new(),
-            tags: Tags::default(),
+            skipped_event_files: BTreeSet::new(),
+            tags: TagFolders::default(),
             many_files_reported: false,
             spec: spec.clone(),
             buffer: Vec::new(),
@@ -261,10 +264,10 @@ impl FileCollectors {
         self.line_files.iter_mut().for_each(|file| file.tail.skip());
         let mut earlier = self.list_event_files();
         // Usually the last files by name are the latest. One of them may still grow.
-        let kept = earlier.split_off(earlier.len().saturating_sub(EARLIER_EVENT_FILES));
-        self.skipped.extend(earlier);
+        let kept = earlier.split_off(earlier.len().saturating_sub(MAX_EARLIER_EVENT_FILES));
+        self.skipped_event_files.extend(earlier);
         for path in kept {
-            self.follow_events(path).tail.skip();
+            self.follow_event_file(path).tail.skip();
         }
     }
 
@@ -286,7 +289,7 @@ impl FileCollectors {
         let is_earlier = |path: &PathBuf| {
             fs::metadata(path).and_then(|metadata| metadata.modified()).is_ok_and(|at| at < since)
         };
-        self.skipped.extend(self.list_event_files().into_iter().filter(is_earlier));
+        self.skipped_event_files.extend(self.list_event_files().into_iter().filter(is_earlier));
     }
 
     /// Reads the bytes written since the last poll and appends their findings.
@@ -308,7 +311,7 @@ impl FileCollectors {
                 if let Finding::Metric(metric) = finding {
                     let tag = std::mem::take(&mut metric.name);
                     metric.name =
-                        self.tags.name(tag, folder, root.map_or(folder, PathBuf::as_path));
+                        self.tags.metric_name(tag, folder, root.map_or(folder, PathBuf::as_path));
                 }
             }
         }
@@ -332,20 +335,20 @@ impl FileCollectors {
 
     fn find_event_files(&mut self, found: &mut Vec<Finding>) {
         for path in self.list_event_files() {
-            if self.event_files.contains_key(&path) || self.skipped.contains(&path) {
+            if self.event_files.contains_key(&path) || self.skipped_event_files.contains(&path) {
                 continue;
             }
-            if self.event_files.len() < EVENT_FILES {
-                self.follow_events(path);
+            if self.event_files.len() < MAX_EVENT_FILES {
+                self.follow_event_file(path);
             } else if !std::mem::replace(&mut self.many_files_reported, true) {
-                let why = format!("of more than {EVENT_FILES} event files, some are not read");
+                let why = format!("of more than {MAX_EVENT_FILES} event files, some are not read");
                 let path = path.as_os_str().as_encoded_bytes();
                 found.push(Finding::unreadable(Source::Events, path, why));
             }
         }
     }
 
-    fn follow_events(&mut self, path: PathBuf) -> &mut FollowedFile<EventFileReader> {
+    fn follow_event_file(&mut self, path: PathBuf) -> &mut FollowedFile<EventFileReader> {
         let followed = FollowedFile::new(path.clone(), &self.spec, |_| EventFileReader::new());
         self.event_files.entry(path).or_insert(followed)
     }
@@ -354,7 +357,7 @@ impl FileCollectors {
     fn list_event_files(&self) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         for dir in &self.event_dirs {
-            list_event_files(dir, EVENT_DEPTH, &mut paths);
+            append_event_files(dir, MAX_EVENT_DIR_DEPTH, &mut paths);
         }
         paths.sort();
         paths
@@ -363,11 +366,11 @@ impl FileCollectors {
 
 /// Appends the event files in `dir` and up to `depth` directories below it. Does not follow links, so there is no
 /// cycle.
-fn list_event_files(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) {
+fn append_event_files(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() && depth > 1 {
-            list_event_files(&entry.path(), depth - 1, paths);
+            append_event_files(&entry.path(), depth - 1, paths);
         } else if kind.is_file() && entry.file_name().to_string_lossy().contains("tfevents") {
             paths.push(entry.path());
         }

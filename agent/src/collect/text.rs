@@ -15,21 +15,21 @@ use std::str;
 use serde_json::Value;
 use trial_protocol::MetricValue;
 
-use super::NAME_BYTES;
-use super::objective::is_known;
+use super::MAX_NAME_BYTES;
+use super::objective::is_metric_name;
 
 /// The prefixes of the agent's and NNI's variables. A trial that prints its environment reports no metrics.
 const REPORT_PREFIXES: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
 /// Calls `found` with every pair in `line`, from left to right. `line` contains no newline and no colour codes.
-pub(super) fn pairs(
+pub(super) fn find_pairs(
     line: &[u8],
     objective: Option<&str>,
     mut found: impl FnMut(&str, MetricValue),
 ) {
     for equals in memchr::memchr2_iter(b'=', b':', line) {
         if line[equals] == b':' {
-            if let Some((name, value)) = labelled(line, equals, objective) {
+            if let Some((name, value)) = find_labelled_pair(line, equals, objective) {
                 found(name, value);
             }
             continue;
@@ -54,7 +54,7 @@ pub(super) fn pairs(
 /// Returns the pair around a colon, as Keras (`val_loss: 0.6`), Hugging Face (`'eval_loss': 0.3`), `XGBoost`
 /// (`validation_0-logloss:0.2`) and many loops print it. Too much other text has this form, so only names of metrics
 /// count.
-fn labelled<'l>(
+fn find_labelled_pair<'l>(
     line: &'l [u8],
     colon: usize,
     objective: Option<&str>,
@@ -64,7 +64,7 @@ fn labelled<'l>(
     // The quote of a Python dictionary. Text with double quotes is JSON.
     let text = text.strip_suffix(b"'").unwrap_or(text);
     let name = name_before(text)?;
-    (is_known(name) || objective == Some(name)).then_some((name, value))
+    (is_metric_name(name) || objective == Some(name)).then_some((name, value))
 }
 
 /// Returns whether Katib would accept the end of `text` as `name`, and whether it is not part of a longer name.
@@ -83,15 +83,15 @@ fn value_with_unit(text: &[u8]) -> Option<MetricValue> {
     // `info` is not infinity with a unit, and `0x10` is not zero.
     let is_number = number.last().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.');
     let closed = match &rest[unit..] {
-        rest if unit == 0 || !is_number => unit == 0 && is_closed(rest),
+        rest if unit == 0 || !is_number => unit == 0 && can_follow_number(rest),
         [b'/' | b'*' | b'^', ..] => true,
-        rest => is_closed(rest),
+        rest => can_follow_number(rest),
     };
     if closed { to_value(number) } else { None }
 }
 
 /// Returns the number that `text` consists of.
-pub fn number(text: &str) -> Option<MetricValue> {
+pub fn parse_number(text: &str) -> Option<MetricValue> {
     let text = text.trim().as_bytes();
     (number_length(text)? == text.len()).then(|| to_value(text))?
 }
@@ -99,10 +99,10 @@ pub fn number(text: &str) -> Option<MetricValue> {
 /// Returns the name at the end of `text`, if it is a whole token.
 fn name_before(text: &[u8]) -> Option<&str> {
     let text = text.trim_ascii_end();
-    let window = &text[text.len().saturating_sub(NAME_BYTES + 1)..];
+    let window = &text[text.len().saturating_sub(MAX_NAME_BYTES + 1)..];
     let length =
         window.iter().rev().take_while(|byte| is_name_byte(**byte) || !byte.is_ascii()).count();
-    if length > NAME_BYTES {
+    if length > MAX_NAME_BYTES {
         return None;
     }
     let before = window[..window.len() - length].last();
@@ -114,7 +114,7 @@ fn name_before(text: &[u8]) -> Option<&str> {
             let foreign = |c: char| !c.is_ascii() && !c.is_alphanumeric();
             match token.char_indices().rev().find(|(_, c)| foreign(*c)) {
                 Some((at, c)) => (&token[at + c.len_utf8()..], true),
-                None => (token, before.is_none_or(|byte| may_precede_name(*byte))),
+                None => (token, before.is_none_or(|byte| can_precede_name(*byte))),
             }
         }
         Err(_) => {
@@ -134,7 +134,7 @@ fn is_name_byte(byte: u8) -> bool {
 }
 
 /// Returns whether the byte may precede a name.
-fn may_precede_name(byte: u8) -> bool {
+fn can_precede_name(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"([{<>)]},;:|\"'`".contains(&byte)
 }
 
@@ -142,7 +142,7 @@ fn may_precede_name(byte: u8) -> bool {
 pub(super) fn value_after(text: &[u8]) -> Option<MetricValue> {
     let text = text.trim_ascii_start();
     let length = number_length(text)?;
-    if !is_closed(&text[length..]) {
+    if !can_follow_number(&text[length..]) {
         return None;
     }
     to_value(&text[..length])
@@ -191,7 +191,7 @@ fn number_length(text: &[u8]) -> Option<usize> {
 }
 
 /// Returns whether a value may end before `rest`.
-fn is_closed(rest: &[u8]) -> bool {
+fn can_follow_number(rest: &[u8]) -> bool {
     let rest = rest.strip_prefix(b"%").unwrap_or(rest);
     match rest {
         [] => true,
@@ -219,7 +219,7 @@ mod tests {
 
     fn summarized(line: &[u8], objective: Option<&str>) -> Vec<(String, Value)> {
         let mut found = Vec::new();
-        pairs(line, objective, |name, value| {
+        find_pairs(line, objective, |name, value| {
             found.push((name.to_owned(), value.as_json().clone()));
         });
         found
@@ -282,7 +282,11 @@ mod tests {
             ("", None), ("3s", None), ("1,000", None), ("0.5%", None), ("1 2", None),
         ];
         for (text, expected) in table {
-            assert_eq!(number(text).map(|number| number.as_json().clone()), expected, "{text:?}");
+            assert_eq!(
+                parse_number(text).map(|number| number.as_json().clone()),
+                expected,
+                "{text:?}"
+            );
         }
     }
 
@@ -378,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_name_over_the_limit_is_text() {
-        let longest = "n".repeat(NAME_BYTES);
+        let longest = "n".repeat(MAX_NAME_BYTES);
         assert_eq!(all(format!("x {longest}=1").as_bytes()), [(longest.clone(), json!(1))]);
         assert_eq!(all(format!("{longest}n=1").as_bytes()), []);
     }
@@ -387,8 +391,8 @@ mod tests {
         #[test]
         fn random_bytes_yield_only_names_within_the_limit(bytes: Vec<u8>) {
             for objective in [None, Some("a")] {
-                pairs(&bytes, objective, |name, _| {
-                    assert!(!name.is_empty() && name.len() <= NAME_BYTES);
+                find_pairs(&bytes, objective, |name, _| {
+                    assert!(!name.is_empty() && name.len() <= MAX_NAME_BYTES);
                 });
             }
         }
@@ -396,7 +400,7 @@ mod tests {
         #[test]
         fn random_pairs_yield_only_finite_or_named_values(line in "[a-z=0-9.,e+\\- ]{0,40}") {
             for objective in [None, Some("a")] {
-                pairs(line.as_bytes(), objective, |_, value| assert!(value.number().is_some()));
+                find_pairs(line.as_bytes(), objective, |_, value| assert!(value.number().is_some()));
             }
         }
     }

@@ -93,14 +93,14 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     runtime.shutdown_background();
     let output_dir = args.output_dir.unwrap_or_else(|| PathBuf::from("."));
     let spool_dir = args.spool_dir.unwrap_or_else(|| output_dir.join("spool"));
-    checks.push(machine::directory("output directory", &output_dir));
-    checks.push(machine::directory("spool", &spool_dir));
-    checks.push(machine::gpu(&crate::commands::gpus::read(&gpu_program)));
-    checks.push(machine::cgroup(std::path::Path::new("/")));
+    checks.push(machine::check_directory("output directory", &output_dir));
+    checks.push(machine::check_directory("spool", &spool_dir));
+    checks.push(machine::check_gpus(&crate::commands::gpus::read_gpus(&gpu_program)));
+    checks.push(machine::check_cgroup(std::path::Path::new("/")));
 
-    let report = report(checks);
+    let report = to_report(checks);
     let shown = match output {
-        Output::Text => text(&report),
+        Output::Text => render_text(&report),
         Output::Json => {
             let json = serde_json::to_string_pretty(&report).expect("a report is texts");
             format!("{json}\n")
@@ -112,14 +112,14 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     }
 }
 
-fn report(checks: Vec<Check>) -> Report {
+fn to_report(checks: Vec<Check>) -> Report {
     let failed = checks.iter().find(|check| check.state == CheckState::Fail);
     let first_failure = failed.map(|check| check.name);
     Report { ok: first_failure.is_none(), first_failure, checks }
 }
 
 /// Returns the report for people.
-fn text(report: &Report) -> String {
+fn render_text(report: &Report) -> String {
     let mut text = String::new();
     let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     for Check { name, state, finding, advice } in &report.checks {

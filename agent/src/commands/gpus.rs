@@ -16,47 +16,47 @@ use trial_protocol::GpuSample;
 use crate::cli::Output;
 use crate::commands::tools::print;
 use crate::observe::sample::amd;
-use crate::observe::sample::gpu::{ProbeCommand, Row, parse_row};
+use crate::observe::sample::gpu::{ProbeCommand, ProbeRow, parse_row};
 
 /// The maximum time for a reading. The tool takes seconds on a machine with many GPUs.
 const READING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The result of one reading of the GPUs.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reading {
+pub enum GpuReading {
     /// GPUs, at least one.
     Gpus(Vec<GpuSample>),
     /// No GPUs, because there is neither a tool nor a card.
     None,
     /// An error of the tool or the driver.
-    Trouble(String),
+    Failed(String),
 }
 
 /// Runs the command. Returns exit code 0 with GPUs, 1 without.
 pub fn main(nvidia_smi: &Path, output: Output) -> ExitCode {
-    let reading = read(nvidia_smi);
+    let reading = read_gpus(nvidia_smi);
     let shown = match output {
-        Output::Text => text(&reading),
-        Output::Json => format!("{}\n", json(&reading)),
+        Output::Text => render_text(&reading),
+        Output::Json => format!("{}\n", to_json(&reading)),
     };
     match (reading, print(&shown)) {
-        (Reading::Gpus(_), code) => code,
-        (Reading::None | Reading::Trouble(_), _) => ExitCode::FAILURE,
+        (GpuReading::Gpus(_), code) => code,
+        (GpuReading::None | GpuReading::Failed(_), _) => ExitCode::FAILURE,
     }
 }
 
 /// Reads NVIDIA's GPUs, or AMD's if there are none.
-pub fn read(nvidia_smi: &Path) -> Reading {
-    match ask(nvidia_smi, READING_TIMEOUT) {
-        Reading::None => match amd::read(Path::new("/")) {
-            found if found.is_empty() => Reading::None,
-            found => Reading::Gpus(found),
+pub fn read_gpus(nvidia_smi: &Path) -> GpuReading {
+    match query_tool(nvidia_smi, READING_TIMEOUT) {
+        GpuReading::None => match amd::read_gpus(Path::new("/")) {
+            found if found.is_empty() => GpuReading::None,
+            found => GpuReading::Gpus(found),
         },
-        reading @ (Reading::Gpus(_) | Reading::Trouble(_)) => reading,
+        reading @ (GpuReading::Gpus(_) | GpuReading::Failed(_)) => reading,
     }
 }
 
-fn ask(nvidia_smi: &Path, timeout: Duration) -> Reading {
+fn query_tool(nvidia_smi: &Path, timeout: Duration) -> GpuReading {
     let mut probe = ProbeCommand::new(nvidia_smi, Duration::from_secs(1));
     probe.args.retain(|word| !word.starts_with("--loop"));
     let started = Command::new(&probe.program)
@@ -69,10 +69,10 @@ fn ask(nvidia_smi: &Path, timeout: Duration) -> Reading {
     match started {
         Ok(child) => match read_output(child, timeout) {
             Some(output) => parse_output(&output),
-            None => Reading::Trouble(format!("{tool} does not answer; the driver hangs")),
+            None => GpuReading::Failed(format!("{tool} does not answer; the driver hangs")),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Reading::None,
-        Err(error) => Reading::Trouble(format!("cannot start {tool}: {error}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => GpuReading::None,
+        Err(error) => GpuReading::Failed(format!("cannot start {tool}: {error}")),
     }
 }
 
@@ -101,36 +101,36 @@ fn read_output(mut child: Child, timeout: Duration) -> Option<String> {
 }
 
 /// PURE: parses the output of the tool.
-fn parse_output(output: &str) -> Reading {
+fn parse_output(output: &str) -> GpuReading {
     let mut found = Vec::new();
     for line in output.lines() {
         match parse_row(line) {
-            Row::Reading(gpu) => found.push(gpu),
-            Row::Gone { line } => return Reading::Trouble(line),
-            Row::Other => {}
+            ProbeRow::Reading(gpu) => found.push(gpu),
+            ProbeRow::Lost { line } => return GpuReading::Failed(line),
+            ProbeRow::Other => {}
         }
     }
     if found.is_empty() {
         let line = output.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-        return Reading::Trouble(format!("nvidia-smi printed {line:.200}"));
+        return GpuReading::Failed(format!("nvidia-smi printed {line:.200}"));
     }
-    Reading::Gpus(found)
+    GpuReading::Gpus(found)
 }
 
-fn json(reading: &Reading) -> serde_json::Value {
+fn to_json(reading: &GpuReading) -> serde_json::Value {
     match reading {
-        Reading::Gpus(gpus) => serde_json::json!({"gpus": gpus}),
-        Reading::None => serde_json::json!({"gpus": []}),
-        Reading::Trouble(why) => serde_json::json!({"gpus": [], "error": why}),
+        GpuReading::Gpus(gpus) => serde_json::json!({"gpus": gpus}),
+        GpuReading::None => serde_json::json!({"gpus": []}),
+        GpuReading::Failed(why) => serde_json::json!({"gpus": [], "error": why}),
     }
 }
 
 /// PURE: returns the reading for people, with a dash for each unknown value.
-fn text(reading: &Reading) -> String {
+fn render_text(reading: &GpuReading) -> String {
     let gpus = match reading {
-        Reading::Gpus(gpus) => gpus,
-        Reading::None => return "no GPUs\n".to_owned(),
-        Reading::Trouble(why) => return format!("GPUs cannot be read: {why}\n"),
+        GpuReading::Gpus(gpus) => gpus,
+        GpuReading::None => return "no GPUs\n".to_owned(),
+        GpuReading::Failed(why) => return format!("GPUs cannot be read: {why}\n"),
     };
     let mut text = format!(
         "{:<3}  {:<28}  {:>4}  {:>19}  {:>13}  {:>5}  {:>8}\n",
@@ -174,18 +174,18 @@ mod tests {
 
     fn gpu() -> GpuSample {
         match parse_row(ROW) {
-            Row::Reading(gpu) => gpu,
-            Row::Gone { .. } | Row::Other => panic!("a row"),
+            ProbeRow::Reading(gpu) => gpu,
+            ProbeRow::Lost { .. } | ProbeRow::Other => panic!("a row"),
         }
     }
 
     #[test]
     fn a_tool_is_run_once_with_a_timeout() {
         let dir = tempfile::tempdir().unwrap();
-        let trouble = |text: &str| Reading::Trouble(text.to_owned());
+        let trouble = |text: &str| GpuReading::Failed(text.to_owned());
         let hang = dir.path().join("hang");
         let table = [
-            ("well", Reading::Gpus(vec![gpu()])),
+            ("well", GpuReading::Gpus(vec![gpu()])),
             ("lost", trouble("GPU is lost")),
             ("error", trouble("nvidia-smi printed no permission")),
             ("silent", trouble("nvidia-smi printed nothing")),
@@ -196,23 +196,23 @@ mod tests {
             // A link, because a file that was just written may still be open in a child of another test.
             symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/tool.sh"), &tool).unwrap();
             let timeout = if name == "hang" { Duration::from_millis(50) } else { READING_TIMEOUT };
-            assert_eq!(ask(&tool, timeout), reading, "{name}");
+            assert_eq!(query_tool(&tool, timeout), reading, "{name}");
         }
-        assert_eq!(ask(&dir.path().join("absent"), READING_TIMEOUT), Reading::None);
+        assert_eq!(query_tool(&dir.path().join("absent"), READING_TIMEOUT), GpuReading::None);
     }
 
     #[test]
     fn a_reading_is_shown_for_people_and_programs() {
         let bare = GpuSample { index: 1, ..GpuSample::default() };
-        let reading = Reading::Gpus(vec![gpu(), bare]);
+        let reading = GpuReading::Gpus(vec![gpu(), bare]);
         let expected = "\
 GPU  name                           use               memory          power   heat     clock
 0    NVIDIA H200                    37%     1024 / 81559 MiB    310 / 700 W    41C  1980 MHz
 1    -                                -                    -              -      -         -
 ";
-        assert_eq!(text(&reading), expected);
-        assert_eq!(json(&reading)["gpus"][0]["index"], 0);
-        assert_eq!(json(&Reading::None).to_string(), r#"{"gpus":[]}"#);
-        assert_eq!(json(&Reading::Trouble("x".to_owned()))["error"], "x");
+        assert_eq!(render_text(&reading), expected);
+        assert_eq!(to_json(&reading)["gpus"][0]["index"], 0);
+        assert_eq!(to_json(&GpuReading::None).to_string(), r#"{"gpus":[]}"#);
+        assert_eq!(to_json(&GpuReading::Failed("x".to_owned()))["error"], "x");
     }
 }

@@ -19,9 +19,9 @@ use crate::commands::tools::print;
 use crate::output::run_dir::{PARAMETERS_FILE, VERDICT_FILE};
 use crate::spool::{LaneFiles, lane_files};
 
-mod recipe;
+mod collectors_file;
 
-pub use recipe::{REPORTS_FILE, Recipe, SDK_FILE};
+pub use collectors_file::{CollectorsFile, REPORTS_FILE, SDK_METRIC_FILE};
 
 /// The content of a directory.
 #[derive(Debug, Default)]
@@ -30,14 +30,14 @@ struct TrialFiles {
     verdict: Option<Verdict>,
     metrics: Vec<Metric>,
     /// The number of reports that wait for a manager.
-    waiting: usize,
+    undelivered: usize,
     /// The name and size in bytes of each output file.
     files: Vec<(String, u64)>,
 }
 
 /// Shows the result of the trial in `dir`.
 pub fn inspect(dir: &Path, output: Output) -> ExitCode {
-    let found = read_run(dir);
+    let found = read_trial_files(dir);
     if found.verdict.is_none() && found.parameters.is_none() && found.files.is_empty() {
         let message =
             format!("trialkeeper: error: {} is not a trial's output directory\n", dir.display());
@@ -45,19 +45,19 @@ pub fn inspect(dir: &Path, output: Output) -> ExitCode {
         return ExitCode::from(AGENT_FAULT);
     }
     print(&match output {
-        Output::Text => text(&found),
-        Output::Json => format!("{}\n", as_json(&found)),
+        Output::Text => render_text(&found),
+        Output::Json => format!("{}\n", to_json(&found)),
     })
 }
 
-fn read_run(dir: &Path) -> TrialFiles {
+fn read_trial_files(dir: &Path) -> TrialFiles {
     let json = |name: &str| fs::read(dir.join(name)).ok();
     let verdict: Option<Verdict> =
         json(VERDICT_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let files = ["stdout.1", "stdout", "stderr.1", "stderr"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), fs::metadata(dir.join(name)).ok()?.len())));
-    let facts = spooled(&dir.join("spool"));
+    let facts = read_spooled_facts(&dir.join("spool"));
     let complete = facts.first().is_some_and(|report| report.seq == 0);
     let metrics = if complete {
         let metric = |report: &Report| {
@@ -68,20 +68,20 @@ fn read_run(dir: &Path) -> TrialFiles {
     } else {
         let succeeded =
             verdict.as_ref().is_some_and(|verdict| verdict.exit == Some(TrialExit::Code(0)));
-        collected(dir, succeeded)
+        collect_again(dir, succeeded)
     };
     TrialFiles {
         parameters: json(PARAMETERS_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok()),
         verdict,
         metrics,
-        waiting: facts.len(),
+        undelivered: facts.len(),
         files: files.collect(),
     }
 }
 
 /// Returns the facts of the last attempt that are still in the spool.
-fn spooled(spool: &Path) -> Vec<Report> {
-    let attempts = lane_files::attempts(spool);
+fn read_spooled_facts(spool: &Path) -> Vec<Report> {
+    let attempts = lane_files::list_attempts(spool);
     let Some(attempt) = attempts.last() else { return Vec::new() };
     let records = LaneFiles::open(&spool.join(attempt.as_str()), Lane::Facts)
         .and_then(|mut lane| lane.read(lane.acked(), u64::MAX, usize::MAX));
@@ -90,9 +90,9 @@ fn spooled(spool: &Path) -> Vec<Report> {
 }
 
 /// Returns the metrics in the output files and in the metric files.
-fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
-    let recipe = Recipe::of(dir);
-    let spec = &recipe.collect;
+fn collect_again(dir: &Path, succeeded: bool) -> Vec<Metric> {
+    let collectors = CollectorsFile::read_in(dir);
+    let spec = &collectors.collect;
     let mut ledger = MetricRegistry::new(spec);
     let mut findings = Vec::new();
     for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
@@ -104,7 +104,7 @@ fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
         }
         scanner.finish(&mut findings);
     }
-    recipe.read_files(&mut findings);
+    collectors.read_files(&mut findings);
     let found = findings.into_iter().filter_map(|finding| match finding {
         Finding::Metric(found) => Some(found),
         Finding::Unreadable { .. } => None,
@@ -114,13 +114,13 @@ fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
     metrics
 }
 
-fn of_kind(found: &TrialFiles, kind: MetricKind) -> impl Iterator<Item = &Metric> {
+fn metrics_of_kind(found: &TrialFiles, kind: MetricKind) -> impl Iterator<Item = &Metric> {
     found.metrics.iter().filter(move |metric| metric.kind == kind)
 }
 
-fn as_json(found: &TrialFiles) -> Value {
-    let result = of_kind(found, MetricKind::Final).next();
-    let intermediate: Vec<_> = of_kind(found, MetricKind::Intermediate).collect();
+fn to_json(found: &TrialFiles) -> Value {
+    let result = metrics_of_kind(found, MetricKind::Final).next();
+    let intermediate: Vec<_> = metrics_of_kind(found, MetricKind::Intermediate).collect();
     let files: serde_json::Map<_, _> =
         found.files.iter().map(|(name, size)| (name.clone(), json!(size))).collect();
     json!({
@@ -128,12 +128,12 @@ fn as_json(found: &TrialFiles) -> Value {
         "verdict": found.verdict,
         "final": result,
         "intermediate": intermediate,
-        "waiting": found.waiting,
+        "waiting": found.undelivered,
         "files": files,
     })
 }
 
-fn text(found: &TrialFiles) -> String {
+fn render_text(found: &TrialFiles) -> String {
     let mut lines = Vec::new();
     if let Some(parameters) = &found.parameters {
         lines.push(("parameters", parameters.to_string()));
@@ -147,17 +147,17 @@ fn text(found: &TrialFiles) -> String {
         }
         None => lines.push(("result", "none yet".to_owned())),
     }
-    for metric in of_kind(found, MetricKind::Final).take(1) {
+    for metric in metrics_of_kind(found, MetricKind::Final).take(1) {
         lines.push(("metric", format!("{} = {}", metric.name, metric.value.as_json())));
     }
-    let count = of_kind(found, MetricKind::Intermediate).count();
+    let count = metrics_of_kind(found, MetricKind::Intermediate).count();
     lines.push(("results", format!("{count} intermediate")));
-    for metric in of_kind(found, MetricKind::Intermediate).skip(count.saturating_sub(5)) {
+    for metric in metrics_of_kind(found, MetricKind::Intermediate).skip(count.saturating_sub(5)) {
         let Metric { name, sequence, value, .. } = metric;
         lines.push(("", format!("{name}[{sequence}] = {}", value.as_json())));
     }
-    if found.waiting > 0 {
-        lines.push(("spool", format!("{} facts not delivered to a manager", found.waiting)));
+    if found.undelivered > 0 {
+        lines.push(("spool", format!("{} facts not delivered to a manager", found.undelivered)));
     }
     for (name, size) in &found.files {
         lines.push(("file", format!("{name}, {size} bytes")));

@@ -16,7 +16,7 @@ use std::thread;
 use nix::unistd::setsid;
 use serde_json::{Value, json};
 
-use self::files::{folder, write_files};
+use self::files::{create_private_dir, write_files};
 use self::job::Job;
 
 mod fence;
@@ -31,14 +31,14 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The argument that selects this part of the program.
 pub const MACHINE_SUBCOMMAND: &str = "machine";
 /// The next argument, with which the helper executes an agent.
-const DETACHED: &str = "detached";
+const DETACHED_ARGUMENT: &str = "detached";
 /// The maximum length of a message in bytes, including its newline.
-const MESSAGE_BYTES: u64 = 1 << 20;
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 
 /// Serves the requests on stdin until it is closed. `words` are the arguments after `machine`.
 pub fn main(words: &[OsString]) -> ExitCode {
     match words {
-        [word, rest @ ..] if word == DETACHED => detached(rest),
+        [word, rest @ ..] if word == DETACHED_ARGUMENT => run_detached(rest),
         [root] => serve(Path::new(root)),
         _ => {
             print_error(
@@ -50,7 +50,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
 }
 
 /// Turns this process into an agent in its own session.
-fn detached(words: &[OsString]) -> ExitCode {
+fn run_detached(words: &[OsString]) -> ExitCode {
     // Fails only for the leader of a process group, which a child is not.
     setsid().ok();
     let error = Command::new(OWN_PROGRAM).arg0("trialkeeper").args(words).exec();
@@ -67,7 +67,7 @@ fn serve(root: &Path) -> ExitCode {
     let mut stdin = io::stdin().lock();
     loop {
         let mut line = Vec::new();
-        match (&mut stdin).take(MESSAGE_BYTES).read_until(b'\n', &mut line) {
+        match (&mut stdin).take(MAX_MESSAGE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return ExitCode::SUCCESS,
             Ok(_) if !line.ends_with(b"\n") => return ExitCode::from(125),
             Ok(_) => {}
@@ -77,10 +77,10 @@ fn serve(root: &Path) -> ExitCode {
         if method == "room" {
             // On a separate thread, so that a hanging driver does not block other requests.
             let with_gpus = request["params"]["gpus"] == true;
-            thread::spawn(move || respond(&id, Ok(room(with_gpus))));
+            thread::spawn(move || respond(&id, Ok(describe_resources(with_gpus))));
             continue;
         }
-        respond(&id, perform(root, method, &request["params"]));
+        respond(&id, perform_request(root, method, &request["params"]));
         if method == "close" {
             return ExitCode::SUCCESS;
         }
@@ -113,11 +113,11 @@ impl From<io::Error> for Refusal {
     }
 }
 
-fn invalid(what: &str) -> Refusal {
+fn invalid_params(what: &str) -> Refusal {
     Refusal { code: -32602, message: format!("{what} is missing or wrong") }
 }
 
-fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> {
+fn perform_request(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> {
     match method {
         "initialize" => Ok(json!({
             "protocol": 1,
@@ -125,46 +125,46 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
             "capabilities": {"adopt": true, "recover": true, "room": true, "clean_up": true},
         })),
         "open" => {
-            folder(root)?;
+            create_private_dir(root)?;
             write_files(root, &params["files"])?;
             Ok(json!({}))
         }
         "ping" | "close" => Ok(json!({})),
         "clean_up" => Ok(fs::remove_dir_all(root).map(|()| json!({}))?),
         "fence" => give_up::give_up(root, params),
-        "submit" => Job::of(root, params)?.submit(params),
-        "adopt" => Job::of(root, params)?.adopt(params),
-        "cancel" => Ok(Job::of(root, params)?.cancel()),
+        "submit" => Job::from_params(root, params)?.submit(params),
+        "adopt" => Job::from_params(root, params)?.adopt(params),
+        "cancel" => Ok(Job::from_params(root, params)?.cancel()),
         _ => Err(Refusal { code: -32601, message: format!("unknown request {method:?}") }),
     }
 }
 
 /// Returns the resources for trials on this machine. The manager parses the memory table, which keeps this program
 /// small.
-fn room(with_gpus: bool) -> Value {
+fn describe_resources(with_gpus: bool) -> Value {
     let meminfo = fs::read_to_string("/proc/meminfo").ok();
-    json!({"gpus": with_gpus.then(gpus), "cores": cores(), "meminfo": meminfo})
+    json!({"gpus": with_gpus.then(list_gpus), "cores": count_cores(), "meminfo": meminfo})
 }
 
 /// Returns the number of processors that this process may use. `None` means that it is unknown.
-fn cores() -> Option<usize> {
+fn count_cores() -> Option<usize> {
     thread::available_parallelism().ok().map(NonZero::get)
 }
 
 /// Returns the GPUs of this machine as `nvidia-smi` lists them, or none if it cannot be run.
-fn gpus() -> Value {
+fn list_gpus() -> Value {
     let ask = |query: &str| {
         let output = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output();
         let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
         String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
     };
     let (gpus, busy) = (ask("--query-gpu=index,uuid"), ask("--query-compute-apps=gpu_uuid"));
-    let locks = gpu_locks::held();
+    let locks = gpu_locks::list_held_locks();
     let gpu = |line: &str| {
         let (index, uuid) = line.split_once(',')?;
         let (index, uuid): (u64, _) = (index.trim().parse().ok()?, uuid.trim());
         let is_busy = busy.lines().any(|line| line.trim() == uuid);
-        let is_busy = is_busy || locks.contains(&gpu_locks::prefix(uuid));
+        let is_busy = is_busy || locks.contains(&gpu_locks::lock_prefix(uuid));
         Some(json!({"index": index, "uuid": uuid, "busy": is_busy}))
     };
     gpus.lines().filter_map(gpu).collect()

@@ -124,7 +124,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
     })?;
     let mut total = Outcome { undelivered: 0, last_error: None };
     let mut unnamed = None;
-    for attempt in lane_files::attempts(&path) {
+    for attempt in lane_files::list_attempts(&path) {
         let noted = Sender::read(&path, &attempt);
         let sender = match noted.or_else(|error| request.sender.clone().ok_or(error)) {
             Ok(sender) => sender,
@@ -146,7 +146,8 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             give_up: watch::channel(false).1,
             counts: Arc::default(),
         };
-        let outcome = delivery::deliver_files(settings, &attempt, lanes(&path, &attempt)?).await;
+        let outcome =
+            delivery::deliver_files(settings, &attempt, open_lanes(&path, &attempt)?).await;
         total.undelivered += outcome.undelivered;
         total.last_error = outcome.last_error.or(total.last_error);
     }
@@ -156,7 +157,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
     }
 }
 
-fn lanes(spool: &Path, attempt: &AttemptId) -> Result<Vec<LaneFiles>, Error> {
+fn open_lanes(spool: &Path, attempt: &AttemptId) -> Result<Vec<LaneFiles>, Error> {
     let dir = spool.join(attempt.as_str());
     [Lane::Facts, Lane::Bulk]
         .into_iter()

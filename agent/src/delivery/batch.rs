@@ -17,13 +17,13 @@ pub(super) struct Batch<'a> {
 /// The outcome of a batch.
 pub(super) enum BatchOutcome {
     /// The manager has stored all reports up to this seq.
-    Through(u64),
+    StoredThrough(u64),
     /// The manager permanently refuses this report, the only one in the batch.
     Refused(u64),
     /// The batch was a heartbeat, and the manager acknowledged it.
-    Nothing,
+    HeartbeatAcknowledged,
     /// The manager has lost the acknowledged reports after this seq, and requests them again.
-    Behind(Option<u64>),
+    ResendAfter(Option<u64>),
     /// The deadline has passed.
     OutOfTime,
 }
@@ -34,16 +34,16 @@ impl Batch<'_> {
         let Cursor { acknowledged, forgotten } = self.cursor;
         // Only if there are reports to send again. Otherwise a manager that keeps asking would cause an endless loop.
         if ack.resend && ack.through.max(forgotten) < acknowledged {
-            return Ok(BatchOutcome::Behind(ack.through));
+            return Ok(BatchOutcome::ResendAfter(ack.through));
         }
         let (Some(first), Some(last)) = (self.records.first(), self.records.last()) else {
-            return Ok(BatchOutcome::Nothing);
+            return Ok(BatchOutcome::HeartbeatAcknowledged);
         };
         match ack.through {
             // An ack beyond the batch is an error of the manager. Reports that were never sent must not count as
             // acknowledged.
             Some(through) if through >= first.seq => {
-                Ok(BatchOutcome::Through(through.min(last.seq)))
+                Ok(BatchOutcome::StoredThrough(through.min(last.seq)))
             }
             Some(_) | None => Err(Error::NotStored),
         }

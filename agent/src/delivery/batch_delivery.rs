@@ -22,16 +22,16 @@ pub(super) struct BatchDelivery {
     session: Arc<ManagerSession>,
     deadline: Arc<Deadline>,
     /// The attempt of this process.
-    own: AttemptId,
+    own_attempt: AttemptId,
 }
 
 impl BatchDelivery {
     pub(super) fn new(
         session: Arc<ManagerSession>,
         deadline: Arc<Deadline>,
-        own: AttemptId,
+        own_attempt: AttemptId,
     ) -> Self {
-        Self { session, deadline, own }
+        Self { session, deadline, own_attempt }
     }
 
     /// Returns the protocol of the manager.
@@ -53,12 +53,12 @@ impl BatchDelivery {
                     sent = self.session.send(&batch) => sent,
                     () = self.deadline.wait_until_passed_after_end() => {
                         let posted = self.session.take_posted();
-                        return posted.map_or(BatchOutcome::OutOfTime, BatchOutcome::Through);
+                        return posted.map_or(BatchOutcome::OutOfTime, BatchOutcome::StoredThrough);
                     }
                 },
             };
             let acknowledged = sent.and_then(|ack| {
-                self.session.record_ack(&ack, *batch.attempt == self.own);
+                self.session.record_ack(&ack, *batch.attempt == self.own_attempt);
                 batch.outcome(&ack)
             });
             let error = match acknowledged {
@@ -82,8 +82,9 @@ impl BatchDelivery {
                 RetryDecision::Split => {
                     warn!("the manager permanently refuses a report; it is skipped: {error}");
                     let first = batch.records.first();
-                    return first
-                        .map_or(BatchOutcome::Nothing, |record| BatchOutcome::Refused(record.seq));
+                    return first.map_or(BatchOutcome::HeartbeatAcknowledged, |record| {
+                        BatchOutcome::Refused(record.seq)
+                    });
                 }
             };
             self.session.refresh();

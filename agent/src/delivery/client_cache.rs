@@ -85,7 +85,7 @@ mod tests {
 
     /// Starts a server that answers every request with 204 and encrypts with its own certificate. Returns its port, and
     /// the certificate in PEM form.
-    async fn encrypted() -> (u16, String) {
+    async fn start_tls_server() -> (u16, String) {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
         let config =
@@ -119,8 +119,8 @@ mod tests {
     async fn a_replaced_authority_is_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let ca_file = dir.path().join("ca.pem");
-        let (port, right) = encrypted().await;
-        let (_, wrong) = encrypted().await;
+        let (port, right) = start_tls_server().await;
+        let (_, wrong) = start_tls_server().await;
         let mut caller = HttpClientCache::new(Some(ca_file.clone()), None);
         assert!(caller.get().is_err(), "the file does not exist yet");
         let trusts = async |client: Client| {

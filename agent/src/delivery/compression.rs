@@ -11,7 +11,7 @@ use super::Error;
 use crate::util::gzip::gzip;
 
 /// The minimum size of a body to compress, in bytes. A smaller body needs only a few packets anyway.
-const LEAST_BYTES: usize = 8 << 10;
+const MIN_BODY_BYTES: usize = 8 << 10;
 
 /// A body as sent.
 pub(super) struct EncodedBody {
@@ -36,12 +36,12 @@ pub(super) async fn encode(body: Vec<u8>, compress: bool) -> EncodedBody {
 
 /// Returns whether a body of this size for the manager at `base` is worth compressing.
 pub(super) fn is_worthwhile(base: &str, bytes: usize) -> bool {
-    bytes >= LEAST_BYTES && !is_loopback(base)
+    bytes >= MIN_BODY_BYTES && !is_loopback(base)
 }
 
 /// Returns whether the compression may be the reason for the refusal of a body. A server that offers gzip may be
 /// replaced by a server without gzip, or have a proxy without gzip in front of it.
-pub(super) fn may_be_refused_for(error: &Error) -> bool {
+pub(super) fn can_cause_refusal(error: &Error) -> bool {
     matches!(
         error,
         Error::Refused { .. }

@@ -4,20 +4,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of delivery.
 #[derive(Debug, Default)]
-pub struct Counts {
-    taken: AtomicU64,
+pub struct DeliveryCounts {
+    accepted: AtomicU64,
     failed: AtomicU64,
 }
 
-impl Counts {
+impl DeliveryCounts {
     /// Returns the number of batches that the manager accepted, including heartbeats, and of failed attempts.
     pub fn snapshot(&self) -> [u64; 2] {
-        [&self.taken, &self.failed].map(|count| count.load(Ordering::Relaxed))
+        [&self.accepted, &self.failed].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Counts an accepted batch.
-    pub(super) fn count_taken(&self) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_accepted(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a failed attempt.

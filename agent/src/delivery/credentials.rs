@@ -27,7 +27,7 @@ impl Credentials {
     ) -> Self {
         Self {
             base: manager.url().ok(),
-            token: token_file.and_then(|path| token::text(path).ok()),
+            token: token_file.and_then(|path| token::read_text(path).ok()),
             authority: ca_file.and_then(|path| std::fs::read(path).ok()),
         }
     }

@@ -17,7 +17,7 @@ pub(super) struct Deadline {
     ended: watch::Receiver<bool>,
     give_up: watch::Receiver<bool>,
     flush: Duration,
-    at: OnceLock<Instant>,
+    passes_at: OnceLock<Instant>,
 }
 
 impl Deadline {
@@ -28,11 +28,11 @@ impl Deadline {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let give_up = settings.give_up.clone();
-        Self { session, spool, ended, give_up, flush: settings.flush, at: OnceLock::new() }
+        Self { session, spool, ended, give_up, flush: settings.flush, passes_at: OnceLock::new() }
     }
 
     /// Returns the receiver that becomes `true` when the trial has ended.
-    pub(super) fn trial_ended(&self) -> watch::Receiver<bool> {
+    pub(super) fn subscribe_trial_end(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
 
@@ -56,7 +56,7 @@ impl Deadline {
 
     /// Waits until delivery must end. The time starts with the first call after the trial's end.
     pub(super) async fn wait_until_passed(&self) {
-        let at = *self.at.get_or_init(|| Instant::now() + self.flush);
+        let at = *self.passes_at.get_or_init(|| Instant::now() + self.flush);
         let mut give_up = self.give_up.clone();
         let abandoned = async {
             if give_up.wait_for(|give_up| *give_up).await.is_err() {
@@ -87,6 +87,6 @@ impl Deadline {
 
     /// Returns whether some reports are only in memory while the manager is busy and may accept them later.
     fn has_reports_only_in_memory(&self) -> bool {
-        self.session.is_busy() && self.spool.is_in_memory()
+        self.session.is_busy() && self.spool.has_unwritten_facts()
     }
 }

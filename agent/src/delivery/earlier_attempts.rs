@@ -5,7 +5,7 @@ use std::io;
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, Lane};
 
-use super::FACTS_BYTES;
+use super::MAX_FACTS_BATCH_BYTES;
 use super::batch::{Batch, BatchOutcome};
 use super::batch_delivery::BatchDelivery;
 use crate::spool::{Cursor, Dialect, LaneFiles};
@@ -21,8 +21,8 @@ pub(super) async fn deliver_earlier_attempt(
     let mut confirmed = false;
     loop {
         let after = files.acked();
-        let read = move |files: &mut LaneFiles| files.read(after, u64::MAX, FACTS_BYTES);
-        let Some((returned, records)) = blocking(files, read).await else { return 1 };
+        let read = move |files: &mut LaneFiles| files.read(after, u64::MAX, MAX_FACTS_BATCH_BYTES);
+        let Some((returned, records)) = run_blocking(files, read).await else { return 1 };
         files = returned;
         let records = match records {
             Ok(records) => records,
@@ -33,18 +33,18 @@ pub(super) async fn deliver_earlier_attempt(
         };
         // No report is left, but the manager may have lost reports that it had acknowledged.
         if records.is_empty() && (confirmed || !facts || !files.has_segments()) {
-            drop(blocking(files, LaneFiles::remove_segments).await);
+            drop(run_blocking(files, LaneFiles::remove_segments).await);
             return 0;
         }
         let (acknowledged, forgotten) = (files.acked(), files.forgotten());
         let cursor = if facts { Cursor { acknowledged, forgotten } } else { Cursor::default() };
         let outcome = batches.deliver(Batch { attempt, lane, records, cursor }, None).await;
         if matches!(outcome, BatchOutcome::OutOfTime) {
-            return undelivered_in(files).await;
+            return count_undelivered(files).await;
         }
-        confirmed = !matches!(outcome, BatchOutcome::Behind(_));
+        confirmed = !matches!(outcome, BatchOutcome::ResendAfter(_));
         let Some((returned, saved)) =
-            blocking(files, move |files| save_outcome(files, &outcome)).await
+            run_blocking(files, move |files| save_outcome(files, &outcome)).await
         else {
             return 1;
         };
@@ -57,7 +57,7 @@ pub(super) async fn deliver_earlier_attempt(
 }
 
 /// Runs `work` on a thread that may block. Returns `None` if the work panicked.
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     mut files: LaneFiles,
     work: impl FnOnce(&mut LaneFiles) -> T + Send + 'static,
 ) -> Option<(LaneFiles, T)> {
@@ -69,23 +69,23 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Returns the number of unacknowledged reports, at least one.
-async fn undelivered_in(files: LaneFiles) -> u64 {
-    let scanned = blocking(files, |files| files.scan(false)).await;
+async fn count_undelivered(files: LaneFiles) -> u64 {
+    let scanned = run_blocking(files, |files| files.scan(false)).await;
     scanned.and_then(|(_, summary)| summary.ok()).map_or(1, |summary| summary.kept.max(1))
 }
 
 /// Saves the outcome of a batch in the files.
 fn save_outcome(files: &mut LaneFiles, outcome: &BatchOutcome) -> io::Result<()> {
     match outcome {
-        BatchOutcome::Through(through) => files.ack(*through),
+        BatchOutcome::StoredThrough(through) => files.ack(*through),
         BatchOutcome::Refused(seq) => {
             files.give_up(*seq);
             files.ack(*seq);
         }
-        BatchOutcome::Behind(stored) => {
+        BatchOutcome::ResendAfter(stored) => {
             files.rewind(*stored);
         }
-        BatchOutcome::Nothing | BatchOutcome::OutOfTime => {}
+        BatchOutcome::HeartbeatAcknowledged | BatchOutcome::OutOfTime => {}
     }
     files.save(None)
 }

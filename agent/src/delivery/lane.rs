@@ -12,11 +12,11 @@ use super::deadline::Deadline;
 use super::earlier_attempts::deliver_earlier_attempt;
 use super::long_poll::{LongPoll, LongPollOutcome};
 use super::manager_session::ManagerSession;
-use super::{BACKOFF_AT_END, Error, FACTS_BYTES};
+use super::{BACKOFF_AT_END, Error, MAX_FACTS_BATCH_BYTES};
 use crate::spool::{Cursor, Dialect, Record, Spool};
 
 /// The maximum JSON in a batch of logs and samples, in bytes.
-const BULK_BYTES: usize = 128 << 10;
+const MAX_BULK_BATCH_BYTES: usize = 128 << 10;
 
 /// The time that logs are collected before they are sent. They are numerous and not urgent.
 const BULK_LINGER: Duration = Duration::from_millis(50);
@@ -30,20 +30,20 @@ pub(super) struct LaneDelivery<'a> {
     batches: &'a BatchDelivery,
     long_poll: &'a LongPoll,
     /// Becomes `true` when the facts of earlier attempts have been delivered.
-    older_facts_done: &'a watch::Sender<bool>,
+    earlier_facts_delivered: &'a watch::Sender<bool>,
     ended: watch::Receiver<bool>,
 }
 
 /// The next step of a lane.
 enum LaneStep {
     /// A request that was kept open has ended.
-    Polled(LongPollOutcome),
+    LongPollEnded(LongPollOutcome),
     /// These records must be sent. No records mean a heartbeat.
     Send(Vec<Record>),
     /// The lane must decide again.
-    Again,
+    DecideAgain,
     /// Everything is delivered, or the deadline has passed.
-    Over,
+    Done,
 }
 
 impl<'a> LaneDelivery<'a> {
@@ -54,30 +54,30 @@ impl<'a> LaneDelivery<'a> {
         deadline: &'a Deadline,
         batches: &'a BatchDelivery,
         long_poll: &'a LongPoll,
-        older_facts_done: &'a watch::Sender<bool>,
+        earlier_facts_delivered: &'a watch::Sender<bool>,
     ) -> Self {
-        let ended = deadline.trial_ended();
-        Self { lane, spool, session, deadline, batches, long_poll, older_facts_done, ended }
+        let ended = deadline.subscribe_trial_end();
+        Self { lane, spool, session, deadline, batches, long_poll, earlier_facts_delivered, ended }
     }
 
     /// Delivers until the trial has ended and everything is acknowledged, or until the deadline has passed.
     pub(super) async fn run(mut self) {
-        for attempt in self.spool.older_attempts() {
-            if let Some(files) = self.spool.older_lane(attempt, self.lane) {
+        for attempt in self.spool.earlier_attempts() {
+            if let Some(files) = self.spool.earlier_lane(attempt, self.lane) {
                 deliver_earlier_attempt(self.batches, attempt, files).await;
             }
         }
         if self.lane == Lane::Facts {
-            self.older_facts_done.send_replace(true);
+            self.earlier_facts_delivered.send_replace(true);
         } else if !self.wait_until_bulk_accepted().await {
             return;
         }
         let mut last_sent = Instant::now();
         loop {
             let has_time = match self.next_step(last_sent).await {
-                LaneStep::Again => continue,
-                LaneStep::Over => return,
-                LaneStep::Polled(LongPollOutcome { records, answer }) => {
+                LaneStep::DecideAgain => continue,
+                LaneStep::Done => return,
+                LaneStep::LongPollEnded(LongPollOutcome { records, answer }) => {
                     self.deliver(records, answer).await
                 }
                 LaneStep::Send(records) => {
@@ -99,23 +99,23 @@ impl<'a> LaneDelivery<'a> {
         let lane = self.lane;
         let over = *self.ended.borrow_and_update();
         if over && self.spool.pending_in(lane) == 0 {
-            return LaneStep::Over;
+            return LaneStep::Done;
         }
         let beats = lane == Lane::Facts && self.session.dialect() == Dialect::Native;
         let heartbeat = last_sent + self.session.heartbeat();
         if beats
-            && self.long_poll.may_open()
+            && self.long_poll.can_open()
             && let Some(outcome) = self.long_poll.run(heartbeat).await
         {
-            return LaneStep::Polled(outcome);
+            return LaneStep::LongPollEnded(outcome);
         }
         let max_bytes = match lane {
-            Lane::Facts => FACTS_BYTES,
-            Lane::Bulk => BULK_BYTES,
+            Lane::Facts => MAX_FACTS_BATCH_BYTES,
+            Lane::Bulk => MAX_BULK_BATCH_BYTES,
         };
         let records = tokio::select! {
             biased;
-            () = self.spool.readable(lane) => {
+            () = self.spool.wait_until_readable(lane) => {
                 if lane == Lane::Bulk && !over {
                     wait_for_more_reports(&mut self.ended).await;
                 }
@@ -123,25 +123,25 @@ impl<'a> LaneDelivery<'a> {
             }
             () = sleep_until(heartbeat), if beats => Vec::new(),
             // The connection is available again.
-            () = self.long_poll.interrupted(false), if beats && self.long_poll.is_interrupted() => {
-                return LaneStep::Again;
+            () = self.long_poll.wait_until_interrupted_is(false), if beats && self.long_poll.is_interrupted() => {
+                return LaneStep::DecideAgain;
             }
             changed = self.ended.changed(), if !over => {
                 // Without a sender, the trial's end would never be noticed.
-                return if changed.is_ok() { LaneStep::Again } else { LaneStep::Over };
+                return if changed.is_ok() { LaneStep::DecideAgain } else { LaneStep::Done };
             }
-            () = self.deadline.wait_until_passed(), if over => return LaneStep::Over,
+            () = self.deadline.wait_until_passed(), if over => return LaneStep::Done,
         };
         if records.is_empty() && self.spool.pending_in(lane) > 0 {
             // The disk could not return its records.
             return if self.deadline.pause(BACKOFF_AT_END).await {
-                LaneStep::Again
+                LaneStep::DecideAgain
             } else {
-                LaneStep::Over
+                LaneStep::Done
             };
         }
         if records.is_empty() && lane == Lane::Bulk {
-            LaneStep::Again
+            LaneStep::DecideAgain
         } else {
             LaneStep::Send(records)
         }
@@ -159,15 +159,15 @@ impl<'a> LaneDelivery<'a> {
         let cursor = if lane == Lane::Facts { self.spool.cursor() } else { Cursor::default() };
         let batch = Batch { attempt: self.spool.attempt(), lane, records, cursor };
         match self.batches.deliver(batch, answer).await {
-            BatchOutcome::Through(through) => self.spool.ack(lane, through),
+            BatchOutcome::StoredThrough(through) => self.spool.ack(lane, through),
             BatchOutcome::Refused(seq) => {
                 if lane == Lane::Facts {
                     self.spool.give_up(seq);
                 }
                 self.spool.ack(lane, seq);
             }
-            BatchOutcome::Nothing => {}
-            BatchOutcome::Behind(stored) => self.spool.rewind(stored).await,
+            BatchOutcome::HeartbeatAcknowledged => {}
+            BatchOutcome::ResendAfter(stored) => self.spool.rewind(stored).await,
             BatchOutcome::OutOfTime => return false,
         }
         true
@@ -179,10 +179,10 @@ impl<'a> LaneDelivery<'a> {
     /// Also waits for the facts of earlier attempts, because the manager orders attempts by their first report.
     async fn wait_until_bulk_accepted(&self) -> bool {
         let mut offer = self.session.subscribe_offer();
-        let mut older_facts_done = self.older_facts_done.subscribe();
-        let mut ended = self.deadline.trial_ended();
+        let mut earlier_facts_delivered = self.earlier_facts_delivered.subscribe();
+        let mut ended = self.deadline.subscribe_trial_end();
         let taken = async {
-            if older_facts_done.wait_for(|done| *done).await.is_err() {
+            if earlier_facts_delivered.wait_for(|done| *done).await.is_err() {
                 return false;
             }
             loop {
@@ -192,7 +192,7 @@ impl<'a> LaneDelivery<'a> {
                     .map(|offer| offer.capabilities.contains(capability::BULK));
                 match takes {
                     Some(true) => return true,
-                    Some(false) => self.session.warn_of_missing(capability::BULK),
+                    Some(false) => self.session.warn_of_missing_capability(capability::BULK),
                     None => {}
                 }
                 tokio::select! {

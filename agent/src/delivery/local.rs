@@ -13,7 +13,7 @@ use crate::http::client;
 pub const LOCAL_BASE: &str = "http://localhost";
 
 /// The maximum length of a socket's path in bytes: unix(7), `sun_path`, without the final NUL.
-const LONGEST_PATH: usize = 107;
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// A client of the manager's socket.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct LocalClient {
 impl LocalClient {
     /// Creates a client. It connects at the first request.
     pub fn new(socket: &Path) -> Result<Self, client::Error> {
-        let (path, folder) = short(socket);
+        let (path, folder) = shorten_path(socket);
         let client = client::build_on_socket(&path)?;
         Ok(Self { client, _folder: folder.map(std::sync::Arc::new) })
     }
@@ -39,8 +39,8 @@ impl LocalClient {
 
 /// Returns a sufficiently short path to the socket, and the folder that must stay open for it. If the folder cannot be
 /// opened, the path stays as it is, and the connection reports the error.
-fn short(socket: &Path) -> (PathBuf, Option<File>) {
-    let long = socket.as_os_str().as_bytes().len() > LONGEST_PATH;
+fn shorten_path(socket: &Path) -> (PathBuf, Option<File>) {
+    let long = socket.as_os_str().as_bytes().len() > MAX_SOCKET_PATH_BYTES;
     let folder = socket.parent().filter(|_| long).and_then(|folder| File::open(folder).ok());
     match (folder, socket.file_name()) {
         (Some(folder), Some(name)) => {

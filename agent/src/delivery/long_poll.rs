@@ -16,14 +16,14 @@ use trial_protocol::{Lane, ReportAck, capability};
 use super::batch::Batch;
 use super::deadline::Deadline;
 use super::manager_session::ManagerSession;
-use super::{Error, FACTS_BYTES};
+use super::{Error, MAX_FACTS_BATCH_BYTES};
 use crate::spool::{Record, Spool};
 
 /// The maximum time that a request is kept open. Proxies close connections that are idle for a minute.
-const LONGEST_OPEN: Duration = Duration::from_secs(20);
+const MAX_OPEN_TIME: Duration = Duration::from_secs(20);
 
 /// The maximum time that the bulk lane waits for the connection. It then uses another one.
-const BULK_WAIT: Duration = Duration::from_secs(1);
+const MAX_BULK_WAIT: Duration = Duration::from_secs(1);
 
 /// The request that is kept open on behalf of the facts lane.
 pub(super) struct LongPoll {
@@ -37,16 +37,16 @@ pub(super) struct LongPoll {
 }
 
 /// Sets a flag for as long as it lives.
-pub(super) struct PollPermit<'a>(&'a watch::Sender<bool>);
+pub(super) struct FlagGuard<'a>(&'a watch::Sender<bool>);
 
-impl<'a> PollPermit<'a> {
+impl<'a> FlagGuard<'a> {
     fn new(flag: &'a watch::Sender<bool>) -> Self {
         flag.send_replace(true);
         Self(flag)
     }
 }
 
-impl Drop for PollPermit<'_> {
+impl Drop for FlagGuard<'_> {
     fn drop(&mut self) {
         self.0.send_replace(false);
     }
@@ -67,15 +67,15 @@ impl LongPoll {
     }
 
     /// Ends the open request, and prevents another one while the permit lives.
-    pub(super) async fn interrupt(&self) -> PollPermit<'_> {
-        let permit = PollPermit::new(&self.interrupted);
+    pub(super) async fn interrupt(&self) -> FlagGuard<'_> {
+        let permit = FlagGuard::new(&self.interrupted);
         // The result does not matter, because other connections can be used.
-        drop(timeout(BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
+        drop(timeout(MAX_BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
         permit
     }
 
     /// Waits until the long poll is interrupted, or until it is not.
-    pub(super) async fn interrupted(&self, interrupted: bool) {
+    pub(super) async fn wait_until_interrupted_is(&self, interrupted: bool) {
         // The sender is a field of this struct, so the receiver cannot fail.
         drop(self.interrupted.subscribe().wait_for(|now| *now == interrupted).await);
     }
@@ -86,23 +86,23 @@ impl LongPoll {
     }
 
     /// Returns whether the next request may be opened: the manager offers it, no request failed, and no facts wait.
-    pub(super) fn may_open(&self) -> bool {
+    pub(super) fn can_open(&self) -> bool {
         !self.deadline.has_trial_ended()
             && !self.is_interrupted()
             && !self.session.has_failed()
             && self.spool.pending_in(Lane::Facts) == 0
-            && self.session.offers(capability::OPEN)
+            && self.session.has_capability(capability::OPEN)
     }
 
     /// Opens the next request. Sends facts as soon as there are any, or a heartbeat when it is due. Returns `None` if
     /// the request could not be opened.
     pub(super) async fn run(&self, heartbeat: Instant) -> Option<LongPollOutcome> {
         let attempt = self.spool.attempt();
-        let (fill, answer) = self.session.open_request(attempt, LONGEST_OPEN).ok()?;
-        let _permit = PollPermit::new(&self.open);
+        let (fill, answer) = self.session.open_request(attempt, MAX_OPEN_TIME).ok()?;
+        let _permit = FlagGuard::new(&self.open);
         tokio::pin!(answer);
-        let mut ended = self.deadline.trial_ended();
-        let due = heartbeat.min(Instant::now() + LONGEST_OPEN);
+        let mut ended = self.deadline.subscribe_trial_end();
+        let due = heartbeat.min(Instant::now() + MAX_OPEN_TIME);
         let lane = Lane::Facts;
         let records = tokio::select! {
             biased;
@@ -111,9 +111,9 @@ impl LongPoll {
                 let answer = early.map(|ack| self.session.record_ack(&ack, true)).err().map(Err);
                 return Some(LongPollOutcome { records: Vec::new(), answer });
             }
-            () = self.spool.readable(lane) => self.spool.peek(lane, FACTS_BYTES).await,
+            () = self.spool.wait_until_readable(lane) => self.spool.peek(lane, MAX_FACTS_BATCH_BYTES).await,
             () = tokio::time::sleep_until(due) => Vec::new(),
-            () = self.interrupted(true) => Vec::new(),
+            () = self.wait_until_interrupted_is(true) => Vec::new(),
             _ = ended.changed() => Vec::new(),
         };
         let batch = Batch { attempt, lane, records, cursor: self.spool.cursor() };

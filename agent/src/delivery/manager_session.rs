@@ -18,7 +18,7 @@ use super::dialect::native::BodySender;
 use super::dialect::{legacy, native};
 use super::local::{LOCAL_BASE, LocalClient};
 use super::token::Token;
-use super::{Counts, Error, ManagerAddress, Settings};
+use super::{DeliveryCounts, Error, ManagerAddress, Settings};
 use crate::spool::{Dialect, Record, Sender};
 use crate::util::errors::chain;
 
@@ -28,8 +28,8 @@ pub(super) struct ManagerSession {
     address: ManagerAddress,
     /// The base URL before the trial started.
     first_base: Option<String>,
-    longest_silence: Duration,
-    counts: Arc<Counts>,
+    max_silence: Duration,
+    counts: Arc<DeliveryCounts>,
     directives: mpsc::Sender<Directive>,
     /// The manager's offer, once it has answered.
     offer: watch::Sender<Option<Offer>>,
@@ -43,7 +43,7 @@ struct SessionState {
     /// The connection to an NNI manager, between two uses.
     connection: Option<legacy::Connection>,
     /// The last record of the current batch that an NNI manager has accepted. It accepts records one by one.
-    posted: Option<u64>,
+    last_posted: Option<u64>,
     /// The client for a manager on this machine. Once its socket was found, the agent uses no other address.
     local: Option<LocalClient>,
     base: Option<String>,
@@ -55,12 +55,12 @@ struct SessionState {
     /// A third of the lease in the last ack.
     heartbeat: Option<Duration>,
     /// The ids of the directives that were forwarded. Each is forwarded once.
-    received: HashSet<u64>,
+    forwarded_directives: HashSet<u64>,
     /// The directives that must still be reported to the manager as obeyed.
     obeyed: Vec<u64>,
     last_error: Option<String>,
     /// The missing capability of the manager because of which reports were not delivered.
-    lacking: Option<&'static str>,
+    missing_capability: Option<&'static str>,
     /// `true` if the last answer was to try again later.
     is_busy: bool,
 }
@@ -83,7 +83,7 @@ impl ManagerSession {
             sender: settings.sender.clone(),
             address: settings.manager.clone(),
             first_base: credentials.base().cloned(),
-            longest_silence: settings.heartbeat,
+            max_silence: settings.heartbeat,
             counts: Arc::clone(&settings.counts),
             directives,
             offer: watch::Sender::default(),
@@ -102,11 +102,11 @@ impl ManagerSession {
 
     /// Returns the maximum time between two messages to the manager.
     pub(super) fn heartbeat(&self) -> Duration {
-        self.lock().heartbeat.unwrap_or(self.longest_silence)
+        self.lock().heartbeat.unwrap_or(self.max_silence)
     }
 
     /// Returns whether the manager has offered the capability.
-    pub(super) fn offers(&self, capability: &str) -> bool {
+    pub(super) fn has_capability(&self, capability: &str) -> bool {
         self.offer.borrow().as_ref().is_some_and(|offer| offer.capabilities.contains(capability))
     }
 
@@ -128,13 +128,15 @@ impl ManagerSession {
     /// Returns the reason why reports were not delivered, and clears it.
     pub(super) fn take_problem(&self) -> Option<String> {
         let mut state = self.lock();
-        let lacks = |lacking| format!("the manager does not offer the capability `{lacking}`");
-        state.last_error.take().or(state.lacking.map(lacks))
+        let lacks = |missing_capability| {
+            format!("the manager does not offer the capability `{missing_capability}`")
+        };
+        state.last_error.take().or(state.missing_capability.map(lacks))
     }
 
     /// Logs a capability that the manager lacks, once.
-    pub(super) fn warn_of_missing(&self, capability: &'static str) {
-        let before = self.lock().lacking.replace(capability);
+    pub(super) fn warn_of_missing_capability(&self, capability: &'static str) {
+        let before = self.lock().missing_capability.replace(capability);
         if before.is_none() {
             warn!(
                 "the manager does not accept output and samples: it does not offer the capability `{capability}`; \
@@ -154,16 +156,16 @@ impl ManagerSession {
 
     fn request_context(&self) -> Result<RequestContext, Error> {
         let mut state = self.lock();
-        let (client, base) = match self.local(&mut state)? {
+        let (client, base) = match self.local_client(&mut state)? {
             Some(client) => (client, LOCAL_BASE.to_owned()),
-            None => (state.clients.get()?, self.base(&mut state)?),
+            None => (state.clients.get()?, self.current_base(&mut state)?),
         };
         let token = state.token.get().map(str::to_owned);
         Ok(RequestContext { client, base, token, obeyed: state.obeyed.clone() })
     }
 
     /// Returns the client of a manager on this machine, if its socket exists or existed during this session.
-    fn local(&self, state: &mut SessionState) -> Result<Option<Client>, Error> {
+    fn local_client(&self, state: &mut SessionState) -> Result<Option<Client>, Error> {
         if state.local.is_none()
             && let Some(socket) = self.address.socket()
         {
@@ -172,7 +174,7 @@ impl ManagerSession {
         Ok(state.local.as_ref().map(|local| local.client().clone()))
     }
 
-    fn base(&self, state: &mut SessionState) -> Result<String, Error> {
+    fn current_base(&self, state: &mut SessionState) -> Result<String, Error> {
         if let Some(base) = &state.base {
             return Ok(base.clone());
         }
@@ -191,10 +193,10 @@ impl ManagerSession {
         let RequestContext { client, base, token, obeyed } = self.request_context()?;
         let ack = loop {
             let body = self.body(batch.attempt, batch, &obeyed);
-            let compress = self.may_compress() && compression::is_worthwhile(&base, body.len());
+            let compress = self.can_compress() && compression::is_worthwhile(&base, body.len());
             let EncodedBody { bytes, gzip } = compression::encode(body, compress).await;
             match native::post(&client, &base, token.as_deref(), bytes, gzip).await {
-                Err(error) if gzip && compression::may_be_refused_for(&error) => {
+                Err(error) if gzip && compression::can_cause_refusal(&error) => {
                     self.lock().compression_refused = true;
                     debug!("{error}; sent without compression");
                 }
@@ -206,11 +208,11 @@ impl ManagerSession {
     }
 
     fn body(&self, attempt: &AttemptId, batch: &Batch<'_>, obeyed: &[u64]) -> Vec<u8> {
-        native::body(&self.sender, attempt, batch.lane, &batch.records, obeyed, batch.cursor)
+        native::batch_body(&self.sender, attempt, batch.lane, &batch.records, obeyed, batch.cursor)
     }
 
-    fn may_compress(&self) -> bool {
-        !self.lock().compression_refused && self.offers(capability::GZIP)
+    fn can_compress(&self) -> bool {
+        !self.lock().compression_refused && self.has_capability(capability::GZIP)
     }
 
     /// Opens a request whose body follows within `longest`. The future returns the answer.
@@ -245,14 +247,14 @@ impl ManagerSession {
     async fn post_lines(&self, records: &[Record]) -> Result<ReportAck, Error> {
         let (base, mut connection) = {
             let mut state = self.lock();
-            state.posted = None;
-            (self.base(&mut state)?, state.connection.take())
+            state.last_posted = None;
+            (self.current_base(&mut state)?, state.connection.take())
         };
-        let posted = |seq| self.lock().posted = Some(seq);
+        let posted = |seq| self.lock().last_posted = Some(seq);
         let through = legacy::post(&mut connection, &base, &self.sender, records, posted).await;
         let mut state = self.lock();
         state.connection = connection;
-        state.posted = None;
+        state.last_posted = None;
         Ok(ReportAck {
             offer: Offer::new([]),
             through: through?,
@@ -266,13 +268,13 @@ impl ManagerSession {
 
     /// Returns the last record that an NNI manager accepted of an interrupted batch, and clears it.
     pub(super) fn take_posted(&self) -> Option<u64> {
-        self.lock().posted.take()
+        self.lock().last_posted.take()
     }
 
     /// Records an ack: the lease, the token, the offer and the directives. `is_own` means that the ack is for this
     /// process's attempt. Directives on an ack for an earlier attempt are not meant for this one.
     pub(super) fn record_ack(&self, ack: &ReportAck, is_own: bool) {
-        self.counts.count_taken();
+        self.counts.count_accepted();
         let mut state = self.lock();
         state.is_busy = false;
         if state.last_error.take().is_some() {
@@ -280,7 +282,7 @@ impl ManagerSession {
         }
         state.heartbeat = ack
             .lease_ms
-            .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.longest_silence));
+            .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.max_silence));
         if let Some(token) = &ack.token {
             let proved = state.local.is_some()
                 || state.last_base.as_ref().is_some_and(|base| is_encrypted(base));
@@ -288,10 +290,10 @@ impl ManagerSession {
         }
         for directive in ack.directives.iter().filter(|_| is_own) {
             // A full queue is harmless, because the manager repeats a directive until it is obeyed.
-            if !state.received.contains(&directive.id)
+            if !state.forwarded_directives.contains(&directive.id)
                 && self.directives.try_send(directive.clone()).is_ok()
             {
-                state.received.insert(directive.id);
+                state.forwarded_directives.insert(directive.id);
                 state.obeyed.push(directive.id);
             }
         }
@@ -315,7 +317,7 @@ impl ManagerSession {
             state.last_error = Some(shown);
         }
         if matches!(error, Error::Unauthorized { .. }) {
-            state.token.refuse();
+            state.token.handle_refusal();
         }
         state.is_busy = matches!(error, Error::Busy { .. });
     }

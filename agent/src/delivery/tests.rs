@@ -19,9 +19,9 @@ mod compression;
 mod ending;
 mod long_poll;
 
-use long_poll::{OpenLine, chunked};
+use long_poll::{OpenRequests, read_chunked_body};
 
-const BOUND: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The server's reaction to a request.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ enum Answer {
     /// Stores and acknowledges the batch.
     Ack,
     /// Stores and acknowledges the batch, with these directives.
-    Direct(Vec<Directive>),
+    AckWithDirectives(Vec<Directive>),
     /// Stores the batch, and breaks the connection before the ack.
     StoreAndReset,
     /// Breaks the connection in the middle of the request.
@@ -37,23 +37,23 @@ enum Answer {
     /// Answers with a status and a header.
     Status(u16, &'static str),
     /// Answers 413 for more than this number of reports, otherwise with an ack.
-    AtMost(usize),
+    LimitReports(usize),
     /// Answers 401 unless the request has this token.
-    Token(&'static str),
+    RequireToken(&'static str),
     /// Answers 200 with a body that is not an ack.
-    Nonsense,
+    NotAnAck,
     /// Answers 200 with a body that is too long.
-    Endless,
+    TooLong,
     /// Acknowledges without having stored the batch.
-    Idle,
+    AckWithoutStoring,
     /// Stores and acknowledges the batch, but offers no capability.
-    Plainest,
+    AckWithoutOffer,
     /// Refuses compressed batches with this status and a manager's explanation.
-    Plain(u16),
+    RefuseCompressed(u16),
 }
 
 #[derive(Default)]
-struct Seen {
+struct ServerRecord {
     /// Reports by attempt, lane and seq, as a manager stores them.
     stored: BTreeMap<(String, Lane, u64), ReportBody>,
     /// The order in which seqs of each lane were first stored.
@@ -64,13 +64,13 @@ struct Seen {
     heartbeats: u64,
     requests: u64,
     /// The number of requests that were compressed.
-    packed: u64,
+    compressed_requests: u64,
 }
 
 struct Server {
     url: String,
-    seen: Arc<Mutex<Seen>>,
-    line: Arc<OpenLine>,
+    seen: Arc<Mutex<ServerRecord>>,
+    open_requests: Arc<OpenRequests>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -88,10 +88,10 @@ impl Server {
     async fn start_on(address: &str, script: Vec<Answer>) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::<Mutex<ServerRecord>>::default();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let for_task = Arc::clone(&seen);
-        let line = Arc::<OpenLine>::default();
+        let line = Arc::<OpenRequests>::default();
         let for_line = Arc::clone(&line);
         let task = tokio::spawn(async move {
             // The connections end with this task, because a stopped server answers on none of them.
@@ -102,7 +102,7 @@ impl Server {
                 connections.spawn(serve(stream, script, seen, line));
             }
         });
-        Self { url, seen, line, task }
+        Self { url, seen, open_requests: line, task }
     }
 
     fn facts(&self) -> Vec<u64> {
@@ -110,28 +110,29 @@ impl Server {
         seen.order.iter().filter(|(lane, _)| *lane == Lane::Facts).map(|(_, seq)| *seq).collect()
     }
 
-    async fn until(&self, what: &str, holds: impl Fn(&Seen) -> bool) {
+    async fn wait_until(&self, what: &str, holds: impl Fn(&ServerRecord) -> bool) {
         let wait = async {
             while !holds(&self.seen.lock().unwrap()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        assert!(tokio::time::timeout(BOUND, wait).await.is_ok(), "{what}, in time");
+        assert!(tokio::time::timeout(TEST_TIMEOUT, wait).await.is_ok(), "{what}, in time");
     }
 }
 
 async fn serve(
     mut stream: TcpStream,
     script: Arc<Mutex<VecDeque<Answer>>>,
-    seen: Arc<Mutex<Seen>>,
-    line: Arc<OpenLine>,
+    seen: Arc<Mutex<ServerRecord>>,
+    open_requests: Arc<OpenRequests>,
 ) {
     let mut bytes = Vec::new();
     loop {
-        let read = request(&mut stream, &mut bytes, &line.opened, &line.wake).await;
+        let read =
+            read_request(&mut stream, &mut bytes, &open_requests.opened, &open_requests.wake).await;
         let Some((token, body)) = read else { return };
-        let (packed, body) = compression::unpacked(body);
-        seen.lock().unwrap().packed += u64::from(packed);
+        let (packed, body) = compression::decompress(body);
+        seen.lock().unwrap().compressed_requests += u64::from(packed);
         if body.is_empty() {
             // An early answer. Like any server, this one then closes the connection.
             drop(stream.write_all(acknowledge(None, &[]).as_bytes()).await);
@@ -144,29 +145,31 @@ async fn serve(
         let batch: ReportBatch = serde_json::from_slice(&body).unwrap();
         let reply = match answer.unwrap_or(Answer::Ack) {
             Answer::Ack => store(&seen, &batch, &[]),
-            Answer::Direct(directives) => store(&seen, &batch, &directives),
+            Answer::AckWithDirectives(directives) => store(&seen, &batch, &directives),
             Answer::StoreAndReset => {
                 store(&seen, &batch, &[]);
                 return;
             }
             Answer::Reset => return,
             Answer::Status(status, header) => refuse(status, header),
-            Answer::AtMost(most) if batch.reports.len() > most => refuse(413, ""),
-            Answer::Token(wanted) if token.as_deref() != Some(wanted) => refuse(401, ""),
-            Answer::Plain(status) if packed => {
+            Answer::LimitReports(most) if batch.reports.len() > most => refuse(413, ""),
+            Answer::RequireToken(wanted) if token.as_deref() != Some(wanted) => refuse(401, ""),
+            Answer::RefuseCompressed(status) if packed => {
                 refuse(status, "content-type: application/problem+json\r\n")
             }
-            Answer::AtMost(_) | Answer::Token(_) | Answer::Plain(_) => store(&seen, &batch, &[]),
-            Answer::Plainest => {
+            Answer::LimitReports(_) | Answer::RequireToken(_) | Answer::RefuseCompressed(_) => {
+                store(&seen, &batch, &[])
+            }
+            Answer::AckWithoutOffer => {
                 let ack = store(&seen, &batch, &[]);
                 let (_, ack) = ack.split_once("\r\n\r\n").unwrap();
                 let mut ack: ReportAck = serde_json::from_str(ack).unwrap();
                 ack.offer = Offer::new([]);
                 reply(200, "", &serde_json::to_string(&ack).unwrap())
             }
-            Answer::Nonsense => reply(200, "", "<html>"),
-            Answer::Endless => reply(200, "", &"[".repeat(2 << 20)),
-            Answer::Idle => acknowledge(None, &[]),
+            Answer::NotAnAck => reply(200, "", "<html>"),
+            Answer::TooLong => reply(200, "", &"[".repeat(2 << 20)),
+            Answer::AckWithoutStoring => acknowledge(None, &[]),
         };
         seen.lock().unwrap().requests += 1;
         if stream.write_all(reply.as_bytes()).await.is_err() {
@@ -176,7 +179,7 @@ async fn serve(
 }
 
 /// Reads one request. Returns its token and body.
-async fn request(
+async fn read_request(
     stream: &mut TcpStream,
     bytes: &mut Vec<u8>,
     opened: &watch::Sender<u32>,
@@ -195,7 +198,7 @@ async fn request(
                 opened.send_modify(|opened| *opened += 1);
                 let token = header("authorization: bearer ");
                 bytes.drain(..end + 4);
-                return chunked(stream, bytes, wake).await.map(|body| (token, body));
+                return read_chunked_body(stream, bytes, wake).await.map(|body| (token, body));
             }
             length = header("content-length: ").unwrap().trim().parse().unwrap();
             token = header("authorization: bearer ");
@@ -214,7 +217,7 @@ async fn request(
     }
 }
 
-fn store(seen: &Mutex<Seen>, batch: &ReportBatch, directives: &[Directive]) -> String {
+fn store(seen: &Mutex<ServerRecord>, batch: &ReportBatch, directives: &[Directive]) -> String {
     let mut seen = seen.lock().unwrap();
     seen.obeyed.extend(&batch.obeyed);
     seen.heartbeats += u64::from(batch.reports.is_empty());
@@ -302,7 +305,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         credentials: Credentials::default(),
         sender: sender(),
         heartbeat: Duration::from_hours(1),
-        flush: BOUND,
+        flush: TEST_TIMEOUT,
         give_up: watch::channel(false).1,
         counts: Arc::default(),
     }
@@ -324,11 +327,11 @@ fn deliver(settings: Settings, spool: &Spool) -> Delivery {
 impl Delivery {
     async fn end(self) -> Outcome {
         self.end.send_replace(true);
-        tokio::time::timeout(BOUND, self.task).await.expect("an end in time").unwrap()
+        tokio::time::timeout(TEST_TIMEOUT, self.task).await.expect("an end in time").unwrap()
     }
 }
 
-fn everything() -> Outcome {
+fn complete_outcome() -> Outcome {
     Outcome { undelivered: 0, last_error: None }
 }
 
@@ -341,12 +344,12 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
         ("busy for a while",         vec![Answer::Status(503, "retry-after: 0\r\n"), Answer::Status(429, ""), Answer::Ack]),
         ("the request breaks",       vec![Answer::Reset, Answer::Reset, Answer::Ack]),
         ("the ack is lost",          vec![Answer::StoreAndReset, Answer::StoreAndReset, Answer::Ack]),
-        ("batches are too large",    vec![Answer::AtMost(3)]),
+        ("batches are too large",    vec![Answer::LimitReports(3)]),
         ("a proxy refuses all for a while", vec![Answer::Status(413, ""); 12].into_iter().chain([Answer::Ack]).collect()),
-        ("an answer without end",    vec![Answer::Endless, Answer::Ack]),
-        ("another server answers",   vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
+        ("an answer without end",    vec![Answer::TooLong, Answer::Ack]),
+        ("another server answers",   vec![Answer::NotAnAck, Answer::Status(404, ""), Answer::Ack]),
         ("a proxy refuses for a while", vec![Answer::Status(400, ""), Answer::Status(407, ""), Answer::Ack]),
-        ("an ack without effect", vec![Answer::Idle, Answer::Ack]),
+        ("an ack without effect", vec![Answer::AckWithoutStoring, Answer::Ack]),
         ("refused, then known",      vec![Answer::Status(401, ""), Answer::Status(403, ""), Answer::Ack]),
     ];
     for (case, script) in table {
@@ -357,7 +360,7 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
             spool.append(0, metric(number));
             spool.append(0, log());
         }
-        assert_eq!(delivery.end().await, everything(), "{case}");
+        assert_eq!(delivery.end().await, complete_outcome(), "{case}");
         assert_eq!(server.facts(), (0..40).collect::<Vec<_>>(), "{case}");
         assert_eq!(server.seen.lock().unwrap().stored.len(), 80, "{case}: logs too");
     }
@@ -368,7 +371,7 @@ async fn a_new_token_is_read_when_the_old_one_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let token_file = dir.path().join("token");
     std::fs::write(&token_file, "old\n").unwrap();
-    let server = Server::start(vec![Answer::Token("new")]).await;
+    let server = Server::start(vec![Answer::RequireToken("new")]).await;
     let spool = memory_spool();
     spool.append(0, metric(0));
     let with_token = Settings {
@@ -376,9 +379,9 @@ async fn a_new_token_is_read_when_the_old_one_is_refused() {
         ..settings(ManagerAddress::Url(server.url.clone()))
     };
     let delivery = deliver(with_token, &spool);
-    server.until("a refusal", |seen| seen.requests > 0).await;
+    server.wait_until("a refusal", |seen| seen.requests > 0).await;
     std::fs::write(&token_file, "new\n").unwrap();
-    assert_eq!(delivery.end().await, everything());
+    assert_eq!(delivery.end().await, complete_outcome());
     assert_eq!(server.facts(), [0]);
 }
 
@@ -391,12 +394,12 @@ async fn a_manager_that_moved_is_found_again() {
     let spool = memory_spool();
     let delivery = deliver(settings(ManagerAddress::File(file.clone())), &spool);
     spool.append(0, metric(0));
-    first.until("the first report", |seen| seen.stored.len() == 1).await;
+    first.wait_until("the first report", |seen| seen.stored.len() == 1).await;
     drop(first);
     spool.append(0, metric(1));
     let second = Server::start(vec![Answer::Ack]).await;
     std::fs::write(&file, format!("{}\n", second.url)).unwrap();
-    assert_eq!(delivery.end().await, everything());
+    assert_eq!(delivery.end().await, complete_outcome());
     assert!(second.facts().ends_with(&[1]));
 }
 
@@ -404,7 +407,7 @@ async fn a_manager_that_moved_is_found_again() {
 async fn credentials_read_before_the_trial_outlive_their_files() {
     let dir = tempfile::tempdir().unwrap();
     let [file, token_file] = ["manager.url", "token"].map(|name| dir.path().join(name));
-    let server = Server::start(vec![Answer::Status(503, ""), Answer::Token("t")]).await;
+    let server = Server::start(vec![Answer::Status(503, ""), Answer::RequireToken("t")]).await;
     std::fs::write(&file, format!("{}\n", server.url)).unwrap();
     std::fs::write(&token_file, "t\n").unwrap();
     let manager = ManagerAddress::File(file);
@@ -414,7 +417,7 @@ async fn credentials_read_before_the_trial_outlive_their_files() {
     spool.append(0, metric(0));
     let with_credentials =
         Settings { token_file: Some(token_file), credentials, ..settings(manager) };
-    assert_eq!(deliver(with_credentials, &spool).end().await, everything());
+    assert_eq!(deliver(with_credentials, &spool).end().await, complete_outcome());
     assert_eq!(server.facts(), [0]);
 }
 
@@ -422,35 +425,38 @@ async fn credentials_read_before_the_trial_outlive_their_files() {
 async fn a_directive_is_passed_on_once_and_obeyed() {
     let body = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
     let stop = Directive { id: 9, body };
-    let twice = vec![Answer::Direct(vec![stop.clone()]), Answer::Direct(vec![stop.clone()])];
+    let twice = vec![
+        Answer::AckWithDirectives(vec![stop.clone()]),
+        Answer::AckWithDirectives(vec![stop.clone()]),
+    ];
     let script = [twice, vec![Answer::Ack]].concat();
     let server = Server::start(script).await;
     let spool = memory_spool();
     let mut delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
     spool.append(0, metric(0));
-    let got = tokio::time::timeout(BOUND, delivery.directives.recv()).await.unwrap();
+    let got = tokio::time::timeout(TEST_TIMEOUT, delivery.directives.recv()).await.unwrap();
     assert_eq!(got, Some(stop));
     spool.append(0, metric(1));
-    server.until("the obeyed directive", |seen| seen.obeyed.contains(&9)).await;
+    server.wait_until("the obeyed directive", |seen| seen.obeyed.contains(&9)).await;
     assert!(delivery.directives.try_recv().is_err(), "forwarded once");
-    assert_eq!(delivery.end().await, everything());
+    assert_eq!(delivery.end().await, complete_outcome());
 }
 
 #[tokio::test]
 async fn bulk_waits_for_a_manager_that_accepts_it() {
     for (becomes, left, why) in [
-        (Answer::Plainest, 2, Some("the manager does not offer the capability `bulk`")),
+        (Answer::AckWithoutOffer, 2, Some("the manager does not offer the capability `bulk`")),
         (Answer::Ack, 0, None),
     ] {
-        let server = Server::start(vec![Answer::Plainest, becomes]).await;
+        let server = Server::start(vec![Answer::AckWithoutOffer, becomes]).await;
         let spool = memory_spool();
         let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
         spool.append(0, metric(0));
-        server.until("the first fact", |seen| seen.requests >= 1).await;
+        server.wait_until("the first fact", |seen| seen.requests >= 1).await;
         spool.append(0, log());
         spool.append(0, log());
         spool.append(0, metric(1));
-        server.until("another fact", |seen| seen.stored.len() >= 2).await;
+        server.wait_until("another fact", |seen| seen.stored.len() >= 2).await;
         let outcome = delivery.end().await;
         assert_eq!((outcome.undelivered, outcome.last_error.as_deref()), (left, why));
         assert_eq!(server.facts(), [0, 1]);
@@ -465,8 +471,8 @@ async fn silence_is_broken_by_heartbeats() {
         ..settings(ManagerAddress::Url(server.url.clone()))
     };
     let delivery = deliver(often, &memory_spool());
-    server.until("heartbeats", |seen| seen.heartbeats >= 3).await;
-    assert_eq!(delivery.end().await, everything());
+    server.wait_until("heartbeats", |seen| seen.heartbeats >= 3).await;
+    assert_eq!(delivery.end().await, complete_outcome());
 }
 
 #[tokio::test]
@@ -474,7 +480,7 @@ async fn an_earlier_attempt_is_delivered_first_under_its_own_id() {
     let dir = tempfile::tempdir().unwrap();
     let first = spool_in(Some(dir.path()));
     first.append(0, metric(7));
-    assert!(first.close(BOUND).await);
+    assert!(first.close(TEST_TIMEOUT).await);
     let options = Options {
         dir: Some(dir.path().to_owned()),
         attempt: AttemptId::new("t-2").unwrap(),
@@ -488,9 +494,9 @@ async fn an_earlier_attempt_is_delivered_first_under_its_own_id() {
     second.append(0, metric(8));
     // The earlier attempt has no report on this lane. The log must nevertheless wait for the earlier facts.
     second.append(0, log());
-    let server = Server::start(vec![Answer::Idle, Answer::Ack]).await;
+    let server = Server::start(vec![Answer::AckWithoutStoring, Answer::Ack]).await;
     let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &second);
-    assert_eq!(delivery.end().await, everything());
+    assert_eq!(delivery.end().await, complete_outcome());
     let seen = server.seen.lock().unwrap();
     let of = |attempt: &str| seen.stored.get(&(attempt.to_owned(), Lane::Facts, 0)).cloned();
     assert_eq!((of("t-1"), of("t-2")), (Some(metric(7)), Some(metric(8))));

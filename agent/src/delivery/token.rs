@@ -35,7 +35,7 @@ impl Token {
 
     /// Handles the manager's refusal of the current token. Drops a renewed token if the server that sent it had not
     /// proved its identity.
-    pub(super) fn refuse(&mut self) {
+    pub(super) fn handle_refusal(&mut self) {
         if !self.proved && self.from_file.is_some() {
             self.renewed = None;
         }
@@ -47,7 +47,7 @@ impl Token {
         if std::mem::take(&mut self.stale)
             && let Some(path) = &self.file
         {
-            let read = read(path);
+            let read = read_token(path);
             if read.is_some() && read != self.from_file {
                 // A user who replaced the token takes precedence over the manager that renewed it.
                 self.renewed = None;
@@ -64,7 +64,7 @@ impl Token {
         if self.renewed.as_deref() == Some(token) {
             return;
         }
-        if self.get().is_some_and(|present| holder(present) != holder(token)) {
+        if self.get().is_some_and(|present| named_trial(present) != named_trial(token)) {
             warn!("the manager's answer has a token of another trial; it is ignored");
             return;
         }
@@ -74,7 +74,7 @@ impl Token {
             return;
         }
         let Some(path) = &self.file else { return };
-        match replace(path, token) {
+        match replace_file(path, token) {
             Ok(()) => {
                 self.from_file = self.renewed.take();
             }
@@ -84,13 +84,13 @@ impl Token {
 }
 
 /// PURE: returns the experiment and the trial that a token names: everything before its expiry and its signature.
-fn holder(token: &str) -> Option<&str> {
+fn named_trial(token: &str) -> Option<&str> {
     token.rsplitn(3, '.').nth(2)
 }
 
 /// Returns the token in a file. Without one, the manager's answer names the problem.
-pub fn read(path: &Path) -> Option<String> {
-    match text(path) {
+pub fn read_token(path: &Path) -> Option<String> {
+    match read_text(path) {
         Ok(token) => Some(token),
         Err(error) => {
             warn!("cannot read the token file {}: {error}", path.display());
@@ -100,14 +100,14 @@ pub fn read(path: &Path) -> Option<String> {
 }
 
 /// Returns the text of a file. A file without text is being written, or was a pipe that could be read once.
-pub(super) fn text(path: &Path) -> io::Result<String> {
+pub(super) fn read_text(path: &Path) -> io::Result<String> {
     let text = std::fs::read_to_string(path)?.trim().to_owned();
     let content = Some(text).filter(|text| !text.is_empty());
     content.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is empty"))
 }
 
 /// Replaces the file atomically with one that only the owner can read. A reader sees the old token or the new one.
-fn replace(path: &Path, token: &str) -> io::Result<()> {
+fn replace_file(path: &Path, token: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
     file.write_all(token.as_bytes())?;
@@ -193,7 +193,7 @@ mod tests {
             token.renew(given, proved);
             assert_eq!(token.get(), Some(used), "{case}");
             assert_eq!(fs::read_to_string(&path).unwrap(), kept, "{case}");
-            token.refuse();
+            token.handle_refusal();
             assert_eq!(token.get(), Some(kept), "{case}");
         }
     }

@@ -23,9 +23,9 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::collect::Finding;
 use crate::http::server::{
-    Handler, Head, Limits, Method, Response, ResponseFuture, is_true, serve,
+    Handler, Head, Limits, Method, Response, ResponseFuture, serve, wait_until_true,
 };
-use command::Command;
+use command::ChannelCommand;
 
 /// The variable from which the SDK reads the channel's URL.
 pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
@@ -35,7 +35,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A body may be large, because a metric of a million characters is encoded as JSON three times. There is no timeout: a
 /// trial that is stopped during a request would not try again.
-const LIMITS: Limits =
+const CHANNEL_LIMITS: Limits =
     Limits { connections: 256, body_bytes: 8 * 1024 * 1024, client_timeout: None };
 
 /// The endpoint, bound but not yet served.
@@ -64,9 +64,9 @@ struct ChannelState {
     /// The answer to a parameter request.
     parameters: String,
     /// The number of parameter requests that no `GET` has answered yet.
-    requested: AtomicUsize,
+    pending_requests: AtomicUsize,
     /// Wakes a waiting `GET`.
-    request: Notify,
+    request_added: Notify,
     found: mpsc::Sender<Finding>,
     ended: watch::Receiver<bool>,
 }
@@ -99,12 +99,12 @@ impl Channel {
         let shared = ChannelState {
             path: self.path,
             parameters: command::parameter_answer(record),
-            requested: AtomicUsize::new(0),
-            request: Notify::new(),
+            pending_requests: AtomicUsize::new(0),
+            request_added: Notify::new(),
             found,
             ended: ended.clone(),
         };
-        serve(self.listener, LIMITS, Arc::new(shared), ended).await;
+        serve(self.listener, CHANNEL_LIMITS, Arc::new(shared), ended).await;
     }
 }
 
@@ -136,22 +136,22 @@ impl Handler for ChannelState {
                 return Response::empty("404 Not Found");
             }
             match head.method {
-                Method::Put => put(body, self).await,
-                Method::Get => poll(self).await,
+                Method::Put => handle_put(body, self).await,
+                Method::Get => handle_poll(self).await,
                 Method::Other => Response::empty("405 Method Not Allowed"),
             }
         })
     }
 }
 
-async fn put(body: &[u8], shared: &ChannelState) -> Response {
-    let finding = match command::read(body) {
-        Command::RequestParameter => {
-            shared.requested.fetch_add(1, Ordering::Relaxed);
-            shared.request.notify_one();
+async fn handle_put(body: &[u8], shared: &ChannelState) -> Response {
+    let finding = match command::parse(body) {
+        ChannelCommand::RequestParameter => {
+            shared.pending_requests.fetch_add(1, Ordering::Relaxed);
+            shared.request_added.notify_one();
             return Response::empty("200 OK");
         }
-        Command::CollectedMetric(finding) => finding,
+        ChannelCommand::Finding(finding) => finding,
     };
     let status = match finding {
         Finding::Metric(_) => "200 OK",
@@ -163,24 +163,25 @@ async fn put(body: &[u8], shared: &ChannelState) -> Response {
     }
 }
 
-async fn poll(shared: &ChannelState) -> Response {
+async fn handle_poll(shared: &ChannelState) -> Response {
     let mut ended = shared.ended.clone();
     let wait = async {
         loop {
-            let taken =
-                shared.requested.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |requested| {
-                    requested.checked_sub(1)
-                });
+            let taken = shared.pending_requests.fetch_update(
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+                |requested| requested.checked_sub(1),
+            );
             if taken.is_ok() {
                 return;
             }
-            shared.request.notified().await;
+            shared.request_added.notified().await;
         }
     };
     tokio::select! {
         biased; // A requested parameter is returned even at the end.
         () = wait => Response { body: shared.parameters.clone(), ..Response::empty("200 OK") },
-        () = is_true(&mut ended) => Response::empty("410 Gone"),
+        () = wait_until_true(&mut ended) => Response::empty("410 Gone"),
         () = tokio::time::sleep(POLL_INTERVAL) => Response::empty("408 Request Timeout"),
     }
 }

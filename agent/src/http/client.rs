@@ -46,9 +46,9 @@ pub enum Error {
 pub fn build(ca_file: Option<&Path>) -> Result<Client, Error> {
     let Some(path) = ca_file else {
         let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
-        return assemble(RootCertStore { roots }, None);
+        return build_with_roots(RootCertStore { roots }, None);
     };
-    let pem = std::fs::read(path).map_err(|error| unusable(path, pem::Error::Io(error)))?;
+    let pem = std::fs::read(path).map_err(|error| ca_file_error(path, pem::Error::Io(error)))?;
     build_trusting(path, &pem)
 }
 
@@ -56,18 +56,18 @@ pub fn build(ca_file: Option<&Path>) -> Result<Client, Error> {
 pub fn build_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        store.add(certificate.map_err(|error| unusable(ca_file, error))?)?;
+        store.add(certificate.map_err(|error| ca_file_error(ca_file, error))?)?;
     }
     if store.is_empty() {
-        return Err(unusable(ca_file, pem::Error::NoItemsFound));
+        return Err(ca_file_error(ca_file, pem::Error::NoItemsFound));
     }
-    assemble(store, None)
+    build_with_roots(store, None)
 }
 
 /// Builds a client that connects to a Unix socket, regardless of the host in a URL. It trusts no certificate and needs
 /// none.
 pub fn build_on_socket(socket: &Path) -> Result<Client, Error> {
-    assemble(RootCertStore::empty(), Some(socket))
+    build_with_roots(RootCertStore::empty(), Some(socket))
 }
 
 /// Reads an answer to its end. Returns `None` if it is longer than `most` bytes.
@@ -85,11 +85,11 @@ pub async fn read_whole(
     Ok(Some(bytes))
 }
 
-fn unusable(path: &Path, source: pem::Error) -> Error {
+fn ca_file_error(path: &Path, source: pem::Error) -> Error {
     Error::CaFile { path: path.to_owned(), source }
 }
 
-fn assemble(roots: RootCertStore, socket: Option<&Path>) -> Result<Client, Error> {
+fn build_with_roots(roots: RootCertStore, socket: Option<&Path>) -> Result<Client, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

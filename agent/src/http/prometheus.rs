@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 use trial_protocol::{GpuSample, Sample};
 
 /// The media type of the page.
-pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The values to expose.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct PageValues<'a> {
     /// Version of the program, experiment, trial and attempt.
     pub ids: [&'a str; 4],
     /// The phase of the trial.
@@ -33,25 +33,25 @@ pub struct View<'a> {
 }
 
 /// The name of the idle time of a GPU.
-const IDLE: &str = "trialkeeper_gpu_idle_seconds_total";
+const GPU_IDLE_METRIC: &str = "trialkeeper_gpu_idle_seconds_total";
 
 /// A page that consists of families.
 struct Page(String);
 
 impl Page {
     /// Begins a family. `kind` is `gauge` or `counter`.
-    fn family(&mut self, name: &str, kind: &str) {
-        self.put(&["# TYPE ", name, " ", kind, "\n"]);
+    fn begin_family(&mut self, name: &str, kind: &str) {
+        self.push_words(&["# TYPE ", name, " ", kind, "\n"]);
     }
 
-    fn put(&mut self, words: &[&str]) {
+    fn push_words(&mut self, words: &[&str]) {
         self.0.extend(words.iter().copied());
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        self.put(&[name]);
+    fn push_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.push_words(&[name]);
         for (at, (label, text)) in labels.iter().enumerate() {
-            self.put(&[if at == 0 { "{" } else { "," }, label, "=\""]);
+            self.push_words(&[if at == 0 { "{" } else { "," }, label, "=\""]);
             for c in text.chars() {
                 match c {
                     '\\' => self.0.push_str("\\\\"),
@@ -64,9 +64,9 @@ impl Page {
             }
             self.0.push('"');
         }
-        self.put(&[if labels.is_empty() { " " } else { "} " }]);
+        self.push_words(&[if labels.is_empty() { " " } else { "} " }]);
         if value.is_infinite() {
-            self.put(&[if value > 0.0 { "+Inf" } else { "-Inf" }]);
+            self.push_words(&[if value > 0.0 { "+Inf" } else { "-Inf" }]);
         } else {
             write!(self.0, "{value}").expect("a String takes everything");
         }
@@ -75,63 +75,63 @@ impl Page {
 
     /// Appends a family with a single sample without labels for each value. A name that ends with `_total` is a
     /// counter's.
-    fn plain(&mut self, values: &[(&str, Option<f64>)]) {
+    fn push_single_samples(&mut self, values: &[(&str, Option<f64>)]) {
         for (name, value) in values {
             if let Some(value) = value {
-                self.family(name, if name.ends_with("_total") { "counter" } else { "gauge" });
-                self.sample(name, &[], *value);
+                self.begin_family(name, if name.ends_with("_total") { "counter" } else { "gauge" });
+                self.push_sample(name, &[], *value);
             }
         }
     }
 }
 
 /// Returns the page.
-pub fn page(view: &View<'_>) -> String {
+pub fn page(view: &PageValues<'_>) -> String {
     let mut page = Page(String::with_capacity(4096));
     let [version, experiment, trial, attempt] = view.ids;
-    page.family("trialkeeper_info", "gauge");
+    page.begin_family("trialkeeper_info", "gauge");
     let ids =
         [("version", version), ("experiment", experiment), ("trial", trial), ("attempt", attempt)];
-    page.sample("trialkeeper_info", &ids, 1.0);
-    page.family("trialkeeper_trial_phase", "gauge");
-    page.sample("trialkeeper_trial_phase", &[("phase", view.phase)], 1.0);
-    page.plain(&[("trialkeeper_trial_seconds", Some(view.seconds))]);
+    page.push_sample("trialkeeper_info", &ids, 1.0);
+    page.begin_family("trialkeeper_trial_phase", "gauge");
+    page.push_sample("trialkeeper_trial_phase", &[("phase", view.phase)], 1.0);
+    page.push_single_samples(&[("trialkeeper_trial_seconds", Some(view.seconds))]);
     if !view.metrics.is_empty() {
-        page.family("trialkeeper_metric", "gauge");
+        page.begin_family("trialkeeper_metric", "gauge");
     }
     for (name, value) in view.metrics {
-        page.sample("trialkeeper_metric", &[("name", name)], *value);
+        page.push_sample("trialkeeper_metric", &[("name", name)], *value);
     }
-    page.family("trialkeeper_spool_reports", "gauge");
+    page.begin_family("trialkeeper_spool_reports", "gauge");
     for (lane, count) in ["facts", "bulk"].into_iter().zip(view.spooled) {
-        page.sample("trialkeeper_spool_reports", &[("lane", lane)], float(count));
+        page.push_sample("trialkeeper_spool_reports", &[("lane", lane)], to_f64(count));
     }
     if let Some([taken, failed]) = view.deliveries {
-        page.plain(&[
-            ("trialkeeper_deliveries_total", Some(float(taken))),
-            ("trialkeeper_delivery_failures_total", Some(float(failed))),
+        page.push_single_samples(&[
+            ("trialkeeper_deliveries_total", Some(to_f64(taken))),
+            ("trialkeeper_delivery_failures_total", Some(to_f64(failed))),
         ]);
     }
     if let Some(sample) = view.sample {
-        machine(&mut page, sample);
+        push_machine(&mut page, sample);
     }
     if !view.gpu_idle_ms.is_empty() {
-        page.family(IDLE, "counter");
+        page.begin_family(GPU_IDLE_METRIC, "counter");
     }
     for (gpu, millis) in view.gpu_idle_ms {
-        page.sample(IDLE, &[("gpu", gpu)], float(*millis) / 1e3);
+        page.push_sample(GPU_IDLE_METRIC, &[("gpu", gpu)], to_f64(*millis) / 1e3);
     }
     page.0
 }
 
-fn machine(page: &mut Page, sample: &Sample) {
-    let count = |number: Option<u64>| number.map(float);
+fn push_machine(page: &mut Page, sample: &Sample) {
+    let count = |number: Option<u64>| number.map(to_f64);
     if let Some(process) = &sample.process {
-        page.plain(&[
+        page.push_single_samples(&[
             ("trialkeeper_processes", Some(process.processes.into())),
             ("trialkeeper_threads", process.threads.map(f64::from)),
             ("trialkeeper_cpu_percent", process.cpu_percent),
-            ("trialkeeper_memory_bytes", Some(float(process.memory_bytes))),
+            ("trialkeeper_memory_bytes", Some(to_f64(process.memory_bytes))),
             ("trialkeeper_read_bytes", count(process.read_bytes)),
             ("trialkeeper_written_bytes", count(process.written_bytes)),
             ("trialkeeper_descriptors", process.descriptors.map(f64::from)),
@@ -139,7 +139,7 @@ fn machine(page: &mut Page, sample: &Sample) {
     }
     if let Some(cgroup) = &sample.cgroup {
         let seconds = |micros: Option<u64>| count(micros).map(|micros| micros / 1e6);
-        page.plain(&[
+        page.push_single_samples(&[
             ("trialkeeper_cgroup_memory_bytes", count(cgroup.memory_bytes)),
             ("trialkeeper_cgroup_memory_limit_bytes", count(cgroup.memory_limit_bytes)),
             ("trialkeeper_cgroup_memory_peak_bytes", count(cgroup.memory_peak_bytes)),
@@ -155,12 +155,12 @@ fn machine(page: &mut Page, sample: &Sample) {
             ("trialkeeper_cgroup_oom_kills_total", count(cgroup.oom_kills)),
         ]);
     }
-    for (name, kind, value) in DCGM {
+    for (name, kind, value) in DCGM_FIELDS {
         let mut begun = false;
         for gpu in &sample.gpus {
             let Some(value) = value(gpu) else { continue };
             if !std::mem::replace(&mut begun, true) {
-                page.family(name, kind);
+                page.begin_family(name, kind);
             }
             let index = gpu.index.to_string();
             let labels = [
@@ -168,28 +168,28 @@ fn machine(page: &mut Page, sample: &Sample) {
                 ("UUID", gpu.uuid.as_deref().unwrap_or_default()),
                 ("modelName", gpu.name.as_deref().unwrap_or_default()),
             ];
-            page.sample(name, &labels, value);
+            page.push_sample(name, &labels, value);
         }
     }
 }
 
-type Reading = fn(&GpuSample) -> Option<f64>;
+type GpuField = fn(&GpuSample) -> Option<f64>;
 
 /// The DCGM fields that the agent reads, in DCGM's units: memory in MiB.
-const DCGM: [(&str, &str, Reading); 9] = [
+const DCGM_FIELDS: [(&str, &str, GpuField); 9] = [
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", |gpu| gpu.utilization_percent),
-    ("DCGM_FI_DEV_FB_USED", "gauge", |gpu| gpu.memory_used_bytes.map(mib)),
-    ("DCGM_FI_DEV_FB_TOTAL", "gauge", |gpu| gpu.memory_total_bytes.map(mib)),
+    ("DCGM_FI_DEV_FB_USED", "gauge", |gpu| gpu.memory_used_bytes.map(to_mib)),
+    ("DCGM_FI_DEV_FB_TOTAL", "gauge", |gpu| gpu.memory_total_bytes.map(to_mib)),
     ("DCGM_FI_DEV_POWER_USAGE", "gauge", |gpu| gpu.power_watts),
     ("DCGM_FI_DEV_POWER_MGMT_LIMIT", "gauge", |gpu| gpu.power_limit_watts),
     ("DCGM_FI_DEV_GPU_TEMP", "gauge", |gpu| gpu.temperature_celsius),
     ("DCGM_FI_DEV_SM_CLOCK", "gauge", |gpu| gpu.sm_clock_mhz.map(f64::from)),
-    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", |gpu| gpu.ecc_uncorrected.map(float)),
+    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", |gpu| gpu.ecc_uncorrected.map(to_f64)),
     ("DCGM_FI_DEV_MIG_MODE", "gauge", |gpu| gpu.mig_enabled.map(|on| f64::from(u8::from(on)))),
 ];
 
-fn mib(bytes: u64) -> f64 {
-    float(bytes) / f64::from(1 << 20)
+fn to_mib(bytes: u64) -> f64 {
+    to_f64(bytes) / f64::from(1 << 20)
 }
 
 #[expect(
@@ -197,7 +197,7 @@ fn mib(bytes: u64) -> f64 {
     clippy::cast_precision_loss,
     reason = "plots need no more than 53 bits"
 )]
-fn float(number: u64) -> f64 {
+fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
@@ -210,13 +210,13 @@ mod tests {
 
     const IDS: [&str; 4] = ["0.1.0", "e1", "t1", "a1"];
 
-    fn view<'a>(
+    fn page_values<'a>(
         metrics: &'a [(&'a str, f64)],
         gpu_idle_ms: &'a BTreeMap<String, u64>,
         sample: Option<&'a Sample>,
-    ) -> View<'a> {
+    ) -> PageValues<'a> {
         let deliveries = Some([3, 1]);
-        View {
+        PageValues {
             ids: IDS,
             phase: "running",
             seconds: 1.5,
@@ -283,14 +283,14 @@ DCGM_FI_DEV_FB_USED{gpu=\"1\",UUID=\"GPU-1\",modelName=\"NVIDIA H200\"} 1024
 # TYPE trialkeeper_gpu_idle_seconds_total counter
 trialkeeper_gpu_idle_seconds_total{gpu=\"GPU-0\"} 12.5
 ";
-        assert_eq!(page(&view(&metrics, &idle, Some(&sample))), expected);
+        assert_eq!(page(&page_values(&metrics, &idle, Some(&sample))), expected);
     }
 
     proptest! {
         #[test]
         fn no_name_breaks_out_of_its_line(names: Vec<String>, value: f64) {
             let metrics: Vec<_> = names.iter().map(|name| (name.as_str(), value)).collect();
-            let page = page(&view(&metrics, &BTreeMap::new(), None));
+            let page = page(&page_values(&metrics, &BTreeMap::new(), None));
             let lines = page.split('\n').filter(|line| line.starts_with("trialkeeper_metric{")).count();
             assert_eq!(lines, names.len());
             assert!(page.split('\n').all(|line| line.is_empty() || line.starts_with("# TYPE ") || line.starts_with("trialkeeper_")));

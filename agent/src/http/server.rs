@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use head::{Refusal, parse_head};
 
 /// The time that clients still waiting at the end have to receive their responses.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Response {
     /// The status code and its phrase.
     pub status: &'static str,
     /// The media type of the body.
-    pub kind: &'static str,
+    pub media_type: &'static str,
     /// The body.
     pub body: String,
 }
@@ -37,7 +37,7 @@ pub struct Response {
 impl Response {
     /// Returns a response without a body.
     pub fn empty(status: &'static str) -> Self {
-        Self { status, kind: "application/json", body: String::new() }
+        Self { status, media_type: "application/json", body: String::new() }
     }
 }
 
@@ -72,7 +72,7 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            () = is_true(&mut ended) => break,
+            () = wait_until_true(&mut ended) => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if connections.len() < limits.connections => {
                 match accepted {
@@ -80,7 +80,7 @@ pub async fn serve(
                         let handler = Arc::clone(&handler);
                         connections.spawn(async move {
                             // A broken connection affects only its client, which sends the request again.
-                            drop(converse(stream, limits, handler.as_ref()).await);
+                            drop(serve_connection(stream, limits, handler.as_ref()).await);
                         });
                     }
                     // Most likely, the process has no free descriptors. Other connections will close theirs.
@@ -95,39 +95,43 @@ pub async fn serve(
     // Handlers observe `ended` themselves, and silent clients are not waited for. Dead processes have closed their
     // connections, so this takes time only if a client is still running.
     let responses = async { while connections.join_next().await.is_some() {} };
-    drop(tokio::time::timeout(LAST_ANSWERS, responses).await);
+    drop(tokio::time::timeout(LAST_ANSWERS_TIMEOUT, responses).await);
 }
 
 /// Waits until `ended` is true, or can no longer become true.
-pub async fn is_true(ended: &mut watch::Receiver<bool>) {
+pub async fn wait_until_true(ended: &mut watch::Receiver<bool>) {
     drop(ended.wait_for(|ended| *ended).await);
 }
 
 /// Answers the requests of one connection, until either side closes it.
-async fn converse(mut stream: TcpStream, limits: Limits, handler: &dyn Handler) -> io::Result<()> {
+async fn serve_connection(
+    mut stream: TcpStream,
+    limits: Limits,
+    handler: &dyn Handler,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     loop {
         let read = read_request(&mut stream, &mut buffer, limits);
-        let head = match within(limits.client_timeout, read).await? {
+        let head = match with_timeout(limits.client_timeout, read).await? {
             Some(Ok(head)) => head,
             Some(Err(status)) => {
                 let write = write_response(&mut stream, Response::empty(status), false);
-                return within(limits.client_timeout, write).await;
+                return with_timeout(limits.client_timeout, write).await;
             }
             None => return Ok(()),
         };
-        let response = handler.respond(&head, &buffer[..head.length]).await;
-        buffer.drain(..head.length);
+        let response = handler.respond(&head, &buffer[..head.body_length]).await;
+        buffer.drain(..head.body_length);
         let write = write_response(&mut stream, response, head.keeps_alive);
-        within(limits.client_timeout, write).await?;
+        with_timeout(limits.client_timeout, write).await?;
         if !head.keeps_alive {
             return Ok(());
         }
     }
 }
 
-async fn within<T>(
+async fn with_timeout<T>(
     client_timeout: Option<Duration>,
     work: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
@@ -155,13 +159,13 @@ async fn read_request(
             Err(refusal) => return Ok(Some(Err(Refusal::status(refusal)))),
         }
     };
-    if head.length > limits.body_bytes {
+    if head.body_length > limits.body_bytes {
         return Ok(Some(Err("413 Content Too Large")));
     }
     if head.expects_continue {
         stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
     }
-    while buffer.len() < head.length {
+    while buffer.len() < head.body_length {
         if stream.read_buf(buffer).await? == 0 {
             return Ok(None);
         }
@@ -174,11 +178,11 @@ async fn write_response(
     response: Response,
     keeps_alive: bool,
 ) -> io::Result<()> {
-    let Response { status, kind, body } = response;
+    let Response { status, media_type, body } = response;
     let length = body.len();
     let connection = if keeps_alive { "keep-alive" } else { "close" };
     let text = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+        "HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\n\
          Connection: {connection}\r\n\r\n{body}"
     );
     stream.write_all(text.as_bytes()).await

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::http::prometheus::KIND;
+use crate::http::prometheus::MEDIA_TYPE;
 use crate::http::server::{Handler, Head, Limits, Method, Response, ResponseFuture, serve};
 
 /// A request for the text of `/metrics`.
@@ -21,7 +21,7 @@ pub type StatusRequest = oneshot::Sender<String>;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client needs only a few connections, and no body.
-const LIMITS: Limits =
+const STATUS_LIMITS: Limits =
     Limits { connections: 16, body_bytes: 0, client_timeout: Some(CLIENT_TIMEOUT) };
 
 struct StatusServer {
@@ -39,7 +39,7 @@ pub async fn listen(
     match listener {
         Ok((address, listener)) => {
             tracing::info!("listens on http://{address}");
-            serve(listener, LIMITS, Arc::new(StatusServer { requests }), ended).await;
+            serve(listener, STATUS_LIMITS, Arc::new(StatusServer { requests }), ended).await;
         }
         Err(source) => {
             tracing::warn!(
@@ -69,11 +69,11 @@ impl Handler for StatusServer {
             };
             match tokio::time::timeout(CLIENT_TIMEOUT, response).await {
                 Ok(Some(page)) => {
-                    let (kind, body) = match path {
-                        "/metrics" => (KIND, page),
+                    let (media_type, body) = match path {
+                        "/metrics" => (MEDIA_TYPE, page),
                         _ => ("text/plain", "ok\n".to_owned()),
                     };
-                    Response { status: "200 OK", kind, body }
+                    Response { status: "200 OK", media_type, body }
                 }
                 // The trial has ended, or the supervising task hangs.
                 Ok(None) | Err(_) => Response::empty("503 Service Unavailable"),

@@ -35,7 +35,7 @@ impl AmdGpus {
         Self { root: root.to_owned(), request: None, events, table: GpuTable::new(interval, own) }
     }
 
-    /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::Cards`].
+    /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::AmdReading`].
     pub(super) fn request_reading(&mut self) {
         if self.request.is_none() && amd::is_present(&self.root) {
             self.request = self.start();
@@ -53,7 +53,7 @@ impl AmdGpus {
         // The thread ends with its receiver, or never, if the driver hangs. It is never joined.
         let work = move || {
             while requests.recv().is_ok() {
-                if events.blocking_send(PumpEvent::Cards(amd::read(&root))).is_err() {
+                if events.blocking_send(PumpEvent::AmdReading(amd::read_gpus(&root))).is_err() {
                     return;
                 }
             }
@@ -84,7 +84,7 @@ mod tests {
 
     fn sent_cards(received: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
         match received.blocking_recv() {
-            Some(PumpEvent::Cards(cards)) => cards,
+            Some(PumpEvent::AmdReading(cards)) => cards,
             other => panic!("{other:?}"),
         }
     }
@@ -105,19 +105,19 @@ mod tests {
             cards.request_reading();
         }
         assert!(received.try_recv().is_err());
-        assert_eq!(cards.table.current(Duration::ZERO), []);
+        assert_eq!(cards.table.current_readings(Duration::ZERO), []);
 
         fs::write(&busy, "87\n").unwrap();
         let read = sent_cards(&mut received);
         assert_eq!(read[0].utilization_percent, Some(87.0));
         assert_eq!(cards.add_reading(read.clone(), INTERVAL).len(), 1);
-        assert_eq!(cards.table.current(INTERVAL), read);
+        assert_eq!(cards.table.current_readings(INTERVAL), read);
         // An old reading is not current, but it is still the last one.
-        assert_eq!(cards.table.current(INTERVAL * 20), []);
-        assert_eq!(cards.table.last(), read);
+        assert_eq!(cards.table.current_readings(INTERVAL * 20), []);
+        assert_eq!(cards.table.last_readings(), read);
         let lost = cards.add_reading(Vec::new(), INTERVAL * 2);
         assert!(lost.contains(&GpuTableEvent::Lost("a1".to_owned())), "{lost:?}");
-        assert_eq!(cards.table.lost(), ["a1"]);
+        assert_eq!(cards.table.lost_gpus(), ["a1"]);
     }
 
     #[test]

@@ -45,12 +45,12 @@ pub struct DetectSpec {
     /// The power below which a fully used GPU counts as hanging, in percent of its limit.
     pub gpu_hang_power_percent: f64,
     /// The conditions that end the trial.
-    pub stop: StopOn,
+    pub stop: StopConditions,
 }
 
 /// The conditions that end a trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StopOn {
+pub struct StopConditions {
     /// A stall.
     pub stall: bool,
     /// All GPUs are idle. A trial that uses only one of its GPUs is working.
@@ -68,7 +68,7 @@ impl Default for DetectSpec {
             gpu_idle_after: Some(Duration::from_mins(10)),
             gpu_hang_after: Some(Duration::from_mins(5)),
             gpu_hang_power_percent: 35.0,
-            stop: StopOn::default(),
+            stop: StopConditions::default(),
         }
     }
 }
@@ -154,20 +154,20 @@ impl Alarm {
 pub struct Detectors {
     spec: DetectSpec,
     /// The time of the last sign of life.
-    alive: Duration,
+    last_life_sign: Duration,
     /// The time of the last metric or output.
     last_output: Duration,
     stall_reported: bool,
     last_metric: Option<Duration>,
     /// The lengths of the last steps, oldest first.
     steps: VecDeque<Duration>,
-    gpus: BTreeMap<String, Gpu>,
+    gpus: BTreeMap<String, GpuState>,
     last_sample: Option<Duration>,
 }
 
 /// The state of one GPU.
 #[derive(Debug, Default)]
-struct Gpu {
+struct GpuState {
     idle: Episode,
     hang: Episode,
     /// The GPU's power at the last sign of a hang, in watts.
@@ -190,13 +190,13 @@ impl Episode {
             return None;
         }
         self.since.get_or_insert(now);
-        let lasted = self.longer_than(limit, now).filter(|_| !self.reported);
+        let lasted = self.duration_if_at_least(limit, now).filter(|_| !self.reported);
         self.reported |= lasted.is_some();
         lasted
     }
 
     /// Returns the duration of the episode, if it is at least `limit`.
-    fn longer_than(&self, limit: Option<Duration>, now: Duration) -> Option<Duration> {
+    fn duration_if_at_least(&self, limit: Option<Duration>, now: Duration) -> Option<Duration> {
         let lasted = now.saturating_sub(self.since?);
         (lasted >= limit?).then_some(lasted)
     }
@@ -207,7 +207,7 @@ impl Detectors {
     pub fn new(spec: DetectSpec, now: Duration) -> Self {
         Self {
             spec,
-            alive: now,
+            last_life_sign: now,
             last_output: now,
             stall_reported: false,
             last_metric: None,
@@ -239,11 +239,11 @@ impl Detectors {
         };
 
         if is_alive {
-            self.alive = now;
+            self.last_life_sign = now;
             self.stall_reported = false;
         }
         if !self.stall_reported
-            && let Some(stalled) = self.stalled(now)
+            && let Some(stalled) = self.stall_alarm(now)
         {
             self.stall_reported = true;
             alarms.push(stalled);
@@ -254,11 +254,11 @@ impl Detectors {
     /// Returns the condition that requires the trial's end, if there is one. `now` is the time of the last sample.
     pub fn reason_to_stop(&self, now: Duration) -> Option<Alarm> {
         let DetectSpec { stop, gpu_idle_after, gpu_hang_after, .. } = &self.spec;
-        let stalled = || self.stalled(now).filter(|_| stop.stall);
+        let stalled = || self.stall_alarm(now).filter(|_| stop.stall);
         let idle = || {
             // All GPUs are idle, so the one with the shortest idle time counts.
             let all = self.gpus.iter().map(|(gpu, state)| {
-                Some((state.idle.longer_than(*gpu_idle_after, now)?, gpu.clone()))
+                Some((state.idle.duration_if_at_least(*gpu_idle_after, now)?, gpu.clone()))
             });
             let all: Option<Vec<_>> = all.collect();
             let (idle, gpu) = all?.into_iter().min().filter(|_| stop.gpu_idle)?;
@@ -267,7 +267,7 @@ impl Detectors {
         let hang = || {
             let silent = now.saturating_sub(self.last_output);
             let mut hung = self.gpus.iter().filter_map(|(gpu, state)| {
-                let hung = state.hang.longer_than(*gpu_hang_after, now)?;
+                let hung = state.hang.duration_if_at_least(*gpu_hang_after, now)?;
                 Some(Alarm::GpuHang { gpu: gpu.clone(), hung, power_watts: state.power_watts })
             });
             hung.next().filter(|_| stop.gpu_hang && Some(silent) >= *gpu_hang_after)
@@ -275,8 +275,8 @@ impl Detectors {
         stalled().or_else(hang).or_else(idle)
     }
 
-    fn stalled(&self, now: Duration) -> Option<Alarm> {
-        let silent = now.saturating_sub(self.alive);
+    fn stall_alarm(&self, now: Duration) -> Option<Alarm> {
+        let silent = now.saturating_sub(self.last_life_sign);
         (silent >= self.stall_limit()?).then(|| Alarm::Stalled { silent, step: self.median_step() })
     }
 
@@ -306,14 +306,14 @@ impl Detectors {
         let cpu = sample.process.as_ref().and_then(|process| process.cpu_percent);
         let mut works = cpu.is_some_and(|percent| percent >= CPU_WORK_PERCENT);
 
-        let names = sample.gpus.iter().map(name).collect::<Vec<_>>();
+        let names = sample.gpus.iter().map(gpu_name).collect::<Vec<_>>();
         // The state of a GPU without a reading is unknown.
         self.gpus.iter_mut().filter(|(gpu, _)| !names.contains(gpu)).for_each(|(_, state)| {
             (state.idle, state.hang) = Default::default();
         });
 
         for gpu in &sample.gpus {
-            let name = name(gpu);
+            let name = gpu_name(gpu);
             let state = self.gpus.entry(name.clone()).or_default();
             let is_idle = gpu.utilization_percent.is_some_and(|used| used < GPU_WORK_PERCENT);
             let hang_power = self.spec.hang_power(gpu);
@@ -337,7 +337,7 @@ impl Detectors {
     }
 }
 
-fn name(gpu: &GpuSample) -> String {
+fn gpu_name(gpu: &GpuSample) -> String {
     gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 

@@ -9,18 +9,18 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::observe::sample::gpu::{
-    GpuAllotment, GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row,
+    GpuAllotment, GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, ProbeRow,
     parse_row,
 };
 use crate::output::PumpEvent;
 use crate::trial::reap::{ChildRole, Reaper};
 
 /// The maximum length of a line, in bytes. Longer lines are split.
-const LINE_BYTES: u64 = 4096;
+const MAX_LINE_BYTES: u64 = 4096;
 
 /// The probe process and its readings.
 #[derive(Debug)]
-pub(super) struct Gpus {
+pub(super) struct NvidiaGpus {
     program: Option<PathBuf>,
     interval: Duration,
     probe: Probe,
@@ -31,7 +31,7 @@ pub(super) struct Gpus {
     events: mpsc::Sender<PumpEvent>,
 }
 
-impl Gpus {
+impl NvidiaGpus {
     pub(super) fn new(
         program: Option<PathBuf>,
         interval: Duration,
@@ -44,7 +44,7 @@ impl Gpus {
     }
 
     /// Starts, kills or abandons the probe process as needed.
-    pub(super) fn drive_probe(&mut self, now: Duration) {
+    pub(super) fn step_probe(&mut self, now: Duration) {
         let Some(program) = self.program.clone() else { return };
         if let Some((_, ended)) = &mut self.running
             && ended.try_recv().is_ok()
@@ -57,11 +57,11 @@ impl Gpus {
             ProbeAction::Start => {
                 let event = self.start(program);
                 if event == ProbeEvent::Started {
-                    self.table.probe_started();
+                    self.table.discard_round();
                 }
                 self.probe.step(event, now);
             }
-            ProbeAction::Kill => self.end(),
+            ProbeAction::Kill => self.end_probe(),
             ProbeAction::GiveUp => self.program = None,
         }
     }
@@ -90,14 +90,14 @@ impl Gpus {
     /// Processes a line of the probe's output.
     pub(super) fn add_row(&mut self, line: &str, now: Duration) -> Vec<GpuTableEvent> {
         let row = parse_row(line);
-        if matches!(row, Row::Reading(_)) {
+        if matches!(row, ProbeRow::Reading(_)) {
             self.probe.step(ProbeEvent::Reading, now);
         }
         self.table.add_row(row, now)
     }
 
     /// Kills the process, if it is running.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_probe(&mut self) {
         if let Some((child, ended)) = &mut self.running
             // The pid of a reaped process may belong to another process.
             && matches!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
@@ -112,7 +112,7 @@ fn copy_lines(pipe: impl Read, events: &mpsc::Sender<PumpEvent>) {
     let mut line = Vec::new();
     loop {
         line.clear();
-        match (&mut reader).take(LINE_BYTES).read_until(b'\n', &mut line) {
+        match (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
@@ -131,21 +131,25 @@ mod tests {
     fn readings_of_a_silent_probe_are_not_repeated() {
         let interval = Duration::from_secs(5);
         let own = GpuAllotment::default();
-        let mut gpus = Gpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
+        let mut gpus = NvidiaGpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
         for second in [5, 10] {
             gpus.add_row(
                 "0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X",
                 Duration::from_secs(second),
             );
         }
-        let last = gpus.table.last();
+        let last = gpus.table.last_readings();
         assert_eq!(last.len(), 1);
         #[rustfmt::skip]
         let table = [(10, true), (40, true), (41, false), (900, false)];
         for (second, current) in table {
             let expected = if current { &last[..] } else { &[] };
-            assert_eq!(gpus.table.current(Duration::from_secs(second)), expected, "at {second} s");
+            assert_eq!(
+                gpus.table.current_readings(Duration::from_secs(second)),
+                expected,
+                "at {second} s"
+            );
         }
-        assert_eq!(gpus.table.last(), last, "the verdict contains the reading");
+        assert_eq!(gpus.table.last_readings(), last, "the verdict contains the reading");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! * A hung disk delays the trial by at most [`DISK_TIMEOUT`]. After that, its output is only counted and not copied,
 //!   until the disk responds again. A slow disk slows the trial down, like redirection in a shell.
-//! * At most [`QUEUE_BYTES`] bytes of each stream wait in memory (and as many are being written).
+//! * At most [`MAX_QUEUED_BYTES`] bytes of each stream wait in memory (and as many are being written).
 //! * Only the thread accesses the disk. It starts with the first write. If the only write is a verdict at the very end,
 //!   no thread is started.
 
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use trial_protocol::{Stream, Verdict};
 
-use crate::output::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace};
+use crate::output::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace_file};
 use crate::verdict::termination_message;
 
 mod rotating_file;
@@ -27,7 +27,7 @@ mod rotating_file;
 use rotating_file::RotatingFile;
 
 /// The maximum number of bytes of one stream that wait for the disk.
-pub const QUEUE_BYTES: usize = 64 * 1024;
+pub const MAX_QUEUED_BYTES: usize = 64 * 1024;
 
 /// The maximum time that a pump waits for a hung disk.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,18 +65,18 @@ pub struct Capture {
 struct CaptureShared {
     paths: CapturePaths,
     state: Mutex<CaptureState>,
-    work: Condvar,
-    room: Condvar,
+    work_added: Condvar,
+    space_freed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct CaptureState {
     started: bool,
-    waiting: [Vec<u8>; 2],
+    queued: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
     finish: Option<oneshot::Sender<CaptureOutcome>>,
     /// The time that pumps have waited since the disk last completed a write.
-    spent: Duration,
+    pump_wait: Duration,
     outcome: CaptureOutcome,
 }
 
@@ -92,8 +92,8 @@ impl Capture {
     pub fn new(paths: CapturePaths) -> Self {
         let anywhere = paths.dir.is_some() || paths.termination_log.is_some();
         let shared = anywhere.then(|| {
-            let (work, room) = (Condvar::new(), Condvar::new());
-            Arc::new(CaptureShared { paths, state: Mutex::default(), work, room })
+            let (work_added, space_freed) = (Condvar::new(), Condvar::new());
+            Arc::new(CaptureShared { paths, state: Mutex::default(), work_added, space_freed })
         });
         Self { shared }
     }
@@ -104,41 +104,43 @@ impl Capture {
     }
 
     /// Queues the next bytes of `stream`. Waits for a slow disk, but not for a hung one.
-    pub fn output(&self, stream: Stream, bytes: &[u8]) {
+    pub fn queue_output(&self, stream: Stream, bytes: &[u8]) {
         let Some(shared) = self.shared.as_ref().filter(|shared| shared.paths.dir.is_some()) else {
             return;
         };
         let mut state = shared.lock();
-        shared.start(&mut state);
-        while state.waiting[index(stream)].len() + bytes.len() > QUEUE_BYTES {
-            let left = DISK_TIMEOUT.saturating_sub(state.spent);
+        shared.start_thread(&mut state);
+        while state.queued[stream_index(stream)].len() + bytes.len() > MAX_QUEUED_BYTES {
+            let left = DISK_TIMEOUT.saturating_sub(state.pump_wait);
             if left.is_zero() {
                 state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 return;
             }
             let before = Instant::now();
-            let (woken, _) =
-                shared.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            let (woken, _) = shared
+                .space_freed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             // The thread resets it whenever the disk has completed a write.
-            state.spent += before.elapsed();
+            state.pump_wait += before.elapsed();
         }
-        state.waiting[index(stream)].extend_from_slice(bytes);
-        shared.work.notify_one();
+        state.queued[stream_index(stream)].extend_from_slice(bytes);
+        shared.work_added.notify_one();
     }
 
     /// Replaces the verdict on disk, without waiting for the write.
     pub fn queue_verdict(&self, verdict: &Verdict) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
-        shared.start(&mut state);
+        shared.start_thread(&mut state);
         state.verdict = Some(Box::new(verdict.clone()));
-        shared.work.notify_one();
+        shared.work_added.notify_one();
     }
 
     /// Writes the verdict of a trial that printed nothing, and waits for the write.
     pub fn write_verdict(&self, verdict: &Verdict) -> Result<(), String> {
-        self.shared.as_ref().map_or(Ok(()), |shared| shared.publish(verdict))
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.write_verdict_files(verdict))
     }
 
     /// Returns the number of bytes that were not written so far.
@@ -152,19 +154,19 @@ impl Capture {
         let (sender, outcome) = oneshot::channel();
         {
             let mut state = shared.lock();
-            shared.start(&mut state);
+            shared.start_thread(&mut state);
             state.finish = Some(sender);
-            shared.work.notify_one();
+            shared.work_added.notify_one();
         }
         match tokio::time::timeout(bound, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => {
                 let state = shared.lock();
-                let waiting: usize = state.waiting.iter().map(Vec::len).sum();
+                let queued: usize = state.queued.iter().map(Vec::len).sum();
                 let error = "the disk does not respond".to_owned();
                 CaptureOutcome {
                     shed_bytes: state.outcome.shed_bytes
-                        + u64::try_from(waiting).unwrap_or(u64::MAX),
+                        + u64::try_from(queued).unwrap_or(u64::MAX),
                     error: Some(state.outcome.error.clone().unwrap_or(error)),
                 }
             }
@@ -172,7 +174,7 @@ impl Capture {
     }
 }
 
-fn index(stream: Stream) -> usize {
+fn stream_index(stream: Stream) -> usize {
     match stream {
         Stream::Stdout => 0,
         Stream::Stderr => 1,
@@ -185,7 +187,7 @@ impl CaptureShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(self: &Arc<Self>, state: &mut CaptureState) {
+    fn start_thread(self: &Arc<Self>, state: &mut CaptureState) {
         if state.started {
             return;
         }
@@ -194,7 +196,7 @@ impl CaptureShared {
         let thread = thread::Builder::new().name("capture".to_owned()).stack_size(128 * 1024);
         if let Err(source) = thread.spawn(move || shared.run()) {
             state.outcome.error = Some(format!("cannot start a thread for the files: {source}"));
-            state.spent = DISK_TIMEOUT;
+            state.pump_wait = DISK_TIMEOUT;
         }
     }
 
@@ -205,7 +207,7 @@ impl CaptureShared {
         let mut files = [file("stdout"), file("stderr")];
         let mut spare = [Vec::new(), Vec::new()];
         loop {
-            let work = self.next(spare);
+            let work = self.wait_for_work(spare);
             for (file, bytes) in files.iter_mut().zip(&work.bytes) {
                 if let (Some(file), false) = (file, bytes.is_empty())
                     && let Err(source) = file.append(bytes)
@@ -217,11 +219,11 @@ impl CaptureShared {
                 }
             }
             if let Some(verdict) = work.verdict
-                && let Err(error) = self.publish(&verdict)
+                && let Err(error) = self.write_verdict_files(&verdict)
             {
                 self.lock().outcome.error = Some(error);
             }
-            self.lock().spent = Duration::ZERO;
+            self.lock().pump_wait = Duration::ZERO;
             if let Some(finish) = work.finish {
                 // The receiver may no longer exist.
                 finish.send(self.lock().outcome.clone()).ok();
@@ -236,7 +238,7 @@ impl CaptureShared {
         let Some(dir) = &self.paths.dir else { return };
         let path = dir.join(COLLECTORS_FILE);
         let kept = match &self.paths.collectors {
-            Some(json) => replace(&path, json),
+            Some(json) => replace_file(&path, json),
             None => match std::fs::remove_file(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 removed => removed,
@@ -248,33 +250,34 @@ impl CaptureShared {
     }
 
     /// Waits for work. `spare` contains buffers for reuse.
-    fn next(&self, mut spare: [Vec<u8>; 2]) -> CaptureWork {
+    fn wait_for_work(&self, mut spare: [Vec<u8>; 2]) -> CaptureWork {
         spare.iter_mut().for_each(Vec::clear);
         let mut state = self.lock();
         loop {
-            let idle = state.waiting.iter().all(Vec::is_empty)
+            let idle = state.queued.iter().all(Vec::is_empty)
                 && state.verdict.is_none()
                 && state.finish.is_none();
             if !idle {
                 break;
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.work_added.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let work = CaptureWork {
-            bytes: std::mem::replace(&mut state.waiting, spare),
+            bytes: std::mem::replace(&mut state.queued, spare),
             verdict: state.verdict.take(),
             finish: state.finish.take(),
         };
-        self.room.notify_all();
+        self.space_freed.notify_all();
         work
     }
 
     /// Writes the verdict to both files. If the disk is full, the termination log may be the only one that works.
-    fn publish(&self, verdict: &Verdict) -> Result<(), String> {
+    fn write_verdict_files(&self, verdict: &Verdict) -> Result<(), String> {
         let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
         let written = self.paths.dir.as_ref().map_or(Ok(()), |dir| {
             let json = serde_json::to_vec(verdict).expect("a verdict is always valid JSON");
-            replace(&dir.join(VERDICT_FILE), &json).map_err(|source| failed(VERDICT_FILE, source))
+            replace_file(&dir.join(VERDICT_FILE), &json)
+                .map_err(|source| failed(VERDICT_FILE, source))
         });
         let logged = self.paths.termination_log.as_ref().map_or(Ok(()), |path| {
             std::fs::write(path, termination_message(verdict))

@@ -1,19 +1,19 @@
 //! PURE: converts the bytes of one output stream into log chunks to send.
 //!
 //! * Of a line that a progress bar overwrites (`\r`), only the last state is kept. The current state of a long-running
-//!   bar is shown every [`SHOWN_EVERY`].
+//!   bar is shown every [`SHOW_INTERVAL`].
 //! * The length of a line is limited. A longer line is cut, and the cut is marked.
 //! * Secrets are masked wherever a line contains them. Of a secret with several lines, each line is masked.
 //! * Bytes above the rate limit are dropped and counted. The offsets of the chunks show what was dropped. They do not
 //!   count overwritten, masked and cut text.
 //!
-//! Chunks consist of whole lines. An unfinished line waits until [`Lines::flush`].
+//! Chunks consist of whole lines. An unfinished line waits until [`LogChunker::flush`].
 
 use std::time::Duration;
 
 use trial_protocol::{LogChunk, LogText, Stream};
 
-use crate::util::last_bytes::KEPT_BYTES;
+use crate::util::last_bytes::MAX_KEPT_BYTES;
 use crate::verdict::EVIDENCE_TAIL_BYTES;
 
 mod base64;
@@ -25,10 +25,10 @@ const PIECE_BYTES: usize = 64 * 1024;
 const PIECES_A_SECOND: u64 = 8;
 
 /// The interval at which a repeatedly overwritten line is shown.
-const SHOWN_EVERY: Duration = Duration::from_secs(10);
+const SHOW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The minimum length of a line of a multi-line secret that is masked, in bytes.
-const SECRET_LINE_BYTES: usize = 8;
+const MIN_SECRET_LINE_BYTES: usize = 8;
 
 /// The text in place of a secret.
 const MASK: &[u8] = b"***";
@@ -50,15 +50,15 @@ pub struct Spec {
 
 /// The state of one stream.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LogChunker {
     stream: Stream,
     spec: Spec,
     /// The unfinished line, without its overwritten states.
     line: Vec<u8>,
     /// The number of bytes cut off the line.
-    cut: u64,
+    cut_bytes: u64,
     /// `true` after a carriage return: it ends the line only if no newline follows.
-    returned: bool,
+    after_return: bool,
     /// `true` if the line has overwritten another one.
     redrawn: bool,
     /// The time at which an overwritten line was last shown, and whether it is unchanged since.
@@ -68,8 +68,8 @@ pub struct Lines {
     piece: Vec<u8>,
     /// The offset of the piece: the bytes of all pieces before it, including the dropped ones.
     offset_bytes: u64,
-    budget: f64,
-    filled: Duration,
+    budget_bytes: f64,
+    budget_updated_at: Duration,
     shed_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl Secrets {
             .iter()
             .filter(|value| value.trim_ascii().contains(&b'\n'))
             .flat_map(|value| value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii))
-            .filter(|line| line.len() >= SECRET_LINE_BYTES)
+            .filter(|line| line.len() >= MIN_SECRET_LINE_BYTES)
             .map(<[u8]>::to_vec)
             .collect();
         let ends = values.iter().map(|value| value.trim_ascii().to_vec());
@@ -94,7 +94,7 @@ impl Secrets {
     }
 
     /// Returns the length of the longest secret.
-    fn longest(&self) -> usize {
+    fn longest_secret(&self) -> usize {
         self.0.first().map_or(0, Vec::len)
     }
 
@@ -129,23 +129,23 @@ impl Secrets {
     }
 }
 
-impl Lines {
+impl LogChunker {
     /// Creates the state of `stream` before its first byte.
     pub fn new(stream: Stream, spec: Spec) -> Self {
-        let budget = as_f64(spec.bytes_per_second);
+        let budget_bytes = to_f64(spec.bytes_per_second);
         Self {
             stream,
             spec,
             line: Vec::new(),
-            cut: 0,
-            returned: false,
+            cut_bytes: 0,
+            after_return: false,
             redrawn: false,
             shown_at: Duration::ZERO,
             shown: false,
             piece: Vec::new(),
             offset_bytes: 0,
-            budget,
-            filled: Duration::ZERO,
+            budget_bytes,
+            budget_updated_at: Duration::ZERO,
             shed_bytes: 0,
         }
     }
@@ -153,7 +153,7 @@ impl Lines {
     /// Adds the next bytes of the stream, and appends complete pieces to `pieces`. `now` is from a monotonic clock.
     pub fn feed(&mut self, mut bytes: &[u8], now: Duration, pieces: &mut Vec<LogChunk>) {
         while !bytes.is_empty() {
-            if self.returned {
+            if self.after_return {
                 match bytes[0] {
                     // A terminal ends a line with `\r\n`. After another return, this is still one line.
                     b'\r' => {
@@ -167,7 +167,7 @@ impl Lines {
                         self.redrawn = true;
                     }
                 }
-                self.returned = false;
+                self.after_return = false;
             }
             let end = memchr::memchr2(b'\n', b'\r', bytes);
             self.extend_line(&bytes[..end.unwrap_or(bytes.len())]);
@@ -175,7 +175,7 @@ impl Lines {
             if bytes[end] == b'\n' {
                 self.end_line(now, pieces);
             } else {
-                self.returned = true;
+                self.after_return = true;
             }
             bytes = &bytes[end + 1..];
         }
@@ -183,18 +183,18 @@ impl Lines {
 
     /// Appends the buffered lines to `pieces`, and the unfinished line too if `ended`.
     pub fn flush(&mut self, ended: bool, now: Duration, pieces: &mut Vec<LogChunk>) {
-        if ended && (!self.line.is_empty() || self.cut > 0) {
-            self.move_line();
+        if ended && (!self.line.is_empty() || self.cut_bytes > 0) {
+            self.append_line_to_piece();
         } else if self.redrawn
             && !self.line.is_empty()
-            && now.saturating_sub(self.shown_at) >= SHOWN_EVERY
+            && now.saturating_sub(self.shown_at) >= SHOW_INTERVAL
         {
             self.shown_at = now;
-            self.move_line();
+            self.append_line_to_piece();
             self.piece.push(b'\n');
             self.shown = true;
         }
-        self.send(now, pieces);
+        self.send_piece(now, pieces);
     }
 
     /// Returns the number of bytes dropped because of the rate limit.
@@ -205,16 +205,16 @@ impl Lines {
     fn extend_line(&mut self, bytes: &[u8]) {
         self.shown &= bytes.is_empty();
         // A secret may extend beyond the cut of a line.
-        let longest = self.spec.line_bytes.saturating_add(self.spec.secrets.longest());
+        let longest = self.spec.line_bytes.saturating_add(self.spec.secrets.longest_secret());
         let room = longest.saturating_sub(self.line.len());
         let fits = bytes.len().min(room);
         self.line.extend_from_slice(&bytes[..fits]);
-        self.cut += count(bytes.len() - fits);
+        self.cut_bytes += to_u64(bytes.len() - fits);
     }
 
     fn begin_line(&mut self) {
         self.line.clear();
-        self.cut = 0;
+        self.cut_bytes = 0;
         self.redrawn = false;
         self.shown = false;
     }
@@ -225,11 +225,11 @@ impl Lines {
             self.begin_line();
             return;
         }
-        self.move_line();
+        self.append_line_to_piece();
         self.piece.push(b'\n');
         self.begin_line();
         if self.piece.len() >= self.piece_bytes() {
-            self.send(now, pieces);
+            self.send_piece(now, pieces);
         }
     }
 
@@ -239,7 +239,7 @@ impl Lines {
         usize::try_from(allowed).unwrap_or(usize::MAX).min(PIECE_BYTES)
     }
 
-    fn move_line(&mut self) {
+    fn append_line_to_piece(&mut self) {
         if self.piece.is_empty() {
             // Growth by doubling would allocate up to twice the needed capacity.
             self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
@@ -247,37 +247,40 @@ impl Lines {
         self.spec.secrets.mask(&mut self.line);
         let length = self.line.len();
         // The end of a cut line may be the beginning of a secret.
-        let whole =
-            if self.cut > 0 { length.saturating_sub(self.spec.secrets.longest()) } else { length };
+        let whole = if self.cut_bytes > 0 {
+            length.saturating_sub(self.spec.secrets.longest_secret())
+        } else {
+            length
+        };
         self.line.truncate(whole.min(self.spec.line_bytes));
-        self.cut += count(length - self.line.len());
+        self.cut_bytes += to_u64(length - self.line.len());
         self.piece.append(&mut self.line);
-        if self.cut > 0 {
-            let mark = format!(" [... {} bytes cut]", self.cut);
+        if self.cut_bytes > 0 {
+            let mark = format!(" [... {} bytes cut]", self.cut_bytes);
             self.piece.extend_from_slice(mark.as_bytes());
-            self.cut = 0;
+            self.cut_bytes = 0;
         }
     }
 
-    fn send(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
+    fn send_piece(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
         if self.piece.is_empty() {
             return;
         }
-        let rate = as_f64(self.spec.bytes_per_second);
-        let passed = now.saturating_sub(std::mem::replace(&mut self.filled, now));
+        let rate = to_f64(self.spec.bytes_per_second);
+        let passed = now.saturating_sub(std::mem::replace(&mut self.budget_updated_at, now));
         // A line longer than the limit of a second is sent after the corresponding number of seconds.
-        let most = rate.max(as_f64(count(self.spec.line_bytes)));
-        self.budget = (self.budget + rate * passed.as_secs_f64()).min(most);
+        let most = rate.max(to_f64(to_u64(self.spec.line_bytes)));
+        self.budget_bytes = (self.budget_bytes + rate * passed.as_secs_f64()).min(most);
         let bytes = std::mem::take(&mut self.piece);
-        let length = count(bytes.len());
+        let length = to_u64(bytes.len());
         let offset_bytes = self.offset_bytes;
         self.offset_bytes += length;
-        let cost = as_f64(length);
-        if cost > self.budget {
+        let cost = to_f64(length);
+        if cost > self.budget_bytes {
             self.shed_bytes += length;
             return;
         }
-        self.budget -= cost;
+        self.budget_bytes -= cost;
         pieces.push(chunk(self.stream, offset_bytes, bytes));
     }
 }
@@ -298,19 +301,19 @@ pub fn last_lines(stream: Stream, total: u64, tail: &[u8]) -> Option<LogChunk> {
         return None;
     }
     // Computed from the printed bytes, because masking changes the length of the tail.
-    let missing = total.saturating_sub(count(KEPT_BYTES));
+    let missing = total.saturating_sub(to_u64(MAX_KEPT_BYTES));
     // A partial first line could be the end of a secret.
     let cut = if missing == 0 { None } else { memchr::memchr(b'\n', tail) };
     let begins = cut.map_or(0, |newline| newline + 1);
-    Some(chunk(stream, missing + count(begins), tail[begins..].to_vec()))
+    Some(chunk(stream, missing + to_u64(begins), tail[begins..].to_vec()))
 }
 
-fn count(length: usize) -> u64 {
+fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate need not be exact")]
-fn as_f64(number: u64) -> f64 {
+fn to_f64(number: u64) -> f64 {
     number as f64
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::collect::tail::{FileCollectors, FileSpec};
 use crate::collect::{CollectSpec, Finding};
-use crate::output::{PumpEvent, READER_STACK};
+use crate::output::{PumpEvent, READER_STACK_BYTES};
 
 /// The time between checks if no change is reported.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,13 +35,13 @@ const PAUSE_PER_CHECK: u32 = 20;
 pub struct MetricFiles {
     collectors: FileCollectors,
     /// Directories that are not watched yet, and may not exist yet.
-    places: Vec<(PathBuf, RecursiveMode)>,
+    unwatched_dirs: Vec<(PathBuf, RecursiveMode)>,
     /// The files and directories themselves.
-    wanted: Vec<PathBuf>,
+    paths: Vec<PathBuf>,
     events: mpsc::Sender<PumpEvent>,
 }
 
-/// A handle to the thread. On drop, the thread checks the files a last time and sends [`PumpEvent::FilesRead`].
+/// A handle to the thread. On drop, the thread checks the files a last time and sends [`PumpEvent::MetricFilesRead`].
 #[derive(Debug)]
 pub struct MetricFileWatcher {
     wake: blocking::Sender<WatcherCommand>,
@@ -72,12 +72,12 @@ impl MetricFiles {
             (dir, RecursiveMode::NonRecursive)
         });
         let dirs = spec.event_dirs.iter().cloned().map(|dir| (dir, RecursiveMode::Recursive));
-        let places = parents.chain(dirs).collect();
+        let unwatched_dirs = parents.chain(dirs).collect();
         let files = spec.metric_file.iter().chain(&spec.line_files);
-        let wanted = files.chain(&spec.event_dirs).cloned().collect();
+        let paths = files.chain(&spec.event_dirs).cloned().collect();
         let mut collectors = FileCollectors::new(collect, spec);
         collectors.skip();
-        Self { collectors, places, wanted, events }
+        Self { collectors, unwatched_dirs, paths, events }
     }
 
     /// Returns NNI's file and the line-based files, each with its length before the trial.
@@ -87,7 +87,7 @@ impl MetricFiles {
 
     /// Returns whether any of the files or directories exists by now.
     pub fn any_exists(&self) -> bool {
-        self.wanted.iter().any(|path| path.exists())
+        self.paths.iter().any(|path| path.exists())
     }
 
     /// Starts the thread.
@@ -96,12 +96,12 @@ impl MetricFiles {
         let changed = wake.clone();
         thread::Builder::new()
             .name("metric-files".to_owned())
-            .stack_size(READER_STACK)
-            .spawn(move || self.work(&woken, &changed))?;
+            .stack_size(READER_STACK_BYTES)
+            .spawn(move || self.run(&woken, &changed))?;
         Ok(MetricFileWatcher { wake })
     }
 
-    fn work(
+    fn run(
         mut self,
         woken: &blocking::Receiver<WatcherCommand>,
         changed: &blocking::Sender<WatcherCommand>,
@@ -114,14 +114,14 @@ impl MetricFiles {
             is_woken.store(false, Ordering::Release);
             self.watch_existing_dirs(&mut watcher, changed, &is_woken);
             self.collectors.poll(&mut found);
-            self.send_found(std::mem::take(&mut found));
-            if wait(woken, pause_after(begun.elapsed())) == WatcherCommand::Stop {
+            self.send_findings(std::mem::take(&mut found));
+            if wait_for_command(woken, pause_after(begun.elapsed())) == WatcherCommand::Stop {
                 break;
             }
         }
         self.collectors.finish(&mut found);
-        self.send_found(found);
-        self.events.blocking_send(PumpEvent::FilesRead).ok();
+        self.send_findings(found);
+        self.events.blocking_send(PumpEvent::MetricFilesRead).ok();
     }
 
     /// Watches the directories that exist by now. If they cannot be watched (for example without a free inotify
@@ -133,8 +133,8 @@ impl MetricFiles {
         is_woken: &Arc<AtomicBool>,
     ) {
         let (existing, absent) =
-            std::mem::take(&mut self.places).into_iter().partition(|(dir, _)| dir.is_dir());
-        self.places = absent;
+            std::mem::take(&mut self.unwatched_dirs).into_iter().partition(|(dir, _)| dir.is_dir());
+        self.unwatched_dirs = absent;
         let existing: Vec<(PathBuf, RecursiveMode)> = existing;
         for (dir, mode) in existing {
             if watcher.is_none() {
@@ -146,7 +146,7 @@ impl MetricFiles {
         }
     }
 
-    fn send_found(&self, found: Vec<Finding>) {
+    fn send_findings(&self, found: Vec<Finding>) {
         if !found.is_empty() {
             // The main task may have ended. The findings are then useless.
             self.events.blocking_send(PumpEvent::Findings(found)).ok();
@@ -171,7 +171,7 @@ fn create_watcher(
 
 /// Waits until another check is needed, and at least for `pause`, so that several changes need only one check. The
 /// trial's end ends the wait at once.
-fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherCommand {
+fn wait_for_command(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherCommand {
     let begun = Instant::now();
     let mut left = CHECK_INTERVAL.max(pause);
     // One check covers all wakes so far.
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     /// A bound for events that are immediate on an idle machine.
-    const BOUND: Duration = Duration::from_mins(1);
+    const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
     #[test]
     fn a_reader_does_not_wake_itself() {
@@ -215,7 +215,7 @@ mod tests {
         }
         for change in ["a", "b"] {
             fs::create_dir(dir.path().join(change)).unwrap();
-            assert_eq!(woken.recv_timeout(BOUND), Ok(WatcherCommand::Changed), "{change}");
+            assert_eq!(woken.recv_timeout(TEST_TIMEOUT), Ok(WatcherCommand::Changed), "{change}");
             is_woken.store(false, Ordering::Release);
         }
         // Further events would come from the reads.
@@ -242,7 +242,7 @@ mod tests {
         ] {
             wake.send(is_woken).unwrap();
         }
-        assert_eq!(wait(&woken, Duration::ZERO), WatcherCommand::Changed);
-        assert_eq!(wait(&woken, 100 * BOUND), WatcherCommand::Stop);
+        assert_eq!(wait_for_command(&woken, Duration::ZERO), WatcherCommand::Changed);
+        assert_eq!(wait_for_command(&woken, 100 * TEST_TIMEOUT), WatcherCommand::Stop);
     }
 }

@@ -32,7 +32,7 @@ pub struct RunDir {
     /// The absolute path of the directory. `None`: no directory is writable.
     pub path: Option<PathBuf>,
     /// The verdict of an earlier attempt in the directory.
-    pub earlier: Option<Verdict>,
+    pub earlier_verdict: Option<Verdict>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
 }
@@ -56,15 +56,15 @@ pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, privat
     let first = match wanted {
         DirRequest::Dir(dir) => dir.clone(),
         DirRequest::New { now_ms, random } => {
-            Path::new("trialkeeper-runs").join(new_name(*now_ms, *random))
+            Path::new("trialkeeper-runs").join(new_run_name(*now_ms, *random))
         }
     };
     let mut warnings = Vec::new();
     let mode = if private { 0o700 } else { 0o777 };
-    match fill(&first, parameters, given, mode) {
-        Ok(PreparedDir { path, new }) => {
-            let earlier = if new { None } else { earlier(&path) };
-            return RunDir { path: Some(path), earlier, warnings };
+    match create_and_fill(&first, parameters, given, mode) {
+        Ok(PreparedDir { path, is_new }) => {
+            let earlier_verdict = if is_new { None } else { take_earlier_verdict(&path) };
+            return RunDir { path: Some(path), earlier_verdict, warnings };
         }
         Err(source) => {
             warnings.push(format!(
@@ -77,17 +77,17 @@ pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, privat
         .prefix("trialkeeper-")
         .permissions(Permissions::from_mode(0o700))
         .tempdir();
-    match temporary.and_then(|dir| fill(&dir.keep(), parameters, given, 0o700)) {
+    match temporary.and_then(|dir| create_and_fill(&dir.keep(), parameters, given, 0o700)) {
         Ok(PreparedDir { path, .. }) => {
             warnings.push(format!("files of this trial are in {}", path.display()));
-            RunDir { path: Some(path), earlier: None, warnings }
+            RunDir { path: Some(path), earlier_verdict: None, warnings }
         }
         Err(source) => {
             warnings.push(format!(
                 "cannot write {} either ({source}); no files are kept",
                 std::env::temp_dir().display()
             ));
-            RunDir { path: None, earlier: None, warnings }
+            RunDir { path: None, earlier_verdict: None, warnings }
         }
     }
 }
@@ -96,10 +96,10 @@ pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, privat
 struct PreparedDir {
     path: PathBuf,
     /// `true` if the directory was just created, so that no other process can have used it.
-    new: bool,
+    is_new: bool,
 }
 
-fn fill(
+fn create_and_fill(
     dir: &Path,
     parameters: &Parameters,
     given: bool,
@@ -107,7 +107,7 @@ fn fill(
 ) -> Result<PreparedDir, io::Error> {
     let path = std::path::absolute(dir)?;
     let make = || fs::DirBuilder::new().mode(mode).create(&path);
-    let new = match make() {
+    let is_new = match make() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = path.parent().unwrap_or(&path);
             fs::DirBuilder::new().recursive(true).mode(mode).create(above)?;
@@ -118,22 +118,22 @@ fn fill(
     .is_ok();
     let record = path.join("parameter.cfg");
     let plain = path.join(PARAMETERS_FILE);
-    if new {
+    if is_new {
         fs::write(record, &parameters.record)?;
         fs::write(plain, parameters.to_json())?;
     } else {
         fs::create_dir_all(&path)?;
         // The manager or an earlier attempt may have written the record.
         if given || !record.try_exists()? {
-            replace(&record, parameters.record.as_bytes())?;
+            replace_file(&record, parameters.record.as_bytes())?;
         }
-        replace(&plain, parameters.to_json().as_bytes())?;
+        replace_file(&plain, parameters.to_json().as_bytes())?;
     }
-    Ok(PreparedDir { path, new })
+    Ok(PreparedDir { path, is_new })
 }
 
 /// Returns the verdict of an earlier attempt, and renames its file. Readers then find only the verdict of this attempt.
-fn earlier(dir: &Path) -> Option<Verdict> {
+fn take_earlier_verdict(dir: &Path) -> Option<Verdict> {
     let (path, aside) = (dir.join(VERDICT_FILE), dir.join(EARLIER_VERDICT_FILE));
     let bytes = fs::read(&path).ok()?;
     if let Err(source) = fs::rename(&path, &aside) {
@@ -143,7 +143,7 @@ fn earlier(dir: &Path) -> Option<Verdict> {
 }
 
 /// Writes a file so that a reader sees either the old content or the new one, never a part.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
     let mut part = path.as_os_str().to_owned();
     part.push(format!(".{}.part", std::process::id()));
     let written = fs::File::create(&part).and_then(|mut file| file.write_all(bytes));
@@ -156,7 +156,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
 }
 
 /// PURE: returns `yyyymmdd-hhmmss-xxxx`, in UTC.
-fn new_name(now_ms: i64, random: u64) -> String {
+fn new_run_name(now_ms: i64, random: u64) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let seconds = now_ms.div_euclid(1000);
     let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
@@ -200,7 +200,7 @@ mod tests {
             (-1,                0,        "19691231-235959-aaaa"),
         ];
         for (now_ms, random, name) in table {
-            assert_eq!(new_name(now_ms, random), name);
+            assert_eq!(new_run_name(now_ms, random), name);
         }
     }
 
@@ -211,7 +211,10 @@ mod tests {
         let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
         let wanted = DirRequest::Dir(dir.clone());
         let first = prepare(&wanted, &parameters, true, true);
-        assert_eq!(first, RunDir { path: Some(dir.clone()), earlier: None, warnings: vec![] });
+        assert_eq!(
+            first,
+            RunDir { path: Some(dir.clone()), earlier_verdict: None, warnings: vec![] }
+        );
         let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
         assert_eq!(Parameters::parse(&record).unwrap(), parameters);
         assert_eq!(fs::read_to_string(dir.join(PARAMETERS_FILE)).unwrap(), r#"{"x":1}"#);
@@ -219,7 +222,7 @@ mod tests {
         let verdict = conclude(&Observations::default());
         fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
         let second = prepare(&wanted, &Parameters::none(), false, true);
-        assert_eq!(second.earlier, Some(verdict));
+        assert_eq!(second.earlier_verdict, Some(verdict));
         assert!(!dir.join(VERDICT_FILE).exists() && dir.join(EARLIER_VERDICT_FILE).exists());
         assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
 

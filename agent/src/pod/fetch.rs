@@ -17,7 +17,7 @@ use crate::delivery::dialect::{self, RetryDecision};
 use crate::delivery::{BACKOFF, ManagerAddress, read_token};
 use crate::http::client;
 use crate::pod::code_base;
-use crate::pod::unpack::{self, decompressed, remove_unchanged, unpack};
+use crate::pod::unpack::{self, open_compressed, remove_unchanged, unpack};
 use crate::util::backoff::JitteredBackoff;
 use crate::util::errors::chain;
 
@@ -82,15 +82,15 @@ pub enum Error {
 }
 
 /// The manager, to which requests are repeated until it answers or the deadline has passed.
-pub struct Manager {
+pub struct ManagerClient {
     address: ManagerAddress,
     token_file: Option<PathBuf>,
     client: Client,
     began: Instant,
-    until: Instant,
+    deadline: Instant,
 }
 
-impl Manager {
+impl ManagerClient {
     /// Creates the value without sending a request. The manager must answer all requests within `timeout` from now.
     pub fn new(
         address: ManagerAddress,
@@ -100,7 +100,7 @@ impl Manager {
     ) -> Result<Self, Error> {
         let client = client::build(ca_file)?;
         let began = Instant::now();
-        Ok(Self { address, token_file, client, began, until: began + timeout })
+        Ok(Self { address, token_file, client, began, deadline: began + timeout })
     }
 
     /// Returns the time since the value was created.
@@ -109,8 +109,8 @@ impl Manager {
     }
 
     /// Returns whether the deadline has passed.
-    pub fn is_late(&self) -> bool {
-        Instant::now() >= self.until
+    pub fn has_timed_out(&self) -> bool {
+        Instant::now() >= self.deadline
     }
 
     /// Returns the manager's current base URL.
@@ -146,7 +146,7 @@ impl Manager {
             };
             tracing::info!("cannot {what} yet: {}", crate::util::errors::chain(&error));
             let next = Instant::now() + wait;
-            if next >= self.until {
+            if next >= self.deadline {
                 return Err(given_up(error));
             }
             sleep_until(next).await;
@@ -159,30 +159,32 @@ impl Manager {
             base: self.base()?,
             // Read for each request, because the file may have been replaced.
             token: self.token_file.as_deref().and_then(read_token),
-            timeout: self.until.saturating_duration_since(Instant::now()),
+            timeout: self.deadline.saturating_duration_since(Instant::now()),
         })
     }
 
     /// Fetches the trial's parameter record.
-    pub async fn parameters(&self) -> Result<String, Error> {
-        self.retry_request("fetch the parameters", async |client| client.parameters().await).await
+    pub async fn fetch_parameters(&self) -> Result<String, Error> {
+        self.retry_request("fetch the parameters", async |client| client.fetch_parameters().await)
+            .await
     }
 
     /// Fetches the code and unpacks it into `into`.
-    pub async fn code(&self, into: &Path) -> Result<(), Error> {
+    pub async fn fetch_code(&self, into: &Path) -> Result<(), Error> {
         let failed = |source| Error::Write { path: into.to_owned(), source };
         std::fs::create_dir_all(into).map_err(failed)?;
         // The file has no name, so it disappears with the agent. It is on the disk that must hold the code anyway.
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
         let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         loop {
-            let arrived =
-                self.retry_request("fetch the code", async |client| save(client, &archive).await);
+            let arrived = self.retry_request("fetch the code", async |client| {
+                save_archive(client, &archive).await
+            });
             if arrived.await?.map_err(failed)? {
                 break;
             }
             let next = Instant::now() + backoff.next_pause();
-            if next >= self.until {
+            if next >= self.deadline {
                 return Err(Error::Damaged { tried: self.elapsed() });
             }
             sleep_until(next).await;
@@ -203,7 +205,7 @@ pub fn open_archive(path: &Path) -> Result<File, Error> {
 pub fn place_code(archive: &File, base: Option<&Path>, into: &Path) -> Result<(), Error> {
     let Some(base) = base else { return unpack_code(archive, into) };
     let copied =
-        code_base::find_or_make(archive, base).and_then(|base| code_base::copy(&base, into));
+        code_base::find_or_create(archive, base).and_then(|base| code_base::copy(&base, into));
     copied.or_else(|error| {
         tracing::warn!(
             "cannot copy the code from {}: {}; it is unpacked for this trial",
@@ -216,7 +218,7 @@ pub fn place_code(archive: &File, base: Option<&Path>, into: &Path) -> Result<()
 
 /// Unpacks the code archive `archive`, from its start, into the directory `into`, which is created if absent.
 pub fn unpack_code(archive: &File, into: &Path) -> Result<(), Error> {
-    decompressed(archive)
+    open_compressed(archive)
         .map_err(unpack::Error::Archive)
         .and_then(|content| unpack(content, into))
         .map_err(|source| Error::Unpack { path: into.to_owned(), source })
@@ -231,30 +233,30 @@ pub fn remove_unchanged_code(archive: &File, base: Option<&Path>, from: &Path) {
         return;
     }
     // If the archive cannot be read, nothing is removed.
-    decompressed(archive).map(|content| remove_unchanged(content, from)).ok();
+    open_compressed(archive).map(|content| remove_unchanged(content, from)).ok();
 }
 
 /// Writes the received code into `archive`, from its start. Returns `true` if its checksum is the manager's.
-async fn save(
+async fn save_archive(
     client: PodSetupClient,
     mut archive: &File,
 ) -> Result<io::Result<bool>, dialect::Error> {
-    let mut code = client.code().await?;
+    let mut code = client.start_code_download().await?;
     let mut sum = Context::new(&SHA256);
     if let Err(error) = archive.rewind().and_then(|()| archive.set_len(0)) {
         return Ok(Err(error));
     }
-    while let Some(piece) = code.next().await? {
+    while let Some(piece) = code.next_chunk().await? {
         sum.update(piece.as_ref());
         if let Err(error) = archive.write_all(piece.as_ref()) {
             return Ok(Err(error));
         }
     }
-    Ok(Ok(code.sha256.is_some_and(|sent| is_hexadecimal(sum.finish().as_ref(), &sent))))
+    Ok(Ok(code.sha256.is_some_and(|sent| is_hex_of(sum.finish().as_ref(), &sent))))
 }
 
 /// PURE: returns whether `text` is `bytes` in hexadecimal digits.
-fn is_hexadecimal(bytes: &[u8], text: &str) -> bool {
+fn is_hex_of(bytes: &[u8], text: &str) -> bool {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(|digit| char::from_digit(digit.into(), 16)).eq(text.chars().map(Some))
 }
@@ -284,7 +286,7 @@ mod tests {
         for (text, equal) in
             [("00ff1a", true), ("00ff1", false), ("00ff1a0", false), ("", false), ("00FF1A", false)]
         {
-            assert_eq!(is_hexadecimal(&[0, 255, 26], text), equal, "{text}");
+            assert_eq!(is_hex_of(&[0, 255, 26], text), equal, "{text}");
         }
     }
 }

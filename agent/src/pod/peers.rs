@@ -33,18 +33,18 @@ pub struct Task {
 /// The error of parsing a role or a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not of the form {form}")]
-pub struct Malformed {
+pub struct SyntaxError {
     text: String,
     form: &'static str,
 }
 
 impl FromStr for Role {
-    type Err = Malformed;
+    type Err = SyntaxError;
 
-    fn from_str(text: &str) -> Result<Self, Malformed> {
+    fn from_str(text: &str) -> Result<Self, SyntaxError> {
         let read = || {
             let mut parts = text.split(':');
-            let name = name(parts.next()?)?;
+            let name = parse_name(parts.next()?)?;
             let number = parts.next()?.parse().ok().filter(|number| (1..=10_000).contains(number));
             let port = match parts.next() {
                 Some(port) => Some(port.parse().ok().filter(|port| *port > 0)?),
@@ -53,20 +53,20 @@ impl FromStr for Role {
             parts.next().is_none().then_some(Self { name, number: number?, port })
         };
         let form = "ROLE:NUMBER or ROLE:NUMBER:PORT, the role in lower-case letters and digits";
-        read().ok_or_else(|| Malformed { text: text.to_owned(), form })
+        read().ok_or_else(|| SyntaxError { text: text.to_owned(), form })
     }
 }
 
 impl FromStr for Task {
-    type Err = Malformed;
+    type Err = SyntaxError;
 
-    fn from_str(text: &str) -> Result<Self, Malformed> {
+    fn from_str(text: &str) -> Result<Self, SyntaxError> {
         let read = || {
             let (role, index) = text.split_once(':')?;
-            Some(Self { role: name(role)?, index: index.parse().ok()? })
+            Some(Self { role: parse_name(role)?, index: index.parse().ok()? })
         };
         let form = "ROLE:INDEX, the role in lower-case letters and digits, the index from 0";
-        read().ok_or_else(|| Malformed { text: text.to_owned(), form })
+        read().ok_or_else(|| SyntaxError { text: text.to_owned(), form })
     }
 }
 
@@ -76,18 +76,18 @@ impl fmt::Display for Task {
     }
 }
 
-fn name(text: &str) -> Option<String> {
+fn parse_name(text: &str) -> Option<String> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     ((1..=63).contains(&text.len()) && text.bytes().all(allowed)).then(|| text.to_owned())
 }
 
 /// Returns the roles in the form of the manager's protocol.
-pub fn sizes(roles: &[Role]) -> Vec<RoleSize> {
+pub fn role_sizes(roles: &[Role]) -> Vec<RoleSize> {
     roles.iter().map(|role| RoleSize { role: role.name.clone(), number: role.number }).collect()
 }
 
 /// Returns the port of a role's pods.
-pub fn port(roles: &[Role], role: &str) -> Option<u16> {
+pub fn role_port(roles: &[Role], role: &str) -> Option<u16> {
     let (place, role) = roles.iter().enumerate().find(|(_, known)| known.name == role)?;
     role.port.or_else(|| FIRST_PORT.checked_add(u16::try_from(place).ok()?))
 }
@@ -99,11 +99,11 @@ pub fn variables(own: &Task, roles: &[Role], members: &[Member]) -> Vec<(String,
     for role in roles {
         let of_role = members.iter().filter(|member| member.role == role.name);
         let ips: Vec<String> = of_role.clone().map(|member| member.address.to_string()).collect();
-        let addresses: Vec<String> = of_role.map(address).collect();
+        let addresses: Vec<String> = of_role.map(format_address).collect();
         let name = role.name.to_ascii_uppercase();
         variables.push((format!("FB_{name}_IPS"), ips.join(",")));
         variables.push((format!("FB_{name}_ADDRESSES"), addresses.join(",")));
-        if let Some(port) = port(roles, &role.name) {
+        if let Some(port) = role_port(roles, &role.name) {
             variables.push((format!("FB_{name}_PORT"), port.to_string()));
         }
     }
@@ -115,7 +115,7 @@ pub fn variables(own: &Task, roles: &[Role], members: &[Member]) -> Vec<(String,
     variables
 }
 
-fn address(member: &Member) -> String {
+fn format_address(member: &Member) -> String {
     match member.address {
         IpAddr::V4(address) => format!("{address}:{}", member.port),
         IpAddr::V6(address) => format!("[{address}]:{}", member.port),

@@ -9,7 +9,7 @@ use reqwest::Url;
 use trial_protocol::{AttemptId, Member, RendezvousRequest};
 
 use crate::delivery::dialect;
-use crate::pod::fetch::{Error, Manager};
+use crate::pod::fetch::{Error, ManagerClient};
 use crate::pod::peers::{self, Role, Task};
 
 /// The maximum time by which the manager may delay one answer.
@@ -32,35 +32,35 @@ pub struct RendezvousSpec {
 
 /// Waits until all pods have reported, and returns their addresses.
 pub async fn wait_for_peers(
-    manager: &Manager,
+    manager: &ManagerClient,
     meeting: &RendezvousSpec,
 ) -> Result<Vec<Member>, Error> {
-    const FETCH_ACTION: &str = "meet the other pods of the trial";
+    const REQUEST_ACTION: &str = "meet the other pods of the trial";
     let address = match meeting.address {
         Some(address) => address,
         None => {
             manager
-                .retry_request(FETCH_ACTION, async |client| own_address(&client.base).await)
+                .retry_request(REQUEST_ACTION, async |client| own_address(&client.base).await)
                 .await?
         }
     };
     let Task { role, index } = meeting.own.clone();
-    let port = peers::port(&meeting.roles, &role).unwrap_or_default();
+    let port = peers::role_port(&meeting.roles, &role).unwrap_or_default();
     let wait_ms = u64::try_from(ANSWER_TIMEOUT.as_millis()).ok();
-    let (attempt, roles) = (meeting.attempt.clone(), peers::sizes(&meeting.roles));
+    let (attempt, roles) = (meeting.attempt.clone(), peers::role_sizes(&meeting.roles));
     let incarnation = meeting.incarnation.clone();
     let pod =
         RendezvousRequest { attempt, roles, role, index, address, port, wait_ms, incarnation };
     loop {
         let reply = manager
-            .retry_request(FETCH_ACTION, async |client| client.rendezvous(&pod).await)
+            .retry_request(REQUEST_ACTION, async |client| client.report_address(&pod).await)
             .await?;
         if reply.missing.is_empty() {
             return Ok(reply.members);
         }
         let missing = reply.missing.join(", ");
         tracing::info!("waiting for the other pods of the trial; missing: {missing}");
-        if manager.is_late() {
+        if manager.has_timed_out() {
             return Err(Error::Missing { tried: manager.elapsed(), missing });
         }
     }
@@ -82,7 +82,7 @@ async fn own_address(base: &str) -> Result<IpAddr, dialect::Error> {
         socket.connect(manager)?;
         Ok(socket.local_addr()?.ip())
     };
-    let unanswered = |source| dialect::Error::Unanswered { url: base.to_owned(), source };
+    let unanswered = |source| dialect::Error::NoAnswer { url: base.to_owned(), source };
     find().await.map_err(unanswered)
 }
 

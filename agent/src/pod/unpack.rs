@@ -15,13 +15,13 @@ use std::os::unix::fs::{
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
+use trial_protocol::{MAX_CODE_BYTES, MAX_CODE_ENTRIES};
 
 use crate::util::gzip::GzDecoder;
-use crate::util::tar::{Archive, Kind};
+use crate::util::tar::{Archive, EntryKind};
 
 /// The maximum number of links that a path may lead through: `path_resolution(7)`.
-const LINK_DEPTH: usize = 40;
+const MAX_LINK_DEPTH: usize = 40;
 
 /// The errors of unpacking.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +37,8 @@ pub enum Error {
     },
     /// The archive is larger than any that a manager packs.
     #[error(
-        "the archive holds more than {CODE_ENTRIES} entries or {} MiB, more than a manager packs; unpacking stopped",
-        CODE_BYTES >> 20
+        "the archive holds more than {MAX_CODE_ENTRIES} entries or {} MiB, more than a manager packs; unpacking stopped",
+        MAX_CODE_BYTES >> 20
     )]
     TooLarge,
     /// A file cannot be written.
@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 /// The maximum number of bytes after the last entry of an archive. `tar` pads to 10 KiB by default.
-const TRAILER_BYTES: u64 = 1 << 20;
+const MAX_TRAILER_BYTES: u64 = 1 << 20;
 
 /// The remaining limits of an archive.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +63,7 @@ struct UnpackBudget {
 }
 
 impl UnpackBudget {
-    fn take(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
+    fn spend(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
         let left = |room: Option<usize>, bytes: Option<u64>| Some((room?, bytes?));
         let left = left(self.entries.checked_sub(entries), self.bytes.checked_sub(bytes));
         (self.entries, self.bytes) = left.ok_or(Error::TooLarge)?;
@@ -73,14 +73,14 @@ impl UnpackBudget {
 
 /// Opens a compressed archive from its start. All callers share this one type of reader, because the code for a further
 /// type would take 8 KB of the program.
-pub(super) fn decompressed(mut archive: &File) -> io::Result<GzDecoder<BufReader<&File>>> {
+pub(super) fn open_compressed(mut archive: &File) -> io::Result<GzDecoder<BufReader<&File>>> {
     archive.rewind()?;
     Ok(GzDecoder::new(BufReader::new(archive)))
 }
 
 /// Unpacks everything into the directory `into`, which is created if absent.
 pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
-    unpack_bounded(archive, into, UnpackBudget { entries: CODE_ENTRIES, bytes: CODE_BYTES })
+    unpack_bounded(archive, into, UnpackBudget { entries: MAX_CODE_ENTRIES, bytes: MAX_CODE_BYTES })
 }
 
 fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Result<(), Error> {
@@ -92,42 +92,42 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
     let mut archive = Archive::new(archive);
     let (mut links, mut folders) = (Vec::new(), Vec::new());
     while let Some(entry) = archive.next_entry().map_err(Error::Archive)? {
-        room.take(1, 0)?;
+        room.spend(1, 0)?;
         let name = PathBuf::from(std::ffi::OsStr::from_bytes(&entry.name));
-        let inside = inside(&name).ok_or_else(|| Error::LeadsOut { name: name.clone() })?;
+        let inside = normalize_name(&name).ok_or_else(|| Error::LeadsOut { name: name.clone() })?;
         if inside.as_os_str().is_empty() {
             continue; // The directory itself.
         }
         let path = into.join(&inside);
         match entry.kind {
-            Kind::Directory => {
-                folder(into, &inside).map_err(failed(&path))?;
+            EntryKind::Directory => {
+                create_folders(into, &inside).map_err(failed(&path))?;
                 // An earlier run may have left the directory with its final mode.
                 let open = fs::set_permissions(&path, Permissions::from_mode(0o700));
                 open.map_err(failed(&path))?;
                 folders.push((path, entry.mode));
             }
-            Kind::File => {
-                parent(into, &inside).map_err(failed(&path))?;
-                let mut file = create_new(&path, entry.mode).map_err(failed(&path))?;
-                copy(&mut archive, &mut file, &path, &mut room)?;
+            EntryKind::File => {
+                create_parents(into, &inside).map_err(failed(&path))?;
+                let mut file = create_file(&path, entry.mode).map_err(failed(&path))?;
+                copy_content(&mut archive, &mut file, &path, &mut room)?;
                 let changed = UNIX_EPOCH.checked_add(Duration::from_secs(entry.mtime));
                 // Ignored: a file system may not be able to store the time.
                 changed.map(|changed| file.set_modified(changed).ok());
             }
-            Kind::Link(target) => {
+            EntryKind::Link(target) => {
                 links.push((inside, PathBuf::from(std::ffi::OsStr::from_bytes(&target))));
             }
         }
     }
     // The checksum at the end of a gzip stream is verified only when a reader reaches the end.
-    if archive.skip_rest(TRAILER_BYTES).map_err(Error::Archive)? > TRAILER_BYTES {
+    if archive.skip_trailer(MAX_TRAILER_BYTES).map_err(Error::Archive)? > MAX_TRAILER_BYTES {
         return Err(Error::TooLarge);
     }
-    refuse_outward(&links)?;
+    refuse_outward_links(&links)?;
     for (inside, target) in links {
         let path = into.join(&inside);
-        let made = parent(into, &inside).and_then(|()| clear(&path));
+        let made = create_parents(into, &inside).and_then(|()| remove_existing(&path));
         made.and_then(|()| symlink(&target, &path)).map_err(failed(&path))?;
     }
     // Modes are set last, because nothing can be created in a read-only directory.
@@ -144,16 +144,19 @@ pub fn remove_unchanged(archive: impl Read, from: &Path) {
     let mut archive = Archive::new(archive);
     let mut removal = UnchangedRemoval::new(from);
     while let Ok(Some(entry)) = archive.next_entry() {
-        let Some(inside) = inside(Path::new(std::ffi::OsStr::from_bytes(&entry.name))) else {
+        let Some(inside) = normalize_name(Path::new(std::ffi::OsStr::from_bytes(&entry.name)))
+        else {
             continue;
         };
         let original = match &entry.kind {
-            Kind::Directory => Original::Directory,
-            Kind::File => Original::File {
+            EntryKind::Directory => OriginalEntry::Directory,
+            EntryKind::File => OriginalEntry::File {
                 bytes: archive.content_bytes(),
                 mtime: i64::try_from(entry.mtime).unwrap_or(i64::MAX),
             },
-            Kind::Link(target) => Original::Link(Path::new(std::ffi::OsStr::from_bytes(target))),
+            EntryKind::Link(target) => {
+                OriginalEntry::Link(Path::new(std::ffi::OsStr::from_bytes(target)))
+            }
         };
         removal.remove(&inside, &original);
     }
@@ -161,7 +164,7 @@ pub fn remove_unchanged(archive: impl Read, from: &Path) {
 }
 
 /// An entry as unpacked into the directory.
-pub(super) enum Original<'a> {
+pub(super) enum OriginalEntry<'a> {
     Directory,
     /// A file of this size, last changed at this time in seconds.
     File {
@@ -183,7 +186,7 @@ impl<'a> UnchangedRemoval<'a> {
         Self { from, folders: vec![from.to_owned()] }
     }
 
-    pub(super) fn remove(&mut self, inside: &Path, original: &Original<'_>) {
+    pub(super) fn remove(&mut self, inside: &Path, original: &OriginalEntry<'_>) {
         // A folder that was replaced by a link leads elsewhere.
         let above = inside.parent().unwrap_or(Path::new("")).ancestors();
         let is_folder =
@@ -193,13 +196,13 @@ impl<'a> UnchangedRemoval<'a> {
         }
         let path = self.from.join(inside);
         let unchanged = match original {
-            Original::Directory => {
+            OriginalEntry::Directory => {
                 self.folders.push(path);
                 return;
             }
-            Original::File { bytes, mtime } => fs::symlink_metadata(&path)
+            OriginalEntry::File { bytes, mtime } => fs::symlink_metadata(&path)
                 .is_ok_and(|it| it.is_file() && it.len() == *bytes && it.mtime() == *mtime),
-            Original::Link(target) => fs::read_link(&path).is_ok_and(|found| found == *target),
+            OriginalEntry::Link(target) => fs::read_link(&path).is_ok_and(|found| found == *target),
         };
         if unchanged {
             fs::remove_file(&path).ok();
@@ -214,13 +217,13 @@ impl<'a> UnchangedRemoval<'a> {
 }
 
 /// PURE: returns a name without `.`, or `None` if it is absolute or has a `..`.
-fn inside(name: &Path) -> Option<PathBuf> {
+fn normalize_name(name: &Path) -> Option<PathBuf> {
     let parts = name.components().filter(|part| *part != Component::CurDir);
     parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
 }
 
 /// PURE: refuses links that lead out of the directory, directly or through one another.
-fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
+fn refuse_outward_links(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
     let targets: BTreeMap<&Path, &Path> =
         links.iter().map(|(name, target)| (name.as_path(), target.as_path())).collect();
     for (name, target) in links {
@@ -245,7 +248,7 @@ fn resolves_inside(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -
                 at.push(part);
                 let Some(next) = links.get(at.as_path()) else { continue };
                 followed += 1;
-                if followed > LINK_DEPTH {
+                if followed > MAX_LINK_DEPTH {
                     return false;
                 }
                 at.pop();
@@ -264,25 +267,25 @@ fn resolves_inside(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -
 }
 
 /// Creates the directories above `inside`.
-pub(super) fn parent(into: &Path, inside: &Path) -> io::Result<()> {
-    inside.parent().map_or(Ok(()), |above| folder(into, above))
+pub(super) fn create_parents(into: &Path, inside: &Path) -> io::Result<()> {
+    inside.parent().map_or(Ok(()), |above| create_folders(into, above))
 }
 
 /// Creates a directory and its parents, none of them through a link.
-pub(super) fn folder(into: &Path, inside: &Path) -> io::Result<()> {
+pub(super) fn create_folders(into: &Path, inside: &Path) -> io::Result<()> {
     let mut path = into.to_owned();
     for part in inside.components() {
         path.push(part);
         if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
-            clear(&path)?;
+            remove_existing(&path)?;
             DirBuilder::new().mode(0o755).create(&path)?;
         }
     }
     Ok(())
 }
 
-pub(super) fn create_new(path: &Path, mode: u32) -> io::Result<File> {
-    clear(path)?;
+pub(super) fn create_file(path: &Path, mode: u32) -> io::Result<File> {
+    remove_existing(path)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(mode).open(path)?;
     // The mode is that of the archive, regardless of the agent's umask.
@@ -291,7 +294,7 @@ pub(super) fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Removes an existing file, link or empty directory.
-pub(super) fn clear(path: &Path) -> io::Result<()> {
+pub(super) fn remove_existing(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir(path),
         Ok(_) => fs::remove_file(path),
@@ -304,7 +307,7 @@ pub(super) fn clear(path: &Path) -> io::Result<()> {
 }
 
 /// Copies an entry's content. The error distinguishes the archive from the disk.
-fn copy(
+fn copy_content(
     archive: &mut impl Read,
     file: &mut File,
     path: &Path,
@@ -316,7 +319,7 @@ fn copy(
         if read == 0 {
             return Ok(());
         }
-        room.take(0, u64::try_from(read).unwrap_or(u64::MAX))?;
+        room.spend(0, u64::try_from(read).unwrap_or(u64::MAX))?;
         io::Write::write_all(file, &portion[..read])
             .map_err(|source| Error::Write { path: path.to_owned(), source })?;
     }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use trial_protocol::Directive;
 
-use crate::delivery::{self, Counts, Credentials, FINAL_DELIVERY_TIMEOUT};
+use crate::delivery::{self, Credentials, DeliveryCounts, FINAL_DELIVERY_TIMEOUT};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 
@@ -22,7 +22,7 @@ const SHUTDOWN_SLACK: Duration = Duration::from_secs(1);
 pub(super) struct Delivery {
     pub(super) directives: mpsc::Receiver<Directive>,
     /// `None` without a manager.
-    pub(super) counts: Option<Arc<Counts>>,
+    pub(super) counts: Option<Arc<DeliveryCounts>>,
     /// Ends the delivery after the trial.
     pub(super) shutdown: DeliveryShutdown,
 }
@@ -39,7 +39,7 @@ impl Delivery {
         let (directives_sender, directives) = mpsc::channel(16);
         let (ended, watch_end) = watch::channel(false);
         let (give_up, watch_give_up) = watch::channel(false);
-        let counts = settings.manager.is_some().then(Arc::<Counts>::default);
+        let counts = settings.manager.is_some().then(Arc::<DeliveryCounts>::default);
         let task = settings.manager.clone().map(|manager| {
             let settings = delivery::Settings {
                 manager,

@@ -21,14 +21,14 @@ use tokio::sync::oneshot;
 
 use crate::cli::AGENT_FAULT;
 use crate::output::log_lines::Secrets;
-use crate::output::run_dir::{VERDICT_FILE, replace};
+use crate::output::run_dir::{VERDICT_FILE, replace_file};
 use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::supervise::trial_exit;
 use crate::trial::Trial;
 use crate::trial::guard::Guard;
 use crate::trial::reap::Reaper;
-use crate::trial::reexec::{ReexecState, inherited};
-use crate::trial::signals::number;
+use crate::trial::reexec::{ReexecState, take_inherited};
+use crate::trial::signals::signal_number;
 use crate::trial::tree::Leftovers;
 use crate::util::last_bytes::LastBytes;
 use crate::verdict::{
@@ -40,7 +40,7 @@ use crate::verdict::{
 const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Number of bytes to read at once.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The number of bytes that a writable pipe accepts without blocking (`PIPE_BUF`).
 const PIPE_BUF: usize = 4096;
@@ -77,7 +77,7 @@ fn print_error(text: &str) {
 
 struct MinimalSupervisor {
     signals: SignalFd,
-    streams: [Stream; 2],
+    streams: [OutputStream; 2],
     trial: Trial,
     exit: oneshot::Receiver<ExitStatus>,
     reaper: Reaper,
@@ -87,20 +87,20 @@ struct MinimalSupervisor {
     reaped_before: Option<ExitStatus>,
     status: Option<ExitStatus>,
     /// `true` if the trial's own process was reaped and its exit status is unknown.
-    lost: bool,
+    status_lost: bool,
     stop: Option<Stop>,
     leftovers: Leftovers,
 }
 
 /// One of the trial's output streams.
-struct Stream {
+struct OutputStream {
     /// `None`: the stream has ended.
     source: Option<File>,
     /// `None`: the reader has closed the stream.
     sink: Option<File>,
     /// Bytes that were read and not yet written.
-    waiting: Vec<u8>,
-    last: LastBytes,
+    unwritten: Vec<u8>,
+    tail: LastBytes,
 }
 
 impl MinimalSupervisor {
@@ -109,9 +109,9 @@ impl MinimalSupervisor {
         // belong to another file.
         let live = &state.live;
         let reaper = Reaper::default();
-        let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
+        let [stdout, stderr] = live.outputs.map(|number| number.and_then(take_inherited));
         let guard = live.guard.and_then(|(process, pipe)| {
-            Some(Guard::adopt(&reaper, process.unsigned_abs(), inherited(pipe)?))
+            Some(Guard::adopt(&reaper, process.unsigned_abs(), take_inherited(pipe)?))
         });
         let all = SigSet::all();
         // The previous program has blocked all signals already, so those that arrived meanwhile are still pending.
@@ -122,8 +122,8 @@ impl MinimalSupervisor {
         Ok(Self {
             signals,
             streams: [
-                Stream::new(stdout, io::stdout().as_fd()),
-                Stream::new(stderr, io::stderr().as_fd()),
+                OutputStream::new(stdout, io::stdout().as_fd()),
+                OutputStream::new(stderr, io::stderr().as_fd()),
             ],
             trial,
             exit,
@@ -132,7 +132,7 @@ impl MinimalSupervisor {
             drain: Duration::from_millis(state.drain_ms),
             reaped_before: live.status.map(ExitStatus::from_raw),
             status: None,
-            lost: false,
+            status_lost: false,
             // The source of the stop is no longer known. SIGTERM is the usual one.
             stop: live.stopping.then_some(STOP_BY_TERM),
             leftovers: Leftovers::default(),
@@ -143,11 +143,11 @@ impl MinimalSupervisor {
         let mut phase = Phase::Running;
         // The trial may have ended before this program took over.
         let mut events: Vec<Event> = self.reap(&phase).into_iter().collect();
-        if events.is_empty() && !self.reaper.sweep() {
+        if events.is_empty() && !self.reaper.reap_ended() {
             events.extend(self.reap(&phase));
             // The previous program reaped the trial at that moment and could not pass the status on.
-            self.lost = events.is_empty();
-            if self.lost {
+            self.status_lost = events.is_empty();
+            if self.status_lost {
                 return;
             }
         }
@@ -163,21 +163,21 @@ impl MinimalSupervisor {
             if matches!(phase, Phase::Done(_)) {
                 return;
             }
-            let open = self.open();
+            let open = self.count_open_streams();
             self.wait(&phase);
             // Before the signals, so that the event for the trial's end includes the current state of the streams. A
             // stream that ended in between would otherwise never be seen to end.
-            self.streams.iter_mut().for_each(Stream::copy);
+            self.streams.iter_mut().for_each(OutputStream::copy);
             self.handle_signals(&phase, &mut events);
             if phase.is_killing() {
-                self.trial.kill(phase.reaped());
+                self.trial.kill(phase.is_reaped());
             }
-            if phase.is_killing() || open != self.open() {
+            if phase.is_killing() || open != self.count_open_streams() {
                 events.extend(self.reap(&phase));
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 // The check reaps processes, and a reaped pid must not be killed.
-                let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
+                let left = if phase.is_reaped() { self.remaining() } else { Remaining::ANYTHING };
                 events.push(Event::DeadlinePassed(left));
             }
         }
@@ -195,7 +195,7 @@ impl MinimalSupervisor {
         let millis = wait.map(|wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
         let timeout = millis.and_then(|millis| PollTimeout::try_from(millis).ok());
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        fds.extend(self.streams.iter().filter_map(Stream::poll_target));
+        fds.extend(self.streams.iter().filter_map(OutputStream::poll_target));
         // The result is ignored, because the caller checks every file.
         poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
@@ -222,8 +222,8 @@ impl MinimalSupervisor {
                 Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGPIPE)
                 | None => {}
                 Some(signal) => {
-                    if !phase.reaped() {
-                        self.trial.forward(signal);
+                    if !phase.is_reaped() {
+                        self.trial.forward_signal(signal);
                     }
                 }
             }
@@ -243,20 +243,20 @@ impl MinimalSupervisor {
             self.trial.record_reaped(false);
             return Some(Event::Exited { exit: trial_exit(status), left });
         }
-        phase.reaped().then_some(Event::Checked(left))
+        phase.is_reaped().then_some(Event::Checked(left))
     }
 
     fn remaining(&self) -> Remaining {
-        let processes = self.reaper.sweep() && !self.trial.tree().is_empty();
-        Remaining { output: self.open() > 0, processes }
+        let processes = self.reaper.reap_ended() && !self.trial.tree().is_empty();
+        Remaining { output: self.count_open_streams() > 0, processes }
     }
 
-    fn open(&self) -> usize {
-        self.streams.iter().filter(|stream| !stream.is_over()).count()
+    fn count_open_streams(&self) -> usize {
+        self.streams.iter().filter(|stream| !stream.has_ended()).count()
     }
 
     fn perform(&mut self, effect: Option<Effect>, phase: &Phase) {
-        let reaped = phase.reaped();
+        let reaped = phase.is_reaped();
         let signal = match effect {
             None => return,
             Some(Effect::Stop) => {
@@ -274,7 +274,7 @@ impl MinimalSupervisor {
             }
         };
         if let Some(stop) = self.stop.as_mut().filter(|_| !reaped) {
-            stop.signal = u8::try_from(number(signal)).ok();
+            stop.signal = u8::try_from(signal_number(signal)).ok();
         }
     }
 
@@ -285,7 +285,7 @@ impl MinimalSupervisor {
             Some(status) => {
                 TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
             }
-            None if self.lost => {
+            None if self.status_lost => {
                 TrialEnd::AgentFailed { why: "the trial's exit status was lost".to_owned() }
             }
             None => {
@@ -298,16 +298,16 @@ impl MinimalSupervisor {
         }
         let values = state.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));
-        let masked = |last: &LastBytes| {
-            let mut bytes = last.bytes();
+        let masked = |tail: &LastBytes| {
+            let mut bytes = tail.bytes();
             secrets.mask(&mut bytes);
             bytes
         };
         let mut verdict = conclude(&Observations {
             end,
             stop: self.stop,
-            stdout_tail: masked(&stdout.last),
-            stderr_tail: masked(&stderr.last),
+            stdout_tail: masked(&stdout.tail),
+            stderr_tail: masked(&stderr.tail),
             leftovers,
             ..Observations::default()
         });
@@ -316,7 +316,7 @@ impl MinimalSupervisor {
         );
         if let Some(dir) = &state.dir {
             let json = serde_json::to_vec(&verdict).expect("a verdict is always valid JSON");
-            if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
+            if let Err(error) = replace_file(&dir.join(VERDICT_FILE), &json) {
                 print_error(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
             }
         }
@@ -326,7 +326,7 @@ impl MinimalSupervisor {
         }
         match self.status.map(trial_exit) {
             None => AGENT_FAULT,
-            Some(exit) if state.mapped => {
+            Some(exit) if state.maps_exit_code => {
                 exit_code_for_frameworkcontroller(verdict.class, exit.shell_code())
             }
             Some(exit) => exit.shell_code(),
@@ -334,24 +334,24 @@ impl MinimalSupervisor {
     }
 }
 
-impl Stream {
+impl OutputStream {
     fn new(source: Option<OwnedFd>, sink: BorrowedFd<'_>) -> Self {
         Self {
             source: source.map(File::from),
             sink: sink.try_clone_to_owned().ok().map(File::from),
-            waiting: Vec::new(),
-            last: LastBytes::default(),
+            unwritten: Vec::new(),
+            tail: LastBytes::default(),
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.source.is_none() && self.waiting.is_empty()
+    fn has_ended(&self) -> bool {
+        self.source.is_none() && self.unwritten.is_empty()
     }
 
     /// Returns the file to wait for: the sink while bytes are waiting, else the source.
     fn poll_target(&self) -> Option<PollFd<'_>> {
         match (&self.sink, &self.source) {
-            (Some(sink), _) if !self.waiting.is_empty() => {
+            (Some(sink), _) if !self.unwritten.is_empty() => {
                 Some(PollFd::new(sink.as_fd(), PollFlags::POLLOUT))
             }
             (_, Some(source)) => Some(PollFd::new(source.as_fd(), PollFlags::POLLIN)),
@@ -371,7 +371,7 @@ impl Stream {
             if !self.is_ready() {
                 return;
             }
-            if self.waiting.is_empty() {
+            if self.unwritten.is_empty() {
                 self.read();
             } else {
                 self.write();
@@ -381,12 +381,12 @@ impl Stream {
 
     fn read(&mut self) {
         let Some(source) = &mut self.source else { return };
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         match source.read(&mut buffer) {
             Ok(length @ 1..) => {
-                self.last.push(&buffer[..length]);
+                self.tail.push(&buffer[..length]);
                 if self.sink.is_some() {
-                    self.waiting.extend_from_slice(&buffer[..length]);
+                    self.unwritten.extend_from_slice(&buffer[..length]);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -396,9 +396,9 @@ impl Stream {
 
     fn write(&mut self) {
         let Some(sink) = &mut self.sink else { return };
-        let length = self.waiting.len().min(PIPE_BUF);
-        match sink.write(&self.waiting[..length]) {
-            Ok(length) => drop(self.waiting.drain(..length)),
+        let length = self.unwritten.len().min(PIPE_BUF);
+        match sink.write(&self.unwritten[..length]) {
+            Ok(length) => drop(self.unwritten.drain(..length)),
             Err(error)
                 if matches!(
                     error.kind(),
@@ -407,7 +407,7 @@ impl Stream {
             // The reader has closed the stream. The trial must be able to continue.
             Err(_) => {
                 self.sink = None;
-                self.waiting.clear();
+                self.unwritten.clear();
             }
         }
     }

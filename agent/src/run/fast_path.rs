@@ -19,7 +19,7 @@ const FIRST_POLL_DELAY: Duration = Duration::from_millis(1);
 /// [`LONGEST_FAST_RUN`] is over: the trial must then be supervised. Calls `meanwhile` after [`FIRST_POLL_DELAY`].
 /// Returns the status only if the trial has exited without a signal, has printed nothing, and has left no process, and
 /// if `nothing_else` returns `true`: the trial left nothing else to read.
-pub(super) fn wait(
+pub(super) fn wait_for_short_trial(
     signals: &BlockedSignals,
     outputs: &[Option<OwnedFd>; 2],
     exit: &mut oneshot::Receiver<ExitStatus>,
@@ -42,7 +42,7 @@ pub(super) fn wait(
             return None;
         }
         if signalled {
-            let left = reaper.sweep();
+            let left = reaper.reap_ended();
             let status = exit.try_recv().ok()?;
             let (_, printed) = poll_streams(None, &mut open, PollTimeout::ZERO).unwrap_or_default();
             let alone = !left && open.is_empty();

@@ -9,7 +9,7 @@ use trial_protocol::ReportBody;
 use super::delivery::DeliveryShutdown;
 use super::{DISK_WAIT, READER_WAIT, STOPPED_READER_WAIT, summary};
 use crate::output::capture::Capture;
-use crate::output::{StreamForwarder, wait_until_passed_on};
+use crate::output::{StreamForwarder, wait_until_forwarded};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
@@ -18,13 +18,13 @@ use crate::trial::signals::Signals;
 use crate::verdict::{Observations, conclude};
 
 /// The parts that outlive the trial.
-pub(super) struct Finish {
+pub(super) struct RunFinisher {
     pub(super) settings: Settings,
     pub(super) dir: Option<PathBuf>,
     pub(super) spool_dir: Option<PathBuf>,
     pub(super) spool: Spool,
     pub(super) capture: Capture,
-    pub(super) outlets: Vec<StreamForwarder>,
+    pub(super) forwarders: Vec<StreamForwarder>,
     pub(super) shutdown: DeliveryShutdown,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct EndedRun {
     pub(super) stop_signalled: bool,
 }
 
-impl Finish {
+impl RunFinisher {
     /// Concludes the run, writes and delivers its results, and returns the exit code.
     pub(super) async fn finish(self, ended: EndedRun) -> ExitCode {
-        let Self { settings, dir, spool_dir, spool, capture, outlets, shutdown } = self;
+        let Self { settings, dir, spool_dir, spool, capture, forwarders, shutdown } = self;
         let EndedRun { observed, recorder, mut signals, stop_signalled } = ended;
         let verdict = conclude(&observed);
         let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
@@ -69,17 +69,23 @@ impl Finish {
                 tracing::warn!("{error}; {shed} bytes of output are not in the files");
             }
         }
-        wait_for_readers(&outlets, &mut signals, hurried).await;
+        wait_for_readers(&forwarders, &mut signals, hurried).await;
         let left = outcome
             .map(|outcome| summary::Undelivered { outcome, spool: spool_dir.filter(|_| safe) });
-        summary::log_summary(&settings, &verdict, recorder.tally(), dir.as_deref(), left.as_ref());
+        summary::log_summary(
+            &settings,
+            &verdict,
+            recorder.metric_summary(),
+            dir.as_deref(),
+            left.as_ref(),
+        );
         ExitCode::from(code)
     }
 }
 
 /// Waits until the reader of the trial's output has read all of it, as it could without the agent. The wait is limited,
 /// and shorter if a stop is requested.
-async fn wait_for_readers(outlets: &[StreamForwarder], signals: &mut Signals, hurried: bool) {
+async fn wait_for_readers(forwarders: &[StreamForwarder], signals: &mut Signals, hurried: bool) {
     let hurry = async {
         if !hurried {
             signals.wait_for_stop_signal().await;
@@ -88,10 +94,10 @@ async fn wait_for_readers(outlets: &[StreamForwarder], signals: &mut Signals, hu
     };
     tokio::select! {
         biased;
-        () = wait_until_passed_on(outlets) => return,
+        () = wait_until_forwarded(forwarders) => return,
         () = hurry => {}
         () = sleep(READER_WAIT) => {}
     }
-    let pending: usize = outlets.iter().map(StreamForwarder::pending_bytes).sum();
+    let pending: usize = forwarders.iter().map(StreamForwarder::pending_bytes).sum();
     tracing::warn!("{pending} bytes of output were not read by the receiver");
 }

@@ -36,7 +36,7 @@ pub(super) enum StartFailure {
 }
 
 /// The data for a hand-over while the trial runs.
-pub(super) struct FaultContext<'a> {
+pub(super) struct HandOverContext<'a> {
     pub(super) dir: Option<&'a Path>,
     pub(super) termination_log: Option<&'a Path>,
     pub(super) claim: Option<&'a Claim>,
@@ -45,16 +45,16 @@ pub(super) struct FaultContext<'a> {
 /// Starts the trial and prepares the hand-over. Must be called on the main thread, see [`trial::start`].
 pub(super) fn launch(
     settings: &Settings,
-    plan: &TrialCommand,
-    obstacle: Option<StartFailure>,
-    context: &FaultContext<'_>,
+    command: &TrialCommand,
+    start_failure: Option<StartFailure>,
+    context: &HandOverContext<'_>,
     reaper: &Reaper,
 ) -> LaunchResult {
-    let [(stdout, to_stdout), (stderr, to_stderr)] = [output(), output()];
-    let started = match obstacle {
+    let [(stdout, to_stdout), (stderr, to_stderr)] = [create_output_pipe(), create_output_pipe()];
+    let started = match start_failure {
         Some(StartFailure::Unready(why)) => Err(trial::Error::Unready { why }),
         Some(StartFailure::Stopped(signal)) => Err(trial::Error::Stopped { signal }),
-        None => trial::start(plan, to_stdout, to_stderr, reaper),
+        None => trial::start(command, to_stdout, to_stderr, reaper),
     };
     let outputs = [stdout, stderr];
     if let Ok((trial, _)) = &started {
@@ -66,7 +66,7 @@ pub(super) fn launch(
             dir: context.dir.map(Path::to_owned),
             termination_log: context.termination_log.map(Path::to_owned),
             secret_variables: settings.secret_variables.clone(),
-            mapped: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
+            maps_exit_code: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
             live: LiveState {
                 outputs: outputs.each_ref().map(|output| output.as_ref().map(AsRawFd::as_raw_fd)),
                 ..LiveState::default()
@@ -78,7 +78,7 @@ pub(super) fn launch(
 }
 
 /// Returns a pipe, the agent's end first, or `None` twice if the system has none.
-fn output() -> (Option<OwnedFd>, Option<OwnedFd>) {
+fn create_output_pipe() -> (Option<OwnedFd>, Option<OwnedFd>) {
     match io::pipe() {
         Ok((source, trials)) => (Some(source.into()), Some(trials.into())),
         Err(source) => {

@@ -12,7 +12,7 @@ use trial_protocol::Member;
 
 use super::launch::StartFailure;
 use super::{LazyRuntime, new_runtime};
-use crate::pod::fetch::{self, Manager};
+use crate::pod::fetch::{self, ManagerClient};
 use crate::pod::peers;
 use crate::pod::rendezvous::wait_for_peers;
 use crate::run::settings::{PodSettings, Settings};
@@ -24,12 +24,12 @@ pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
     session: Option<SetupSession<'a>>,
     /// The reason why the trial cannot start.
-    obstacle: Option<StartFailure>,
+    start_failure: Option<StartFailure>,
 }
 
 struct SetupSession<'a> {
     runtime: &'a Runtime,
-    manager: Manager,
+    manager: ManagerClient,
     /// A stop may be requested during the setup, and as PID 1 only the agent receives the signal.
     signals: Signals,
 }
@@ -39,7 +39,7 @@ impl<'a> PodSetup<'a> {
         let pod = &settings.pod;
         let is_requested = pod.fetch_code || pod.fetch_parameters || pod.rendezvous.is_some();
         let Some(address) = settings.manager.clone().filter(|_| is_requested) else {
-            return Self { settings, session: None, obstacle: None };
+            return Self { settings, session: None, start_failure: None };
         };
         let open = || {
             let runtime = runtime.get_or_init(new_runtime);
@@ -47,25 +47,27 @@ impl<'a> PodSetup<'a> {
             let _inside = runtime.enter();
             let signals = Signals::listen().map_err(|error| chain(&error))?;
             let (token_file, ca_file) = (settings.token_file.clone(), settings.ca_file.as_deref());
-            let manager = Manager::new(address, token_file, ca_file, pod.start_timeout);
+            let manager = ManagerClient::new(address, token_file, ca_file, pod.start_timeout);
             Ok(SetupSession { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
         };
         match open() {
-            Ok(session) => Self { settings, session: Some(session), obstacle: None },
+            Ok(session) => Self { settings, session: Some(session), start_failure: None },
             Err(why) => {
-                Self { settings, session: None, obstacle: Some(StartFailure::Unready(why)) }
+                Self { settings, session: None, start_failure: Some(StartFailure::Unready(why)) }
             }
         }
     }
 
     /// Returns the parameter record, if it must be fetched.
-    pub(super) fn parameters(&mut self) -> Option<String> {
-        self.step(self.settings.pod.fetch_parameters, async |manager| manager.parameters().await)
+    pub(super) fn fetch_parameters(&mut self) -> Option<String> {
+        self.step(self.settings.pod.fetch_parameters, async |manager| {
+            manager.fetch_parameters().await
+        })
     }
 
     /// Fetches or unpacks the trial's code. Returns its directory, and the trial's variables about its pod and its
     /// peers. `None`: the trial needs no code. `dir` is the run's directory.
-    pub(super) fn code_and_peers(
+    pub(super) fn prepare_code_and_peers(
         &mut self,
         dir: Option<&Path>,
     ) -> (Option<PathBuf>, Vec<(String, String)>) {
@@ -73,7 +75,7 @@ impl<'a> PodSetup<'a> {
         let into = code_dir(pod, dir).filter(|_| pod.fetch_code || pod.code_archive.is_some());
         if (pod.fetch_code || pod.code_archive.is_some()) && into.is_none() {
             let why = "no directory for the code; set --code-dir".to_owned();
-            self.obstacle.get_or_insert(StartFailure::Unready(why));
+            self.start_failure.get_or_insert(StartFailure::Unready(why));
         }
         let unpacked = into.as_deref().zip(pod.code_archive.as_deref()).map(|(into, archive)| {
             fetch::open_archive(archive)
@@ -84,14 +86,14 @@ impl<'a> PodSetup<'a> {
         if let Some(Err(error)) = unpacked
             && !pod.fetch_code
         {
-            self.obstacle.get_or_insert(StartFailure::Unready(chain(&error)));
+            self.start_failure.get_or_insert(StartFailure::Unready(chain(&error)));
         }
         let fetched = into.as_deref().filter(|_| pod.fetch_code && !is_unpacked);
         let rendezvous = pod.rendezvous.as_ref();
         let members = self.step(fetched.is_some() || rendezvous.is_some(), async |manager| {
             let code = async {
                 match fetched {
-                    Some(into) => manager.code(into).await,
+                    Some(into) => manager.fetch_code(into).await,
                     None => Ok(()),
                 }
             };
@@ -103,13 +105,13 @@ impl<'a> PodSetup<'a> {
             };
             tokio::try_join!(code, members).map(|((), members)| members)
         });
-        let directory = into.filter(|_| self.obstacle.is_none()).and_then(|into| {
+        let directory = into.filter(|_| self.start_failure.is_none()).and_then(|into| {
             // The path must be absolute: it is the trial's working directory and stays valid if the trial changes to
             // another.
             let absolute = std::path::absolute(&into)
                 .map_err(|source| fetch::Error::Write { path: into, source });
             absolute
-                .map_err(|error| self.obstacle = Some(StartFailure::Unready(chain(&error))))
+                .map_err(|error| self.start_failure = Some(StartFailure::Unready(chain(&error))))
                 .ok()
         });
         (directory, self.variables(members.flatten().as_deref()))
@@ -129,16 +131,16 @@ impl<'a> PodSetup<'a> {
 
     /// Returns the signals for the rest of the run, if they were opened, and the obstacle.
     pub(super) fn close(self) -> (Option<Signals>, Option<StartFailure>) {
-        (self.session.map(|session| session.signals), self.obstacle)
+        (self.session.map(|session| session.signals), self.start_failure)
     }
 
     /// Performs one step, unless there is already an obstacle.
     fn step<T>(
         &mut self,
         wanted: bool,
-        work: impl AsyncFnOnce(&Manager) -> Result<T, fetch::Error>,
+        work: impl AsyncFnOnce(&ManagerClient) -> Result<T, fetch::Error>,
     ) -> Option<T> {
-        let session = self.session.as_mut().filter(|_| wanted && self.obstacle.is_none())?;
+        let session = self.session.as_mut().filter(|_| wanted && self.start_failure.is_none())?;
         let SetupSession { runtime, manager, signals } = session;
         let done = runtime.block_on(async {
             tokio::select! {
@@ -146,7 +148,7 @@ impl<'a> PodSetup<'a> {
                 signal = wait_for_stop_signal(signals) => Err(StartFailure::Stopped(signal)),
             }
         });
-        done.map_err(|why| self.obstacle = Some(why)).ok()
+        done.map_err(|why| self.start_failure = Some(why)).ok()
     }
 }
 

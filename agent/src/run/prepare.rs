@@ -15,7 +15,7 @@ use crate::cli::RunArgs;
 use crate::cli::legacy::NniKeeperArgs;
 use crate::commands::inspect::REPORTS_FILE;
 use crate::output::run_dir::{self, DirRequest, PARAMETERS_FILE, RunDir};
-use crate::run::settings::{Settings, Start, is_inline};
+use crate::run::settings::{RunSeed, Settings, is_inline};
 use crate::trial::TrialCommand;
 use crate::trial::environment::{self, EnvironmentInputs};
 use crate::trial::parameters::Parameters;
@@ -24,12 +24,12 @@ use crate::trial::signals::Signals;
 /// Everything that is prepared before the trial starts.
 pub(super) struct PreparedRun {
     pub(super) settings: Settings,
-    pub(super) plan: TrialCommand,
+    pub(super) command: TrialCommand,
     /// The parameters as NNI's record.
-    pub(super) record: String,
+    pub(super) parameter_record: String,
     pub(super) dir: Option<PathBuf>,
     /// The verdict of an earlier attempt in the same directory.
-    pub(super) earlier: Option<Verdict>,
+    pub(super) earlier_verdict: Option<Verdict>,
     /// The directory of NNI's SDK.
     pub(super) sys_dir: Option<PathBuf>,
     /// The id of the parameters, which an NNI manager requires with each metric.
@@ -39,7 +39,7 @@ pub(super) struct PreparedRun {
     /// The time of the preparation, in milliseconds since 1970.
     pub(super) since_ms: u64,
     /// The reason for not starting the trial.
-    pub(super) obstacle: Option<StartFailure>,
+    pub(super) start_failure: Option<StartFailure>,
 }
 
 /// The shell with which NNI runs a trial's command.
@@ -62,8 +62,8 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let (shell, start) = (shell(args.legacy.is_some(), BASH), Start { random });
-    let mut settings = Settings::resolve(args, &variable, shell, start)?;
+    let (shell, seed) = (shell(args.legacy.is_some(), BASH), RunSeed { random });
+    let mut settings = Settings::resolve(args, &variable, shell, seed)?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }
@@ -71,10 +71,10 @@ pub(super) fn prepare(
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
     let sys_dir = inherited_sys_dir.as_deref().or(settings.output_dir.as_deref());
     let mut setup = PodSetup::new(&settings, runtime);
-    let fetched = setup.parameters();
+    let fetched = setup.fetch_parameters();
     let parameters = match &fetched {
         Some(record) => Parameters::parse(record).map_err(ParametersError::ParseFetched)?,
-        None => parameters(args, sys_dir)?,
+        None => read_parameters(args, sys_dir)?,
     };
 
     let request = match &settings.output_dir {
@@ -84,45 +84,46 @@ pub(super) fn prepare(
     // Given parameters take precedence over those of an earlier attempt in the directory.
     let given = fetched.is_some() || args.parameters.is_some();
     let private = args.legacy.is_none() && args.platform.as_deref().is_none_or(|p| p == "local");
-    let RunDir { path: dir, earlier, warnings } =
+    let RunDir { path: dir, earlier_verdict, warnings } =
         run_dir::prepare(&request, &parameters, given, private);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let (directory, peers) = setup.code_and_peers(dir.as_deref());
-    let (signals, obstacle) = setup.close();
-    let run = format!("{random:016x}");
-    let plan = plan(args, &settings, &parameters, dir.as_deref(), directory, &peers, run);
+    let (directory, peers) = setup.prepare_code_and_peers(dir.as_deref());
+    let (signals, start_failure) = setup.close();
+    let run_mark = format!("{random:016x}");
+    let command =
+        trial_command(args, &settings, &parameters, dir.as_deref(), directory, &peers, run_mark);
     settings.collect.parameters = parameters.numbers();
     let parameter_id = parameters.id();
     Ok(PreparedRun {
-        plan,
-        record: parameters.record,
+        command,
+        parameter_record: parameters.record,
         sys_dir: inherited_sys_dir.or_else(|| dir.clone()),
         dir,
-        earlier,
+        earlier_verdict,
         parameter_id,
         signals,
         since_ms: u64::try_from(now_ms).unwrap_or_default(),
-        obstacle,
+        start_failure,
         settings,
     })
 }
 
 /// Returns the process to start, with its environment. `code` is the directory of its code, if the agent created one.
-fn plan(
+fn trial_command(
     args: &RunArgs,
     settings: &Settings,
     parameters: &Parameters,
     dir: Option<&Path>,
     code: Option<PathBuf>,
     peers: &[(String, String)],
-    run: String,
+    run_mark: String,
 ) -> TrialCommand {
     let code_dir = code.clone().or_else(|| std::env::current_dir().ok());
     let parameters_file = dir.map(|dir| dir.join(PARAMETERS_FILE));
     let ids = &settings.sender;
-    for (one, other) in environment::collisions(parameters) {
+    for (one, other) in environment::name_collisions(parameters) {
         tracing::warn!(
             "the parameters {one:?} and {other:?} share one TRIALKEEPER_PARAM_ variable; TRIALKEEPER_PARAMETERS has both"
         );
@@ -139,7 +140,7 @@ fn plan(
         parameters_file: parameters_file.as_deref(),
         reports_file: Some(REPORTS_FILE).filter(|_| settings.metric_files.is_empty()),
         peers,
-        run: &run,
+        run_mark: &run_mark,
     };
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let environment = environment::changes(&inherited, &facts);
@@ -150,7 +151,7 @@ fn plan(
         arguments: arguments.to_vec(),
         directory: code,
         environment,
-        run,
+        run_mark,
         detach_on_death: settings.detach_on_death,
     }
 }
@@ -178,7 +179,7 @@ enum ParametersError {
     ParseInline(#[source] crate::trial::parameters::Error),
 }
 
-fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, ParametersError> {
+fn read_parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, ParametersError> {
     let path = match &args.parameters {
         Some(text) if is_inline(text) => {
             return Parameters::parse(&text.to_string_lossy())

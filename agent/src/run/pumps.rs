@@ -10,7 +10,7 @@ use trial_protocol::Stream;
 
 use crate::collect::LineCutter;
 use crate::output::capture::Capture;
-use crate::output::log_ship::LogShipper;
+use crate::output::log_shipper::LogShipper;
 use crate::output::{Pump, PumpEvent, SharedTail, StreamForwarder};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
@@ -24,7 +24,7 @@ pub(super) struct Pumps<'a> {
     events: mpsc::Sender<PumpEvent>,
     spool: &'a Spool,
     clock: &'a Arc<dyn Clock>,
-    gate: Arc<Mutex<()>>,
+    start_gate: Arc<Mutex<()>>,
     running: RunningPumps,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct Pumps<'a> {
 pub(super) struct RunningPumps {
     /// The streams that are read.
     pub(super) open: Vec<Stream>,
-    /// The outlets of these streams, to drain at the end.
-    pub(super) outlets: Vec<StreamForwarder>,
+    /// The forwarders of these streams, to drain at the end.
+    pub(super) forwarders: Vec<StreamForwarder>,
     /// The log shippers of these streams, if logs are collected.
     pub(super) shippers: Vec<Arc<LogShipper>>,
 }
@@ -48,8 +48,8 @@ impl<'a> Pumps<'a> {
         spool: &'a Spool,
         clock: &'a Arc<dyn Clock>,
     ) -> Self {
-        let (gate, running) = (Arc::default(), RunningPumps::default());
-        Self { settings, capture, events, spool, clock, gate, running }
+        let (start_gate, running) = (Arc::default(), RunningPumps::default());
+        Self { settings, capture, events, spool, clock, start_gate, running }
     }
 
     /// Reads the trial's standard output and error, and copies them to the agent's.
@@ -58,8 +58,8 @@ impl<'a> Pumps<'a> {
         outputs: [Option<OwnedFd>; 2],
         tails: [SharedTail; 2],
     ) -> RunningPumps {
-        let gate = Arc::clone(&self.gate);
-        let _closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let start_gate = Arc::clone(&self.start_gate);
+        let _closed = start_gate.lock().unwrap_or_else(PoisonError::into_inner);
         let ([stdout, stderr], [stdout_tail, stderr_tail]) = (outputs, tails);
         let sink = io::stdout().as_fd().try_clone_to_owned();
         self.start(Stream::Stdout, stdout, sink, stdout_tail);
@@ -93,11 +93,11 @@ impl<'a> Pumps<'a> {
             shipper: shipper.clone(),
             lines: legacy.map(|legacy| LineCutter::new(legacy.collect_logs)),
             events: self.events.clone(),
-            gate: Arc::clone(&self.gate),
+            start_gate: Arc::clone(&self.start_gate),
         };
         let started = sink.and_then(|sink| pump.start(&source, sink, &self.settings.collect));
         match started {
-            Ok(outlet) => self.running.outlets.push(outlet),
+            Ok(forwarder) => self.running.forwarders.push(forwarder),
             Err(error) => {
                 tracing::error!("cannot read the trial's output: {error}");
                 reexec();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::SYNC_EVERY;
+use super::SYNC_INTERVAL;
 use crate::run::settings::{Identity, Settings};
 use crate::spool::{self, Claim, OpenedSpool, Spool};
 use crate::supervise::recorder::{NniRecorder, Recorder};
@@ -26,7 +26,7 @@ pub(super) fn open_spool(
         sender: (settings.identity == Identity::Trial).then(|| settings.sender.clone()),
         limit_bytes: settings.spool_bytes,
         // Without a manager, nothing relies on a synced spool, and fsync would take most of a short trial's time.
-        sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
+        sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_INTERVAL),
         now_ms,
     };
     let OpenedSpool { spool, warnings, .. } = Spool::open_claimed(options, claim);
@@ -38,16 +38,16 @@ pub(super) fn open_spool(
 
 /// Returns the recorder of a trial's metrics and facts. It also writes NNI's messages if an NNI manager started the
 /// agent.
-pub(super) fn recorder(
+pub(super) fn create_recorder(
     settings: &Settings,
     spool: &Spool,
     clock: Arc<dyn Clock>,
     parameter_id: Value,
 ) -> Recorder {
     let secrets = settings.observe.secrets.clone();
-    let live = settings.verbose >= 1;
+    let prints_metrics = settings.verbose >= 1;
     let mut recorder =
-        Recorder::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
+        Recorder::new(&settings.collect, spool.clone(), clock, prints_metrics, secrets.clone());
     if !settings.pod.reports_metrics {
         recorder = recorder.without_metrics();
     }

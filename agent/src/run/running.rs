@@ -1,5 +1,5 @@
 //! The part of a run between the trial's start and its end: opens everything that watches the trial, and supervises it.
-//! [`Finish`] follows.
+//! [`RunFinisher`] follows.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use trial_protocol::{Directive, ReportBody};
 
 use super::channel::{ChannelShutdown, RunningChannel};
 use super::delivery::Delivery;
-use super::finish::{EndedRun, Finish};
+use super::finish::{EndedRun, RunFinisher};
 use super::launch::{LaunchResult, StartedTrial};
 use super::prepare::PreparedRun;
 use super::pumps::{Pumps, RunningPumps};
-use super::recording::{open_spool, recorder};
+use super::recording::{create_recorder, open_spool};
 use super::{StartedRun, observations_at_end, spool_dir, summary};
 use crate::http::status::listen;
 use crate::output::metric_file::MetricFiles;
@@ -27,12 +27,12 @@ use crate::util::errors::chain;
 use crate::verdict::{Observations, TrialEnd};
 
 /// A run whose trial was started, or failed to start.
-pub(super) struct Running {
+pub(super) struct WatchedRun {
     started: Result<StartedTrial, trial::Error>,
     /// The supervisor's parts, used if the trial was started.
     parts: SupervisorParts,
     channel: ChannelShutdown,
-    finish: Finish,
+    finish: RunFinisher,
 }
 
 /// The parts of a supervisor besides the trial.
@@ -46,25 +46,33 @@ struct SupervisorParts {
     status: StatusSource,
 }
 
-impl Running {
+impl WatchedRun {
     /// Opens everything that watches the trial.
     pub(super) fn open(run: StartedRun, signals: Signals, clock: Arc<dyn Clock>) -> Self {
         let spool_dir = spool_dir(&run.prepared);
-        let PreparedRun { mut settings, plan, record, dir, earlier, parameter_id, .. } =
-            run.prepared;
-        settings.collect.variables = environment::numbers(std::env::vars_os(), &plan.environment);
+        let PreparedRun {
+            mut settings,
+            command,
+            parameter_record,
+            dir,
+            earlier_verdict,
+            parameter_id,
+            ..
+        } = run.prepared;
+        settings.collect.variables =
+            environment::numeric_variables(std::env::vars_os(), &command.environment);
         let LaunchResult { started, outputs } = run.launched;
         let capture = run.capture;
         let spool = open_spool(&settings, spool_dir.clone(), run.claim, clock.now_ms());
         let pumps = Pumps::new(&settings, &capture, run.events_sender, &spool, &clock);
-        let RunningPumps { open, outlets, shippers } = pumps.start_all(outputs, run.tails);
+        let RunningPumps { open, forwarders, shippers } = pumps.start_all(outputs, run.tails);
 
-        let RunningChannel { findings, shutdown: channel } = run.channel.serve(record);
-        let recorder = recorder(&settings, &spool, clock, parameter_id);
+        let RunningChannel { findings, shutdown: channel } = run.channel.serve(parameter_record);
+        let recorder = create_recorder(&settings, &spool, clock, parameter_id);
         let trial = started.as_ref().ok().map(|(trial, _)| trial);
         recorder.report(ReportBody::Started(summary::started_report(&settings, trial)));
-        if let Some(earlier) = earlier {
-            recorder.note("earlier-attempt", summary::earlier_attempt(&earlier));
+        if let Some(earlier) = earlier_verdict {
+            recorder.note("earlier-attempt", summary::describe_earlier_attempt(&earlier));
         }
         let Delivery { directives, counts, shutdown } =
             Delivery::start(&settings, run.credentials, &spool);
@@ -78,17 +86,17 @@ impl Running {
             reaper: run.reaper,
             signals,
             intake: Intake::new(recorder, run.observer, run.events, findings),
-            streams: TrialStreams::new(open, outlets.clone(), shippers),
+            streams: TrialStreams::new(open, forwarders.clone(), shippers),
             metric_files: run.metric_files,
             directives,
             status: StatusSource { requests, sender, spool: status_spool, counts },
         };
-        let finish = Finish { settings, dir, spool_dir, spool, capture, outlets, shutdown };
+        let finish = RunFinisher { settings, dir, spool_dir, spool, capture, forwarders, shutdown };
         Self { started, parts, channel, finish }
     }
 
     /// Supervises the trial to its end, if it was started. Returns the end, and the parts for finishing the run.
-    pub(super) async fn supervise(self) -> (EndedRun, Finish) {
+    pub(super) async fn supervise(self) -> (EndedRun, RunFinisher) {
         let Self { started, parts, channel, finish } = self;
         let settings = &finish.settings;
         let ended = match started {
@@ -107,12 +115,12 @@ impl Running {
                     drain: settings.drain,
                     status: parts.status,
                 };
-                supervised(settings, supervisor).await
+                supervise_trial(settings, supervisor).await
             }
             Err(error) => {
                 tracing::error!("{}", chain(&error));
                 let (recorder, watcher) = parts.intake.into_parts();
-                let end = summary::start_failure(&error);
+                let end = summary::trial_end_of(&error);
                 let stop_signalled = matches!(end, TrialEnd::StoppedBefore { .. });
                 let observed = Observations { end, ..watcher.observations() };
                 EndedRun { observed, recorder, signals: parts.signals, stop_signalled }
@@ -123,7 +131,7 @@ impl Running {
     }
 }
 
-async fn supervised(settings: &Settings, mut supervisor: Supervisor) -> EndedRun {
+async fn supervise_trial(settings: &Settings, mut supervisor: Supervisor) -> EndedRun {
     let ending = supervise(&mut supervisor).await;
     let Supervisor { intake, signals, .. } = supervisor;
     let (mut recorder, watcher) = intake.into_parts();

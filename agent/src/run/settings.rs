@@ -13,7 +13,7 @@ use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay, WatchArgs
 use crate::collect::CollectSpec;
 use crate::delivery::ManagerAddress;
 use crate::observe;
-use crate::observe::detect::{DetectSpec, StopOn};
+use crate::observe::detect::{DetectSpec, StopConditions};
 use crate::observe::sample::gpu::GpuAllotment;
 use crate::output::log_lines::{self, Secrets};
 use crate::spool::{Dialect, Sender};
@@ -131,27 +131,27 @@ pub enum Error {
 }
 
 /// A function that returns the value of an environment variable.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// The inputs that make a run unique.
 #[derive(Debug, Clone, Copy)]
-pub struct Start {
+pub struct RunSeed {
     /// A random number.
     pub random: u64,
 }
 
 impl Settings {
-    /// Resolves the settings from the arguments and variables. `shell` runs a command that is given as a line. `start`
+    /// Resolves the settings from the arguments and variables. `shell` runs a command that is given as a line. `seed`
     /// makes an unnamed attempt unique.
     pub fn resolve(
         args: &RunArgs,
-        variable: Lookup<'_>,
+        variable: VariableLookup<'_>,
         shell: &str,
-        start: Start,
+        seed: RunSeed,
     ) -> Result<Self, Error> {
         let manager = args.manager.address();
         let needed = manager.is_some();
-        check_stops(&args.watch)?;
+        check_stop_conditions(&args.watch)?;
         let command = match &args.shell {
             Some(line) => vec![shell.into(), "-c".into(), line.clone()],
             None => args.command.clone(),
@@ -161,12 +161,13 @@ impl Settings {
         });
         let values = args.mask_env.iter().filter_map(|name| variable(name));
         let secrets = Secrets::new(values.map(OsString::into_vec));
-        let attempt = attempt(args, variable, start.random)?;
+        let attempt = resolve_attempt(args, variable, seed.random)?;
         let (pod, attempt) = pod::resolve(args, variable, attempt)?;
+        let own_gpus = GpuAllotment::from_variables(variable);
         Ok(Self {
             command,
-            identity: identity(args, variable, needed),
-            sender: sender(args, &IdLookup { needed, variable })?,
+            identity: resolve_identity(args, variable, needed),
+            sender: resolve_sender(args, &IdLookup { needed, variable })?,
             attempt,
             pod,
             manager,
@@ -178,7 +179,7 @@ impl Settings {
             rotate_bytes: args.rotate_bytes,
             termination_log: args.termination_log.clone(),
             exit_code_map: args.exit_code_map,
-            collect: collectors(args),
+            collect: resolve_collectors(args),
             logs: (args.log_collection == LogCollection::Http).then(|| log_lines::Spec {
                 line_bytes: args.log_line_bytes,
                 bytes_per_second: args.log_rate,
@@ -191,21 +192,25 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(&args.watch, GpuAllotment::from_variables(variable), secrets),
+            observe: resolve_observation(&args.watch, own_gpus, secrets),
             secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,
             legacy: args.legacy.clone(),
-            nni_version: text(variable("TRIALKEEPER_NNI_VERSION")),
+            nni_version: non_empty_text(variable("TRIALKEEPER_NNI_VERSION")),
             verbose: args.verbose,
         })
     }
 }
 
 /// Returns the attempt given by a flag or the platform, or else a random one.
-fn attempt(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<AttemptId, Error> {
+fn resolve_attempt(
+    args: &RunArgs,
+    variable: VariableLookup<'_>,
+    random: u64,
+) -> Result<AttemptId, Error> {
     const UID: &str = "FC_TASK_ATTEMPT_INSTANCE_UID";
-    match (&args.attempt, text(variable(UID))) {
+    match (&args.attempt, non_empty_text(variable(UID))) {
         (Some(attempt), _) => Ok(attempt.clone()),
         (None, Some(uid)) => {
             AttemptId::new(uid).map_err(|source| Error::BadId { variable: UID, source })
@@ -218,8 +223,8 @@ fn attempt(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<AttemptI
 }
 
 /// Returns the parties that can identify the run. `needed`: there is a manager.
-fn identity(args: &RunArgs, variable: Lookup<'_>, needed: bool) -> Identity {
-    let given = |given: bool, name| given || text(variable(name)).is_some();
+fn resolve_identity(args: &RunArgs, variable: VariableLookup<'_>, needed: bool) -> Identity {
+    let given = |given: bool, name| given || non_empty_text(variable(name)).is_some();
     let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
     let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
     let trial_named = given(args.trial.is_some(), "NNI_TRIAL_JOB_ID");
@@ -231,7 +236,7 @@ fn identity(args: &RunArgs, variable: Lookup<'_>, needed: bool) -> Identity {
     }
 }
 
-fn sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
+fn resolve_sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
     let (experiment, trial) = (args.experiment.as_ref(), args.trial.as_ref());
     Ok(Sender {
         experiment: ids.find(experiment, "experiment", "NNI_EXP_ID", ExperimentId::new)?,
@@ -243,7 +248,7 @@ fn sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
     })
 }
 
-fn collectors(args: &RunArgs) -> CollectSpec {
+fn resolve_collectors(args: &RunArgs) -> CollectSpec {
     CollectSpec {
         objective: args.objective.clone(),
         direction: args.direction,
@@ -259,7 +264,7 @@ fn collectors(args: &RunArgs) -> CollectSpec {
 }
 
 /// Checks that the agent can detect the conditions that stop the trial.
-fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
+fn check_stop_conditions(watch: &WatchArgs) -> Result<(), Error> {
     let idle = ("stop-on-gpu-idle", watch.stop_on_gpu_idle);
     let hang = ("stop-on-gpu-hang", watch.stop_on_gpu_hang);
     let never = [
@@ -277,15 +282,19 @@ fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
     }
 }
 
-fn observation(watch: &WatchArgs, own_gpus: GpuAllotment, secrets: Secrets) -> observe::Spec {
+fn resolve_observation(
+    watch: &WatchArgs,
+    own_gpus: GpuAllotment,
+    secrets: Secrets,
+) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
-    let is_enabled = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
+    let is_enabled = |program: &PathBuf| *program != Path::new("none") && !own_gpus.has_none();
     let gpu_program = Some(watch.gpu_program.clone()).filter(is_enabled);
     let detect = DetectSpec {
         stall_after: unless_zero(watch.stall_after),
         gpu_idle_after: unless_zero(watch.gpu_idle_after),
         gpu_hang_after: unless_zero(watch.gpu_hang_after),
-        stop: StopOn {
+        stop: StopConditions {
             stall: watch.stop_on_stall,
             gpu_idle: watch.stop_on_gpu_idle,
             gpu_hang: watch.stop_on_gpu_hang,
@@ -299,7 +308,7 @@ fn observation(watch: &WatchArgs, own_gpus: GpuAllotment, secrets: Secrets) -> o
 /// Looks up an id: from a flag, or else from a variable. A run without a manager needs none.
 struct IdLookup<'a> {
     needed: bool,
-    variable: Lookup<'a>,
+    variable: VariableLookup<'a>,
 }
 
 impl IdLookup<'_> {
@@ -311,7 +320,7 @@ impl IdLookup<'_> {
         check: fn(String) -> Result<Id, IdError>,
     ) -> Result<Id, Error> {
         let standalone = || check("standalone".to_owned()).expect("letters are allowed");
-        match (given, text((self.variable)(name))) {
+        match (given, non_empty_text((self.variable)(name))) {
             (Some(id), _) => Ok(id.clone()),
             (None, Some(text)) => match check(text) {
                 Err(source) if self.needed => Err(Error::BadId { variable: name, source }),
@@ -323,7 +332,7 @@ impl IdLookup<'_> {
     }
 }
 
-fn text(value: Option<OsString>) -> Option<String> {
+fn non_empty_text(value: Option<OsString>) -> Option<String> {
     value.filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }
 
@@ -349,7 +358,7 @@ mod tests {
             &args,
             &|name| variables.get(name).map(OsString::from),
             "/any/sh",
-            Start { random: 7 },
+            RunSeed { random: 7 },
         )
     }
 

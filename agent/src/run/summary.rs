@@ -9,9 +9,9 @@ use trial_protocol::{Cause, Started, Verdict};
 use crate::cli::{AGENT_FAULT, ExitCodeMap};
 use crate::delivery;
 use crate::run::settings::Settings;
-use crate::run::standalone;
+use crate::run::summary_text;
 use crate::supervise::recorder::MetricSummary;
-use crate::trial::signals::byte;
+use crate::trial::signals::signal_byte;
 use crate::trial::{self, Trial};
 use crate::util::log;
 use crate::verdict::{TrialEnd, exit_code_for_frameworkcontroller};
@@ -37,7 +37,7 @@ pub(super) fn started_report(settings: &Settings, trial: Option<&Trial>) -> Star
 }
 
 /// Returns a sentence about the earlier attempt in this directory.
-pub(super) fn earlier_attempt(earlier: &Verdict) -> String {
+pub(super) fn describe_earlier_attempt(earlier: &Verdict) -> String {
     let how = match earlier.exit {
         Some(_) => "ended",
         None => "was cut off together with its agent; its last written verdict",
@@ -45,7 +45,7 @@ pub(super) fn earlier_attempt(earlier: &Verdict) -> String {
     format!("An earlier attempt in this directory {how}: {}", earlier.message)
 }
 
-pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
+pub(super) fn trial_end_of(error: &trial::Error) -> TrialEnd {
     let source = |source: &io::Error| source.to_string();
     match error {
         trial::Error::NotFound { program, .. } => {
@@ -55,7 +55,9 @@ pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
             TrialEnd::NotExecutable { program: program.display().to_string(), why: source(why) }
         }
         trial::Error::Unready { why } => TrialEnd::AgentFailed { why: why.clone() },
-        trial::Error::Stopped { signal } => TrialEnd::StoppedBefore { signal: byte(*signal) },
+        trial::Error::Stopped { signal } => {
+            TrialEnd::StoppedBefore { signal: signal_byte(*signal) }
+        }
         trial::Error::Spawn { source: why, .. } => {
             TrialEnd::AgentFailed { why: format!("cannot start a process: {why}") }
         }
@@ -90,7 +92,7 @@ pub(super) struct Undelivered {
 pub(super) fn log_summary(
     settings: &Settings,
     verdict: &Verdict,
-    tally: &MetricSummary,
+    metrics: &MetricSummary,
     dir: Option<&Path>,
     left: Option<&Undelivered>,
 ) {
@@ -110,7 +112,7 @@ pub(super) fn log_summary(
     }
     if settings.manager.is_none() || settings.verbose >= 1 {
         let undelivered = left.map(|left| left.outcome.undelivered);
-        let facts = standalone::RunSummary { verdict, tally, dir, undelivered };
-        log::print(&standalone::summary(&facts), SUMMARY_WAIT);
+        let facts = summary_text::RunSummary { verdict, metrics, dir, undelivered };
+        log::print(&summary_text::summary(&facts), SUMMARY_WAIT);
     }
 }

@@ -14,7 +14,7 @@ use super::lane_files::{LaneFiles, LaneSummary};
 use super::lock;
 use super::queue::{DiskState, LaneState, Lifecycle, ReportClass, SpoolRequest};
 use super::record::{self, Record};
-use super::{SENDER, Sender, SpoolShared};
+use super::{SENDER_FILE, Sender, SpoolShared};
 
 #[cfg(test)]
 mod tests;
@@ -22,22 +22,22 @@ mod tests;
 /// The size above which a segment is closed. Smaller segments free disk space earlier, once they are acknowledged.
 const SEGMENT_BYTES: u64 = 4 << 20;
 /// The number of bytes above which a write takes no further records.
-const GATHER_BYTES: usize = 64 << 10;
+const MAX_WRITE_BYTES: usize = 64 << 10;
 /// The maximum delay of a verdict's fsync. A manager that is reachable acknowledges the verdict earlier, and then the
 /// fsync is not needed. (After the first write, the verdict outlives the agent. The fsync protects it from a failure of
 /// the machine.)
-const VERDICT_SYNC: Duration = Duration::from_millis(25);
+const VERDICT_SYNC_DELAY: Duration = Duration::from_millis(25);
 /// The time from a failed write to the next attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The open files of an attempt.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct AttemptFiles {
     dir: PathBuf,
     /// The trial that the reports belong to, until it is written beside them.
-    unnoted: Option<Sender>,
+    unwritten_sender: Option<Sender>,
     /// `true` if the names of the files and the sender are synced.
-    named: bool,
+    names_synced: bool,
     pub(super) facts: LaneWriter,
     pub(super) bulk: LaneWriter,
 }
@@ -49,7 +49,7 @@ pub(super) struct LaneWriter {
     summary: LaneSummary,
     open: Option<OpenSegment>,
     /// Segments that are no longer written but not yet synced, by their first seq.
-    left: Vec<u64>,
+    unsynced_segments: Vec<u64>,
     unsynced: bool,
     acked_unsaved: bool,
 }
@@ -61,23 +61,23 @@ struct OpenSegment {
     bytes: u64,
 }
 
-impl Files {
+impl AttemptFiles {
     /// Creates the attempt's directory, scans its files, and cuts off torn ends.
     pub(super) fn open(dir: &Path, sender: Option<Sender>) -> Result<Self, String> {
         let wrap = |error: io::Error| format!("cannot use {}: {error}", dir.display());
-        lock::make_private(dir).map_err(wrap)?;
+        lock::create_private_dir(dir).map_err(wrap)?;
         let facts = LaneWriter::open(dir, Lane::Facts).map_err(wrap)?;
         let bulk = LaneWriter::open(dir, Lane::Bulk).map_err(wrap)?;
         // The directory may exist but not be writable, which the caller should know before the first report.
         tempfile::tempfile_in(dir).map_err(wrap)?;
-        Ok(Self { dir: dir.to_owned(), unnoted: sender, named: false, facts, bulk })
+        Ok(Self { dir: dir.to_owned(), unwritten_sender: sender, names_synced: false, facts, bulk })
     }
 
     /// Writes the trial that the reports belong to. Without it, they could not be delivered later.
-    fn note_sender(&mut self) -> io::Result<()> {
-        if let Some(sender) = &self.unnoted {
+    fn write_sender(&mut self) -> io::Result<()> {
+        if let Some(sender) = &self.unwritten_sender {
             sender.write(&self.dir)?;
-            self.unnoted = None;
+            self.unwritten_sender = None;
         }
         Ok(())
     }
@@ -87,8 +87,8 @@ impl Files {
         let new = !self.facts.is_clean() || !self.bulk.is_clean();
         self.facts.sync()?;
         self.bulk.sync()?;
-        if new && !self.named {
-            let noted = self.dir.join(SENDER);
+        if new && !self.names_synced {
+            let noted = self.dir.join(SENDER_FILE);
             if noted.exists() {
                 File::open(noted)?.sync_all()?;
             }
@@ -96,7 +96,7 @@ impl Files {
             for dir in self.dir.ancestors().take(3) {
                 File::open(dir).and_then(|dir| dir.sync_all()).ok();
             }
-            self.named = true;
+            self.names_synced = true;
         }
         Ok(())
     }
@@ -113,8 +113,8 @@ impl LaneWriter {
     fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
         let mut files = LaneFiles::open(dir, lane)?;
         let summary = files.scan(true)?;
-        let (open, left) = (None, Vec::new());
-        Ok(Self { files, summary, open, left, unsynced: false, acked_unsaved: false })
+        let (open, unsynced_segments) = (None, Vec::new());
+        Ok(Self { files, summary, open, unsynced_segments, unsynced: false, acked_unsaved: false })
     }
 
     /// Returns the content of the files at the time they were opened.
@@ -132,12 +132,12 @@ impl LaneWriter {
         let Some(first) = records.first() else { return Ok(()) };
         if self.open.as_ref().is_none_or(|open| open.bytes >= SEGMENT_BYTES) {
             self.close_segment();
-            let file = self.files.create(first.seq)?;
+            let file = self.files.create_segment(first.seq)?;
             let bytes = file.metadata()?.len();
             self.open = Some(OpenSegment { first: first.seq, file, bytes });
         }
         let Some(open) = &mut self.open else { return Ok(()) };
-        let sizes = records.iter().map(|record| record::HEADER + record.json.len());
+        let sizes = records.iter().map(|record| record::RECORD_HEADER_BYTES + record.json.len());
         let mut bytes = Vec::with_capacity(sizes.sum());
         for record in records {
             record::encode(record, &mut bytes);
@@ -158,7 +158,7 @@ impl LaneWriter {
     /// Closes the open segment.
     fn close_segment(&mut self) {
         let open = self.open.take().filter(|_| self.unsynced);
-        self.left.extend(open.map(|open| open.first));
+        self.unsynced_segments.extend(open.map(|open| open.first));
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -171,9 +171,9 @@ impl LaneWriter {
         };
         self.acked_unsaved = saved.is_err();
         if self.unsynced {
-            while let Some(first) = self.left.last() {
+            while let Some(first) = self.unsynced_segments.last() {
                 self.files.sync(*first)?;
-                self.left.pop();
+                self.unsynced_segments.pop();
             }
             if let Some(open) = &self.open {
                 open.file.sync_data()?;
@@ -189,10 +189,11 @@ impl LaneWriter {
 }
 
 /// Starts the disk thread. It ends when the spool is closed.
-pub(super) fn spawn(shared: &Arc<SpoolShared>, files: Files, sync_interval: Duration) {
+pub(super) fn spawn(shared: &Arc<SpoolShared>, files: AttemptFiles, sync_interval: Duration) {
     let for_thread = Arc::clone(shared);
     let run = move || {
-        Disk { shared: for_thread, files, sync_interval, retry_at: None, verdict_at: None }.run();
+        DiskThread { shared: for_thread, files, sync_interval, retry_at: None, verdict_at: None }
+            .run();
     };
     if let Err(error) = std::thread::Builder::new().name("spool".to_owned()).spawn(run) {
         warn!("cannot start the spool's thread: {error}; reports are kept in memory");
@@ -200,9 +201,9 @@ pub(super) fn spawn(shared: &Arc<SpoolShared>, files: Files, sync_interval: Dura
     }
 }
 
-struct Disk {
+struct DiskThread {
     shared: Arc<SpoolShared>,
-    files: Files,
+    files: AttemptFiles,
     sync_interval: Duration,
     /// The time at which a failed write is tried again.
     retry_at: Option<Instant>,
@@ -212,7 +213,7 @@ struct Disk {
 
 /// The work of one iteration of the thread.
 #[derive(Default)]
-struct Round {
+struct DiskWork {
     facts: Vec<Record>,
     bulk: Vec<Record>,
     requests: Vec<SpoolRequest>,
@@ -224,7 +225,7 @@ struct Round {
 
 /// The next step of the thread when there is nothing to write.
 #[derive(Debug, PartialEq, Eq)]
-enum Pause {
+enum IdleStep {
     /// The thread repeats the sync that failed.
     SyncAgain,
     /// The thread waits for work, at most this long.
@@ -236,76 +237,77 @@ enum Pause {
 /// Decides the thread's next step. `retry_in` is the time until a failed step is repeated, if one failed. `clean` means
 /// that all written data is synced, and `sync_in` is the time until the next sync. A time of zero must lead to an
 /// action, because a wait of zero would make the thread spin.
-fn pause(retry_in: Option<Duration>, clean: bool, sync_in: Duration) -> Pause {
+fn decide_idle_step(retry_in: Option<Duration>, clean: bool, sync_in: Duration) -> IdleStep {
     match (retry_in, clean) {
-        (Some(Duration::ZERO), false) => Pause::SyncAgain,
+        (Some(Duration::ZERO), false) => IdleStep::SyncAgain,
         // Reports that could not be written were delivered from memory. The next write shows the state of the disk.
-        (Some(Duration::ZERO) | None, true) => Pause::ForWork,
-        (Some(retry_in), _) => Pause::AtMost(retry_in),
-        (None, false) => Pause::AtMost(sync_in),
+        (Some(Duration::ZERO) | None, true) => IdleStep::ForWork,
+        (Some(retry_in), _) => IdleStep::AtMost(retry_in),
+        (None, false) => IdleStep::AtMost(sync_in),
     }
 }
 
-impl Disk {
+impl DiskThread {
     fn run(mut self) {
         let mut synced = Instant::now();
         loop {
-            let round = self.next(synced);
+            let work = self.wait_for_work(synced);
             crate::util::faults::inject_at("spool");
-            let idle = round.facts.is_empty() && round.bulk.is_empty() && round.requests.is_empty();
-            let nothing = round.facts.is_empty() && round.bulk.is_empty();
-            let written = nothing || self.write(&round);
-            self.handle_requests(round.requests);
-            if round.terminal {
-                self.verdict_at = Some(Instant::now() + VERDICT_SYNC);
+            let idle = work.facts.is_empty() && work.bulk.is_empty() && work.requests.is_empty();
+            let nothing = work.facts.is_empty() && work.bulk.is_empty();
+            let written = nothing || self.write(&work);
+            self.handle_requests(work.requests);
+            if work.terminal {
+                self.verdict_at = Some(Instant::now() + VERDICT_SYNC_DELAY);
             }
             let verdict_due = self.verdict_at.is_some_and(|at| at <= Instant::now());
-            if round.sync_again {
+            if work.sync_again {
                 let synced_all = self.sync_all();
-                self.report(synced_all);
+                self.update_disk_state(synced_all);
                 synced = Instant::now();
-            } else if !round.closing && (verdict_due || synced.elapsed() >= self.sync_interval) {
+            } else if !work.closing && (verdict_due || synced.elapsed() >= self.sync_interval) {
                 self.verdict_at = None;
                 let synced_all = self.sync_all();
                 self.report_sync(synced_all);
                 synced = Instant::now();
             }
-            if round.closing && (idle || !written) {
+            if work.closing && (idle || !written) {
                 break;
             }
         }
-        self.end();
+        self.finish();
     }
 
     /// Waits for work, or for the time to fsync.
-    fn next(&self, synced: Instant) -> Round {
+    fn wait_for_work(&self, synced: Instant) -> DiskWork {
         let mut state = self.shared.lock();
         loop {
-            let mut round = Round { closing: state.life == Lifecycle::Closing, ..Round::default() };
-            round.requests.extend(state.requests.drain(..));
+            let mut work =
+                DiskWork { closing: state.lifecycle == Lifecycle::Closing, ..DiskWork::default() };
+            work.requests.extend(state.requests.drain(..));
             // Failed writes are repeated at the given time, however many reports arrive before it.
             let retry_in = self.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
-            if round.closing || retry_in.is_none_or(|left| left.is_zero()) {
-                round.terminal |= gather(&mut state.facts, &mut round.facts);
-                gather(&mut state.bulk, &mut round.bulk);
+            if work.closing || retry_in.is_none_or(|left| left.is_zero()) {
+                work.terminal |= collect_unwritten(&mut state.facts, &mut work.facts);
+                collect_unwritten(&mut state.bulk, &mut work.bulk);
             }
             let found =
-                !round.requests.is_empty() || !round.facts.is_empty() || !round.bulk.is_empty();
-            if round.closing || found {
-                return round;
+                !work.requests.is_empty() || !work.facts.is_empty() || !work.bulk.is_empty();
+            if work.closing || found {
+                return work;
             }
             let clean = self.files.facts.is_clean() && self.files.bulk.is_clean();
             let left = self.sync_interval.saturating_sub(synced.elapsed());
             let left = self
                 .verdict_at
                 .map_or(left, |at| left.min(at.saturating_duration_since(Instant::now())));
-            let wait = match pause(retry_in, clean, left) {
-                Pause::SyncAgain => {
-                    round.sync_again = true;
-                    return round;
+            let wait = match decide_idle_step(retry_in, clean, left) {
+                IdleStep::SyncAgain => {
+                    work.sync_again = true;
+                    return work;
                 }
-                Pause::AtMost(wait) => Some(wait),
-                Pause::ForWork => None,
+                IdleStep::AtMost(wait) => Some(wait),
+                IdleStep::ForWork => None,
             };
             state.idle = true;
             state = match wait {
@@ -316,7 +318,7 @@ impl Disk {
                         .wait_timeout(state, wait)
                         .unwrap_or_else(PoisonError::into_inner);
                     if timeout.timed_out() && retry_in.is_none() {
-                        return round;
+                        return work;
                     }
                     state
                 }
@@ -327,30 +329,30 @@ impl Disk {
 
     /// Writes and marks each lane separately, so that a lane whose write succeeded is not written again because of the
     /// other. On a full disk, facts get the remaining space.
-    fn write(&mut self, round: &Round) -> bool {
-        let mut facts = self.write_facts(round);
+    fn write(&mut self, work: &DiskWork) -> bool {
+        let mut facts = self.write_facts(work);
         let full = facts.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
         let shed = full && (self.delete_acked_facts() | self.shed_written_bulk());
         if shed {
-            facts = self.write_facts(round);
+            facts = self.write_facts(work);
         }
         if facts.is_ok() {
-            self.mark(Lane::Facts, &round.facts);
+            self.mark_written(Lane::Facts, &work.facts);
         }
         // Bulk records that were deleted from the disk but are still in memory are written first, in the next
         // iteration.
-        let bulk = if shed { Ok(()) } else { self.files.bulk.write(&round.bulk) };
+        let bulk = if shed { Ok(()) } else { self.files.bulk.write(&work.bulk) };
         if bulk.is_ok() && !shed {
-            self.mark(Lane::Bulk, &round.bulk);
+            self.mark_written(Lane::Bulk, &work.bulk);
         }
         self.shared.lock().bulk.writing_through = None;
         self.shared.notify_readers();
-        self.report(facts.and(bulk))
+        self.update_disk_state(facts.and(bulk))
     }
 
-    fn write_facts(&mut self, round: &Round) -> io::Result<()> {
-        self.files.note_sender()?;
-        self.files.facts.write(&round.facts)
+    fn write_facts(&mut self, work: &DiskWork) -> io::Result<()> {
+        self.files.write_sender()?;
+        self.files.facts.write(&work.facts)
     }
 
     /// Deletes the bulk lane's segments. Records that are also in memory are still delivered. Returns `false` if there
@@ -358,7 +360,7 @@ impl Disk {
     fn shed_written_bulk(&mut self) -> bool {
         let bulk = &mut self.files.bulk;
         bulk.open = None;
-        bulk.left.clear();
+        bulk.unsynced_segments.clear();
         bulk.unsynced = false;
         let room = bulk.files.has_segments();
         if let Err(error) = bulk.files.remove_segments() {
@@ -372,12 +374,12 @@ impl Disk {
     /// Reports the result of a sync. A success does not mean that failed writes would succeed now.
     fn report_sync(&mut self, result: io::Result<()>) {
         if result.is_err() || self.retry_at.is_none() {
-            self.report(result);
+            self.update_disk_state(result);
         }
     }
 
     /// Logs the disk's failure and recovery, each once. Returns `true` if the disk works.
-    fn report(&mut self, result: io::Result<()>) -> bool {
+    fn update_disk_state(&mut self, result: io::Result<()>) -> bool {
         let well = result.is_ok();
         let failing = self.retry_at.is_some();
         if let Err(error) = result
@@ -391,7 +393,7 @@ impl Disk {
         self.retry_at = (!well).then(|| Instant::now() + RETRY_INTERVAL);
         if failing == well {
             let mut state = self.shared.lock();
-            state.disk = if well { DiskState::Well } else { DiskState::Failing };
+            state.disk = if well { DiskState::Working } else { DiskState::Failing };
             self.shared.notify_waiters(state);
             self.shared.notify_readers();
         }
@@ -399,7 +401,7 @@ impl Disk {
     }
 
     /// Marks records as written and frees memory.
-    fn mark(&self, lane: Lane, records: &[Record]) {
+    fn mark_written(&self, lane: Lane, records: &[Record]) {
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return };
         let mut state = self.shared.lock();
         let own = state.lane_mut(lane);
@@ -469,18 +471,18 @@ impl Disk {
     }
 
     /// Deletes everything if nothing remains to be delivered; otherwise syncs it.
-    fn end(mut self) {
+    fn finish(mut self) {
         let nothing_left = {
             let state = self.shared.lock();
             state.facts.kept() == 0 && state.bulk.kept() == 0
         };
-        let result = if nothing_left { self.forget_all() } else { self.sync_all() };
+        let result = if nothing_left { self.remove_all() } else { self.sync_all() };
         self.report_sync(result);
-        self.shared.lock().life = Lifecycle::Closed;
+        self.shared.lock().lifecycle = Lifecycle::Closed;
         self.shared.notify_readers();
     }
 
-    fn forget_all(&mut self) -> io::Result<()> {
+    fn remove_all(&mut self) -> io::Result<()> {
         for lane in [&mut self.files.facts, &mut self.files.bulk] {
             if lane.files.acked().is_some() {
                 lane.files.save(None)?;
@@ -492,11 +494,11 @@ impl Disk {
 }
 
 /// Collects the records that were not yet handed to the disk thread. Returns `true` if a terminal report is among them.
-fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
+fn collect_unwritten(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
     let mut bytes = 0;
     let mut terminal = false;
     for entry in lane.memory.iter().skip(lane.written_count) {
-        if bytes > GATHER_BYTES {
+        if bytes > MAX_WRITE_BYTES {
             break;
         }
         bytes += entry.record.json.len();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use trial_protocol::{AttemptId, Lane};
 
-use super::record::{self, Decoded, MAGIC, Record};
+use super::record::{self, DecodeResult, Record, SEGMENT_MAGIC};
 
 /// The number of bytes that are read from a segment at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -53,7 +53,7 @@ pub struct LaneSummary {
 }
 
 /// Returns the attempts that have a directory in a spool, the least recently written first.
-pub fn attempts(spool: &Path) -> Vec<AttemptId> {
+pub fn list_attempts(spool: &Path) -> Vec<AttemptId> {
     let Ok(entries) = fs::read_dir(spool) else { return Vec::new() };
     let mut found: Vec<_> = entries
         .flatten()
@@ -117,10 +117,10 @@ impl LaneFiles {
         let mut summary =
             LaneSummary { next_seq: 0, acked: self.acked, last_kept: None, kept: 0, kept_bytes: 0 };
         for &segment in &self.segments {
-            let path = self.path(segment);
+            let path = self.segment_path(segment);
             let bytes = read_whole(&path)?;
-            let mut offset = if bytes.starts_with(MAGIC) { MAGIC.len() } else { 0 };
-            while let Decoded::Whole(record, length) = record::decode(&bytes[offset..]) {
+            let mut offset = if bytes.starts_with(SEGMENT_MAGIC) { SEGMENT_MAGIC.len() } else { 0 };
+            while let DecodeResult::Whole(record, length) = record::decode(&bytes[offset..]) {
                 if offset == 0 {
                     break; // A file without the magic is no segment.
                 }
@@ -195,15 +195,15 @@ impl LaneFiles {
         through: u64,
         take: &mut dyn FnMut(Record) -> bool,
     ) -> io::Result<bool> {
-        let mut file = File::open(self.path(segment))?;
+        let mut file = File::open(self.segment_path(segment))?;
         let mut offset = match start {
             Some(position) => position.offset,
             None => {
-                let mut magic = [0; MAGIC.len()];
-                if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
+                let mut magic = [0; SEGMENT_MAGIC.len()];
+                if file.read_exact(&mut magic).is_err() || magic != *SEGMENT_MAGIC {
                     return Ok(false);
                 }
-                MAGIC.len().try_into().unwrap_or(u64::MAX)
+                SEGMENT_MAGIC.len().try_into().unwrap_or(u64::MAX)
             }
         };
         // A segment is named after its first seq, so all earlier records are in other segments.
@@ -213,7 +213,7 @@ impl LaneFiles {
         let mut used = 0;
         loop {
             match record::decode(&buffer[used..]) {
-                Decoded::Whole(record, length) => {
+                DecodeResult::Whole(record, length) => {
                     if record.seq > through {
                         self.position = Some(Position { segment, offset, passed });
                         return Ok(true);
@@ -231,7 +231,7 @@ impl LaneFiles {
                     used += length;
                     offset += u64::try_from(length).unwrap_or(u64::MAX);
                 }
-                Decoded::Cut => {
+                DecodeResult::Cut => {
                     buffer.drain(..used);
                     used = 0;
                     let wanted = u64::try_from(READ_BYTES).unwrap_or(u64::MAX);
@@ -240,7 +240,7 @@ impl LaneFiles {
                         return Ok(false);
                     }
                 }
-                Decoded::Damaged => return Ok(false),
+                DecodeResult::Damaged => return Ok(false),
             }
         }
     }
@@ -324,15 +324,15 @@ impl LaneFiles {
         if count == 0 {
             return Ok(());
         }
-        self.note_forgotten(self.segments[count].checked_sub(1))?;
+        self.write_forgotten(self.segments[count].checked_sub(1))?;
         for first in self.segments.drain(..count).collect::<Vec<_>>() {
-            fs::remove_file(self.path(first))?;
+            fs::remove_file(self.segment_path(first))?;
         }
         Ok(())
     }
 
     /// Records which reports cannot be read again, before they are deleted.
-    fn note_forgotten(&mut self, through: Option<u64>) -> io::Result<()> {
+    fn write_forgotten(&mut self, through: Option<u64>) -> io::Result<()> {
         self.forgotten = self.forgotten.max(through);
         let Some(forgotten) = self.forgotten else { return Ok(()) };
         let path = self.forgotten_path();
@@ -363,29 +363,29 @@ impl LaneFiles {
             |next: &u64| self.acked.is_some_and(|acked| *next <= acked.saturating_add(1));
         match self.segments.binary_search(&first) {
             Ok(index) if self.segments.get(index + 1).is_some_and(is_acked) => Ok(()),
-            Ok(_) => File::open(self.path(first))?.sync_data(),
+            Ok(_) => File::open(self.segment_path(first))?.sync_data(),
             Err(_) => Ok(()),
         }
     }
 
     /// Creates a new segment that begins with `first`. An existing file of that name is left from a failed write.
-    pub fn create(&mut self, first: u64) -> io::Result<File> {
+    pub fn create_segment(&mut self, first: u64) -> io::Result<File> {
         use std::io::Write as _;
         if self.segments.is_empty() && self.forgotten.is_some() {
-            self.note_forgotten(self.forgotten)?;
+            self.write_forgotten(self.forgotten)?;
         }
-        let mut file = File::options().create(true).append(true).open(self.path(first))?;
+        let mut file = File::options().create(true).append(true).open(self.segment_path(first))?;
         if file.metadata()?.len() > 0 {
             file.set_len(0)?;
         }
-        file.write_all(MAGIC)?;
+        file.write_all(SEGMENT_MAGIC)?;
         if self.segments.last() != Some(&first) {
             self.segments.push(first);
         }
         Ok(file)
     }
 
-    fn path(&self, segment: u64) -> PathBuf {
+    fn segment_path(&self, segment: u64) -> PathBuf {
         self.dir.join(segment_name(self.lane, segment))
     }
 

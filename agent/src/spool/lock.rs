@@ -19,7 +19,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Creates a spool's directory for its owner only, regardless of the umask, because it contains everything that a trial
 /// prints. An existing directory keeps its permissions, and so do its parents.
-pub(super) fn make_private(dir: &Path) -> io::Result<()> {
+pub(super) fn create_private_dir(dir: &Path) -> io::Result<()> {
     if let Some(above) = dir.parent() {
         fs::create_dir_all(above)?;
     }
@@ -93,10 +93,10 @@ impl DirLock {
             let path = path.to_owned();
             move |source| Error::Io { path, source }
         };
-        make_private(dir).map_err(io(dir))?;
+        create_private_dir(dir).map_err(io(dir))?;
         let mut options = OpenOptions::new();
         let open = options.read(true).write(true).create(true).truncate(false).open(&path);
-        match lock(open.map_err(io(&path))?) {
+        match lock_file(open.map_err(io(&path))?) {
             Ok(mut file) => {
                 // Ignored: the text is only informative, and a full disk must not prevent the lock.
                 drop(write_holder(&mut file, attempt));
@@ -115,7 +115,7 @@ impl DirLock {
 }
 
 /// Locks a file. A lock that stays held is not the short one of a check.
-fn lock(file: File) -> Result<Flock<File>, (File, Errno)> {
+fn lock_file(file: File) -> Result<Flock<File>, (File, Errno)> {
     let mut locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
     for _ in 0..PROBE_TRIES {
         let Err((file, Errno::EWOULDBLOCK)) = locked else { break };
@@ -143,15 +143,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let new = folder.path().join("above/spool");
-        make_private(&new).unwrap();
+        create_private_dir(&new).unwrap();
         assert_eq!(mode(&new), 0o700);
         let own = folder.path().join("own");
         fs::create_dir(&own).unwrap();
         fs::set_permissions(&own, fs::Permissions::from_mode(0o750)).unwrap();
-        make_private(&own).unwrap();
+        create_private_dir(&own).unwrap();
         assert_eq!(mode(&own), 0o750);
         fs::write(folder.path().join("file"), "").unwrap();
-        assert!(make_private(&folder.path().join("file")).is_err());
+        assert!(create_private_dir(&folder.path().join("file")).is_err());
     }
 
     #[test]

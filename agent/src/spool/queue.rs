@@ -9,7 +9,7 @@ use trial_protocol::{Lane, Report, ReportBody, Shed};
 
 use super::lane_files::LaneSummary;
 use super::record::{self, Record};
-use super::{Retention, UNREPORTED_SEQS};
+use super::{MAX_UNSYNCED_SEQS, Retention};
 
 /// The number of bytes of a lane that stay in memory although they are on the disk. They are delivered next, so a
 /// manager that keeps up never causes a read.
@@ -83,9 +83,9 @@ pub(super) struct QueueState {
     pub(super) shed: Shed,
     pub(super) shed_reported: Shed,
     pub(super) disk: DiskState,
-    /// Work for the disk thread, in addition to the records after `handed`.
+    /// Work for the disk thread, in addition to the records after the first `written_count`.
     pub(super) requests: VecDeque<SpoolRequest>,
-    pub(super) life: Lifecycle,
+    pub(super) lifecycle: Lifecycle,
     /// `true` if a wait for the disk timed out and the disk has written nothing since.
     pub(super) disk_wait_timed_out: bool,
     /// `true` if the disk thread waits for work and was not woken since.
@@ -101,7 +101,7 @@ pub(super) enum DiskState {
     #[default]
     Absent,
     /// The last write succeeded.
-    Well,
+    Working,
     /// The disk does not respond. Until it does, unwritten reports are offered for delivery.
     Failing,
 }
@@ -140,7 +140,7 @@ impl QueueState {
     }
 
     pub(super) fn is_readable(&mut self, lane: Lane) -> bool {
-        let unwritten_too = self.disk != DiskState::Well;
+        let unwritten_too = self.disk != DiskState::Working;
         let own = self.lane_mut(lane);
         own.spilled_through.is_some()
             || own.memory.front().is_some_and(|entry| entry.written || unwritten_too)
@@ -199,7 +199,7 @@ impl QueueState {
     /// Returns whether a bulk report of `size` fits. To make room for a sample, drops logs from memory, the oldest
     /// first.
     pub(super) fn make_room(&mut self, class: ReportClass, size: usize, limit_bytes: u64) -> bool {
-        let size = u64::try_from(size + record::HEADER).unwrap_or(u64::MAX);
+        let size = u64::try_from(size + record::RECORD_HEADER_BYTES).unwrap_or(u64::MAX);
         loop {
             let kept = self.facts.kept_bytes() + self.bulk.kept_bytes();
             if kept.saturating_add(size) <= limit_bytes {
@@ -264,7 +264,7 @@ impl LaneState {
         known: bool,
     ) {
         if known {
-            self.next_seq = found.next_seq.saturating_add(UNREPORTED_SEQS);
+            self.next_seq = found.next_seq.saturating_add(MAX_UNSYNCED_SEQS);
         }
         self.acked = found.acked;
         self.forgotten = forgotten;
@@ -286,7 +286,7 @@ impl LaneState {
 
     /// Returns the number of bytes that are kept and not acknowledged.
     pub(super) fn kept_bytes(&self) -> u64 {
-        let held = self.memory_bytes + self.memory.len() * record::HEADER;
+        let held = self.memory_bytes + self.memory.len() * record::RECORD_HEADER_BYTES;
         u64::try_from(held).unwrap_or(u64::MAX).saturating_add(self.spilled_bytes)
     }
 

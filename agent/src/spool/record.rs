@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 /// The first bytes of a segment.
-pub const MAGIC: &[u8; 8] = b"TKSPOOL1";
+pub const SEGMENT_MAGIC: &[u8; 8] = b"TKSPOOL1";
 /// The number of bytes of a record before its payload: length, checksum, seq.
-pub const HEADER: usize = 16;
+pub const RECORD_HEADER_BYTES: usize = 16;
 /// The maximum length of a payload. A longer one indicates damage. A metric of NNI's SDK has at most a million
 /// characters, which escaping may multiply by six.
 const MAX_PAYLOAD_BYTES: usize = 64 << 20;
@@ -21,7 +21,7 @@ pub struct Record {
 
 /// The result of decoding the first bytes of a slice.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decoded {
+pub enum DecodeResult {
     /// A record, and its length in bytes.
     Whole(Record, usize),
     /// An incomplete record, or no bytes. The writer may not have finished, or was interrupted.
@@ -32,7 +32,7 @@ pub enum Decoded {
 
 /// Returns the number of bytes that a record takes on the disk.
 pub fn disk_size(record: &Record) -> u64 {
-    u64::try_from(HEADER + record.json.len()).unwrap_or(u64::MAX)
+    u64::try_from(RECORD_HEADER_BYTES + record.json.len()).unwrap_or(u64::MAX)
 }
 
 /// Appends a record to `bytes`.
@@ -47,23 +47,25 @@ pub fn encode(record: &Record, bytes: &mut Vec<u8>) {
 }
 
 /// Reads the record at the front of `bytes`.
-pub fn decode(bytes: &[u8]) -> Decoded {
-    let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else { return Decoded::Cut };
+pub fn decode(bytes: &[u8]) -> DecodeResult {
+    let Some((header, rest)) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>() else {
+        return DecodeResult::Cut;
+    };
     let [l0, l1, l2, l3, c0, c1, c2, c3, seq @ ..] = *header;
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
     if length > MAX_PAYLOAD_BYTES {
-        return Decoded::Damaged;
+        return DecodeResult::Damaged;
     }
-    let Some(payload) = rest.get(..length) else { return Decoded::Cut };
+    let Some(payload) = rest.get(..length) else { return DecodeResult::Cut };
     if checksum(seq, payload) != u32::from_le_bytes([c0, c1, c2, c3]) {
-        return Decoded::Damaged;
+        return DecodeResult::Damaged;
     }
     match std::str::from_utf8(payload) {
         Ok(json) => {
             let record = Record { seq: u64::from_le_bytes(seq), json: json.into() };
-            Decoded::Whole(record, HEADER + length)
+            DecodeResult::Whole(record, RECORD_HEADER_BYTES + length)
         }
-        Err(_) => Decoded::Damaged,
+        Err(_) => DecodeResult::Damaged,
     }
 }
 
@@ -96,11 +98,11 @@ mod tests {
             encode(&record, &mut bytes);
             let length = bytes.len();
             prop_assert_eq!(u64::try_from(length).unwrap(), disk_size(&record));
-            prop_assert_eq!(decode(&bytes[..at.index(length)]), Decoded::Cut);
+            prop_assert_eq!(decode(&bytes[..at.index(length)]), DecodeResult::Cut);
             bytes.extend(after);
-            prop_assert_eq!(decode(&bytes), Decoded::Whole(record, length));
+            prop_assert_eq!(decode(&bytes), DecodeResult::Whole(record, length));
             bytes[at.index(length)] ^= flip;
-            let is_whole = matches!(decode(&bytes), Decoded::Whole(..));
+            let is_whole = matches!(decode(&bytes), DecodeResult::Whole(..));
             prop_assert!(!is_whole, "a byte has changed");
         }
     }

@@ -16,7 +16,7 @@ use trial_protocol::{LogChunk, LogText, Metric, MetricKind, Report, Shed, Stream
 use super::queue::WINDOW_BYTES;
 use super::*;
 
-const BOUND: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn attempt(name: &str) -> AttemptId {
     AttemptId::new(name).unwrap()
@@ -87,7 +87,9 @@ fn body(record: &Record) -> ReportBody {
 async fn drain(spool: &Spool, lane: Lane) -> Vec<Record> {
     let mut all = Vec::new();
     while spool.pending_in(lane) > 0 {
-        tokio::time::timeout(BOUND, spool.readable(lane)).await.expect("readable in time");
+        tokio::time::timeout(TEST_TIMEOUT, spool.wait_until_readable(lane))
+            .await
+            .expect("readable in time");
         let batch = spool.peek(lane, 1000).await;
         if let Some(last) = batch.last() {
             spool.ack(lane, last.seq);
@@ -120,9 +122,9 @@ async fn unacknowledged_reports_outlive_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
     (0..10).for_each(|number| first.append(0, metric(number)));
-    first.readable(Lane::Facts).await;
+    first.wait_until_readable(Lane::Facts).await;
     first.ack(Lane::Facts, 3);
-    assert!(first.close(BOUND).await);
+    assert!(first.close(TEST_TIMEOUT).await);
 
     let second = open(dir.path());
     assert_eq!(second.pending(), 6);
@@ -131,7 +133,7 @@ async fn unacknowledged_reports_outlive_the_process() {
     let (old, new) = all.split_at(6);
     assert_eq!(seqs(old), (4..10).collect::<Vec<_>>());
     assert_eq!(new.iter().map(body).collect::<Vec<_>>(), [metric(10)]);
-    assert!(second.close(BOUND).await);
+    assert!(second.close(TEST_TIMEOUT).await);
 }
 
 #[tokio::test]
@@ -157,9 +159,9 @@ async fn reports_of_another_trial_are_not_delivered_as_this_ones() {
     for (name, trial) in [("x-1", "x"), ("y-1", "y")] {
         let spool = open_as(name, trial);
         spool.append(0, metric(0));
-        assert!(spool.close(BOUND).await);
+        assert!(spool.close(TEST_TIMEOUT).await);
     }
-    assert_eq!(open_as("x-2", "x").older_attempts(), [attempt("x-1")]);
+    assert_eq!(open_as("x-2", "x").earlier_attempts(), [attempt("x-1")]);
     assert_eq!(Sender::read(dir.path(), &attempt("y-1")).unwrap(), sender("y"));
 }
 
@@ -169,7 +171,7 @@ async fn an_acknowledged_spool_leaves_no_segment() {
     let spool = open(dir.path());
     (0..10).for_each(|number| spool.append(0, metric(number)));
     drain(&spool, Lane::Facts).await;
-    assert!(spool.close(BOUND).await);
+    assert!(spool.close(TEST_TIMEOUT).await);
     let left: Vec<_> = fs::read_dir(dir.path().join("a-1")).unwrap().flatten().collect();
     assert!(left.iter().all(|entry| entry.path().extension().unwrap() == "ack"), "{left:?}");
 }
@@ -229,12 +231,12 @@ async fn earlier_attempts_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
     first.append(0, metric(7));
-    first.readable(Lane::Facts).await;
-    assert!(first.close(BOUND).await);
+    first.wait_until_readable(Lane::Facts).await;
+    assert!(first.close(TEST_TIMEOUT).await);
     let second =
         Spool::open(Options { attempt: attempt("a-2"), ..options(Some(dir.path())) }).spool;
-    assert_eq!(second.older_attempts(), [attempt("a-1")]);
-    let mut lane = second.older_lane(&attempt("a-1"), Lane::Facts).unwrap();
+    assert_eq!(second.earlier_attempts(), [attempt("a-1")]);
+    let mut lane = second.earlier_lane(&attempt("a-1"), Lane::Facts).unwrap();
     let found = lane.read(None, u64::MAX, 1000).unwrap();
     assert_eq!(body(&found[0]), metric(7));
 }
@@ -249,7 +251,7 @@ async fn an_unusable_directory_costs_a_warning() {
         assert_eq!(opened.warnings.len(), 1, "{place:?}");
         opened.spool.append(0, metric(0));
         assert_eq!(drain(&opened.spool, Lane::Facts).await.len(), 1);
-        assert!(!opened.spool.close(BOUND).await, "no report is on a disk");
+        assert!(!opened.spool.close(TEST_TIMEOUT).await, "no report is on a disk");
     }
 }
 
@@ -277,9 +279,9 @@ async fn facts_are_written_once_although_logs_do_not_fit() {
     std::os::unix::fs::symlink("/dev/full", first).unwrap();
     spool.append(0, metric(0));
     spool.append(0, log(100));
-    spool.readable(Lane::Bulk).await;
+    spool.wait_until_readable(Lane::Bulk).await;
     spool.append(0, metric(1));
-    assert!(!spool.close(BOUND).await, "the logs are not on the disk");
+    assert!(!spool.close(TEST_TIMEOUT).await, "the logs are not on the disk");
     let mut files = LaneFiles::open(&own, Lane::Facts).unwrap();
     let found = files.read(None, u64::MAX, usize::MAX).unwrap();
     assert_eq!(found.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
@@ -293,7 +295,7 @@ fn a_failed_sync_is_repeated_automatically() {
     let taken = dir.path().join("a-1/facts.ack.new");
     fs::create_dir(&taken).unwrap();
     let becomes = |wanted: DiskState| {
-        let until = std::time::Instant::now() + BOUND;
+        let until = std::time::Instant::now() + TEST_TIMEOUT;
         while spool.shared.lock().disk != wanted {
             assert!(std::time::Instant::now() < until, "the disk did not become {wanted:?}");
             std::thread::yield_now();
@@ -304,7 +306,7 @@ fn a_failed_sync_is_repeated_automatically() {
     spool.ack(Lane::Facts, 0);
     becomes(DiskState::Failing);
     fs::remove_dir(&taken).unwrap();
-    becomes(DiskState::Well);
+    becomes(DiskState::Working);
     assert_eq!(fs::read_to_string(dir.path().join("a-1/facts.ack")).unwrap().trim(), "0");
 }
 
@@ -312,7 +314,7 @@ fn a_failed_sync_is_repeated_automatically() {
 fn write_segment(dir: &Path, count: u64) -> (std::path::PathBuf, Vec<usize>) {
     let own = dir.join("a-1");
     fs::create_dir_all(&own).unwrap();
-    let mut bytes = record::MAGIC.to_vec();
+    let mut bytes = record::SEGMENT_MAGIC.to_vec();
     let mut ends = Vec::new();
     for seq in 0..count {
         let report = Report { seq, observed_at_ms: 0, body: metric(u32::try_from(seq).unwrap()) };
@@ -340,7 +342,7 @@ async fn a_crash_at_any_byte_keeps_everything_before_it() {
         let (old, new) = all.split_at(all.len() - 1);
         assert_eq!(seqs(old), (0..kept).collect::<Vec<_>>(), "cut at {cut}");
         assert_eq!(body(&new[0]), metric(99), "cut at {cut}");
-        assert!(spool.close(BOUND).await);
+        assert!(spool.close(TEST_TIMEOUT).await);
         fs::remove_dir_all(dir.path().join("a-1")).unwrap();
         fs::create_dir(dir.path().join("a-1")).unwrap();
     }
@@ -358,7 +360,7 @@ async fn a_flipped_bit_loses_no_record_before_it_and_invents_none() {
         let mut files = LaneFiles::open(&dir.path().join("a-1"), Lane::Facts).unwrap();
         let found = files.read(None, u64::MAX, usize::MAX).unwrap();
         let before = ends.iter().filter(|end| **end <= position).count();
-        let whole_magic = position >= record::MAGIC.len();
+        let whole_magic = position >= record::SEGMENT_MAGIC.len();
         assert_eq!(found.len(), if whole_magic { before } else { 0 }, "bit at {position}");
     }
 }
@@ -385,7 +387,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn it_behaves_like_a_queue(steps in steps()) {
+    fn a_spool_behaves_like_a_queue(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut spool = open(dir.path());
@@ -400,7 +402,7 @@ proptest! {
                 Step::Deliver { .. } if model.is_empty() => {}
                 Step::Deliver { max_bytes, acked } => {
                     let found = runtime.block_on(async {
-                        tokio::time::timeout(BOUND, spool.readable(Lane::Facts)).await.unwrap();
+                        tokio::time::timeout(TEST_TIMEOUT, spool.wait_until_readable(Lane::Facts)).await.unwrap();
                         spool.peek(Lane::Facts, max_bytes).await
                     });
                     prop_assert!(!found.is_empty());
@@ -415,7 +417,7 @@ proptest! {
                     }
                 }
                 Step::Reopen => {
-                    prop_assert!(runtime.block_on(spool.close(BOUND)));
+                    prop_assert!(runtime.block_on(spool.close(TEST_TIMEOUT)));
                     spool = open(dir.path());
                 }
             }
@@ -426,7 +428,7 @@ proptest! {
     #[test]
     fn segments_of_random_bytes_never_panic(bytes: Vec<u8>) {
         let mut rest = bytes.as_slice();
-        while let record::Decoded::Whole(_, length) = record::decode(rest) {
+        while let record::DecodeResult::Whole(_, length) = record::decode(rest) {
             rest = &rest[length..];
         }
     }
@@ -442,7 +444,7 @@ proptest! {
         cursor: Vec<u8>,
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let mut segment = record::MAGIC.to_vec();
+        let mut segment = record::SEGMENT_MAGIC.to_vec();
         if let Some(json) = &whole {
             record::encode(&Record { seq: 0, json: json.as_str().into() }, &mut segment);
         }

@@ -14,7 +14,7 @@ use crate::supervise::recorder::Recorder;
 use crate::supervise::rules::{RuleViolation, Rules};
 
 /// The maximum wait for the last read of the metric files.
-const LAST_READING: Duration = Duration::from_secs(1);
+const LAST_READING_WAIT: Duration = Duration::from_secs(1);
 
 /// The sources and the receivers of observations.
 pub struct Intake {
@@ -41,7 +41,7 @@ impl Intake {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(super) async fn next(&mut self) -> PumpEvent {
+    pub(super) async fn next_event(&mut self) -> PumpEvent {
         tokio::select! {
             biased;
             Some(event) = self.events.recv() => event,
@@ -62,7 +62,7 @@ impl Intake {
 
     /// Ends the observer's probes.
     pub(super) fn end_observing(&mut self) {
-        self.observer.end();
+        self.observer.end_probes();
     }
 
     /// Returns the recorder.
@@ -87,10 +87,10 @@ impl Intake {
 
     /// Takes a sample and records it.
     pub(super) fn take_sample(&mut self) {
-        let mut remarks = Vec::new();
-        let sample = self.observer.sample(&mut remarks);
+        let mut observer_events = Vec::new();
+        let sample = self.observer.sample(&mut observer_events);
         self.recorder.report(ReportBody::Sample(Box::new(sample)));
-        self.record_remarks(&remarks);
+        self.record_observer_events(&observer_events);
     }
 
     /// Records an event.
@@ -105,41 +105,41 @@ impl Intake {
                 self.record_steps(steps);
             }
             PumpEvent::GpuRow(line) => {
-                let remarks = self.observer.record_gpu_row(&line);
-                self.record_remarks(&remarks);
+                let observer_events = self.observer.record_gpu_row(&line);
+                self.record_observer_events(&observer_events);
             }
-            PumpEvent::Cards(cards) => {
-                let remarks = self.observer.record_cards(cards);
-                self.record_remarks(&remarks);
+            PumpEvent::AmdReading(cards) => {
+                let observer_events = self.observer.record_cards(cards);
+                self.record_observer_events(&observer_events);
             }
-            PumpEvent::Trouble { code, message } => {
+            PumpEvent::Problem { code, message } => {
                 tracing::warn!("{message}");
                 self.recorder.note(code, message);
             }
-            PumpEvent::Closed(_) | PumpEvent::FilesRead => {}
+            PumpEvent::Closed(_) | PumpEvent::MetricFilesRead => {}
         }
     }
 
     fn record_steps(&mut self, steps: u64) {
         for _ in 0..steps {
-            let remarks = self.observer.record_step();
-            self.record_remarks(&remarks);
+            let observer_events = self.observer.record_step();
+            self.record_observer_events(&observer_events);
         }
     }
 
-    fn record_remarks(&self, remarks: &[ObserverEvent]) {
-        for remark in remarks {
-            tracing::warn!("{}", remark.message());
-            self.recorder.note(remark.code(), remark.message());
+    fn record_observer_events(&self, observer_events: &[ObserverEvent]) {
+        for event in observer_events {
+            tracing::warn!("{}", event.message());
+            self.recorder.note(event.code(), event.message());
         }
     }
 
     /// Records events until the metric files were read for the last time.
     pub(super) async fn record_last_reading(&mut self) {
-        let bound = Instant::now() + LAST_READING;
+        let bound = Instant::now() + LAST_READING_WAIT;
         loop {
             match timeout_at(bound, self.events.recv()).await {
-                Ok(Some(PumpEvent::FilesRead) | None) => return,
+                Ok(Some(PumpEvent::MetricFilesRead) | None) => return,
                 Ok(Some(event)) => self.record(event),
                 Err(_) => {
                     let message = "the metric files did not respond; their ends are missing";
@@ -151,7 +151,7 @@ impl Intake {
     }
 
     /// Records all events that have arrived by now.
-    pub(super) fn record_arrived(&mut self) {
+    pub(super) fn record_arrived_events(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.record(event);
         }

@@ -4,10 +4,10 @@ use nix::sys::signal::Signal;
 use tokio::time::Instant;
 use trial_protocol::SignalSender;
 
-use super::{Ending, WATCH_AFTER, trial_exit};
+use super::{Ending, WATCH_DELAY, trial_exit};
 use crate::output::metric_file::MetricFileWatcher;
 use crate::supervise::phase::Phase;
-use crate::trial::signals::{SignalSource, byte};
+use crate::trial::signals::{SignalSource, signal_byte};
 use crate::trial::{Trial, tree};
 use crate::verdict::{Stop, StopBy};
 
@@ -18,10 +18,10 @@ pub(super) struct LoopState {
     /// The number of SIGTERM signals that the agent has received.
     pub(super) stop_signals: u32,
     /// The last signal forwarded to the trial.
-    pub(super) forwarded: Option<u8>,
+    pub(super) forwarded_signal: Option<u8>,
     /// The end of the wait for the agent's own SIGTERM, after SIGTERM from another sender ended the trial.
     pub(super) shared_term_until: Option<Instant>,
-    pub(super) watching: Option<MetricFileWatcher>,
+    pub(super) metric_file_watcher: Option<MetricFileWatcher>,
     pub(super) repeat_kill_at: Option<Instant>,
     pub(super) watch_at: Option<Instant>,
     pub(super) provisional_at: Option<Instant>,
@@ -36,11 +36,11 @@ impl LoopState {
             started: now,
             ending: Ending::default(),
             stop_signals: 0,
-            forwarded: None,
+            forwarded_signal: None,
             shared_term_until: None,
-            watching: None,
+            metric_file_watcher: None,
             repeat_kill_at: None,
-            watch_at: Some(now + WATCH_AFTER),
+            watch_at: Some(now + WATCH_DELAY),
             provisional_at: None,
             sample_at: None,
             log_at: None,
@@ -61,8 +61,8 @@ impl LoopState {
     }
 
     /// Records a SIGTERM to the agent. One that arrives right after SIGTERM ended the trial was sent to both.
-    pub(super) fn record_term(&mut self) {
-        let term = byte(Signal::SIGTERM);
+    pub(super) fn record_sigterm(&mut self) {
+        let term = signal_byte(Signal::SIGTERM);
         let first = self.ending.stop.is_none();
         self.record_stop(StopBy::Signal(term));
         let shared = self.shared_term_until.is_some_and(|until| Instant::now() <= until);
@@ -74,7 +74,7 @@ impl LoopState {
     /// Records the sender of the latest signal, until a stop was requested.
     pub(super) fn record_sender(&mut self, sender: SignalSource) {
         if self.ending.stop.is_none() {
-            let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
+            let name = (sender.pid > 0).then(|| tree::process_name(sender.pid)).flatten();
             let SignalSource { pid, uid, kernel } = sender;
             self.ending.sender = Some(SignalSender { pid, uid, name, kernel });
         }
@@ -85,7 +85,7 @@ impl LoopState {
         self.ending.stop_signalled = self.stop_signals > 0;
         // A forwarded signal counts as a stop request only if it ended the trial.
         if let (None, Some(signal), Some(status)) =
-            (self.ending.stop, self.forwarded, self.ending.status)
+            (self.ending.stop, self.forwarded_signal, self.ending.status)
             && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
         {
             self.ending.stop = Some(Stop { by: StopBy::Signal(signal), signal: Some(signal) });

@@ -138,7 +138,7 @@ impl Phase {
     }
 
     /// Returns whether the trial's own process was reaped. Its pid may then belong to another process.
-    pub fn reaped(&self) -> bool {
+    pub fn is_reaped(&self) -> bool {
         match self {
             Self::Running | Self::Stopping { .. } | Self::Killing { .. } => false,
             Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => true,
@@ -152,16 +152,16 @@ impl Phase {
     #[must_use]
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
         match event {
-            Event::StopRequested { grace } => self.stop(now + grace),
-            Event::StopHurried => self.stop(now + HURRIED_GRACE),
-            Event::Exited { exit, left } => self.exit(exit, left, now, drain),
-            Event::Checked(left) => self.check(left, now + drain),
-            Event::DeadlinePassed(left) => self.pass_deadline(left, now + KILL_WAIT),
+            Event::StopRequested { grace } => self.on_stop_request(now + grace),
+            Event::StopHurried => self.on_stop_request(now + HURRIED_GRACE),
+            Event::Exited { exit, left } => self.on_exit(exit, left, now, drain),
+            Event::Checked(left) => self.on_check(left, now + drain),
+            Event::DeadlinePassed(left) => self.on_deadline(left, now + KILL_WAIT),
         }
     }
 
     /// Returns what follows from a request to stop whose grace ends at `latest`.
-    fn stop(self, latest: Instant) -> (Self, Option<Effect>) {
+    fn on_stop_request(self, latest: Instant) -> (Self, Option<Effect>) {
         match self {
             Self::Running => (Self::Stopping { kill_at: latest }, Some(Effect::Stop)),
             Self::Stopping { kill_at } => (Self::Stopping { kill_at: kill_at.min(latest) }, None),
@@ -176,7 +176,7 @@ impl Phase {
     }
 
     /// Returns what follows from the end of the trial's own process.
-    fn exit(
+    fn on_exit(
         self,
         exit: TrialExit,
         left: Remaining,
@@ -207,7 +207,7 @@ impl Phase {
     }
 
     /// Returns what follows from a check of the rest of the trial. `drained` is the end of the time for its output.
-    fn check(self, left: Remaining, drained: Instant) -> (Self, Option<Effect>) {
+    fn on_check(self, left: Remaining, drained: Instant) -> (Self, Option<Effect>) {
         match (self, left) {
             (
                 Self::Draining { exit, .. }
@@ -227,7 +227,7 @@ impl Phase {
     }
 
     /// Returns what follows from the end of the phase's time. `give_up_at` ends the wait after a SIGKILL.
-    fn pass_deadline(self, left: Remaining, give_up_at: Instant) -> (Self, Option<Effect>) {
+    fn on_deadline(self, left: Remaining, give_up_at: Instant) -> (Self, Option<Effect>) {
         match self {
             Self::Stopping { .. } => (Self::Killing { give_up_at }, Some(Effect::Kill)),
             Self::Killing { .. } => (Self::Done(None), None),

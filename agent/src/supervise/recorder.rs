@@ -17,18 +17,18 @@ mod nni;
 pub use nni::NniRecorder;
 
 /// The maximum number of noted findings that look like metrics and cannot be read. Further ones are only counted.
-const UNREADABLE_NOTED: u64 = 10;
+const MAX_UNREADABLE_NOTES: u64 = 10;
 
 /// The recorder of one attempt.
 pub struct Recorder {
     registry: MetricRegistry,
     spool: Spool,
     clock: Arc<dyn Clock>,
-    live: bool,
+    prints_metrics: bool,
     secrets: Secrets,
-    tally: MetricSummary,
+    summary: MetricSummary,
     /// `true` if another pod reports the metrics.
-    quiet: bool,
+    ignores_metrics: bool,
     rules: Rules,
     /// The violated rule that the supervisor has not taken yet.
     violation: Option<RuleViolation>,
@@ -42,7 +42,7 @@ pub struct MetricSummary {
     /// The number of intermediate results, over all names.
     pub intermediate: u64,
     /// The first final result, which is the one that counts.
-    pub last: Option<MetricValue>,
+    pub final_value: Option<MetricValue>,
     /// The name of the final result's metric.
     pub name: Option<String>,
     /// `true` if it was derived from the last intermediate result.
@@ -54,25 +54,25 @@ pub struct MetricSummary {
 }
 
 impl Recorder {
-    /// Creates a recorder that writes into `spool`. With `live`, it also prints metrics to stderr. `secrets` are masked
-    /// in notes.
+    /// Creates a recorder that writes into `spool`. With `prints_metrics`, it also prints metrics to stderr. `secrets`
+    /// are masked in notes.
     pub fn new(
         spec: &CollectSpec,
         spool: Spool,
         clock: Arc<dyn Clock>,
-        live: bool,
+        prints_metrics: bool,
         secrets: Secrets,
     ) -> Self {
-        let (registry, tally) = (MetricRegistry::new(spec), MetricSummary::default());
+        let (registry, summary) = (MetricRegistry::new(spec), MetricSummary::default());
         let (rules, violation) = (Rules::default(), None);
         Self {
             registry,
             spool,
             clock,
-            live,
+            prints_metrics,
             secrets,
-            tally,
-            quiet: false,
+            summary,
+            ignores_metrics: false,
             rules,
             violation,
             nni: None,
@@ -89,7 +89,7 @@ impl Recorder {
     /// steps is alive.
     #[must_use]
     pub fn without_metrics(self) -> Self {
-        Self { quiet: true, ..self }
+        Self { ignores_metrics: true, ..self }
     }
 
     /// Records findings, and returns the number of intermediate results among them, each the end of a step.
@@ -109,48 +109,48 @@ impl Recorder {
     }
 
     fn record_all(&mut self, findings: Vec<Finding>, from_lines: bool) -> u64 {
-        let before = self.tally.intermediate;
+        let before = self.summary.intermediate;
         for finding in findings {
             match finding {
                 Finding::Metric(found) => {
                     // The SDK's own line was already sent as printed.
                     let already_sent = from_lines && found.source == Source::Sdk;
                     if let Some(metric) = self.registry.register(found) {
-                        self.count(&metric);
-                        if !already_sent && !self.quiet {
+                        self.count_metric(&metric);
+                        if !already_sent && !self.ignores_metrics {
                             self.report(ReportBody::Metric(metric));
                         }
                     }
                 }
                 // The line itself was already sent.
                 Finding::Unreadable { source: Source::Sdk, .. } if from_lines => {
-                    self.tally.unreadable += 1;
+                    self.summary.unreadable += 1;
                 }
                 Finding::Unreadable { excerpt, why, .. } => {
-                    self.tally.unreadable += 1;
-                    if self.tally.unreadable <= UNREADABLE_NOTED {
+                    self.summary.unreadable += 1;
+                    if self.summary.unreadable <= MAX_UNREADABLE_NOTES {
                         let colon = if excerpt.is_empty() { "" } else { ": " };
                         self.note("metric-unreadable", format!("{why}{colon}{excerpt}"));
                     }
                 }
             }
         }
-        self.tally.intermediate - before
+        self.summary.intermediate - before
     }
 
     /// Derives the final result if the trial reported none, and records the closing notes.
     pub fn conclude(&mut self, succeeded: bool) {
         if let Some(metric) = self.registry.conclude(succeeded) {
-            self.count(&metric);
-            if !self.quiet {
+            self.count_metric(&metric);
+            if !self.ignores_metrics {
                 self.report(ReportBody::Metric(metric));
             }
         }
         for (code, message) in self.registry.notes() {
-            self.tally.notes.push(message.clone());
+            self.summary.notes.push(message.clone());
             self.note(code, message);
         }
-        if let Some(more) = self.tally.unreadable.checked_sub(UNREADABLE_NOTED + 1) {
+        if let Some(more) = self.summary.unreadable.checked_sub(MAX_UNREADABLE_NOTES + 1) {
             let message = format!("{} more unreadable metrics were ignored", more + 1);
             self.note("metric-unreadable", message);
         }
@@ -182,8 +182,8 @@ impl Recorder {
     }
 
     /// Returns the counts so far.
-    pub fn tally(&self) -> &MetricSummary {
-        &self.tally
+    pub fn metric_summary(&self) -> &MetricSummary {
+        &self.summary
     }
 
     /// Returns the last number of each metric, by name.
@@ -194,21 +194,21 @@ impl Recorder {
             .collect()
     }
 
-    fn count(&mut self, metric: &Metric) {
+    fn count_metric(&mut self, metric: &Metric) {
         let now = tokio::time::Instant::now().into_std();
         // Every metric is checked against the rules; the first violation counts.
         let violation = self.rules.violation_of(metric, now);
         self.violation = self.violation.take().or(violation);
         match metric.kind {
-            MetricKind::Intermediate => self.tally.intermediate += 1,
-            MetricKind::Final if self.tally.last.is_none() => {
-                self.tally.last = Some(metric.value.clone());
-                self.tally.name = Some(metric.name.clone());
-                self.tally.derived = metric.derived;
+            MetricKind::Intermediate => self.summary.intermediate += 1,
+            MetricKind::Final if self.summary.final_value.is_none() => {
+                self.summary.final_value = Some(metric.value.clone());
+                self.summary.name = Some(metric.name.clone());
+                self.summary.derived = metric.derived;
             }
             MetricKind::Final => {}
         }
-        if self.live {
+        if self.prints_metrics {
             let kind = match metric.kind {
                 MetricKind::Intermediate => format!("[{}]", metric.sequence),
                 MetricKind::Final => " (final)".to_owned(),

@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 use trial_protocol::Lane;
 
 use super::intake::Intake;
-use crate::delivery::Counts;
-use crate::http::prometheus::{View, page};
+use crate::delivery::DeliveryCounts;
+use crate::http::prometheus::{PageValues, page};
 use crate::http::status::StatusRequest;
 use crate::spool::{Dialect, Sender, Spool};
 use crate::supervise::phase::Phase;
@@ -21,7 +21,7 @@ pub struct StatusSource {
     /// The spool with the reports that wait for delivery.
     pub spool: Spool,
     /// The delivery counters; `None` without a manager.
-    pub counts: Option<Arc<Counts>>,
+    pub counts: Option<Arc<DeliveryCounts>>,
 }
 
 impl StatusSource {
@@ -39,7 +39,7 @@ impl StatusSource {
     pub(super) fn page(&self, phase: &Phase, intake: &Intake) -> String {
         let Self { sender, spool, counts, .. } = self;
         let observer = intake.observer();
-        page(&View {
+        page(&PageValues {
             ids: [
                 env!("CARGO_PKG_VERSION"),
                 sender.experiment.as_str(),

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use trial_protocol::Stream;
 
 use crate::output::StreamForwarder;
-use crate::output::log_ship::LogShipper;
+use crate::output::log_shipper::LogShipper;
 
 /// The streams and their logs.
 pub struct TrialStreams {
     open: Vec<Stream>,
-    outlets: Vec<StreamForwarder>,
+    forwarders: Vec<StreamForwarder>,
     shippers: Vec<Arc<LogShipper>>,
 }
 
@@ -19,10 +19,10 @@ impl TrialStreams {
     /// Creates the set of streams: those that are open, the outlets of all streams, and the log shippers.
     pub fn new(
         open: Vec<Stream>,
-        outlets: Vec<StreamForwarder>,
+        forwarders: Vec<StreamForwarder>,
         shippers: Vec<Arc<LogShipper>>,
     ) -> Self {
-        Self { open, outlets, shippers }
+        Self { open, forwarders, shippers }
     }
 
     /// Records that a stream was read to its end.
@@ -31,25 +31,26 @@ impl TrialStreams {
     }
 
     /// Returns whether any stream is still open.
-    pub(super) fn any_is_open(&self) -> bool {
+    pub(super) fn has_open_stream(&self) -> bool {
         !self.open.is_empty()
     }
 
     /// Returns whether logs are sent.
-    pub(super) fn ships_logs(&self) -> bool {
+    pub(super) fn has_log_shippers(&self) -> bool {
         !self.shippers.is_empty()
     }
 
     /// Returns the sources of standard output and error, for another reader.
     pub(super) fn sources(&self) -> [Option<OwnedFd>; 2] {
-        let source = |stream| self.outlets.iter().find_map(|outlet| outlet.source_of(stream));
+        let source =
+            |stream| self.forwarders.iter().find_map(|forwarder| forwarder.source_of(stream));
         [Stream::Stdout, Stream::Stderr].map(source)
     }
 
     /// Reads the streams to their ends while the pumps are blocked, because the reader of the output may not read it.
     pub(super) fn read_rest(&self) {
-        for outlet in &self.outlets {
-            if let Err(source) = outlet.read_rest() {
+        for forwarder in &self.forwarders {
+            if let Err(source) = forwarder.read_rest() {
                 tracing::warn!("the end of the output may be missing: {source}");
             }
         }

@@ -9,17 +9,17 @@ use std::path::Path;
 
 use trial_protocol::MetricValue;
 
-use crate::collect::number;
+use crate::collect::parse_number;
 use crate::trial::guard::RUN_VARIABLE;
 use crate::trial::parameters::Parameters;
 
 /// The maximum length of a variable's value, in bytes. The kernel refuses to start a program with a value above 128 KiB
 /// (`MAX_ARG_STRLEN`). Longer parameters are only in the file.
-pub const LONGEST_VALUE: usize = 100 * 1024;
+pub const MAX_VALUE_BYTES: usize = 100 * 1024;
 
 /// The maximum total size of the variables for parameters, in bytes. The kernel's limit for arguments and variables is
 /// a quarter of the stack limit (`man 2 execve`), usually 2 MiB. This is a quarter of that.
-pub const LONGEST_TOTAL: usize = 512 * 1024;
+pub const MAX_TOTAL_BYTES: usize = 512 * 1024;
 
 /// The changes to the environment. All other variables are inherited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct EnvironmentInputs<'a> {
     /// Further variables about the pod and its peers.
     pub peers: &'a [(String, String)],
     /// The mark of this run's processes, see [`RUN_VARIABLE`].
-    pub run: &'a str,
+    pub run_mark: &'a str,
 }
 
 /// Returns the changes to make to the environment `inherited`.
@@ -68,85 +68,89 @@ pub fn changes(
     let is_agents = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
         inherited.iter().map(|(name, _)| name).filter(|name| is_agents(name)).cloned().collect();
-    let mut set = Setter { inherited, set: Vec::new(), left: LONGEST_TOTAL };
+    let mut set =
+        VariableSetter { inherited, set: Vec::new(), parameter_bytes_left: MAX_TOTAL_BYTES };
 
-    set.or_inherit("NNI_PLATFORM", facts.platform.map(OsString::from), "local");
-    set.or_inherit("NNI_EXP_ID", facts.experiment.map(OsString::from), "standalone");
-    set.or_inherit("NNI_TRIAL_JOB_ID", facts.trial.map(OsString::from), "standalone");
-    set.or_inherit("NNI_TRIAL_SEQ_ID", facts.sequence.map(|n| n.to_string().into()), "0");
+    set.set_or_inherit("NNI_PLATFORM", facts.platform.map(OsString::from), "local");
+    set.set_or_inherit("NNI_EXP_ID", facts.experiment.map(OsString::from), "standalone");
+    set.set_or_inherit("NNI_TRIAL_JOB_ID", facts.trial.map(OsString::from), "standalone");
+    set.set_or_inherit("NNI_TRIAL_SEQ_ID", facts.sequence.map(|n| n.to_string().into()), "0");
     for name in ["NNI_SYS_DIR", "NNI_OUTPUT_DIR"] {
-        let fallback = || facts.fallback_dir.filter(|_| !set.inherits(name));
+        let fallback = || facts.fallback_dir.filter(|_| !set.has_inherited(name));
         if let Some(dir) = facts.output_dir.or_else(fallback) {
-            set.put(name, dir.as_os_str());
+            set.set_variable(name, dir.as_os_str());
         }
     }
     // The only directory that this trial does not share: trials with the same code directory would overwrite each
     // other's `model.pt`.
     if let Some(dir) = set.value_of("NNI_OUTPUT_DIR") {
-        set.put("TRIALKEEPER_OUTPUT_DIR", dir);
+        set.set_variable("TRIALKEEPER_OUTPUT_DIR", dir);
     }
     if let Some((dir, file)) = set.value_of("NNI_SYS_DIR").zip(facts.reports_file) {
-        set.put("TRIALKEEPER_REPORTS_FILE", Path::new(&dir).join(file));
+        set.set_variable("TRIALKEEPER_REPORTS_FILE", Path::new(&dir).join(file));
     }
-    if let Some(dir) = facts.code_dir.filter(|_| !set.inherits("NNI_CODE_DIR")) {
-        set.put("NNI_CODE_DIR", dir.as_os_str());
+    if let Some(dir) = facts.code_dir.filter(|_| !set.has_inherited("NNI_CODE_DIR")) {
+        set.set_variable("NNI_CODE_DIR", dir.as_os_str());
     }
     // `REUSE_MODE` makes the SDK print its metrics to stdout, where the agent reads them, and leave `sys.stdout`
     // unchanged.
-    set.put("REUSE_MODE", "true");
-    set.put("MULTI_PHASE", "false");
+    set.set_variable("REUSE_MODE", "true");
+    set.set_variable("MULTI_PHASE", "false");
     // Without it, Python buffers up to 8 KiB of output. A trial that is killed would lose the metrics in it.
-    set.or_inherit("PYTHONUNBUFFERED", None, "1");
+    set.set_or_inherit("PYTHONUNBUFFERED", None, "1");
 
-    set.put(RUN_VARIABLE, facts.run);
+    set.set_variable(RUN_VARIABLE, facts.run_mark);
     for (name, value) in facts.peers {
-        set.put(name, value);
+        set.set_variable(name, value);
     }
-    set.put_if_allowed("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
+    set.set_if_allowed("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
     if let Some(file) = facts.parameters_file {
-        set.put("TRIALKEEPER_PARAMETERS_FILE", file.as_os_str());
+        set.set_variable("TRIALKEEPER_PARAMETERS_FILE", file.as_os_str());
     }
     for (name, value) in &facts.parameters.values {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        set.put_if_allowed(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
+        set.set_if_allowed(
+            &format!("TRIALKEEPER_PARAM_{}", variable_suffix(name)),
+            text.into_bytes(),
+        );
     }
     EnvironmentChanges { remove, set: set.set }
 }
 
 /// Returns the variables of a trial with these changes whose values are numbers.
-pub fn numbers(
+pub fn numeric_variables(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,
     changes: &EnvironmentChanges,
 ) -> Vec<(String, MetricValue)> {
     // A variable that is set again hides the inherited value; it does no harm in this list.
     let all = changes.set.iter().cloned().chain(inherited);
-    all.filter_map(|(name, value)| Some((name.into_string().ok()?, number(value.to_str()?)?)))
+    all.filter_map(|(name, value)| Some((name.into_string().ok()?, parse_number(value.to_str()?)?)))
         .collect()
 }
 
 /// Returns the pairs of parameters whose variables have the same name. Only the last of each pair has its own variable.
-pub fn collisions(parameters: &Parameters) -> Vec<(&str, &str)> {
+pub fn name_collisions(parameters: &Parameters) -> Vec<(&str, &str)> {
     let mut names: Vec<_> =
-        parameters.values.keys().map(|name| (plain_name(name), name.as_str())).collect();
+        parameters.values.keys().map(|name| (variable_suffix(name), name.as_str())).collect();
     names.sort();
     let same = names.windows(2).filter(|pair| pair[0].0 == pair[1].0);
     same.map(|pair| (pair[0].1, pair[1].1)).collect()
 }
 
 /// Returns a parameter's name in the form for a variable's name.
-fn plain_name(name: &str) -> String {
+fn variable_suffix(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
-struct Setter<'a> {
+struct VariableSetter<'a> {
     inherited: &'a [(OsString, OsString)],
     set: Vec<(OsString, OsString)>,
     /// The remaining bytes for parameters.
-    left: usize,
+    parameter_bytes_left: usize,
 }
 
-impl Setter<'_> {
-    fn inherits(&self, name: &str) -> bool {
+impl VariableSetter<'_> {
+    fn has_inherited(&self, name: &str) -> bool {
         self.inherited.iter().any(|(other, _)| other == name)
     }
 
@@ -156,25 +160,28 @@ impl Setter<'_> {
         all.into_iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
     }
 
-    fn put(&mut self, name: &str, value: impl AsRef<OsStr>) {
+    fn set_variable(&mut self, name: &str, value: impl AsRef<OsStr>) {
         self.set.push((name.into(), value.as_ref().to_owned()));
     }
 
-    fn or_inherit(&mut self, name: &str, wanted: Option<OsString>, fallback: &str) {
+    fn set_or_inherit(&mut self, name: &str, wanted: Option<OsString>, fallback: &str) {
         match wanted {
-            Some(value) => self.put(name, value),
-            None if self.inherits(name) => {}
-            None => self.put(name, fallback),
+            Some(value) => self.set_variable(name, value),
+            None if self.has_inherited(name) => {}
+            None => self.set_variable(name, fallback),
         }
     }
 
     /// Sets the variable, unless the value contains a NUL or is so long that the kernel would refuse to start the
     /// program.
-    fn put_if_allowed(&mut self, name: &str, value: Vec<u8>) {
+    fn set_if_allowed(&mut self, name: &str, value: Vec<u8>) {
         let size = name.len() + value.len();
-        if value.len() <= LONGEST_VALUE && size <= self.left && !value.contains(&0) {
-            self.left -= size;
-            self.put(name, OsString::from_vec(value));
+        if value.len() <= MAX_VALUE_BYTES
+            && size <= self.parameter_bytes_left
+            && !value.contains(&0)
+        {
+            self.parameter_bytes_left -= size;
+            self.set_variable(name, OsString::from_vec(value));
         }
     }
 }

@@ -40,7 +40,7 @@ const GUARD_WORD: &str = "guard-of-a-trial";
 const DRAIN_WORD: &str = "drain-of-a-trial";
 
 /// Number of bytes to copy at once.
-const CHUNK: usize = 16 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
 
 /// The task of a guard after the agent's end.
 #[derive(Debug)]
@@ -114,14 +114,14 @@ impl Guard {
         Self { process, pipe: pipe.into(), reaper: reaper.clone(), end }
     }
 
-    /// Returns the guard's exit status, once, if [`Reaper::sweep`] has reaped it. The guard ends on its own only after
-    /// the agent.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    /// Returns the guard's exit status, once, if [`Reaper::reap_ended`] has reaped it. The guard ends on its own only
+    /// after the agent.
+    pub fn take_exit_status(&mut self) -> Option<ExitStatus> {
         self.end.try_recv().ok()
     }
 
     /// Returns the guard's pid and the agent's end of its pipe.
-    pub fn parts(&self) -> (u32, RawFd) {
+    pub fn pid_and_pipe(&self) -> (u32, RawFd) {
         (self.process, self.pipe.as_raw_fd())
     }
 
@@ -157,11 +157,14 @@ pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     while io::stdin().read(&mut byte).is_ok_and(|read| read > 0) {
         group = None;
     }
-    if is_gone(agent) {
+    if is_agent_gone(agent) {
         if second.is_some() {
-            kill_all(&[RUN_VARIABLE.as_bytes(), b"=", first.as_encoded_bytes()].concat(), group);
+            kill_trial_processes(
+                &[RUN_VARIABLE.as_bytes(), b"=", first.as_encoded_bytes()].concat(),
+                group,
+            );
         } else {
-            drain(Some(Path::new(&first)).filter(|dir| !dir.as_os_str().is_empty()));
+            drain_outputs(Some(Path::new(&first)).filter(|dir| !dir.as_os_str().is_empty()));
         }
     }
     Some(ExitCode::SUCCESS)
@@ -175,7 +178,7 @@ struct DrainedStream {
 }
 
 /// Reads the trial's output until the last writer closes it.
-fn drain(dir: Option<&Path>) {
+fn drain_outputs(dir: Option<&Path>) {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let drained = |source: io::Result<OwnedFd>, name: &str| {
         let file = dir
@@ -189,7 +192,7 @@ fn drain(dir: Option<&Path>) {
     .into_iter()
     .flatten()
     .collect();
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     while !streams.is_empty() {
         let mut fds: Vec<_> = streams
             .iter()
@@ -222,18 +225,18 @@ impl DrainedStream {
 }
 
 /// Returns whether the agent, the guard's parent, has ended or is about to.
-fn is_gone(agent: u32) -> bool {
+fn is_agent_gone(agent: u32) -> bool {
     (0..MAX_GONE_CHECKS).any(|_| {
         let gone = std::os::unix::process::parent_id() != agent || tree::is_ending(agent);
         if !gone {
-            pause();
+            wait_for_search_interval();
         }
         gone
     })
 }
 
 /// Kills the trial's processes until two searches in a row find none: a process may be forked during the first.
-fn kill_all(mark: &[u8], group: Option<u32>) {
+fn kill_trial_processes(mark: &[u8], group: Option<u32>) {
     let mut quiet = 0;
     for _ in 0..MAX_SEARCHES {
         let found = tree::find_marked(mark, group);
@@ -247,11 +250,11 @@ fn kill_all(mark: &[u8], group: Option<u32>) {
                 kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
             }
         }
-        pause();
+        wait_for_search_interval();
     }
 }
 
-fn pause() {
+fn wait_for_search_interval() {
     // Waits for nothing but the timeout.
     poll(&mut [], PollTimeout::from(SEARCH_INTERVAL_MS)).ok();
 }

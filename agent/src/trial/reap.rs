@@ -38,7 +38,7 @@ struct ChildEntry {
     role: ChildRole,
     exit_sender: oneshot::Sender<ExitStatus>,
     /// The signal that stopped the child, until it is read.
-    stopped: Option<i32>,
+    stop_signal: Option<i32>,
 }
 
 /// The wait status of the trial's own process; -1 until it has ended. Once reaped, the process has no status any more,
@@ -81,23 +81,26 @@ impl Reaper {
         start: impl FnOnce() -> Result<Pid, io::Error>,
     ) -> Result<(Pid, oneshot::Receiver<ExitStatus>), io::Error> {
         let (exit_sender, exit) = oneshot::channel();
-        // Locked during the start: a child that ends at once must find its entry. The lock also prevents `sweep` from
-        // reaping a child whose exec failed.
+        // Locked during the start: a child that ends at once must find its entry. The lock also prevents `reap_ended`
+        // from reaping a child whose exec failed.
         let mut table = self.lock();
         let pid = start()?;
-        table.insert(pid.as_raw().unsigned_abs(), ChildEntry { role, exit_sender, stopped: None });
+        table.insert(
+            pid.as_raw().unsigned_abs(),
+            ChildEntry { role, exit_sender, stop_signal: None },
+        );
         Ok((pid, exit))
     }
 
     /// Adds a child that this process's previous program started.
     pub fn adopt(&self, pid: u32, role: ChildRole) -> oneshot::Receiver<ExitStatus> {
         let (exit_sender, exit) = oneshot::channel();
-        self.lock().insert(pid, ChildEntry { role, exit_sender, stopped: None });
+        self.lock().insert(pid, ChildEntry { role, exit_sender, stop_signal: None });
         exit
     }
 
     /// Reaps all children that have ended. Returns whether any child other than a helper may still exist.
-    pub fn sweep(&self) -> bool {
+    pub fn reap_ended(&self) -> bool {
         let mut table = self.lock();
         store_trial_status(&table);
         loop {
@@ -106,7 +109,7 @@ impl Reaper {
                     let pid = pid.as_raw_nonzero().get().unsigned_abs();
                     if let Some(signal) = status.stopping_signal() {
                         if let Some(entry) = table.get_mut(&pid) {
-                            entry.stopped = Some(signal);
+                            entry.stop_signal = Some(signal);
                         }
                     } else if let Some(entry) = table.remove(&pid) {
                         if entry.role == ChildRole::Trial {
@@ -117,7 +120,7 @@ impl Reaper {
                         entry.exit_sender.send(ExitStatus::from_raw(status.as_raw())).ok();
                     }
                 }
-                Ok(None) => return !only_helpers(&table),
+                Ok(None) => return !has_only_helpers(&table),
                 Err(rustix::io::Errno::INTR) => {}
                 // ECHILD: there are no children.
                 Err(_) => return false,
@@ -125,12 +128,13 @@ impl Reaper {
         }
     }
 
-    /// Returns the signal that stopped child `pid` since the last call, if [`Self::sweep`] has seen the stop.
-    pub fn stopped(&self, pid: u32) -> Option<i32> {
-        self.lock().get_mut(&pid)?.stopped.take()
+    /// Returns the signal that stopped child `pid` since the last call, if [`Self::reap_ended`] has seen the stop.
+    pub fn take_stop_signal(&self, pid: u32) -> Option<i32> {
+        self.lock().get_mut(&pid)?.stop_signal.take()
     }
 
-    /// Kills a helper and reaps it, unless [`Self::sweep`] has reaped it: its pid may then belong to another process.
+    /// Kills a helper and reaps it, unless [`Self::reap_ended`] has reaped it: its pid may then belong to another
+    /// process.
     pub fn kill_helper(&self, helper: u32) {
         let mut table = self.lock();
         let pid = i32::try_from(helper).ok().and_then(rustix::process::Pid::from_raw);
@@ -162,7 +166,7 @@ impl Reaper {
 }
 
 /// Reaps a child whose exec failed, within [`Reaper::spawn_with`]. Its exit status is not reported.
-pub fn discard(child: Pid) {
+pub fn reap_failed_child(child: Pid) {
     let child = rustix::process::Pid::from_raw(child.as_raw());
     while rustix::process::waitpid(child, WaitOptions::empty())
         .is_err_and(|error| error == rustix::io::Errno::INTR)
@@ -193,7 +197,7 @@ fn wait_status(status: &WaitIdStatus) -> Option<i32> {
 /// Returns whether every child is a helper, by the kernel's lists of children (`man 5 proc_tid_children`), which is
 /// much cheaper than a walk through `/proc`. No process is reaped during the reads, so the lists can only grow. Returns
 /// `false` without children.
-fn only_helpers(table: &HashMap<u32, ChildEntry>) -> bool {
+fn has_only_helpers(table: &HashMap<u32, ChildEntry>) -> bool {
     let is_helper = |pid: &str| {
         let entry = pid.parse().ok().and_then(|pid: u32| table.get(&pid));
         entry.is_some_and(|entry| entry.role == ChildRole::Helper)

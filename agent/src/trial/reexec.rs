@@ -27,7 +27,8 @@ use crate::trial::reap;
 pub const FALLBACK_FLAG: &str = "--fallback";
 
 /// The signals of a broken program. A failing thread also sends SIGABRT to the main thread.
-const FAULTS: [c_int; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+const FAULT_SIGNALS: [c_int; 5] =
+    [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
 /// The image of this program: a link that works even if the file was replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -48,7 +49,7 @@ pub struct ReexecState {
     /// Names of variables whose values are masked in the verdict. The values are still in the environment.
     pub secret_variables: Vec<String>,
     /// `true` if the exit code must reflect the verdict's class.
-    pub mapped: bool,
+    pub maps_exit_code: bool,
     /// The state that changes while the trial runs. [`arm`] takes only the outputs from it; the rest is updated
     /// separately.
     pub live: LiveState,
@@ -84,23 +85,23 @@ struct OpenDescriptor {
 }
 
 /// The numbers of fixed arguments, of changing numbers, and of all arguments with the terminating null.
-const FIXED: usize = 9;
-const LIVE: usize = 6;
-const WORDS: usize = FIXED + LIVE + 1;
+const FIXED_ARGUMENT_COUNT: usize = 9;
+const LIVE_ARGUMENT_COUNT: usize = 6;
+const ARGUMENT_COUNT: usize = FIXED_ARGUMENT_COUNT + LIVE_ARGUMENT_COUNT + 1;
 
 /// A decimal number that ends with a NUL.
 type Decimal = [u8; 12];
 
-static PLAN: AtomicPtr<ReexecPlan> = AtomicPtr::new(ptr::null_mut());
+static REEXEC_PLAN: AtomicPtr<ReexecPlan> = AtomicPtr::new(ptr::null_mut());
 
 /// The exit code after the trial's end; -1 before.
-static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
+static FINAL_EXIT_CODE: AtomicI32 = AtomicI32::new(-1);
 
 /// `true` if the trial was requested to stop.
-static STOPPING: AtomicBool = AtomicBool::new(false);
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// The guard's process and the agent's end of its pipe; -1 if there is no guard.
-static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+static GUARD_NUMBERS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 impl ReexecState {
     /// Returns the fixed state as command-line arguments.
@@ -108,13 +109,13 @@ impl ReexecState {
         let path = |path: &Option<PathBuf>| {
             path.as_deref().map(Path::as_os_str).map(OsStr::as_bytes).unwrap_or_default().to_vec()
         };
-        let words: [Vec<u8>; FIXED] = [
+        let words: [Vec<u8>; FIXED_ARGUMENT_COUNT] = [
             b"trialkeeper".to_vec(),
             FALLBACK_FLAG.into(),
             self.pid.to_string().into_bytes(),
             self.grace_ms.to_string().into_bytes(),
             self.drain_ms.to_string().into_bytes(),
-            i32::from(self.mapped).to_string().into_bytes(),
+            i32::from(self.maps_exit_code).to_string().into_bytes(),
             path(&self.dir),
             path(&self.termination_log),
             self.secret_variables.join(",").into_bytes(),
@@ -125,7 +126,8 @@ impl ReexecState {
 
     /// Parses the arguments after [`FALLBACK_FLAG`].
     pub fn read(words: &[impl AsRef<OsStr>]) -> Option<Self> {
-        let [pid, grace, drain, mapped, dir, termination_log, secrets, live @ ..] = words else {
+        let [pid, grace, drain, maps_exit_code, dir, termination_log, secrets, live @ ..] = words
+        else {
             return None;
         };
         let text = |word: &dyn AsRef<OsStr>| word.as_ref().to_str().map(str::to_owned);
@@ -145,15 +147,15 @@ impl ReexecState {
                 .filter(|name| !name.is_empty())
                 .map(str::to_owned)
                 .collect(),
-            mapped: text(mapped)? == "1",
-            live: LiveState::of(live.try_into().ok()?),
+            maps_exit_code: text(maps_exit_code)? == "1",
+            live: LiveState::from_numbers(live.try_into().ok()?),
         })
     }
 }
 
 impl LiveState {
     /// Returns the state as numbers; -1 means absent.
-    fn numbers(&self) -> [i32; LIVE] {
+    fn to_numbers(&self) -> [i32; LIVE_ARGUMENT_COUNT] {
         let [stdout, stderr] = self.outputs;
         let [guard, pipe] = [self.guard.map(|(process, _)| process), self.guard.map(|two| two.1)];
         let none = |number: Option<i32>| number.unwrap_or(-1);
@@ -161,7 +163,9 @@ impl LiveState {
         [none(stdout), none(stderr), stopping, none(self.status), none(guard), none(pipe)]
     }
 
-    fn of([stdout, stderr, stopping, status, guard, pipe]: [i32; LIVE]) -> Self {
+    fn from_numbers(
+        [stdout, stderr, stopping, status, guard, pipe]: [i32; LIVE_ARGUMENT_COUNT],
+    ) -> Self {
         let fd = |number: RawFd| Some(number).filter(|number| *number > 2);
         Self {
             outputs: [fd(stdout), fd(stderr)],
@@ -173,7 +177,7 @@ impl LiveState {
 }
 
 impl OpenDescriptor {
-    fn at(number: RawFd) -> Option<Self> {
+    fn from_number(number: RawFd) -> Option<Self> {
         Some(Self { number, inode: inode(number)? })
     }
 
@@ -193,7 +197,7 @@ fn inode(number: RawFd) -> Option<libc::ino_t> {
 }
 
 /// Formats a number without allocating.
-fn decimal(number: i32) -> Decimal {
+fn format_decimal(number: i32) -> Decimal {
     let mut text = [0; 12];
     let mut left = number.unsigned_abs();
     let mut digits = [0; 10];
@@ -221,11 +225,11 @@ pub fn arm(state: &ReexecState, claim: Option<RawFd>) {
         process: nix::unistd::getpid().as_raw(),
         programs: programs.map(|name| CString::new(name).unwrap_or_default()),
         words: state.words(),
-        outputs: state.live.outputs.map(|output| output.and_then(OpenDescriptor::at)),
+        outputs: state.live.outputs.map(|output| output.and_then(OpenDescriptor::from_number)),
         claim,
     };
     // Never freed, because a fault may occur at any time.
-    let before = PLAN.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
+    let before = REEXEC_PLAN.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
     if before.is_null() {
         install_handlers();
     }
@@ -233,19 +237,19 @@ pub fn arm(state: &ReexecState, claim: Option<RawFd>) {
 
 /// Records that the trial was requested to stop, so that the fallback completes the stop.
 pub fn record_stop() {
-    STOPPING.store(true, Ordering::Release);
+    STOP_REQUESTED.store(true, Ordering::Release);
 }
 
 /// Records that the trial has a guard.
 pub fn record_guard(guard: &Guard) {
-    let (process, pipe) = guard.parts();
-    GUARD[1].store(pipe, Ordering::Release);
-    GUARD[0].store(process.cast_signed(), Ordering::Release);
+    let (process, pipe) = guard.pid_and_pipe();
+    GUARD_NUMBERS[1].store(pipe, Ordering::Release);
+    GUARD_NUMBERS[0].store(process.cast_signed(), Ordering::Release);
 }
 
 /// Records that the trial has ended, and the agent's exit code. A later fault exits with this code.
 pub fn disarm(code: u8) {
-    HANDED_OVER.store(i32::from(code), Ordering::Release);
+    FINAL_EXIT_CODE.store(i32::from(code), Ordering::Release);
 }
 
 /// Treats every panic as a fault, even in a build whose panics unwind.
@@ -264,7 +268,7 @@ pub fn watch_panics() {
 ///
 /// On a thread other than the main thread, the call never returns: it stops the thread.
 pub fn reexec() {
-    let code = HANDED_OVER.load(Ordering::Acquire);
+    let code = FINAL_EXIT_CODE.load(Ordering::Acquire);
     if code >= 0 {
         #[expect(
             unsafe_code,
@@ -275,7 +279,7 @@ pub fn reexec() {
             libc::_exit(code)
         }
     }
-    let plan = PLAN.load(Ordering::Acquire);
+    let plan = REEXEC_PLAN.load(Ordering::Acquire);
     #[expect(unsafe_code, reason = "the plan is never freed")]
     // SAFETY: it is null or came from `Box::into_raw` in `arm`, is never freed and never changed.
     let Some(plan) = (unsafe { plan.as_ref() }) else { return };
@@ -302,16 +306,16 @@ pub fn reexec() {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), ptr::null_mut());
-        let live = plan.live();
+        let live = plan.live_state();
         let [stdout, stderr] = live.outputs;
         let pipe = live.guard.map(|(_, pipe)| pipe);
         for fd in [stdout, stderr, pipe, plan.claim].into_iter().flatten() {
             libc::fcntl(fd, libc::F_SETFD, 0);
         }
-        let numbers = live.numbers().map(decimal);
+        let numbers = live.to_numbers().map(format_decimal);
         let live = numbers.iter().map(|number| number.as_ptr().cast());
         let words = plan.words.iter().map(|word| word.as_ptr()).chain(live);
-        let mut pointers: [*const c_char; WORDS] = [ptr::null(); WORDS];
+        let mut pointers: [*const c_char; ARGUMENT_COUNT] = [ptr::null(); ARGUMENT_COUNT];
         pointers.iter_mut().zip(words).for_each(|(to, word)| *to = word);
         for program in &plan.programs {
             libc::execve(program.as_ptr(), pointers.as_ptr(), environ.cast());
@@ -322,14 +326,14 @@ pub fn reexec() {
 }
 
 impl ReexecPlan {
-    fn live(&self) -> LiveState {
-        let [process, pipe] = GUARD.each_ref().map(|number| number.load(Ordering::Acquire));
+    fn live_state(&self) -> LiveState {
+        let [process, pipe] = GUARD_NUMBERS.each_ref().map(|number| number.load(Ordering::Acquire));
         LiveState {
             outputs: self
                 .outputs
                 .each_ref()
                 .map(|output| output.as_ref().and_then(OpenDescriptor::unless_reused)),
-            stopping: STOPPING.load(Ordering::Acquire),
+            stopping: STOP_REQUESTED.load(Ordering::Acquire),
             status: reap::trial_status(),
             guard: (process > 0).then_some((process, pipe)),
         }
@@ -353,7 +357,7 @@ extern "C" fn handle_fault(signal: c_int) {
 
 /// Installs the handlers of faults.
 fn install_handlers() {
-    for signal in FAULTS {
+    for signal in FAULT_SIGNALS {
         #[expect(unsafe_code, reason = "installing a signal handler is unsafe")]
         // SAFETY: a zeroed `sigaction` is valid, and `handle_fault` is async-signal-safe. SA_ONSTACK needs an alternate
         // stack, which std sets for each of its threads.
@@ -371,7 +375,7 @@ fn install_handlers() {
 
 /// Returns a descriptor that this process's previous program left open, unless another of its threads closed it at the
 /// last moment.
-pub fn inherited(number: RawFd) -> Option<OwnedFd> {
+pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     inode(number)?;
     #[expect(unsafe_code, reason = "a number on the command line names a descriptor")]
     // SAFETY: the descriptor is open, and the previous program passed its number. This program has not opened anything
@@ -403,14 +407,14 @@ mod tests {
             dir: Some("/a b/c".into()),
             termination_log: None,
             secret_variables: vec!["A".to_owned(), "B".to_owned()],
-            mapped: true,
+            maps_exit_code: true,
             live,
         };
         for state in [full, ReexecState { pid: 2, ..ReexecState::default() }] {
-            let numbers = state.live.numbers().map(decimal);
+            let numbers = state.live.to_numbers().map(format_decimal);
             let live = numbers.iter().map(|number| CStr::from_bytes_until_nul(number).unwrap());
             let words = state.words();
-            assert_eq!(words.len(), FIXED);
+            assert_eq!(words.len(), FIXED_ARGUMENT_COUNT);
             let words: Vec<&OsStr> = words[2..]
                 .iter()
                 .map(CString::as_c_str)
@@ -433,7 +437,7 @@ mod tests {
     #[test]
     fn numbers_are_written_in_decimal() {
         for number in [0, 7, 10, -1, 4_194_304, i32::MAX, i32::MIN] {
-            let text = decimal(number);
+            let text = format_decimal(number);
             let text = CStr::from_bytes_until_nul(&text).unwrap();
             assert_eq!(text.to_str().unwrap(), number.to_string());
         }
@@ -442,7 +446,7 @@ mod tests {
     #[test]
     fn a_reused_descriptor_is_detected() {
         let (first, _other) = std::io::pipe().unwrap();
-        let opened = OpenDescriptor::at(first.as_raw_fd()).unwrap();
+        let opened = OpenDescriptor::from_number(first.as_raw_fd()).unwrap();
         assert_eq!(opened.unless_reused(), Some(first.as_raw_fd()));
         let (second, _other) = std::io::pipe().unwrap();
         let moved = OpenDescriptor { number: second.as_raw_fd(), ..opened };

@@ -60,11 +60,11 @@ impl Signals {
     /// and before any other thread exists.
     pub fn listen() -> Result<Self, io::Error> {
         let ignored = std::fs::read_to_string("/proc/self/status")
-            .map(|status| ignored(&status))
+            .map(|status| ignored_mask(&status))
             .unwrap_or_default();
         let handled = HANDLED_SIGNALS
             .into_iter()
-            .filter(|handled| *handled == Signal::SIGTERM || ignored & bit(*handled) == 0);
+            .filter(|handled| *handled == Signal::SIGTERM || ignored & signal_bit(*handled) == 0);
         let fd = block_signals(handled, SfdFlags::SFD_NONBLOCK)?;
         #[expect(
             deprecated,
@@ -123,7 +123,7 @@ pub struct BlockedSignals(SignalFd);
 
 impl BlockedSignals {
     /// Blocks the signals that the agent handles, and unblocks all others.
-    pub fn begin() -> Result<Self, io::Error> {
+    pub fn block() -> Result<Self, io::Error> {
         Ok(Self(block_signals(HANDLED_SIGNALS.into_iter(), SfdFlags::empty())?))
     }
 }
@@ -159,21 +159,21 @@ pub fn unblock_all() {
 
 /// Returns the signal's number.
 #[expect(clippy::as_conversions, reason = "a field-less enum's discriminant; there is no From")]
-pub fn number(signal: Signal) -> i32 {
+pub fn signal_number(signal: Signal) -> i32 {
     signal as i32
 }
 
 /// Returns a signal's number as a byte. Signal numbers are at most 64.
-pub fn byte(signal: Signal) -> u8 {
-    u8::try_from(number(signal)).expect("signals are numbered up to 64")
+pub fn signal_byte(signal: Signal) -> u8 {
+    u8::try_from(signal_number(signal)).expect("signals are numbered up to 64")
 }
 
-fn bit(signal: Signal) -> u64 {
-    1 << (number(signal) - 1)
+fn signal_bit(signal: Signal) -> u64 {
+    1 << (signal_number(signal) - 1)
 }
 
 /// PURE: returns the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), or 0 if unknown.
-fn ignored(status: &str) -> u64 {
+fn ignored_mask(status: &str) -> u64 {
     status
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn the_ignored_mask_is_read() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
-        assert_eq!(ignored(status), bit(Signal::SIGHUP) | bit(Signal::SIGPIPE));
+        assert_eq!(ignored_mask(status), signal_bit(Signal::SIGHUP) | signal_bit(Signal::SIGPIPE));
         for broken in ["", "SigIgn:", "SigIgn:\tzz"] {
-            assert_eq!(ignored(broken), 0, "{broken:?}");
+            assert_eq!(ignored_mask(broken), 0, "{broken:?}");
         }
     }
 }

@@ -44,30 +44,30 @@ pub(super) struct Outputs {
 /// Starts the program as the leader of its own process group, and returns its pid after the exec. With `take_terminal`,
 /// the group moves to the foreground of the agent's terminal. Only for [`reap::Reaper::spawn_with`].
 pub(super) fn spawn(
-    plan: &TrialCommand,
+    command: &TrialCommand,
     outputs: &Outputs,
     take_terminal: bool,
 ) -> Result<Pid, io::Error> {
-    let environment = environment(env::vars_os(), &plan.environment)?;
-    let mut words = vec![to_c_string(&plan.program)?];
-    for argument in &plan.arguments {
+    let environment = environment(env::vars_os(), &command.environment)?;
+    let mut words = vec![to_c_string(&command.program)?];
+    for argument in &command.arguments {
         words.push(to_c_string(argument)?);
     }
     let directory =
-        plan.directory.as_ref().map(|path| to_c_string(path.as_os_str())).transpose()?;
+        command.directory.as_ref().map(|path| to_c_string(path.as_os_str())).transpose()?;
     let child = ChildSetup {
-        variables: Pointers::new(&environment),
+        variables: CStringPointers::new(&environment),
         directory: directory.as_deref(),
         parent: getpid(),
-        die_with_agent: !plan.detach_on_death,
+        die_with_agent: !command.detach_on_death,
         outputs,
         take_terminal,
     };
-    let paths = candidates(&plan.program, &environment)?;
+    let paths = candidate_paths(&command.program, &environment)?;
     let tried = AtomicUsize::new(0);
     let start = |paths: &[CString], words: &[CString]| {
-        let words = Pointers::new(words);
-        in_child(&|| child.execute_first(paths, &words, &tried))
+        let words = CStringPointers::new(words);
+        run_in_child(&|| child.execute_first(paths, &words, &tried))
     };
     let mut started = start(&paths, &words);
     if started == Err(Errno::ENOEXEC) {
@@ -80,7 +80,7 @@ pub(super) fn spawn(
 
 /// The data for the child, prepared before the child exists.
 struct ChildSetup<'a> {
-    variables: Pointers<'a>,
+    variables: CStringPointers<'a>,
     directory: Option<&'a CStr>,
     /// The agent's pid.
     parent: Pid,
@@ -93,7 +93,12 @@ struct ChildSetup<'a> {
 impl ChildSetup<'_> {
     /// Executes the first program of `paths` that can be executed. Returns only on failure, with the reason; `tried` is
     /// then the index of the last path tried.
-    fn execute_first(&self, paths: &[CString], words: &Pointers<'_>, tried: &AtomicUsize) -> Errno {
+    fn execute_first(
+        &self,
+        paths: &[CString],
+        words: &CStringPointers<'_>,
+        tried: &AtomicUsize,
+    ) -> Errno {
         if let Err(error) = self.set_up() {
             return error;
         }
@@ -130,7 +135,7 @@ impl ChildSetup<'_> {
             }
         }
         if self.take_terminal {
-            terminal::take_in_child();
+            terminal::take_foreground_in_child();
         }
         #[expect(unsafe_code, reason = "nix has no safe function to set a signal's action")]
         // SAFETY: the default action runs no code of this program. Rust programs ignore SIGPIPE, and the agent also
@@ -146,7 +151,7 @@ impl ChildSetup<'_> {
 
 /// Runs `child` in a process that shares the agent's memory. This thread waits until that process has executed a
 /// program or ended. `child` returns only on failure, with the reason.
-fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
+fn run_in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
     let failed = AtomicI32::new(0);
     let mut stack = [0; CHILD_STACK_BYTES];
     let main = Box::new(|| {
@@ -164,7 +169,7 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
     match failed.load(Ordering::Acquire) {
         0 => Ok(pid),
         error => {
-            reap::discard(pid);
+            reap::reap_failed_child(pid);
             Err(Errno::from_raw(error))
         }
     }
@@ -176,7 +181,7 @@ fn error_number(error: Errno) -> i32 {
 }
 
 /// Executes the program. Returns only on failure, with the reason.
-fn execute(path: &CStr, words: &Pointers<'_>, variables: &Pointers<'_>) -> Errno {
+fn execute(path: &CStr, words: &CStringPointers<'_>, variables: &CStringPointers<'_>) -> Errno {
     #[expect(unsafe_code, reason = "nix's function allocates, which is forbidden in this child")]
     // SAFETY: all strings end with a NUL and outlive the call, and both lists end with a null.
     unsafe {
@@ -186,9 +191,9 @@ fn execute(path: &CStr, words: &Pointers<'_>, variables: &Pointers<'_>) -> Errno
 }
 
 /// A list of C strings with a terminating null, as for `execve`.
-struct Pointers<'a>(Vec<*const c_char>, PhantomData<&'a CStr>);
+struct CStringPointers<'a>(Vec<*const c_char>, PhantomData<&'a CStr>);
 
-impl<'a> Pointers<'a> {
+impl<'a> CStringPointers<'a> {
     fn new(strings: &'a [CString]) -> Self {
         let pointers = strings.iter().map(|string| string.as_ptr());
         Self(pointers.chain([ptr::null()]).collect(), PhantomData)
@@ -224,7 +229,7 @@ fn environment(
 }
 
 /// PURE: returns the candidate paths of a program, in order (`man 3 execvp`).
-fn candidates(program: &OsStr, environment: &[CString]) -> Result<Vec<CString>, io::Error> {
+fn candidate_paths(program: &OsStr, environment: &[CString]) -> Result<Vec<CString>, io::Error> {
     if program.is_empty() {
         return Ok(Vec::new());
     }
@@ -258,7 +263,7 @@ mod tests {
             ("x",      &["XPATH=/a"],          &["/usr/local/bin/x", "/bin/x", "/usr/bin/x"]),
         ];
         for (program, variables, paths) in table {
-            let found = candidates(program.as_ref(), &strings(variables)).unwrap();
+            let found = candidate_paths(program.as_ref(), &strings(variables)).unwrap();
             assert_eq!(found, strings(paths), "{program} with {variables:?}");
         }
     }
@@ -278,10 +283,10 @@ mod tests {
     #[test]
     fn a_failed_child_returns_its_error() {
         for why in [Errno::ENOTDIR, Errno::EAGAIN] {
-            assert_eq!(in_child(&|| why), Err(why));
+            assert_eq!(run_in_child(&|| why), Err(why));
         }
-        let nothing = Pointers::new(&[]);
-        let started = in_child(&|| execute(c"/no/such/program", &nothing, &nothing));
+        let nothing = CStringPointers::new(&[]);
+        let started = run_in_child(&|| execute(c"/no/such/program", &nothing, &nothing));
         assert_eq!(started, Err(Errno::ENOENT));
     }
 }

@@ -17,7 +17,7 @@ use rustix::process::{Pid, getpgrp, getpid};
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
-use crate::trial::signals::number;
+use crate::trial::signals::signal_number;
 
 /// The time to copy the trial's last output before a stop, in milliseconds.
 const OUTPUT_WAIT_MS: u8 = 20;
@@ -26,7 +26,7 @@ const OUTPUT_WAIT_MS: u8 = 20;
 #[derive(Debug)]
 pub struct Terminal {
     /// `true` while the trial's group is in the foreground.
-    given: bool,
+    with_trial: bool,
     /// The terminal's modes before the trial, if the trial got it.
     modes: Option<Termios>,
 }
@@ -34,7 +34,7 @@ pub struct Terminal {
 impl Terminal {
     /// Returns the terminal, if standard input is the terminal of the agent's session.
     pub fn find() -> Option<Self> {
-        tcgetpgrp(stdin()).ok().map(|_| Self { given: false, modes: None })
+        tcgetpgrp(stdin()).ok().map(|_| Self { with_trial: false, modes: None })
     }
 
     /// Returns whether the agent's group is in the foreground.
@@ -44,33 +44,33 @@ impl Terminal {
 
     /// Returns whether the agent's output goes to the terminal too. If not, the agent may be the first program of a
     /// pipeline. The last one, such as a pager, needs the terminal more than a trial that may never read.
-    pub fn shows_output(&self) -> bool {
+    pub fn has_agent_output(&self) -> bool {
         tcgetpgrp(stdout()).is_ok()
     }
 
     /// Returns whether the trial has the terminal.
-    pub fn is_given(&self) -> bool {
-        self.given
+    pub fn is_with_trial(&self) -> bool {
+        self.with_trial
     }
 
-    /// Prepares the terminal for a child that will take it, see [`take_in_child`].
+    /// Prepares the terminal for a child that will take it, see [`take_foreground_in_child`].
     pub fn prepare_take(&mut self) {
         self.modes = tcgetattr(stdin()).ok();
-        self.given = true;
+        self.with_trial = true;
     }
 
     /// Gives the terminal to the trial's `group`, if the agent has it.
-    pub fn give(&mut self, group: u32) {
+    pub fn give_to(&mut self, group: u32) {
         let group = i32::try_from(group).ok().and_then(Pid::from_raw);
         if let Some(group) = group.filter(|_| self.has_foreground()) {
             self.modes = self.modes.take().or_else(|| tcgetattr(stdin()).ok());
-            self.given = tcsetpgrp(stdin(), group).is_ok();
+            self.with_trial = tcsetpgrp(stdin(), group).is_ok();
         }
     }
 
     /// Takes the terminal back from the trial. `reset`: restores its modes too, because the trial could not do so.
     pub fn take_back(&mut self, reset: bool) {
-        if !std::mem::take(&mut self.given) {
+        if !std::mem::take(&mut self.with_trial) {
             return;
         }
         // The agent is in the background here. SIGTTOU is blocked, so the call works. An error means that the terminal
@@ -84,9 +84,9 @@ impl Terminal {
     /// Stops the agent after `signal` stopped the trial's own process, if a key or the terminal itself caused the stop.
     /// Returns when the agent is continued. Returns at once in an orphaned process group: the kernel ignores the stop
     /// there, because no process could continue the agent.
-    pub fn follow(&mut self, signal: i32) {
-        let job_control = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].map(number);
-        if self.given || job_control.contains(&signal) {
+    pub fn stop_agent_too(&mut self, signal: i32) {
+        let job_control = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].map(signal_number);
+        if self.with_trial || job_control.contains(&signal) {
             self.take_back(false);
             // The trial's output must appear before the shell's prompt. Other threads copy the output.
             poll(&mut [], OUTPUT_WAIT_MS).ok();
@@ -100,6 +100,6 @@ impl Terminal {
 /// Puts the calling process, the leader of its group, into the foreground. Called in the child before its exec, so it
 /// makes only two system calls. The child is in the background, but the signal mask inherited from the agent permits
 /// the call.
-pub fn take_in_child() {
+pub fn take_foreground_in_child() {
     tcsetpgrp(stdin(), getpid()).ok();
 }

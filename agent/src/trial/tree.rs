@@ -28,7 +28,7 @@ pub struct Process {
 /// Returns all live descendants of `root`, except `helpers` and their descendants. Empty if `/proc` cannot be read or
 /// belongs to another PID namespace.
 pub fn descendants(root: u32, helpers: &[u32]) -> Vec<Process> {
-    select(all_processes(), &[root], helpers, false)
+    select_descendants(all_processes(), &[root], helpers, false)
 }
 
 /// Returns all live processes that have `mark` (`NAME=value`) in their environment or are members of `group`, and all
@@ -47,7 +47,7 @@ pub fn find_marked(mark: &[u8], group: Option<u32>) -> Vec<Process> {
         .filter(|process| process.pid != own && is_marked(process))
         .map(|process| process.pid)
         .collect();
-    select(processes, &roots, &[own], true)
+    select_descendants(processes, &roots, &[own], true)
 }
 
 /// Returns whether process `pid` is about to end, has ended, or cannot be read.
@@ -56,15 +56,15 @@ pub fn is_ending(pid: u32) -> bool {
 }
 
 /// Returns the name of process `pid`, if the process exists and can be read.
-pub fn name(pid: u32) -> Option<String> {
-    Some(parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.name)
+pub fn process_name(pid: u32) -> Option<String> {
+    Some(parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.name)
 }
 
 /// PURE: returns whether this line of `/proc/PID/stat` has the kernel's flag for an exiting process, in the ninth
 /// field.
 fn is_exiting(stat: &[u8]) -> bool {
     const PF_EXITING: u64 = 4;
-    let Some(Process { zombie: false, .. }) = parse(stat) else { return true };
+    let Some(Process { zombie: false, .. }) = parse_stat(stat) else { return true };
     let rest =
         memchr::memrchr(b')', stat).and_then(|close| std::str::from_utf8(&stat[close + 1..]).ok());
     let flags = rest.and_then(|rest| rest.split_ascii_whitespace().nth(6)?.parse::<u64>().ok());
@@ -85,12 +85,17 @@ fn all_processes() -> Vec<Process> {
         })
         // A process may end between the listing and the read.
         .filter_map(|entry| fs::read(entry.path().join("stat")).ok())
-        .filter_map(|stat| parse(&stat))
+        .filter_map(|stat| parse_stat(&stat))
         .collect()
 }
 
 /// PURE: returns the live descendants of `roots`, and with `with_roots` the roots too.
-fn select(all: Vec<Process>, roots: &[u32], except: &[u32], with_roots: bool) -> Vec<Process> {
+fn select_descendants(
+    all: Vec<Process>,
+    roots: &[u32],
+    except: &[u32],
+    with_roots: bool,
+) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for process in &all {
         children.entry(process.parent).or_default().push(process.pid);
@@ -111,7 +116,7 @@ fn select(all: Vec<Process>, roots: &[u32], except: &[u32], with_roots: bool) ->
 }
 
 /// PURE: parses `/proc/PID/stat`: `pid (comm) state ppid pgrp ...`, where comm may contain any character, even `)`.
-fn parse(stat: &[u8]) -> Option<Process> {
+fn parse_stat(stat: &[u8]) -> Option<Process> {
     let open = memchr::memchr(b'(', stat)?;
     let close = memchr::memrchr(b')', stat)?;
     let pid = std::str::from_utf8(stat.get(..open)?).ok()?.trim().parse().ok()?;
@@ -136,14 +141,14 @@ mod tests {
     #[test]
     fn a_stat_line_is_parsed_with_any_name() {
         let stat = b"12 (a) (b c) S 3 4 5 0 -1\n";
-        let read = parse(stat).unwrap();
+        let read = parse_stat(stat).unwrap();
         assert_eq!((read.pid, read.parent, read.group, read.zombie), (12, 3, 4, false));
         assert_eq!(read.name, "a) (b c");
-        assert!(parse(b"12 (a) Z 3 4 5").unwrap().zombie);
+        assert!(parse_stat(b"12 (a) Z 3 4 5").unwrap().zombie);
         for broken in
             [&b""[..], b"12", b"12 (a", b"12 (a)", b"12 (a) S", b"12 )a( S 1 1", b"x (a) S 1 1"]
         {
-            assert_eq!(parse(broken), None, "{}", String::from_utf8_lossy(broken));
+            assert_eq!(parse_stat(broken), None, "{}", String::from_utf8_lossy(broken));
         }
     }
 
@@ -177,20 +182,23 @@ mod tests {
             process(21, 20),
             process(30, 1),
         ];
-        let found: Vec<u32> = select(all.clone(), &[10], &[20], false)
+        let found: Vec<u32> = select_descendants(all.clone(), &[10], &[20], false)
             .into_iter()
             .map(|process| process.pid)
             .collect();
         assert_eq!(found, [11, 12]);
-        let found: Vec<u32> =
-            select(all, &[11, 20], &[21], true).into_iter().map(|process| process.pid).collect();
+        let found: Vec<u32> = select_descendants(all, &[11, 20], &[21], true)
+            .into_iter()
+            .map(|process| process.pid)
+            .collect();
         assert_eq!(found, [11, 12, 20], "with the roots");
     }
 
     #[test]
     fn a_loop_of_parents_ends() {
         assert_eq!(
-            select(vec![process(2, 3), process(3, 2), process(3, 1)], &[1], &[], false).len(),
+            select_descendants(vec![process(2, 3), process(3, 2), process(3, 1)], &[1], &[], false)
+                .len(),
             3
         );
     }
@@ -198,7 +206,7 @@ mod tests {
     proptest! {
         #[test]
         fn stat_lines_of_random_bytes_never_panic(stat: Vec<u8>) {
-            drop(parse(&stat));
+            drop(parse_stat(&stat));
             is_exiting(&stat);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// The maximum number of bytes that are kept.
-pub const KEPT_BYTES: usize = 64 * 1024;
+pub const MAX_KEPT_BYTES: usize = 64 * 1024;
 
 /// The end of one stream.
 #[derive(Debug, Default)]
@@ -16,14 +16,14 @@ impl LastBytes {
     /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        let bytes = &bytes[bytes.len().saturating_sub(KEPT_BYTES)..];
+        let bytes = &bytes[bytes.len().saturating_sub(MAX_KEPT_BYTES)..];
         // Drained first, so that the buffer never exceeds the maximum.
-        let over = (self.bytes.len() + bytes.len()).saturating_sub(KEPT_BYTES);
+        let over = (self.bytes.len() + bytes.len()).saturating_sub(MAX_KEPT_BYTES);
         self.bytes.drain(..over);
         self.bytes.extend(bytes);
     }
 
-    /// Returns the last bytes of the stream, at most [`KEPT_BYTES`].
+    /// Returns the last bytes of the stream, at most [`MAX_KEPT_BYTES`].
     pub fn bytes(&self) -> Vec<u8> {
         let (older, newer) = self.bytes.as_slices();
         [older, newer].concat()
@@ -51,7 +51,7 @@ mod tests {
                 last.push(&portion);
                 whole.extend_from_slice(&portion);
             }
-            assert_eq!(last.bytes(), whole[whole.len().saturating_sub(KEPT_BYTES)..]);
+            assert_eq!(last.bytes(), whole[whole.len().saturating_sub(MAX_KEPT_BYTES)..]);
             assert_eq!(last.total(), u64::try_from(whole.len()).unwrap());
         }
     }

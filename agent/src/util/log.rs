@@ -38,7 +38,7 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
     };
     set_level(if verbose >= 2 { LogLevel::Info } else { LogLevel::Warn });
     // Ignored: the subscriber can be set only once, and a second start in one process (a test) keeps the first.
-    tracing::subscriber::set_global_default(Lines { file, clock }).ok();
+    tracing::subscriber::set_global_default(LineSubscriber { file, clock }).ok();
     if let Some((path, source)) = trouble {
         tracing::warn!("cannot open the log file {}: {source}", path.display());
     }
@@ -48,21 +48,21 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
 pub const PRINT_WAIT: Duration = Duration::from_millis(20);
 
 /// `true` if the reader of stderr did not read at the last attempt.
-static STALLED: AtomicBool = AtomicBool::new(false);
+static STDERR_STALLED: AtomicBool = AtomicBool::new(false);
 
 /// Writes to stderr as far as its reader reads, because a stalled reader must not delay the supervision of the trial.
-/// Text that was not read within `timeout` is dropped. The agent waits for a stalled reader only once, until it reads
+/// Text that was not read within `max_wait` is dropped. The agent waits for a stalled reader only once, until it reads
 /// again. A closed stderr is ignored.
 pub fn print(text: &str, max_wait: Duration) {
     let stderr = io::stderr();
-    let max_wait = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { max_wait };
+    let max_wait = if STDERR_STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { max_wait };
     let until = Instant::now() + max_wait;
     for part in text.as_bytes().chunks(PIPE_BUF) {
         let left = until.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
         let stalled = poll(&mut fds, left) == Ok(0);
-        STALLED.store(stalled, Ordering::Relaxed);
+        STDERR_STALLED.store(stalled, Ordering::Relaxed);
         if stalled || (&stderr).write_all(part).is_err() {
             return;
         }
@@ -72,10 +72,10 @@ pub fn print(text: &str, max_wait: Duration) {
 /// The number of bytes that a writable pipe accepts in one write (`man 7 pipe`).
 const PIPE_BUF: usize = 4096;
 
-/// The level from which messages are printed, in the encoding of [`number`]. The manager may change it.
-static LEVEL: AtomicU8 = AtomicU8::new(2);
+/// The level from which messages are printed, in the encoding of [`level_number`]. The manager may change it.
+static LOG_LEVEL: AtomicU8 = AtomicU8::new(2);
 
-fn number(level: Level) -> u8 {
+fn level_number(level: Level) -> u8 {
     match level {
         Level::ERROR => 1,
         Level::WARN => 2,
@@ -94,25 +94,25 @@ pub fn set_level(level: LogLevel) -> bool {
         LogLevel::Debug => Level::DEBUG,
         LogLevel::Other => return false,
     };
-    LEVEL.store(number(level), Ordering::Relaxed);
+    LOG_LEVEL.store(level_number(level), Ordering::Relaxed);
     // Makes call sites that ran before there was a subscriber check again.
     tracing::callsite::rebuild_interest_cache();
     true
 }
 
 /// Writes one line per event.
-struct Lines {
+struct LineSubscriber {
     file: Option<File>,
     clock: Arc<dyn Clock>,
 }
 
-impl Subscriber for Lines {
+impl Subscriber for LineSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        number(*metadata.level()) <= LEVEL.load(Ordering::Relaxed)
+        level_number(*metadata.level()) <= LOG_LEVEL.load(Ordering::Relaxed)
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
+        let mut text = EventText(String::new());
         event.record(&mut text);
         let word = match *event.metadata().level() {
             Level::ERROR => "error: ",
@@ -147,9 +147,9 @@ impl Subscriber for Lines {
 }
 
 /// The message, followed by the fields as `name=value`.
-struct Text(String);
+struct EventText(String);
 
-impl Visit for Text {
+impl Visit for EventText {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
@@ -176,7 +176,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let file = Some(File::create(&path).unwrap());
-        let lines = Lines { file, clock: Arc::new(SystemClock) };
+        let lines = LineSubscriber { file, clock: Arc::new(SystemClock) };
         tracing::subscriber::with_default(lines, || {
             tracing::warn!(pid = 7, name = "x", "it {}", "broke");
             let info = |what: &str| tracing::info!("{what}");

@@ -9,14 +9,14 @@ use std::io::{self, Read};
 const BLOCK_BYTES: usize = 512;
 
 /// The maximum size of the records before an entry. On Linux, names have at most 4096 bytes.
-const RECORD_BYTES: u64 = 64 << 10;
+const MAX_PAX_BYTES: u64 = 64 << 10;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
-    /// A file; its content follows.
-    File,
+pub enum EntryKind {
     /// A file. Its content follows.
+    File,
+    /// A directory.
     Directory,
     /// A symbolic link with this target.
     Link(Vec<u8>),
@@ -28,7 +28,7 @@ pub struct Entry {
     /// The name as in the archive.
     pub name: Vec<u8>,
     /// The kind of the entry.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The nine permission bits.
     pub mode: u32,
     /// The time of the last change, in seconds since the epoch.
@@ -40,14 +40,14 @@ pub struct Entry {
 pub struct Archive<R> {
     source: R,
     /// The number of unread bytes of the current entry's content.
-    left: u64,
+    content_left: u64,
     /// The number of zeros after the content.
     padding: u64,
 }
 
 /// The pax records that describe the next entry.
 #[derive(Debug, Default)]
-struct Records {
+struct PaxRecords {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -56,59 +56,59 @@ struct Records {
 impl<R: Read> Archive<R> {
     /// Creates a reader of the archive in `source`.
     pub fn new(source: R) -> Self {
-        Self { source, left: 0, padding: 0 }
+        Self { source, content_left: 0, padding: 0 }
     }
 
     /// Returns the number of unread bytes of the current entry's content. It is 0 for an entry without content.
     pub fn content_bytes(&self) -> u64 {
-        self.left
+        self.content_left
     }
 
     /// Returns the next entry, after skipping the rest of the current one. Returns `None` at the end.
     pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
-        let mut records = Records::default();
+        let mut records = PaxRecords::default();
         loop {
-            let over = self.left + self.padding;
+            let over = self.content_left + self.padding;
             if io::copy(&mut self.source.by_ref().take(over), &mut io::sink())? != over {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            (self.left, self.padding) = (0, 0);
+            (self.content_left, self.padding) = (0, 0);
             let mut block = [0; BLOCK_BYTES];
             self.source.read_exact(&mut block)?;
             if block.iter().all(|byte| *byte == 0) {
                 return Ok(None);
             }
-            if number(&block[148..156])? != sum(&block) {
-                return Err(damaged("a block's sum is wrong"));
+            if parse_octal(&block[148..156])? != block_checksum(&block) {
+                return Err(damaged_error("a block's sum is wrong"));
             }
-            let size = number(&block[124..136])?;
+            let size = parse_octal(&block[124..136])?;
             match block[156] {
-                b'x' if size <= RECORD_BYTES => {
+                b'x' if size <= MAX_PAX_BYTES => {
                     let mut text = vec![0; usize::try_from(size).map_err(io::Error::other)?];
                     self.source.read_exact(&mut text)?;
-                    records = parse(&text)?;
+                    records = parse_pax_records(&text)?;
                     self.padding = padding_after(size);
                 }
                 // Global records, of which none is needed here.
-                b'g' if size <= RECORD_BYTES => {
-                    (self.left, self.padding) = (size, padding_after(size));
+                b'g' if size <= MAX_PAX_BYTES => {
+                    (self.content_left, self.padding) = (size, padding_after(size));
                 }
-                flag => return self.entry(&block, flag, size, records).map(Some),
+                flag => return self.parse_entry(&block, flag, size, records).map(Some),
             }
         }
     }
 
     /// Skips the bytes after the last entry and returns their number. Stops after `most` + 1 bytes.
-    pub fn skip_rest(&mut self, most: u64) -> io::Result<u64> {
+    pub fn skip_trailer(&mut self, most: u64) -> io::Result<u64> {
         io::copy(&mut self.source.by_ref().take(most.saturating_add(1)), &mut io::sink())
     }
 
-    fn entry(
+    fn parse_entry(
         &mut self,
         block: &[u8; BLOCK_BYTES],
         flag: u8,
         size: u64,
-        records: Records,
+        records: PaxRecords,
     ) -> io::Result<Entry> {
         let text = |from: usize, to: usize| {
             let field = &block[from..to];
@@ -120,33 +120,35 @@ impl<R: Read> Archive<R> {
             prefix => [prefix, b"/", &text(0, 100)].concat(),
         };
         let kind = match flag {
-            b'0' | 0 => Kind::File,
-            b'5' => Kind::Directory,
-            b'2' => Kind::Link(records.link.unwrap_or_else(|| text(157, 257))),
-            _ => return Err(damaged("an entry is neither a file nor a directory nor a link")),
+            b'0' | 0 => EntryKind::File,
+            b'5' => EntryKind::Directory,
+            b'2' => EntryKind::Link(records.link.unwrap_or_else(|| text(157, 257))),
+            _ => {
+                return Err(damaged_error("an entry is neither a file nor a directory nor a link"));
+            }
         };
-        if kind == Kind::File {
-            self.left = records.size.unwrap_or(size);
-            self.padding = padding_after(self.left);
+        if kind == EntryKind::File {
+            self.content_left = records.size.unwrap_or(size);
+            self.padding = padding_after(self.content_left);
         }
-        let mode = u32::try_from(number(&block[100..108])? & 0o777).expect("nine bits");
-        let (name, mtime) = (records.name.unwrap_or(short), number(&block[136..148])?);
+        let mode = u32::try_from(parse_octal(&block[100..108])? & 0o777).expect("nine bits");
+        let (name, mtime) = (records.name.unwrap_or(short), parse_octal(&block[136..148])?);
         Ok(Entry { name, kind, mode, mtime })
     }
 }
 
 impl<R: Read> Read for Archive<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.by_ref().take(self.left).read(buffer)?;
-        if read == 0 && self.left > 0 && !buffer.is_empty() {
+        let read = self.source.by_ref().take(self.content_left).read(buffer)?;
+        if read == 0 && self.content_left > 0 && !buffer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.left -= u64::try_from(read).unwrap_or(self.left);
+        self.content_left -= u64::try_from(read).unwrap_or(self.content_left);
         Ok(read)
     }
 }
 
-fn damaged(why: &'static str) -> io::Error {
+fn damaged_error(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
@@ -156,31 +158,32 @@ fn padding_after(size: u64) -> u64 {
 }
 
 /// Returns the checksum of a block, in which the checksum's own field counts as blanks.
-fn sum(block: &[u8; BLOCK_BYTES]) -> u64 {
+fn block_checksum(block: &[u8; BLOCK_BYTES]) -> u64 {
     let all: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
     let own: u64 = block[148..156].iter().map(|byte| u64::from(*byte)).sum();
     all - own + 8 * u64::from(b' ')
 }
 
 /// Parses an octal number that blanks and zeros may surround.
-fn number(field: &[u8]) -> io::Result<u64> {
+fn parse_octal(field: &[u8]) -> io::Result<u64> {
     let digits = field.iter().copied().skip_while(|byte| *byte == b' ');
     let mut number = 0_u64;
     for byte in digits.take_while(|byte| ![b' ', 0].contains(byte)) {
         // The field has at most eleven digits of three bits.
         match byte {
             b'0'..=b'7' => number = (number << 3) | u64::from(byte - b'0'),
-            _ => return Err(damaged("a number is malformed")),
+            _ => return Err(damaged_error("a number is malformed")),
         }
     }
     Ok(number)
 }
 
 /// Parses `LENGTH key=value\n` records.
-fn parse(mut text: &[u8]) -> io::Result<Records> {
-    let mut records = Records::default();
+fn parse_pax_records(mut text: &[u8]) -> io::Result<PaxRecords> {
+    let mut records = PaxRecords::default();
     while !text.is_empty() {
-        let (key, value, rest) = record(text).ok_or_else(|| damaged("a record is damaged"))?;
+        let (key, value, rest) =
+            split_pax_record(text).ok_or_else(|| damaged_error("a record is damaged"))?;
         match key {
             b"path" => records.name = Some(value.to_vec()),
             b"linkpath" => records.link = Some(value.to_vec()),
@@ -188,7 +191,7 @@ fn parse(mut text: &[u8]) -> io::Result<Records> {
                 let size = std::str::from_utf8(value).ok().and_then(|size| size.parse().ok());
                 // A size larger than any disk would overflow the sum with its padding.
                 let size = size.filter(|size: &u64| *size < 1 << 60);
-                records.size = Some(size.ok_or_else(|| damaged("a size is malformed"))?);
+                records.size = Some(size.ok_or_else(|| damaged_error("a size is malformed"))?);
             }
             _ => {}
         }
@@ -197,7 +200,7 @@ fn parse(mut text: &[u8]) -> io::Result<Records> {
     Ok(records)
 }
 
-fn record(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+fn split_pax_record(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let blank = text.iter().position(|byte| *byte == b' ')?;
     let length: usize = std::str::from_utf8(&text[..blank]).ok()?.parse().ok()?;
     let (line, rest) = text.split_at_checked(length)?;
@@ -259,8 +262,8 @@ mod tests {
         let (short, content) = &found[0];
         assert_eq!((short.mode, short.mtime), (0o755, 1_700_000_000));
         assert_eq!(content, b"0123456789");
-        assert_eq!(found[1].0.kind, Kind::Link(long.into_bytes()));
-        assert_eq!(found[2].0.kind, Kind::Directory);
+        assert_eq!(found[1].0.kind, EntryKind::Link(long.into_bytes()));
+        assert_eq!(found[2].0.kind, EntryKind::Directory);
         assert_eq!(found[3].1, b"long");
         // Entries are also found if their contents are not read.
         let bytes = archive("pax");
@@ -301,7 +304,7 @@ mod tests {
             // The checksum is corrected, so that the data after it is read.
             for block in bent.chunks_exact_mut(BLOCK_BYTES) {
                 let block: &mut [u8; BLOCK_BYTES] = block.try_into().unwrap();
-                let right = format!("{:06o}\0 ", sum(block));
+                let right = format!("{:06o}\0 ", block_checksum(block));
                 if block[257..].starts_with(b"ustar") {
                     block[148..156].copy_from_slice(right.as_bytes());
                 }
@@ -311,8 +314,8 @@ mod tests {
 
         #[test]
         fn pax_records_of_random_bytes_never_panic(bytes: Vec<u8>, text in "[0-9]{1,3} (path|size)=.{0,9}\n?") {
-            drop(parse(&bytes));
-            drop(parse(text.as_bytes()));
+            drop(parse_pax_records(&bytes));
+            drop(parse_pax_records(text.as_bytes()));
         }
     }
 

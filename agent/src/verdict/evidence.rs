@@ -64,7 +64,7 @@ pub(super) fn memory_figures(observed: &Observations) -> String {
 pub(super) fn last_output(observed: &Observations) -> String {
     let tails = [&observed.stderr_tail, &observed.stdout_tail];
     let of = |find: fn(&[u8]) -> Option<String>| tails.iter().find_map(|tail| find(tail));
-    let (kind, line) = match (of(phrases::exception), of(phrases::last_line)) {
+    let (kind, line) = match (of(phrases::find_exception), of(phrases::last_line)) {
         (Some(line), _) => ("error", line),
         (None, Some(line)) => ("output", line),
         (None, None) => return String::new(),
@@ -82,8 +82,8 @@ pub(super) fn evidence(observed: &Observations) -> Evidence {
         | TrialEnd::AgentFailed { .. } => None,
     };
     Evidence {
-        stdout_tail: phrases::tail(&observed.stdout_tail, EVIDENCE_TAIL_BYTES),
-        stderr_tail: phrases::tail(&observed.stderr_tail, EVIDENCE_TAIL_BYTES),
+        stdout_tail: phrases::last_lines_of(&observed.stdout_tail, EVIDENCE_TAIL_BYTES),
+        stderr_tail: phrases::last_lines_of(&observed.stderr_tail, EVIDENCE_TAIL_BYTES),
         oom_kills: oom_kills(observed),
         memory_peak_bytes: observed.process_peak_bytes,
         cgroup_memory_peak_bytes: cgroup_peak(observed),

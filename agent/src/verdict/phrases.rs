@@ -81,7 +81,7 @@ const PHRASES: [(&str, Hint); 36] = [
 
 /// Returns the hint of the last phrase in `tail` that belongs to one of the `asked` hints: the last phrase is nearest
 /// to the end.
-pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
+pub(super) fn find_hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     let tail = &tail[tail.len().saturating_sub(SEARCHED_BYTES)..];
     let phrases = PHRASES.iter().filter(|(_, hint)| asked.contains(hint));
     let places = phrases.filter_map(|(phrase, hint)| {
@@ -94,9 +94,9 @@ pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     last.map(|(_, hint)| hint)
 }
 
-/// Returns the first line of the exception in the Python traceback that ends `tail`. Some exceptions have several lines,
-/// such as those of a failed CUDA kernel, and only the first line names the error.
-pub(super) fn exception(tail: &[u8]) -> Option<String> {
+/// Returns the first line of the exception in the Python traceback that ends `tail`. Some exceptions have several
+/// lines, such as those of a failed CUDA kernel, and only the first line names the error.
+pub(super) fn find_exception(tail: &[u8]) -> Option<String> {
     let traceback = &tail[memmem::rfind(tail, b"Traceback (most recent call last):")?..];
     let mut lines = traceback.trim_ascii_end().split(|byte| *byte == b'\n');
     let line = lines.find(|line| {
@@ -125,7 +125,7 @@ pub(super) fn last_line(tail: &[u8]) -> Option<String> {
 }
 
 /// Returns the last lines of `bytes`, at most `max_bytes` of text, from the beginning of a line if possible.
-pub(super) fn tail(bytes: &[u8], max_bytes: usize) -> String {
+pub(super) fn last_lines_of(bytes: &[u8], max_bytes: usize) -> String {
     let cut = bytes.len().saturating_sub(max_bytes);
     let mut kept = &bytes[cut..];
     if cut > 0 && bytes[cut - 1] != b'\n' {
@@ -176,12 +176,12 @@ mod tests {
             ("and the other way",     "No space left on device\nCUDA out of memory\n",                        Some(Hint::GpuMemory)),
         ];
         for (case, tail, expected) in table {
-            assert_eq!(hint(tail.as_bytes(), &ALL), expected, "{case}");
+            assert_eq!(find_hint(tail.as_bytes(), &ALL), expected, "{case}");
         }
         let long_ago = format!("CUDA out of memory\n{}", "fine\n".repeat(4_000));
-        assert_eq!(hint(long_ago.as_bytes(), &ALL), None);
+        assert_eq!(find_hint(long_ago.as_bytes(), &ALL), None);
         let both = b"CUDA out of memory\nNo such file or directory\n";
-        assert_eq!(hint(both, &[Hint::GpuMemory]), Some(Hint::GpuMemory));
+        assert_eq!(find_hint(both, &[Hint::GpuMemory]), Some(Hint::GpuMemory));
     }
 
     #[test]
@@ -222,12 +222,12 @@ mod tests {
         ];
         for (case, end, expected) in table {
             assert_eq!(
-                exception(format!("{traceback}{end}").as_bytes()).as_deref(),
+                find_exception(format!("{traceback}{end}").as_bytes()).as_deref(),
                 expected,
                 "{case}"
             );
         }
-        assert_eq!(exception(b"KeyError: 3\n"), None);
+        assert_eq!(find_exception(b"KeyError: 3\n"), None);
     }
 
     #[test]
@@ -242,16 +242,16 @@ mod tests {
             ("half a character",   "aé",          1,  ""),
         ];
         for (case, bytes, max, expected) in table {
-            assert_eq!(tail(bytes.as_bytes(), max), expected, "{case}");
+            assert_eq!(last_lines_of(bytes.as_bytes(), max), expected, "{case}");
         }
     }
 
     proptest! {
         #[test]
         fn the_tail_of_random_bytes_is_bounded(bytes: Vec<u8>, max in 0..100_usize) {
-            prop_assert!(tail(&bytes, max).len() <= max);
-            hint(&bytes, &ALL);
-            for line in [last_line(&bytes), exception(&bytes)].into_iter().flatten() {
+            prop_assert!(last_lines_of(&bytes, max).len() <= max);
+            find_hint(&bytes, &ALL);
+            for line in [last_line(&bytes), find_exception(&bytes)].into_iter().flatten() {
                 prop_assert!(line.chars().count() <= QUOTED_CHARS);
             }
         }

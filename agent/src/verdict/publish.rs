@@ -23,30 +23,33 @@ const CUT_TEXT_BYTES: usize = 512;
 pub fn termination_message(verdict: &Verdict) -> String {
     let mut short = verdict.clone();
     for (stderr, stdout) in TAIL_SIZES {
-        short.evidence.stderr_tail = phrases::tail(verdict.evidence.stderr_tail.as_bytes(), stderr);
-        short.evidence.stdout_tail = phrases::tail(verdict.evidence.stdout_tail.as_bytes(), stdout);
-        if let Some(json) = fitting(&short) {
+        short.evidence.stderr_tail =
+            phrases::last_lines_of(verdict.evidence.stderr_tail.as_bytes(), stderr);
+        short.evidence.stdout_tail =
+            phrases::last_lines_of(verdict.evidence.stdout_tail.as_bytes(), stdout);
+        if let Some(json) = to_json_if_fitting(&short) {
             return json;
         }
     }
     short.evidence.gpus.clear();
     short.evidence.gpu_idle_ms.clear();
-    if let Some(json) = fitting(&short) {
+    if let Some(json) = to_json_if_fitting(&short) {
         return json;
     }
     short.evidence.leftovers.truncate(MAX_PUBLISHED_LEFTOVERS);
     for leftover in &mut short.evidence.leftovers {
-        cut(leftover, 64);
+        truncate_text(leftover, 64);
     }
-    if let Some(json) = fitting(&short) {
+    if let Some(json) = to_json_if_fitting(&short) {
         return json;
     }
-    cut(&mut short.message, CUT_TEXT_BYTES);
+    truncate_text(&mut short.message, CUT_TEXT_BYTES);
     // An escaped character has at most six bytes. 512 characters of the message and 8 x 64 of the leftovers may still
     // be too many; without the leftovers, they fit.
-    fitting(&short).unwrap_or_else(|| {
+    to_json_if_fitting(&short).unwrap_or_else(|| {
         short.evidence.leftovers.clear();
-        fitting(&short).expect("512 characters, escaped, and a dozen numbers are below 4096 bytes")
+        to_json_if_fitting(&short)
+            .expect("512 characters, escaped, and a dozen numbers are below 4096 bytes")
     })
 }
 
@@ -65,12 +68,12 @@ pub fn exit_code_for_frameworkcontroller(class: Class, code: u8) -> u8 {
     }
 }
 
-fn fitting(verdict: &Verdict) -> Option<String> {
+fn to_json_if_fitting(verdict: &Verdict) -> Option<String> {
     let json = serde_json::to_string(verdict).expect("a verdict is always valid JSON");
     (json.len() <= TERMINATION_MESSAGE_BYTES).then_some(json)
 }
 
-fn cut(text: &mut String, max_bytes: usize) {
+fn truncate_text(text: &mut String, max_bytes: usize) {
     text.truncate(text.floor_char_boundary(max_bytes));
 }
 

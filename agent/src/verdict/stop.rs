@@ -42,13 +42,13 @@ impl Stop {
 }
 
 /// Concludes if the trial ended after a signal from this agent.
-pub(super) fn stopped(
+pub(super) fn conclude_stop(
     observed: &Observations,
     by: StopBy,
     signal: u8,
     exit: TrialExit,
 ) -> Conclusion {
-    let (cause, class, what) = request(observed, by);
+    let (cause, class, what) = describe_request(observed, by);
     let how = match exit {
         TrialExit::Code(0) => "it then exited with code 0".to_owned(),
         TrialExit::Code(code) => format!("it then exited with code {code}"),
@@ -64,10 +64,10 @@ pub(super) fn stopped(
 }
 
 /// Returns the cause and the class of a stop request, and a sentence about it.
-fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
+fn describe_request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
     match by {
         StopBy::Manager(reason) => {
-            let (cause, class, what) = manager_request(reason);
+            let (cause, class, what) = describe_manager_request(reason);
             (cause, class, what.to_owned())
         }
         StopBy::Signal(2) => {
@@ -106,7 +106,7 @@ fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
 }
 
 /// Returns the cause, the class and a sentence for a stop by the manager.
-fn manager_request(reason: StopReason) -> (Cause, Class, &'static str) {
+fn describe_manager_request(reason: StopReason) -> (Cause, Class, &'static str) {
     let (cause, what) = match reason {
         StopReason::User => (Cause::Stopped, "A user stopped the trial"),
         StopReason::EarlyStop => (Cause::EarlyStopped, "The assessor stopped the trial early"),

@@ -114,7 +114,7 @@ fn a_record_that_is_no_event_is_reported() {
 
 #[test]
 fn a_record_that_is_too_large_is_skipped_and_not_kept() {
-    let large = framed(&vec![7; 2 * LONGEST_BYTES]);
+    let large = framed(&vec![7; 2 * MAX_LINE_BYTES]);
     let mut reader = EventFileReader::new();
     let mut found = Vec::new();
     for portion in large.chunks(10_000) {
@@ -147,7 +147,7 @@ fn summary(name: &str, filler: usize) -> Vec<u8> {
 
 #[test]
 fn a_summary_with_an_image_is_read_up_to_a_megabyte_and_a_larger_one_reported_once() {
-    let (small, large) = (summary("acc", 1_000_000), summary("acc", 2 * LONGEST_BYTES));
+    let (small, large) = (summary("acc", 1_000_000), summary("acc", 2 * MAX_LINE_BYTES));
     let graph = framed(&[&[0x22, 0x80, 0x80, 0x80, 0x02][..], &vec![0; 4 << 20]].concat());
     let file = [&graph[..], &small, &large, &large, &small].concat();
     let reported_once = "!an event of more than 1114112 bytes is skipped, with any scalars in it";

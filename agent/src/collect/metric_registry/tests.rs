@@ -144,7 +144,7 @@ fn a_flood_is_thinned_and_its_last_value_known() {
     assert_eq!(between(1, 2), dense / 2);
     assert_eq!(between(2, 4), dense / 2);
     assert_eq!(between(4, 8), dense / 2);
-    assert_eq!(registry.thinned, total - u64::try_from(kept.len()).unwrap());
+    assert_eq!(registry.thinned_values, total - u64::try_from(kept.len()).unwrap());
     let last = summarized(registry.conclude(true)).unwrap();
     assert_eq!(last.1, json!(80_000.0));
     assert_eq!(registry.notes().len(), 1);

@@ -142,7 +142,7 @@ fn an_endless_line_is_not_kept_and_hides_no_metric() {
     let noise = vec![b'.'; 1_000_000];
     for _ in 0..10 {
         scanner.feed(&noise, &mut found);
-        assert!(scanner.carry.capacity() <= 2 * LIMITS.piece, "{}", scanner.carry.capacity());
+        assert!(scanner.carry.capacity() <= 2 * LINE_LIMITS.piece, "{}", scanner.carry.capacity());
     }
     scanner.feed(b" acc=1", &mut found);
     scanner.feed(marked("0.5").as_bytes(), &mut found);
@@ -184,7 +184,8 @@ fn a_progress_bar_of_megabytes_counts_in_its_last_state() {
 
 #[test]
 fn an_endless_object_is_unreadable_and_later_metrics_are_found() {
-    let bytes = format!("NNISDK_MEb'{{\"{}\n{}\n", "x".repeat(2 * LIMITS.piece), marked("0.5"));
+    let bytes =
+        format!("NNISDK_MEb'{{\"{}\n{}\n", "x".repeat(2 * LINE_LIMITS.piece), marked("0.5"));
     for portion in [100_000, usize::MAX] {
         let portions: Vec<_> = bytes.as_bytes().chunks(portion).collect();
         let found = scan(scanner(Stream::Stdout), &portions);
@@ -199,8 +200,8 @@ fn an_endless_object_is_unreadable_and_later_metrics_are_found() {
 
 /// Returns a scanner with limits that short texts reach.
 fn small() -> StreamScanner {
-    let limits = LineLimits { look: 70, piece: 900 };
-    StreamScanner { limits, look_at: 70, ..scanner(Stream::Stdout) }
+    let limits = LineLimits { early_read_bytes: 70, piece: 900 };
+    StreamScanner { limits, next_parse_length: 70, ..scanner(Stream::Stdout) }
 }
 
 /// Streams that contain the difficult cases.

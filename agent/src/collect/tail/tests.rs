@@ -127,7 +127,7 @@ fn earlier_records_are_skipped_and_later_ones_read() {
     let files =
         FileSpec { line_files: vec![log], event_dirs: vec![runs.clone()], ..FileSpec::default() };
     append(&lines, b"acc=0.5\n");
-    for old in 0..2 * EARLIER_EVENT_FILES {
+    for old in 0..2 * MAX_EARLIER_EVENT_FILES {
         append(&event(&format!("{old:04}")), scalars);
     }
     let mut collectors = FileCollectors::new(&CollectSpec::default(), files);
@@ -137,17 +137,17 @@ fn earlier_records_are_skipped_and_later_ones_read() {
     assert_eq!(summarized(&mut found), [""; 0], "nothing new");
 
     append(&lines, b"acc=0.75\n");
-    append(&event(&format!("{:04}", 2 * EARLIER_EVENT_FILES - 1)), &scalars[..100]);
+    append(&event(&format!("{:04}", 2 * MAX_EARLIER_EVENT_FILES - 1)), &scalars[..100]);
     append(&event("new"), &scalars[..100]);
     collectors.poll(&mut found);
     assert_eq!(summarized(&mut found), ["acc=0.75", "train/loss=1.0", "train/loss=1.0"]);
 
-    for more in 0..EVENT_FILES {
+    for more in 0..MAX_EVENT_FILES {
         append(&event(&format!("z{more:04}")), &scalars[..100]);
     }
     collectors.poll(&mut found);
     let findings = summarized(&mut found);
-    assert_eq!(findings.len(), 1 + EVENT_FILES - EARLIER_EVENT_FILES - 1);
+    assert_eq!(findings.len(), 1 + MAX_EVENT_FILES - MAX_EARLIER_EVENT_FILES - 1);
     assert!(findings[0].starts_with("!of more than 1024 event files"), "{}", findings[0]);
     collectors.poll(&mut found);
     assert_eq!(found.len(), 0, "reported once");
@@ -212,6 +212,6 @@ fn the_search_for_event_files_is_bounded() {
     append(&dir.path().join("1/2/3/4/x.tfevents"), b"");
     std::os::unix::fs::symlink(dir.path(), dir.path().join("1/circle")).unwrap();
     let mut paths = Vec::new();
-    list_event_files(dir.path(), EVENT_DEPTH, &mut paths);
+    append_event_files(dir.path(), MAX_EVENT_DIR_DEPTH, &mut paths);
     assert_eq!(paths, [deepest]);
 }

@@ -5,14 +5,14 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 
 use super::Check;
-use crate::commands::gpus::Reading;
+use crate::commands::gpus::GpuReading;
 use crate::observe::sample::cgroup::{CgroupReader, memory_percent};
 
 /// The least free space without a warning. Output and checkpoints soon use up less than this.
-const LEAST_FREE_BYTES: u64 = 1 << 30;
+const MIN_FREE_BYTES: u64 = 1 << 30;
 
 /// Checks that files can be created in `dir`, or in the place where `dir` would be created.
-pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
+pub(super) fn check_directory(name: &'static str, dir: &Path) -> Check {
     let shown = dir.display();
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let Some(nearest) = absolute.ancestors().find(|ancestor| ancestor.exists()) else {
@@ -24,7 +24,7 @@ pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
         return Check::fail(name, finding, advice);
     }
     match statvfs(nearest) {
-        Ok(space) => room(
+        Ok(space) => check_free_space(
             name,
             &shown.to_string(),
             space.blocks_available().saturating_mul(space.fragment_size()),
@@ -37,23 +37,23 @@ pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
     }
 }
 
-fn room(name: &'static str, shown: &str, free: u64) -> Check {
+fn check_free_space(name: &'static str, shown: &str, free: u64) -> Check {
     let finding = format!("{shown} can be written; {} MiB are free", free >> 20);
-    if free < LEAST_FREE_BYTES {
+    if free < MIN_FREE_BYTES {
         return Check::warn(name, finding, "enlarge the volume: at least 1 GiB should be free");
     }
     Check::ok(name, finding)
 }
 
 /// Returns the check for a reading of the GPUs.
-pub(super) fn gpu(reading: &Reading) -> Check {
+pub(super) fn check_gpus(reading: &GpuReading) -> Check {
     match reading {
-        Reading::Gpus(gpus) => {
+        GpuReading::Gpus(gpus) => {
             let names = gpus.iter().map(|gpu| gpu.name.as_deref().unwrap_or("a GPU"));
             Check::ok("GPU", names.collect::<Vec<_>>().join(", "))
         }
-        Reading::None => Check::skipped("GPU", "none, and no nvidia-smi"),
-        Reading::Trouble(why) => Check::warn(
+        GpuReading::None => Check::skipped("GPU", "none, and no nvidia-smi"),
+        GpuReading::Failed(why) => Check::warn(
             "GPU",
             why.clone(),
             "check the driver on the node, and that the container has access to the devices",
@@ -62,7 +62,7 @@ pub(super) fn gpu(reading: &Reading) -> Check {
 }
 
 /// Returns the check for the limits of the control group below `root`.
-pub(super) fn cgroup(root: &Path) -> Check {
+pub(super) fn check_cgroup(root: &Path) -> Check {
     let name = "control group";
     let Some(reader) = CgroupReader::find(root) else {
         let finding = "cannot be read; an out-of-memory kill cannot be recognised";
@@ -103,7 +103,7 @@ mod tests {
             ("not to be made",   Path::new("/proc/a/b").into(),  true),
         ];
         for (case, path, fails) in table {
-            assert_eq!(directory("d", &path).state == CheckState::Fail, fails, "{case}");
+            assert_eq!(check_directory("d", &path).state == CheckState::Fail, fails, "{case}");
         }
         assert!(!dir.path().join("a").exists(), "nothing is created");
     }
@@ -111,11 +111,11 @@ mod tests {
     #[test]
     fn little_free_space_is_a_warning() {
         for (free, state) in [
-            (LEAST_FREE_BYTES, CheckState::Ok),
-            (LEAST_FREE_BYTES - 1, CheckState::Warn),
+            (MIN_FREE_BYTES, CheckState::Ok),
+            (MIN_FREE_BYTES - 1, CheckState::Warn),
             (0, CheckState::Warn),
         ] {
-            assert_eq!(room("d", "x", free).state, state, "{free}");
+            assert_eq!(check_free_space("d", "x", free).state, state, "{free}");
         }
     }
 
@@ -124,12 +124,12 @@ mod tests {
         let gpus = vec![trial_protocol::GpuSample::default()];
         #[rustfmt::skip]
         let table = [
-            (Reading::Gpus(gpus),                     CheckState::Ok),
-            (Reading::None,                           CheckState::Skipped),
-            (Reading::Trouble("lost".to_owned()),     CheckState::Warn),
+            (GpuReading::Gpus(gpus),                     CheckState::Ok),
+            (GpuReading::None,                           CheckState::Skipped),
+            (GpuReading::Failed("lost".to_owned()),      CheckState::Warn),
         ];
         for (reading, state) in table {
-            assert_eq!(gpu(&reading).state, state, "{reading:?}");
+            assert_eq!(check_gpus(&reading).state, state, "{reading:?}");
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
             ("none",         CheckState::Warn),
         ];
         for (root, state) in table {
-            let check = cgroup(&Path::new(fixtures).join(root));
+            let check = check_cgroup(&Path::new(fixtures).join(root));
             assert_eq!(check.state, state, "{root}: {}", check.finding);
         }
     }

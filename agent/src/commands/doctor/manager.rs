@@ -40,7 +40,7 @@ pub(super) async fn check(spec: &ManagerSpec) -> Vec<Check> {
         return vec![Check::skipped("manager", "not configured; set --manager")];
     };
     let mut checks = Vec::new();
-    walk(address, spec, &mut checks).await;
+    check_hops(address, spec, &mut checks).await;
     for hop in &HOPS[checks.len()..] {
         checks.push(Check::skipped(hop, "not checked"));
     }
@@ -48,16 +48,20 @@ pub(super) async fn check(spec: &ManagerSpec) -> Vec<Check> {
 }
 
 /// Adds a check per hop, and stops after a failure.
-async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Check>) -> Option<()> {
+async fn check_hops(
+    address: &ManagerAddress,
+    spec: &ManagerSpec,
+    checks: &mut Vec<Check>,
+) -> Option<()> {
     let mut pass = |check: Check| {
         let passed = check.state != CheckState::Fail;
         checks.push(check);
         passed.then_some(())
     };
     if let Some(socket) = address.socket() {
-        return walk_locally(&socket, spec, pass).await;
+        return check_local_hops(&socket, spec, pass).await;
     }
-    let base = match base(address) {
+    let base = match parse_address(address) {
         Ok(base) => base,
         Err(check) => return pass(check),
     };
@@ -68,13 +72,13 @@ async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Che
     let plain = host.trim_start_matches('[').trim_end_matches(']');
     let found = timeout(HOP_TIMEOUT, lookup_host((plain, port))).await;
     let found = found.map_err(io::Error::from).flatten().map(Iterator::collect::<Vec<_>>);
-    let check = name(plain, &found);
+    let check = check_name(plain, &found);
     pass(check)?;
     let addresses = found.unwrap_or_default();
 
     let began = Instant::now();
     let connected = connect(&addresses).await;
-    pass(route(port, began.elapsed(), connected))?;
+    pass(check_route(port, began.elapsed(), connected))?;
 
     let client = match client::build(spec.ca_file.as_deref()) {
         Ok(client) => client,
@@ -83,15 +87,15 @@ async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Che
             return pass(Check::fail("TLS", chain(&error), advice));
         }
     };
-    let health = health(&client, &base).await;
-    pass(tls(base.scheme(), &health))?;
-    pass(manager(&health))?;
-    pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
-    pass(token(spec.token_file.as_deref(), &client, &base).await)
+    let health = fetch_health(&client, &base).await;
+    pass(check_tls(base.scheme(), &health))?;
+    pass(check_manager(&health))?;
+    pass(check_clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
+    pass(probe_token(spec.token_file.as_deref(), &client, &base).await)
 }
 
 /// Checks a manager on this machine, which is reached only over its socket.
-async fn walk_locally(
+async fn check_local_hops(
     socket: &Path,
     spec: &ManagerSpec,
     mut pass: impl FnMut(Check) -> Option<()>,
@@ -104,7 +108,7 @@ async fn walk_locally(
         Err(error) => return pass(Check::fail("route", chain(&error), "check the folder")),
     };
     let began = Instant::now();
-    let health = health(local.client(), &base).await;
+    let health = fetch_health(local.client(), &base).await;
     pass(match &health {
         Err(error) if error.is_connect() => Check::fail(
             "route",
@@ -114,12 +118,12 @@ async fn walk_locally(
         _ => Check::ok("route", format!("connected in {} ms", began.elapsed().as_millis())),
     })?;
     pass(Check::ok("TLS", "not used"))?;
-    pass(manager(&health))?;
-    pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
-    pass(token(spec.token_file.as_deref(), local.client(), &base).await)
+    pass(check_manager(&health))?;
+    pass(check_clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
+    pass(probe_token(spec.token_file.as_deref(), local.client(), &base).await)
 }
 
-fn base(address: &ManagerAddress) -> Result<Url, Check> {
+fn parse_address(address: &ManagerAddress) -> Result<Url, Check> {
     let advice = "give the address as http://HOST:PORT or https://HOST:PORT";
     let text = match address.url() {
         Ok(text) => text,
@@ -137,7 +141,7 @@ fn base(address: &ManagerAddress) -> Result<Url, Check> {
     }
 }
 
-fn name(host: &str, found: &io::Result<Vec<SocketAddr>>) -> Check {
+fn check_name(host: &str, found: &io::Result<Vec<SocketAddr>>) -> Check {
     match found {
         Ok(_) if host.parse::<IpAddr>().is_ok() => {
             Check::ok("name", "not needed for an IP address")
@@ -146,12 +150,12 @@ fn name(host: &str, found: &io::Result<Vec<SocketAddr>>) -> Check {
             let found: Vec<_> = found.iter().map(|address| address.ip().to_string()).collect();
             Check::ok("name", format!("{host} is {}", found.join(", ")))
         }
-        Ok(_) => Check::fail("name", format!("{host} has no address"), NAME),
-        Err(error) => Check::fail("name", format!("{host} is not found: {error}"), NAME),
+        Ok(_) => Check::fail("name", format!("{host} has no address"), NAME_ADVICE),
+        Err(error) => Check::fail("name", format!("{host} is not found: {error}"), NAME_ADVICE),
     }
 }
 
-const NAME: &str =
+const NAME_ADVICE: &str =
     "check the spelling; in a pod, check the service's namespace and /etc/resolv.conf";
 
 async fn connect(addresses: &[SocketAddr]) -> io::Result<SocketAddr> {
@@ -166,7 +170,7 @@ async fn connect(addresses: &[SocketAddr]) -> io::Result<SocketAddr> {
     Err(last)
 }
 
-fn route(port: u16, took: Duration, connected: io::Result<SocketAddr>) -> Check {
+fn check_route(port: u16, took: Duration, connected: io::Result<SocketAddr>) -> Check {
     match connected {
         Ok(address) => Check::ok("route", format!("{address} in {} ms", took.as_millis())),
         Err(error) => {
@@ -184,13 +188,13 @@ fn route(port: u16, took: Duration, connected: io::Result<SocketAddr>) -> Check 
 
 /// The answer to `GET /healthz`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Health {
+struct HealthAnswer {
     status: StatusCode,
     body: Vec<u8>,
     date_ms: Option<i64>,
 }
 
-async fn health(client: &Client, base: &Url) -> Result<Health, reqwest::Error> {
+async fn fetch_health(client: &Client, base: &Url) -> Result<HealthAnswer, reqwest::Error> {
     let url = format!("{}/healthz", base.as_str().trim_end_matches('/'));
     let response = client.get(url).timeout(HOP_TIMEOUT).send().await?;
     let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
@@ -199,10 +203,10 @@ async fn health(client: &Client, base: &Url) -> Result<Health, reqwest::Error> {
         i64::try_from(since.as_millis()).ok()
     });
     let status = response.status();
-    Ok(Health { status, body: response.bytes().await?.to_vec(), date_ms })
+    Ok(HealthAnswer { status, body: response.bytes().await?.to_vec(), date_ms })
 }
 
-fn tls(scheme: &str, health: &Result<Health, reqwest::Error>) -> Check {
+fn check_tls(scheme: &str, health: &Result<HealthAnswer, reqwest::Error>) -> Check {
     if scheme == "http" {
         return Check::ok("TLS", "not used");
     }
@@ -245,19 +249,19 @@ fn tls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Erro
 
 /// The body of an answer to `GET /healthz`.
 #[derive(Debug, Deserialize)]
-struct Healthz {
+struct HealthBody {
     status: String,
     version: String,
     reason: Option<String>,
 }
 
-fn manager(health: &Result<Health, reqwest::Error>) -> Check {
+fn check_manager(health: &Result<HealthAnswer, reqwest::Error>) -> Check {
     let advice = "another server answers there: check the port, and any proxies";
     let health = match health {
         Ok(health) => health,
         Err(error) => return Check::fail("manager", chain(error), advice),
     };
-    let Ok(Healthz { status, version, reason }) = serde_json::from_slice(&health.body) else {
+    let Ok(HealthBody { status, version, reason }) = serde_json::from_slice(&health.body) else {
         let finding = format!("the server ({}) is not a manager", health.status);
         return Check::fail("manager", finding, advice);
     };
@@ -279,7 +283,7 @@ fn manager(health: &Result<Health, reqwest::Error>) -> Check {
     Check::ok("manager", finding)
 }
 
-fn clock(manager_ms: Option<i64>, own_ms: i64) -> Check {
+fn check_clock(manager_ms: Option<i64>, own_ms: i64) -> Check {
     let Some(manager_ms) = manager_ms else {
         return Check::skipped("clock", "the manager sends no time");
     };
@@ -293,7 +297,7 @@ fn clock(manager_ms: Option<i64>, own_ms: i64) -> Check {
 }
 
 /// Sends a body that no manager can read. A manager answers 400 to a valid token, and refuses an invalid one earlier.
-async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
+async fn probe_token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
     let token = match file.map(std::fs::read_to_string) {
         None => None,
         Some(Ok(token)) => Some(token.trim().to_owned()),

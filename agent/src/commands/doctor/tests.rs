@@ -12,12 +12,12 @@ fn checks() -> Vec<Check> {
 
 #[test]
 fn the_first_failure_is_named() {
-    assert_eq!(report(checks()).first_failure, Some("token"));
-    assert!(!report(checks()).ok);
+    assert_eq!(to_report(checks()).first_failure, Some("token"));
+    assert!(!to_report(checks()).ok);
     let well =
-        report(checks().into_iter().filter(|check| check.state != CheckState::Fail).collect());
+        to_report(checks().into_iter().filter(|check| check.state != CheckState::Fail).collect());
     assert_eq!((well.ok, well.first_failure), (true, None));
-    assert!(text(&well).ends_with("\nNo check failed.\n"));
+    assert!(render_text(&well).ends_with("\nNo check failed.\n"));
 }
 
 #[test]
@@ -34,5 +34,5 @@ FAIL  spool  cannot be written
 
 First failure: token.
 ";
-    assert_eq!(text(&report(checks())), expected);
+    assert_eq!(render_text(&to_report(checks())), expected);
 }

@@ -7,17 +7,17 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Refusal, invalid};
+use super::{Refusal, invalid_params};
 
-pub(super) fn folder(path: &Path) -> io::Result<()> {
+pub(super) fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 pub(super) fn write_files(dir: &Path, files: &Value) -> Result<(), Refusal> {
     for file in files.as_array().into_iter().flatten() {
         let name = file["name"].as_str().filter(|name| !name.is_empty() && !name.contains('/'));
-        let text = file["text"].as_str().ok_or_else(|| invalid("text"))?;
-        write_file(&dir.join(name.ok_or_else(|| invalid("name"))?), text)?;
+        let text = file["text"].as_str().ok_or_else(|| invalid_params("text"))?;
+        write_file(&dir.join(name.ok_or_else(|| invalid_params("name"))?), text)?;
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::fence;
 use super::job::Job;
-use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, pause};
-use super::{Refusal, invalid};
+use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, wait_for_lock_interval};
+use super::{Refusal, invalid_params};
 
 /// The time from TERM to KILL for a fenced agent. It is shorter than after a cancellation, because the attempt may run
 /// elsewhere.
@@ -21,8 +21,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Fences the attempts in `params`, and returns when none of them is running.
 pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
-    let keys = params["attempts"].as_array().ok_or_else(|| invalid("attempts"))?;
-    let jobs = keys.iter().map(|key| Job::of(root, &json!({"key": key})));
+    let keys = params["attempts"].as_array().ok_or_else(|| invalid_params("attempts"))?;
+    let jobs = keys.iter().map(|key| Job::from_params(root, &json!({"key": key})));
     let jobs = jobs.collect::<Result<Vec<Job>, Refusal>>()?;
     // A full disk must not prevent the end of an attempt. The first error is therefore returned afterwards.
     let written: Vec<io::Result<bool>> =
@@ -30,8 +30,8 @@ pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
     let run = |(_, written): &(&Job, &io::Result<bool>)| !matches!(written, Ok(false));
     let running: Vec<&Job> = jobs.iter().zip(&written).filter(run).map(|(job, _)| job).collect();
     await_locks(&running);
-    signal(&running, Signal::SIGTERM, FENCE_GRACE);
-    signal(&running, Signal::SIGKILL, KILL_TIMEOUT);
+    signal_agents(&running, Signal::SIGTERM, FENCE_GRACE);
+    signal_agents(&running, Signal::SIGKILL, KILL_TIMEOUT);
     if let Some(job) = running.iter().find(|job| job.running_pid().is_some()) {
         let message = format!("the attempt {} does not end", job.attempt);
         return Err(Refusal { code: -32002, message });
@@ -49,7 +49,7 @@ fn await_locks(jobs: &[&Job]) {
         if !jobs.iter().any(|job| job.running_pid().is_none() && is_starting(job)) {
             return;
         }
-        pause();
+        wait_for_lock_interval();
     }
 }
 
@@ -58,7 +58,7 @@ fn is_starting(job: &Job) -> bool {
     let written = |path: PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
     // The fence was just written, so its time comes from the same clock.
     let Some((begun, fenced)) =
-        written(job.start_record()).zip(written(fence::path(&job.root, &job.attempt)))
+        written(job.start_record()).zip(written(fence::fence_path(&job.root, &job.attempt)))
     else {
         return false;
     };
@@ -68,7 +68,7 @@ fn is_starting(job: &Job) -> bool {
 }
 
 /// Signals the running agents, and waits until they have ended or `limit` has passed.
-fn signal(jobs: &[&Job], signal: Signal, limit: Duration) {
+fn signal_agents(jobs: &[&Job], signal: Signal, limit: Duration) {
     for pid in jobs.iter().filter_map(|job| job.running_pid()) {
         // Ignored: the agent may have just ended.
         kill(pid, signal).ok();
@@ -77,6 +77,6 @@ fn signal(jobs: &[&Job], signal: Signal, limit: Duration) {
         if jobs.iter().all(|job| job.running_pid().is_none()) {
             return;
         }
-        pause();
+        wait_for_lock_interval();
     }
 }

@@ -15,10 +15,12 @@ use serde_json::{Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::fence;
-use super::files::{folder, write_file, write_files};
+use super::files::{create_private_dir, write_file, write_files};
 use super::gpu_locks;
-use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, holder, pause};
-use super::{DETACHED, MACHINE_SUBCOMMAND, OWN_PROGRAM, Refusal, invalid, send_message};
+use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, find_holder, wait_for_lock_interval};
+use super::{
+    DETACHED_ARGUMENT, MACHINE_SUBCOMMAND, OWN_PROGRAM, Refusal, invalid_params, send_message,
+};
 
 /// The maximum time from TERM to the agent's end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(35);
@@ -33,12 +35,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn of(root: &Path, params: &Value) -> Result<Self, Refusal> {
-        let text = |name: &str| params["key"][name].as_str().ok_or_else(|| invalid(name));
+    pub(super) fn from_params(root: &Path, params: &Value) -> Result<Self, Refusal> {
+        let text = |name: &str| params["key"][name].as_str().ok_or_else(|| invalid_params(name));
         // The ids are used as file names.
-        ExperimentId::new(text("experiment")?).map_err(|_| invalid("experiment"))?;
-        let trial = TrialJobId::new(text("trial")?).map_err(|_| invalid("trial"))?;
-        let attempt = AttemptId::new(text("attempt")?).map_err(|_| invalid("attempt"))?;
+        ExperimentId::new(text("experiment")?).map_err(|_| invalid_params("experiment"))?;
+        let trial = TrialJobId::new(text("trial")?).map_err(|_| invalid_params("trial"))?;
+        let attempt = AttemptId::new(text("attempt")?).map_err(|_| invalid_params("attempt"))?;
         let dir = root.join("trials").join(trial.as_str());
         let (root, key) = (root.to_owned(), params["key"].clone());
         Ok(Self { root, dir, key, attempt: attempt.as_str().to_owned() })
@@ -54,42 +56,42 @@ impl Job {
     }
 
     pub(super) fn submit(self, params: &Value) -> Result<Value, Refusal> {
-        if let LockHolder::By { attempt, file, .. } = holder(&self.lock_file())
+        if let LockHolder::Agent { attempt, file, .. } = find_holder(&self.lock_file())
             && attempt == self.attempt
         {
-            self.watch(file);
+            self.watch_lock(file);
             return Ok(json!({"created": false}));
         }
         if self.start_record().exists() {
             thread::spawn(move || self.handle_unlocked());
             return Ok(json!({"created": false}));
         }
-        folder(&self.dir)?;
+        create_private_dir(&self.dir)?;
         write_files(&self.dir, &params["files"])?;
-        let mut command = self.command(params)?;
-        let gate = fence::pass(&self.root, &self.attempt)?;
-        let gpus = gpu_locks::take(params)?;
+        let mut command = self.agent_command(params)?;
+        let gate = fence::permit_start(&self.root, &self.attempt)?;
+        let gpus = gpu_locks::lock_gpus(params)?;
         write_file(&self.start_record(), "")?;
         let child = command.spawn().inspect_err(|_| drop(fs::remove_file(self.start_record())))?;
         drop((gate, gpus));
-        thread::spawn(move || self.wait(child));
+        thread::spawn(move || self.wait_for_child(child));
         Ok(json!({"created": true}))
     }
 
-    fn command(&self, params: &Value) -> Result<Command, Refusal> {
+    fn agent_command(&self, params: &Value) -> Result<Command, Refusal> {
         let mut command = Command::new(OWN_PROGRAM);
-        command.args([MACHINE_SUBCOMMAND, DETACHED]);
-        for word in params["args"].as_array().ok_or_else(|| invalid("args"))? {
+        command.args([MACHINE_SUBCOMMAND, DETACHED_ARGUMENT]);
+        for word in params["args"].as_array().ok_or_else(|| invalid_params("args"))? {
             let name = word["name"].as_str().unwrap_or_default();
             match (word.as_str(), word["in"].as_str()) {
                 (Some(text), _) => command.arg(text),
                 (None, Some("shared")) => command.arg(self.root.join(name)),
                 (None, Some("job")) => command.arg(self.dir.join(name)),
-                _ => return Err(invalid("args")),
+                _ => return Err(invalid_params("args")),
             };
         }
         for (name, value) in params["environment"].as_object().into_iter().flatten() {
-            command.env(name, value.as_str().ok_or_else(|| invalid("environment"))?);
+            command.env(name, value.as_str().ok_or_else(|| invalid_params("environment"))?);
         }
         command.current_dir(&self.dir);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -97,25 +99,25 @@ impl Job {
     }
 
     pub(super) fn adopt(self, params: &Value) -> Result<Value, Refusal> {
-        let phase = match holder(&self.lock_file()) {
-            LockHolder::By { attempt, file, .. } if attempt == self.attempt => {
+        let phase = match find_holder(&self.lock_file()) {
+            LockHolder::Agent { attempt, file, .. } if attempt == self.attempt => {
                 write_files(&self.dir, &params["files"])?;
-                self.watch(file);
+                self.watch_lock(file);
                 "running"
             }
-            LockHolder::By { .. } | LockHolder::Free if self.start_record().exists() => {
+            LockHolder::Agent { .. } | LockHolder::Free if self.start_record().exists() => {
                 write_files(&self.dir, &params["files"])?;
                 thread::spawn(move || self.handle_unlocked());
                 "waiting"
             }
-            LockHolder::By { .. } | LockHolder::Free => "unknown",
+            LockHolder::Agent { .. } | LockHolder::Free => "unknown",
         };
         Ok(json!({"phase": phase}))
     }
 
     /// Asks the agent to end, and kills it if it does not.
     pub(super) fn cancel(self) -> Value {
-        let LockHolder::By { attempt, pid, .. } = holder(&self.lock_file()) else {
+        let LockHolder::Agent { attempt, pid, .. } = find_holder(&self.lock_file()) else {
             return json!({"known": false});
         };
         if attempt != self.attempt {
@@ -125,7 +127,7 @@ impl Job {
         kill(pid, Signal::SIGTERM).ok();
         thread::spawn(move || {
             for _ in 0..CANCEL_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
-                pause();
+                wait_for_lock_interval();
                 if self.running_pid().is_none() {
                     return;
                 }
@@ -138,9 +140,9 @@ impl Job {
     }
 
     pub(super) fn running_pid(&self) -> Option<Pid> {
-        match holder(&self.lock_file()) {
-            LockHolder::By { attempt, pid, .. } if attempt == self.attempt => Some(pid),
-            LockHolder::By { .. } | LockHolder::Free => None,
+        match find_holder(&self.lock_file()) {
+            LockHolder::Agent { attempt, pid, .. } if attempt == self.attempt => Some(pid),
+            LockHolder::Agent { .. } | LockHolder::Free => None,
         }
     }
 
@@ -148,21 +150,21 @@ impl Job {
     /// to take the lock.
     fn handle_unlocked(self) {
         for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
-            if let LockHolder::By { attempt, file, .. } = holder(&self.lock_file())
+            if let LockHolder::Agent { attempt, file, .. } = find_holder(&self.lock_file())
                 && attempt == self.attempt
             {
-                return self.watch(file);
+                return self.watch_lock(file);
             }
             let lock_text = fs::read_to_string(self.lock_file()).unwrap_or_default();
             if lock_text.lines().nth(1).map(str::trim) == Some(self.attempt.as_str()) {
                 break;
             }
-            pause();
+            wait_for_lock_interval();
         }
         self.report_end(None);
     }
 
-    fn wait(self, mut child: Child) {
+    fn wait_for_child(self, mut child: Child) {
         let status = child.wait().ok();
         let code = status.map(|status| {
             status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
@@ -170,7 +172,7 @@ impl Job {
         self.report_end(code);
     }
 
-    fn watch(self, file: File) {
+    fn watch_lock(self, file: File) {
         thread::spawn(move || {
             // An error means that the file and the agent are gone.
             drop(Flock::lock(file, FlockArg::LockExclusive));
@@ -182,7 +184,7 @@ impl Job {
     fn report_end(self, code: Option<i32>) {
         let spool = self.dir.join("spool");
         if has_undelivered_reports(&spool) {
-            self.replay();
+            self.replay_reports();
         }
         let left = if has_undelivered_reports(&spool) { "left" } else { "delivered" };
         let mut params = json!({"key": self.key, "reason": "unknown", "spool": left});
@@ -193,7 +195,7 @@ impl Job {
         send_message(&json!({"jsonrpc": "2.0", "method": "gone", "params": params}));
     }
 
-    fn replay(&self) {
+    fn replay_reports(&self) {
         let mut command = Command::new(OWN_PROGRAM);
         command.arg("replay").arg(&self.dir);
         command.arg("--manager-file").arg(self.root.join("manager.url"));

@@ -16,19 +16,19 @@ pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Waits between two checks of a lock, because no event announces its release.
 #[expect(clippy::disallowed_methods, reason = "a helper's thread: no trial waits for it")]
-pub(super) fn pause() {
+pub(super) fn wait_for_lock_interval() {
     thread::sleep(LOCK_INTERVAL);
 }
 
 /// The state of an agent's lock.
 pub(super) enum LockHolder {
     /// A running agent holds the lock.
-    By { pid: Pid, attempt: String, file: File },
+    Agent { pid: Pid, attempt: String, file: File },
     /// No agent is running.
     Free,
 }
 
-pub(super) fn holder(path: &Path) -> LockHolder {
+pub(super) fn find_holder(path: &Path) -> LockHolder {
     let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
         return LockHolder::Free;
     };
@@ -42,7 +42,7 @@ pub(super) fn holder(path: &Path) -> LockHolder {
     let pid = lines.next().and_then(|line| line.parse().ok()).filter(|pid| *pid > 1);
     match (pid, lines.next()) {
         (Some(pid), Some(attempt)) => {
-            LockHolder::By { pid: Pid::from_raw(pid), attempt: attempt.to_owned(), file }
+            LockHolder::Agent { pid: Pid::from_raw(pid), attempt: attempt.to_owned(), file }
         }
         _ => LockHolder::Free,
     }

@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// No answer from an NNI manager, or an answer that is not HTTP.
     #[error("cannot reach the manager at {url}")]
-    Unanswered {
+    NoAnswer {
         /// URL of the request.
         url: String,
         /// The underlying error.
@@ -48,7 +48,7 @@ pub enum Error {
     },
     /// A status of an NNI manager without an explanation.
     #[error("the manager at {url} answered {status}")]
-    Answered {
+    UnexplainedStatus {
         /// URL of the request.
         url: String,
         /// HTTP status of the answer.
@@ -155,8 +155,8 @@ impl Error {
         match self {
             Self::NoAddress { .. }
             | Self::Unreachable { .. }
-            | Self::Unanswered { .. }
-            | Self::Answered { .. }
+            | Self::NoAnswer { .. }
+            | Self::UnexplainedStatus { .. }
             | Self::NotAManager { .. }
             | Self::NotStored
             | Self::Failed { .. }

@@ -22,11 +22,11 @@ const ATTEMPT_HEADER: &str = "trialkeeper-attempt";
 pub const REPORTS_PATH: &str = "/api/v1/agent/reports";
 /// The maximum length of an answer, in bytes. A longer one does not come from a manager, and would use the trial's
 /// memory.
-const ANSWER_BYTES: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// The slowest supported connection, in bytes per second.
 const SLOWEST_BYTES_PER_SECOND: usize = 16 << 10;
 /// The maximum length of a refusal's explanation, in characters.
-const DETAIL_CHARS: usize = 300;
+const MAX_DETAIL_CHARS: usize = 300;
 
 /// The explanation of a refusal (RFC 9457), without unused members.
 #[derive(Debug, Default, Deserialize)]
@@ -42,7 +42,7 @@ pub fn offer() -> Offer {
 }
 
 /// Returns the body of a batch. The reports are JSON already, and are not parsed again.
-pub fn body(
+pub fn batch_body(
     sender: &Sender,
     attempt: &AttemptId,
     lane: Lane,
@@ -84,7 +84,7 @@ pub async fn post(
     body: Vec<u8>,
     gzip: bool,
 ) -> Result<ReportAck, Error> {
-    let mut request = client.post(url(base));
+    let mut request = client.post(reports_url(base));
     if gzip {
         request = request.header(CONTENT_ENCODING, "gzip");
     }
@@ -104,11 +104,11 @@ pub async fn post_deferred(
     body: Body,
     open: Duration,
 ) -> Result<ReportAck, Error> {
-    let request = client.post(url(base)).header(ATTEMPT_HEADER, attempt.as_str());
+    let request = client.post(reports_url(base)).header(ATTEMPT_HEADER, attempt.as_str());
     send(request, base, token, body, open + ANSWER_TIMEOUT).await
 }
 
-fn url(base: &str) -> String {
+fn reports_url(base: &str) -> String {
     format!("{}{REPORTS_PATH}", base.trim_end_matches('/'))
 }
 
@@ -119,7 +119,7 @@ async fn send(
     body: Body,
     within: Duration,
 ) -> Result<ReportAck, Error> {
-    let url = url(base);
+    let url = reports_url(base);
     let mut request = request.header(CONTENT_TYPE, "application/json").timeout(within).body(body);
     if let Some(token) = token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -127,22 +127,25 @@ async fn send(
     let unreachable = |source: reqwest::Error| Error::Unreachable { url: url.clone(), source };
     let response = request.send().await.map_err(unreachable)?;
     if response.status() == StatusCode::OK {
-        return json(&url, response).await;
+        return read_json(&url, response).await;
     }
-    Err(refusal(url, response).await)
+    Err(read_refusal(url, response).await)
 }
 
 /// Parses an answer of the manager.
-pub(super) async fn json<T: DeserializeOwned>(url: &str, response: Response) -> Result<T, Error> {
+pub(super) async fn read_json<T: DeserializeOwned>(
+    url: &str,
+    response: Response,
+) -> Result<T, Error> {
     let foreign = |source| Error::NotAManager { url: url.to_owned(), source };
-    let whole = client::read_whole(response, ANSWER_BYTES).await;
+    let whole = client::read_whole(response, MAX_ANSWER_BYTES).await;
     let bytes = whole.map_err(|source| Error::Unreachable { url: url.to_owned(), source })?;
     let long = || foreign(serde::de::Error::custom("its answer is too long"));
     serde_json::from_slice(&bytes.ok_or_else(long)?).map_err(foreign)
 }
 
 /// Returns the manager's refusal as an error.
-pub(super) async fn refusal(url: String, response: Response) -> Error {
+pub(super) async fn read_refusal(url: String, response: Response) -> Error {
     let status = response.status();
     let after = retry_after(response.headers());
     let own = response
@@ -150,10 +153,12 @@ pub(super) async fn refusal(url: String, response: Response) -> Error {
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
     // A body that cannot be read explains nothing, but the status remains valid.
-    let bytes = client::read_whole(response, ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
+    let bytes =
+        client::read_whole(response, MAX_ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
     let detail = if problem.detail.is_empty() { problem.title } else { problem.detail };
-    let detail: String = detail.chars().filter(|c| !c.is_control()).take(DETAIL_CHARS).collect();
+    let detail: String =
+        detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized { url, detail },
         StatusCode::NOT_FOUND => Error::Unknown { url, detail },
@@ -200,7 +205,8 @@ mod tests {
                 .iter()
                 .map(|r| Record { seq: r.seq, json: serde_json::to_string(r).unwrap().into() })
                 .collect();
-            let bytes = body(&sender, &attempt, Lane::Facts, &records, &[4], Cursor::default());
+            let bytes =
+                batch_body(&sender, &attempt, Lane::Facts, &records, &[4], Cursor::default());
             let batch: ReportBatch = serde_json::from_slice(&bytes).unwrap();
             assert_eq!((batch.reports, batch.obeyed), (reports, vec![4]), "{count} reports");
         }

@@ -7,7 +7,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use trial_protocol::{RendezvousReply, RendezvousRequest};
 
 use super::Error;
-use super::native::{json, refusal};
+use super::native::{read_json, read_refusal};
 
 /// The path of the code directory, below the manager's base URL.
 const CODE_PATH: &str = "/api/v1/agent/code";
@@ -40,7 +40,7 @@ pub struct CodeDownload {
 
 impl CodeDownload {
     /// Returns the next piece, or `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<impl AsRef<[u8]>>, Error> {
+    pub async fn next_chunk(&mut self) -> Result<Option<impl AsRef<[u8]>>, Error> {
         let url = self.url.clone();
         self.response.chunk().await.map_err(|source| Error::Unreachable { url, source })
     }
@@ -51,7 +51,7 @@ impl PodSetupClient {
         format!("{}{path}", self.base.trim_end_matches('/'))
     }
 
-    async fn ask(&self, url: &str, request: RequestBuilder) -> Result<Response, Error> {
+    async fn send(&self, url: &str, request: RequestBuilder) -> Result<Response, Error> {
         let mut request = request.timeout(self.timeout);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -61,34 +61,34 @@ impl PodSetupClient {
         if response.status() == StatusCode::OK {
             Ok(response)
         } else {
-            Err(refusal(url.to_owned(), response).await)
+            Err(read_refusal(url.to_owned(), response).await)
         }
     }
 
     /// Starts to fetch the code.
-    pub async fn code(&self) -> Result<CodeDownload, Error> {
+    pub async fn start_code_download(&self) -> Result<CodeDownload, Error> {
         let url = self.url(CODE_PATH);
-        let response = self.ask(&url, self.client.get(&url)).await?;
+        let response = self.send(&url, self.client.get(&url)).await?;
         let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
         let sha256 = tag.map(|tag| tag.trim_matches('"').to_owned());
         Ok(CodeDownload { sha256, response, url })
     }
 
     /// Fetches the parameter record.
-    pub async fn parameters(&self) -> Result<String, Error> {
+    pub async fn fetch_parameters(&self) -> Result<String, Error> {
         let url = self.url(PARAMETERS_PATH);
-        let response = self.ask(&url, self.client.get(&url)).await?;
+        let response = self.send(&url, self.client.get(&url)).await?;
         let unreachable = |source| Error::Unreachable { url: url.clone(), source };
         let bytes = response.bytes().await.map_err(unreachable)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Reports the address of this pod, and returns those of the other pods.
-    pub async fn rendezvous(&self, pod: &RendezvousRequest) -> Result<RendezvousReply, Error> {
+    pub async fn report_address(&self, pod: &RendezvousRequest) -> Result<RendezvousReply, Error> {
         let url = self.url(RENDEZVOUS_PATH);
         let body = serde_json::to_vec(pod).expect("a pod has string keys only");
         let request = self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
-        let response = self.ask(&url, request).await?;
-        json(&url, response).await
+        let response = self.send(&url, request).await?;
+        read_json(&url, response).await
     }
 }

@@ -15,7 +15,7 @@ async fn reports_in_memory_only_wait_for_a_busy_manager() {
             ..settings(ManagerAddress::Url(server.url.clone()))
         };
         let delivery = deliver(short_flush, &spool);
-        server.until("the first try", |seen| seen.requests >= 1).await;
+        server.wait_until("the first try", |seen| seen.requests >= 1).await;
         assert_eq!(delivery.end().await.undelivered, left, "{place:?}");
     }
 }
@@ -39,7 +39,7 @@ async fn undelivered_reports_stay_and_are_replayed() {
         outcome.last_error.is_some_and(|why| why.contains("manager.url")),
         "the reason is reported"
     );
-    assert!(spool.close(BOUND).await);
+    assert!(spool.close(TEST_TIMEOUT).await);
 
     let server = Server::start(vec![Answer::StoreAndReset, Answer::Ack]).await;
     std::fs::write(&file, format!("{}\n", server.url)).unwrap();
@@ -50,11 +50,11 @@ async fn undelivered_reports_stay_and_are_replayed() {
             manager: ManagerAddress::File(file.clone()),
             token_file: None,
             ca_file: None,
-            timeout: BOUND,
+            timeout: TEST_TIMEOUT,
         };
         assert_eq!(
             crate::commands::replay::replay(request).await.unwrap(),
-            everything(),
+            complete_outcome(),
             "{round}"
         );
         assert_eq!(server.facts(), (0..10).collect::<Vec<_>>(), "{round}");
@@ -68,10 +68,10 @@ async fn a_failed_replay_returns_the_number_of_undelivered_reports() {
     let spool = spool_in(Some(dir.path()));
     // More than one batch.
     for _ in 0..9 {
-        let message = "x".repeat(FACTS_BYTES / 4);
+        let message = "x".repeat(MAX_FACTS_BATCH_BYTES / 4);
         spool.append(0, ReportBody::Note { code: "large".to_owned(), message });
     }
-    assert!(spool.close(BOUND).await);
+    assert!(spool.close(TEST_TIMEOUT).await);
     let request = crate::commands::replay::Request {
         dir: dir.path().to_owned(),
         sender: None,
@@ -91,9 +91,9 @@ async fn a_permanently_refused_report_does_not_block_others() {
         let spool = memory_spool();
         spool.append(0, metric(0));
         let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
-        server.until("the refusal", |seen| seen.requests > 0).await;
+        server.wait_until("the refusal", |seen| seen.requests > 0).await;
         spool.append(0, metric(1));
-        assert_eq!(delivery.end().await, everything(), "{status}");
+        assert_eq!(delivery.end().await, complete_outcome(), "{status}");
         assert_eq!(server.facts(), [1], "{status}");
     }
 }
@@ -105,7 +105,7 @@ async fn reports_without_a_trial_do_not_block_others_and_are_delivered_for_the_n
     for options in [unnamed, options_in(Some(dir.path()), "t-1")] {
         let spool = Spool::open(options).spool;
         spool.append(0, metric(0));
-        assert!(spool.close(BOUND).await);
+        assert!(spool.close(TEST_TIMEOUT).await);
     }
     let server = Server::start(vec![Answer::Ack]).await;
     let request = |sender| crate::commands::replay::Request {
@@ -114,13 +114,13 @@ async fn reports_without_a_trial_do_not_block_others_and_are_delivered_for_the_n
         manager: ManagerAddress::Url(server.url.clone()),
         token_file: None,
         ca_file: None,
-        timeout: BOUND,
+        timeout: TEST_TIMEOUT,
     };
     let attempts = || server.seen.lock().unwrap().attempts.clone();
     let error = crate::commands::replay::replay(request(None)).await.unwrap_err().to_string();
     assert!(error.contains("t-0 does not name the trial") && error.contains("--trial"), "{error}");
     assert_eq!(attempts(), ["t-1"]);
     let replayed = crate::commands::replay::replay(request(Some(sender()))).await;
-    assert_eq!(replayed.unwrap(), everything());
+    assert_eq!(replayed.unwrap(), complete_outcome());
     assert_eq!(attempts(), ["t-1", "t-0"]);
 }

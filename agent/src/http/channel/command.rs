@@ -9,28 +9,26 @@ use crate::collect::{Finding, SdkRecord, Source, read_record};
 
 /// A request of a trial.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Command {
+pub(super) enum ChannelCommand {
     /// The trial requests its parameters.
     RequestParameter,
     /// A metric, or an unreadable command.
-    CollectedMetric(Finding),
+    Finding(Finding),
 }
 
 /// Parses a command.
-pub(super) fn read(body: &[u8]) -> Command {
+pub(super) fn parse(body: &[u8]) -> ChannelCommand {
     let unreadable =
-        |why: String| Command::CollectedMetric(Finding::unreadable(Source::Sdk, body, why));
+        |why: String| ChannelCommand::Finding(Finding::unreadable(Source::Sdk, body, why));
     let Ok(command) = serde_json::from_slice::<Value>(body) else {
         return unreadable("a command on the SDK's channel is not valid JSON".to_owned());
     };
     match command["type"].as_str() {
-        Some("request_parameter") => Command::RequestParameter,
+        Some("request_parameter") => ChannelCommand::RequestParameter,
         Some("metric") => match command["metric"].as_str().map(|text| read_record(text.as_bytes()))
         {
-            Some(Ok(SdkRecord::Metric(metric))) => {
-                Command::CollectedMetric(Finding::Metric(metric))
-            }
-            Some(Ok(SdkRecord::ParameterRequest)) => Command::RequestParameter,
+            Some(Ok(SdkRecord::Metric(metric))) => ChannelCommand::Finding(Finding::Metric(metric)),
+            Some(Ok(SdkRecord::ParameterRequest)) => ChannelCommand::RequestParameter,
             Some(Err(why)) => unreadable(why),
             None => unreadable("the metric command has no metric".to_owned()),
         },
@@ -51,10 +49,10 @@ mod tests {
 
     #[test]
     fn commands_are_read_or_refused_with_a_reason() {
-        let why = |body: &str| match read(body.as_bytes()) {
-            Command::RequestParameter => "a request".to_owned(),
-            Command::CollectedMetric(Finding::Metric(metric)) => metric.value.as_json().to_string(),
-            Command::CollectedMetric(Finding::Unreadable { why, .. }) => why,
+        let why = |body: &str| match parse(body.as_bytes()) {
+            ChannelCommand::RequestParameter => "a request".to_owned(),
+            ChannelCommand::Finding(Finding::Metric(metric)) => metric.value.as_json().to_string(),
+            ChannelCommand::Finding(Finding::Unreadable { why, .. }) => why,
         };
         #[rustfmt::skip]
         let table = [
@@ -81,7 +79,7 @@ mod tests {
     proptest! {
         #[test]
         fn commands_of_random_bytes_never_panic(body: Vec<u8>) {
-            read(&body);
+            parse(&body);
         }
     }
 }

@@ -35,7 +35,7 @@ impl ServedChannel {
     }
 
     /// Sends one request with the body's length, and returns status and body.
-    async fn ask(&self, stream: &mut TcpStream, method: &str, body: &str) -> (u16, String) {
+    async fn send(&self, stream: &mut TcpStream, method: &str, body: &str) -> (u16, String) {
         let (path, length) = (&self.path, body.len());
         let head = format!("{method} {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
         stream.write_all((head + body).as_bytes()).await.unwrap();
@@ -71,7 +71,7 @@ async fn read_answer(stream: &mut TcpStream) -> (u16, String) {
     }
 }
 
-fn values(found: &[Finding]) -> Vec<String> {
+fn summarized_values(found: &[Finding]) -> Vec<String> {
     let value = |finding: &Finding| match finding {
         Finding::Metric(found) => found.value.as_json().to_string(),
         Finding::Unreadable { why, .. } => format!("!{why}"),
@@ -80,7 +80,7 @@ fn values(found: &[Finding]) -> Vec<String> {
 }
 
 /// Returns the reports of `trial_used.py`.
-fn reported() -> [String; 4] {
+fn expected_values() -> [String; 4] {
     let second = json!({"default": 0.75, "loss": 1.25, "note": "it's \"quoted\""});
     let last = json!({"default": 0.875, "loss": 1.0});
     ["0.5".to_owned(), second.to_string(), "\"NaN\"".to_owned(), last.to_string()]
@@ -109,7 +109,7 @@ async fn the_recorded_conversation_is_answered() {
     assert_eq!(statuses, [200, 200, 408, 200, 200, 200, 200]);
     let answer: Value = serde_json::from_str(&answers[1].1).unwrap();
     assert_eq!(answer, json!({"type": "parameter", "parameter": RECORD}));
-    assert_eq!(values(&channel.end().await), reported());
+    assert_eq!(summarized_values(&channel.end().await), expected_values());
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,12 +117,12 @@ async fn every_process_of_a_trial_gets_its_parameters() {
     let channel = ServedChannel::new().await;
     let (mut one, mut two) = (channel.connect().await, channel.connect().await);
     let request = r#"{"type": "request_parameter"}"#;
-    assert_eq!(channel.ask(&mut one, "PUT", request).await.0, 200);
-    assert_eq!(channel.ask(&mut two, "PUT", request).await.0, 200);
+    assert_eq!(channel.send(&mut one, "PUT", request).await.0, 200);
+    assert_eq!(channel.send(&mut two, "PUT", request).await.0, 200);
     let (first, second) =
-        (channel.ask(&mut two, "GET", "").await, channel.ask(&mut one, "GET", "").await);
+        (channel.send(&mut two, "GET", "").await, channel.send(&mut one, "GET", "").await);
     assert_eq!((first.0, &first), (200, &second));
-    assert_eq!(channel.ask(&mut one, "GET", "").await.0, 408);
+    assert_eq!(channel.send(&mut one, "GET", "").await.0, 408);
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_waiting_poll_is_answered_when_the_channel_closes() {
     let mut channel = ServedChannel::new().await;
     let mut stream = channel.connect().await;
     // The answer shows that the connection was accepted. At the end, other connections are reset.
-    assert_eq!(channel.ask(&mut stream, "DELETE", "").await.0, 405);
+    assert_eq!(channel.send(&mut stream, "DELETE", "").await.0, 405);
     let poll = format!("GET {} HTTP/1.1\r\n\r\n", channel.path);
     stream.write_all(poll.as_bytes()).await.unwrap();
     channel.end.send(true).unwrap();
@@ -157,7 +157,7 @@ async fn invalid_requests_are_refused() {
         stream.write_all(request.as_bytes()).await.unwrap();
         assert_eq!(read_answer(&mut stream).await.0, status, "{case}");
     }
-    assert_eq!(values(&channel.end().await), ["!a command of an unknown type"]);
+    assert_eq!(summarized_values(&channel.end().await), ["!a command of an unknown type"]);
 }
 
 #[tokio::test]
@@ -167,9 +167,9 @@ async fn a_command_of_megabytes_in_pieces_is_one_metric() {
     let long = "x".repeat(1_000_000);
     let metric = json!({"type": "FINAL", "sequence": 0, "value": json!(long).to_string()});
     let body = json!({"type": "metric", "metric": metric.to_string()}).to_string();
-    assert_eq!(channel.ask(&mut stream, "PUT", &body).await.0, 200);
-    assert_eq!(channel.ask(&mut stream, "PUT", "{").await.0, 400);
-    let found = values(&channel.end().await);
+    assert_eq!(channel.send(&mut stream, "PUT", &body).await.0, 200);
+    assert_eq!(channel.send(&mut stream, "PUT", "{").await.0, 400);
+    let found = summarized_values(&channel.end().await);
     assert_eq!(found[0].len(), 1_000_002);
     assert_eq!(found[1..], ["!a command on the SDK's channel is not valid JSON"]);
 }
@@ -225,5 +225,5 @@ async fn the_real_sdk_reports_through_the_channel() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(stdout.contains("params {'lr': 0.01, 'act': 'relu'}"), "{stdout}");
-    assert_eq!(values(&channel.end().await), reported());
+    assert_eq!(summarized_values(&channel.end().await), expected_values());
 }

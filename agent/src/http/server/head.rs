@@ -4,7 +4,7 @@
 //! does not need.
 
 /// The maximum size of a head, in bytes.
-const HEAD_BYTES: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// The head of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Head {
     /// The request target, a path.
     pub target: String,
     /// Length of the body, in bytes.
-    pub length: usize,
+    pub body_length: usize,
     /// `true` if the connection stays open after the answer.
     pub keeps_alive: bool,
     /// `true` if the client waits for "100 Continue" before it sends its body.
@@ -56,23 +56,23 @@ impl Refusal {
 
 /// Parses the head at the start of `bytes`, and returns it with its length. Returns `None` if it is incomplete.
 pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
-    let window = &bytes[..bytes.len().min(HEAD_BYTES)];
+    let window = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];
     let Some(end) = memchr::memmem::find(window, b"\r\n\r\n") else {
-        return if bytes.len() < HEAD_BYTES { Ok(None) } else { Err(Refusal::HeadTooLarge) };
+        return if bytes.len() < MAX_HEAD_BYTES { Ok(None) } else { Err(Refusal::HeadTooLarge) };
     };
     let text = std::str::from_utf8(&bytes[..end]).map_err(|_| Refusal::Malformed)?;
     let mut lines = text.split("\r\n");
     let request = lines.next().ok_or(Refusal::Malformed)?;
     let (method, target, keeps_alive) = parse_request_line(request).ok_or(Refusal::Malformed)?;
 
-    let mut head = Head { method, target, length: 0, keeps_alive, expects_continue: false };
+    let mut head = Head { method, target, body_length: 0, keeps_alive, expects_continue: false };
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(Refusal::Malformed)?;
         let value = value.trim_matches([' ', '\t']);
         if name.eq_ignore_ascii_case("content-length") {
             let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
             let length = value.parse().ok().filter(|_| digits);
-            head.length = length.ok_or(Refusal::Malformed)?;
+            head.body_length = length.ok_or(Refusal::Malformed)?;
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             return Err(Refusal::LengthRequired);
         } else if name.eq_ignore_ascii_case("connection") {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn request_heads_are_parsed() {
         use Method::{Get, Other, Put};
-        let large = format!("GET /x HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(HEAD_BYTES));
+        let large = format!("GET /x HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(MAX_HEAD_BYTES));
         let accepted =
             |method, length, keeps_alive, expects| Ok(Some((method, length, keeps_alive, expects)));
         #[rustfmt::skip]
@@ -147,7 +147,7 @@ mod tests {
                 let (head, length) = parsed?;
                 assert!(bytes[..length].ends_with("\r\n\r\n"), "{case}");
                 assert_eq!(head.target, "/x", "{case}");
-                Some((head.method, head.length, head.keeps_alive, head.expects_continue))
+                Some((head.method, head.body_length, head.keeps_alive, head.expects_continue))
             });
             assert_eq!(parsed, expected, "{case}");
         }

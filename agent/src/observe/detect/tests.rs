@@ -15,7 +15,7 @@ fn spec() -> DetectSpec {
         gpu_idle_after: Some(at(20)),
         gpu_hang_after: Some(at(20)),
         gpu_hang_power_percent: 35.0,
-        stop: StopOn { stall: true, gpu_idle: true, gpu_hang: true },
+        stop: StopConditions { stall: true, gpu_idle: true, gpu_hang: true },
     }
 }
 
@@ -41,24 +41,28 @@ fn gpus(readings: &[(Option<f64>, Option<f64>)]) -> Box<Sample> {
 }
 
 /// An observation and its time in seconds.
-enum S {
+enum TimedInput {
     Metric(u64),
     Output(u64),
     Sample(u64, Box<Sample>),
     Tick(u64),
 }
 
-fn summarized(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
+fn summarized(spec: DetectSpec, story: Vec<TimedInput>) -> Vec<(u64, &'static str)> {
     let mut detectors = Detectors::new(spec, at(0));
     let mut raised = Vec::new();
     for seen in story {
         let (second, alarms) = match &seen {
-            S::Metric(second) => (*second, detectors.step(DetectorInput::Metric, at(*second))),
-            S::Output(second) => (*second, detectors.step(DetectorInput::Output, at(*second))),
-            S::Sample(second, sample) => {
+            TimedInput::Metric(second) => {
+                (*second, detectors.step(DetectorInput::Metric, at(*second)))
+            }
+            TimedInput::Output(second) => {
+                (*second, detectors.step(DetectorInput::Output, at(*second)))
+            }
+            TimedInput::Sample(second, sample) => {
                 (*second, detectors.step(DetectorInput::Sample(sample), at(*second)))
             }
-            S::Tick(second) => (*second, detectors.step(DetectorInput::Tick, at(*second))),
+            TimedInput::Tick(second) => (*second, detectors.step(DetectorInput::Tick, at(*second))),
         };
         raised.extend(alarms.iter().map(|alarm| (second, alarm.code())));
     }
@@ -66,35 +70,35 @@ fn summarized(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
 }
 
 /// Returns `count` metrics, one every `step` seconds.
-fn steps(step: u64, count: u64) -> Vec<S> {
-    (1..=count).map(|n| S::Metric(n * step)).collect()
+fn steps(step: u64, count: u64) -> Vec<TimedInput> {
+    (1..=count).map(|n| TimedInput::Metric(n * step)).collect()
 }
 
-fn then(mut story: Vec<S>, more: Vec<S>) -> Vec<S> {
+fn followed_by(mut story: Vec<TimedInput>, more: Vec<TimedInput>) -> Vec<TimedInput> {
     story.extend(more);
     story
 }
 
 #[test]
 fn a_stall_follows_the_table() {
-    use S::{Output, Sample, Tick};
+    use TimedInput::{Output, Sample, Tick};
     let none = || Vec::<(u64, &str)>::new();
     #[rustfmt::skip]
     let table = vec![
-        ("silence for the fixed time",   vec![Tick(99), Tick(100), Tick(101)],                                vec![(100, "stalled")]),
-        ("raised again after output",    vec![Tick(100), Output(110), Tick(209), Tick(210)],                  vec![(100, "stalled"), (210, "stalled")]),
-        ("output is a sign of life",     vec![Output(90), Tick(189)],                                         none()),
-        ("processor time is a sign",     vec![Sample(90, cpu(50.0)), Tick(189)],                              none()),
-        ("little processor time is not", vec![Sample(90, cpu(0.5)), Tick(100)],                               vec![(100, "stalled")]),
-        ("work on a GPU is a sign",      vec![Sample(90, gpu(Some(40.0), None)), Tick(189)],                  none()),
-        ("an idle GPU is not",           vec![Sample(90, gpu(Some(0.0), None)), Tick(100)],                   vec![(100, "stalled")]),
-        ("a GPU that hangs is not",      vec![Sample(90, gpu(Some(100.0), Some(90.0))), Tick(100)],           vec![(100, "stalled")]),
-        ("a missing reading is none",        vec![Sample(90, gpu(None, None)), Tick(100)],                      vec![(100, "stalled")]),
-        ("three of its own steps",       then(steps(5, 6), vec![Tick(44), Tick(45)]),                         vec![(45, "stalled")]),
-        ("but at least ten seconds",     then(steps(1, 6), vec![Tick(15), Tick(16)]),                         vec![(16, "stalled")]),
-        ("and at most the fixed time",   then(steps(60, 6), vec![Tick(459), Tick(460)]),                      vec![(460, "stalled")]),
-        ("too few steps do not count",   then(steps(5, 5), vec![Tick(124), Tick(125)]),                       vec![(125, "stalled")]),
-        ("one slow step is forgiven",    then(steps(5, 6), vec![Output(44), S::Metric(73), Tick(87), Tick(88)]), vec![(88, "stalled")]),
+        ("silence for the fixed time",   vec![Tick(99), Tick(100), Tick(101)],                      vec![(100, "stalled")]),
+        ("raised again after output",    vec![Tick(100), Output(110), Tick(209), Tick(210)],        vec![(100, "stalled"), (210, "stalled")]),
+        ("output is a sign of life",     vec![Output(90), Tick(189)],                               none()),
+        ("processor time is a sign",     vec![Sample(90, cpu(50.0)), Tick(189)],                    none()),
+        ("little processor time is not", vec![Sample(90, cpu(0.5)), Tick(100)],                     vec![(100, "stalled")]),
+        ("work on a GPU is a sign",      vec![Sample(90, gpu(Some(40.0), None)), Tick(189)],        none()),
+        ("an idle GPU is not",           vec![Sample(90, gpu(Some(0.0), None)), Tick(100)],         vec![(100, "stalled")]),
+        ("a GPU that hangs is not",      vec![Sample(90, gpu(Some(100.0), Some(90.0))), Tick(100)], vec![(100, "stalled")]),
+        ("a missing reading is none",    vec![Sample(90, gpu(None, None)), Tick(100)],              vec![(100, "stalled")]),
+        ("three of its own steps",       followed_by(steps(5, 6), vec![Tick(44), Tick(45)]),        vec![(45, "stalled")]),
+        ("but at least ten seconds",     followed_by(steps(1, 6), vec![Tick(15), Tick(16)]),        vec![(16, "stalled")]),
+        ("and at most the fixed time",   followed_by(steps(60, 6), vec![Tick(459), Tick(460)]),     vec![(460, "stalled")]),
+        ("too few steps do not count",   followed_by(steps(5, 5), vec![Tick(124), Tick(125)]),      vec![(125, "stalled")]),
+        ("one slow step is forgiven",    followed_by(steps(5, 6), vec![Output(44), TimedInput::Metric(73), Tick(87), Tick(88)]), vec![(88, "stalled")]),
     ];
     for (case, story, expected) in table {
         assert_eq!(summarized(spec(), story), expected, "{case}");
@@ -104,7 +108,7 @@ fn a_stall_follows_the_table() {
 #[test]
 fn without_a_fixed_time_only_steps_decide() {
     let spec = DetectSpec { stall_after: None, ..spec() };
-    assert_eq!(summarized(spec, vec![S::Tick(1_000_000)]), []);
+    assert_eq!(summarized(spec, vec![TimedInput::Tick(1_000_000)]), []);
 }
 
 #[test]
@@ -113,11 +117,14 @@ fn gpu_alarms_follow_the_table() {
     type Reading = (u64, Option<f64>, Option<f64>);
     type ExpectedAlarms = &'static [(u64, &'static str)];
     let story = |samples: &[Reading]| {
-        samples.iter().map(|(second, used, power)| S::Sample(*second, gpu(*used, *power))).collect()
+        samples
+            .iter()
+            .map(|(second, used, power)| TimedInput::Sample(*second, gpu(*used, *power)))
+            .collect()
     };
     let (idle, full) = (Some(0.0), Some(100.0));
     #[rustfmt::skip]
-    let table: [(&str, Vec<S>, ExpectedAlarms); 9] = [
+    let table: [(&str, Vec<TimedInput>, ExpectedAlarms); 9] = [
         ("no work for long",         story(&[(0, idle, None), (19, idle, None), (20, idle, None), (30, idle, None)]), &[(20, "gpu-idle")]),
         ("work in between",          story(&[(0, idle, None), (15, Some(5.0), None), (30, idle, None)]),              &[]),
         ("a gap in between",         story(&[(0, idle, None), (15, None, None), (30, idle, None)]),                   &[]),
@@ -137,40 +144,40 @@ fn gpu_alarms_follow_the_table() {
 fn a_missing_reading_ends_an_episode() {
     let idle = || gpu(Some(0.0), None);
     let story = vec![
-        S::Sample(0, idle()),
-        S::Sample(15, Box::default()),
-        S::Sample(30, idle()),
-        S::Sample(49, idle()),
-        S::Sample(50, idle()),
+        TimedInput::Sample(0, idle()),
+        TimedInput::Sample(15, Box::default()),
+        TimedInput::Sample(30, idle()),
+        TimedInput::Sample(49, idle()),
+        TimedInput::Sample(50, idle()),
     ];
     assert_eq!(summarized(spec(), story), [(50, "gpu-idle")]);
 }
 
 #[test]
 fn stop_conditions_follow_the_table() {
-    use S::{Metric, Output, Sample};
+    use TimedInput::{Metric, Output, Sample};
     let (idle, busy, hung) =
         ((Some(0.0), None), (Some(50.0), Some(400.0)), (Some(100.0), Some(120.0)));
-    let all = StopOn { stall: true, gpu_idle: true, gpu_hang: true };
-    let not = StopOn::default();
+    let all = StopConditions { stall: true, gpu_idle: true, gpu_hang: true };
+    let not = StopConditions::default();
     #[rustfmt::skip]
     let table = [
-        ("no reading",                  all,                                   vec![Sample(0, Box::default())],                                None),
-        ("no sign of life",             all,                                   vec![Sample(100, Box::default())],                              Some("stalled")),
-        ("but not requested",           StopOn { stall: false, ..all },        vec![Sample(100, Box::default())],                              None),
-        ("an idle GPU",                 all,                                   vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      Some("gpu-idle")),
-        ("for too short a time",        all,                                   vec![Sample(0, gpus(&[idle])), Sample(19, gpus(&[idle]))],      None),
-        ("but not requested",           StopOn { gpu_idle: false, ..all },     vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      None),
-        ("idle despite output",         all,                                   vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
-        ("both idle",                   all,                                   vec![Sample(0, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], Some("gpu-idle")),
-        ("one of two",                  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(20, gpus(&[idle, busy]))], None),
-        ("the second for less time",    all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(1, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], None),
-        ("a GPU that hangs",            all,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(20, gpus(&[hung, busy]))], Some("gpu-hang")),
-        ("but not requested",           StopOn { gpu_hang: false, ..all },     vec![Sample(0, gpus(&[hung])), Sample(20, gpus(&[hung]))],      None),
-        ("while the trial prints",      all,                                   vec![Sample(0, gpus(&[hung])), Output(1), Sample(20, gpus(&[hung]))], None),
-        ("while it reports",            all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(20, gpus(&[hung]))], None),
-        ("until it stops reporting",    all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(21, gpus(&[hung]))], Some("gpu-hang")),
-        ("nothing is requested",        not,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(200, gpus(&[hung, idle]))], None),
+        ("no reading",               all,                                       vec![Sample(0, Box::default())],                           None),
+        ("no sign of life",          all,                                       vec![Sample(100, Box::default())],                         Some("stalled")),
+        ("but not requested",        StopConditions { stall: false, ..all },    vec![Sample(100, Box::default())],                         None),
+        ("an idle GPU",              all,                                       vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
+        ("for too short a time",     all,                                       vec![Sample(0, gpus(&[idle])), Sample(19, gpus(&[idle]))], None),
+        ("but not requested",        StopConditions { gpu_idle: false, ..all }, vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))], None),
+        ("idle despite output",      all,                                       vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
+        ("both idle",                all,                                       vec![Sample(0, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], Some("gpu-idle")),
+        ("one of two",               all,                                       vec![Sample(0, gpus(&[idle, busy])), Sample(20, gpus(&[idle, busy]))], None),
+        ("the second for less time", all,                                       vec![Sample(0, gpus(&[idle, busy])), Sample(1, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], None),
+        ("a GPU that hangs",         all,                                       vec![Sample(0, gpus(&[hung, idle])), Sample(20, gpus(&[hung, busy]))], Some("gpu-hang")),
+        ("but not requested",        StopConditions { gpu_hang: false, ..all }, vec![Sample(0, gpus(&[hung])), Sample(20, gpus(&[hung]))], None),
+        ("while the trial prints",   all,                                       vec![Sample(0, gpus(&[hung])), Output(1), Sample(20, gpus(&[hung]))], None),
+        ("while it reports",         all,                                       vec![Sample(0, gpus(&[hung])), Metric(1), Sample(20, gpus(&[hung]))], None),
+        ("until it stops reporting", all,                                       vec![Sample(0, gpus(&[hung])), Metric(1), Sample(21, gpus(&[hung]))], Some("gpu-hang")),
+        ("nothing is requested",     not,                                       vec![Sample(0, gpus(&[hung, idle])), Sample(200, gpus(&[hung, idle]))], None),
     ];
     for (case, stop, story, expected) in table {
         let mut detectors = Detectors::new(DetectSpec { stop, ..spec() }, at(0));
@@ -183,7 +190,7 @@ fn stop_conditions_follow_the_table() {
                     last = at(*second);
                     detectors.step(DetectorInput::Sample(sample), last)
                 }
-                S::Tick(second) => detectors.step(DetectorInput::Tick, at(*second)),
+                TimedInput::Tick(second) => detectors.step(DetectorInput::Tick, at(*second)),
             };
         }
         let reason = detectors.reason_to_stop(last);
@@ -195,7 +202,7 @@ fn stop_conditions_follow_the_table() {
 fn detectors_that_are_off_raise_no_alarm() {
     let spec = DetectSpec { gpu_idle_after: None, gpu_hang_after: None, ..spec() };
     let story = [(0, Some(0.0)), (90, Some(100.0)), (95, Some(0.0)), (99, Some(100.0))];
-    let story = story.map(|(second, used)| S::Sample(second, gpu(used, Some(120.0))));
+    let story = story.map(|(second, used)| TimedInput::Sample(second, gpu(used, Some(120.0))));
     assert_eq!(summarized(spec.clone(), story.into()), []);
     let mut detectors = Detectors::new(spec, at(0));
     for second in [0, 90] {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use trial_protocol::GpuSample;
 
 /// AMD's PCI vendor id.
-const VENDOR: &str = "0x1002";
+const AMD_VENDOR_ID: &str = "0x1002";
 
 /// Reads every AMD GPU under `root`, which is `/` except in tests, in the order of the cards. May wait for the driver,
 /// and permanently if it hangs.
-pub fn read(root: &Path) -> Vec<GpuSample> {
+pub fn read_gpus(root: &Path) -> Vec<GpuSample> {
     let mut cards: Vec<_> = cards(root).collect();
     cards.sort();
     (0..).zip(cards).map(|(index, (_, device))| read_device(index, &device)).collect()
@@ -28,28 +28,28 @@ fn cards(root: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
         // `card0`, but not its connectors such as `card0-DP-1`.
         let number: u32 = entry.file_name().to_str()?.strip_prefix("card")?.parse().ok()?;
         let device = entry.path().join("device");
-        (text(&device, "vendor")? == VENDOR).then_some((number, device))
+        (read_text(&device, "vendor")? == AMD_VENDOR_ID).then_some((number, device))
     })
 }
 
 fn read_device(index: u32, device: &Path) -> GpuSample {
     let sensors = sensors(device);
-    let sensor = |file: &str| number(sensors.as_deref()?, file);
-    let micro = |number: u64| float(number) / 1e6;
+    let sensor = |file: &str| read_number(sensors.as_deref()?, file);
+    let micro = |number: u64| to_f64(number) / 1e6;
     GpuSample {
         index,
-        uuid: text(device, "unique_id"),
-        name: text(device, "product_name"),
-        utilization_percent: number(device, "gpu_busy_percent")
-            .map(float)
+        uuid: read_text(device, "unique_id"),
+        name: read_text(device, "product_name"),
+        utilization_percent: read_number(device, "gpu_busy_percent")
+            .map(to_f64)
             .filter(|share| *share <= 100.0),
-        memory_used_bytes: number(device, "mem_info_vram_used"),
-        memory_total_bytes: number(device, "mem_info_vram_total"),
+        memory_used_bytes: read_number(device, "mem_info_vram_used"),
+        memory_total_bytes: read_number(device, "mem_info_vram_total"),
         // Microwatts. Newer kernels have the current power, older kernels an average.
         power_watts: sensor("power1_average").or_else(|| sensor("power1_input")).map(micro),
         power_limit_watts: sensor("power1_cap").map(micro),
         // Millidegrees Celsius.
-        temperature_celsius: sensor("temp1_input").map(|milli| float(milli) / 1e3),
+        temperature_celsius: sensor("temp1_input").map(|milli| to_f64(milli) / 1e3),
         // Hertz.
         sm_clock_mhz: sensor("freq1_input").and_then(|hertz| (hertz / 1_000_000).try_into().ok()),
         ecc_uncorrected: None,
@@ -65,14 +65,14 @@ fn sensors(device: &Path) -> Option<PathBuf> {
     found.into_iter().next()
 }
 
-fn text(dir: &Path, file: &str) -> Option<String> {
+fn read_text(dir: &Path, file: &str) -> Option<String> {
     let text = fs::read_to_string(dir.join(file)).ok()?;
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn number(dir: &Path, file: &str) -> Option<u64> {
-    text(dir, file)?.parse().ok()
+fn read_number(dir: &Path, file: &str) -> Option<u64> {
+    read_text(dir, file)?.parse().ok()
 }
 
 #[expect(
@@ -80,7 +80,7 @@ fn number(dir: &Path, file: &str) -> Option<u64> {
     clippy::cast_precision_loss,
     reason = "readings have no more than 53 bits"
 )]
-fn float(number: u64) -> f64 {
+fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn only_amd_cards_are_read() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/amd");
-        let gpus = read(Path::new(root));
+        let gpus = read_gpus(Path::new(root));
         let first = GpuSample {
             index: 0,
             uuid: Some("a1b2c3d4e5f60718".to_owned()),
@@ -113,6 +113,6 @@ mod tests {
     #[test]
     fn a_machine_without_cards_has_no_gpu() {
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(read(empty.path()), []);
+        assert_eq!(read_gpus(empty.path()), []);
     }
 }

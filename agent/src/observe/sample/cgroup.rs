@@ -17,11 +17,11 @@ const V1_UNLIMITED: u64 = 1 << 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupReader {
     mount: PathBuf,
-    group: Group,
+    group: CgroupDirs,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Group {
+enum CgroupDirs {
     /// One directory for all controllers.
     V2(PathBuf),
     /// A directory per controller.
@@ -34,31 +34,31 @@ impl CgroupReader {
     pub fn find(root: &Path) -> Option<Self> {
         let mount = root.join("sys/fs/cgroup");
         let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-        let own = parse_own(&own);
+        let own = parse_process_cgroups(&own);
 
         if mount.join("cgroup.controllers").exists() {
-            let group = nearest(&mount, own.v2.as_deref(), "memory.current")
-                .or_else(|| nearest(&mount, own.v2.as_deref(), "cpu.stat"))?;
-            return Some(Self { mount, group: Group::V2(group) });
+            let group = find_group_dir(&mount, own.v2.as_deref(), "memory.current")
+                .or_else(|| find_group_dir(&mount, own.v2.as_deref(), "cpu.stat"))?;
+            return Some(Self { mount, group: CgroupDirs::V2(group) });
         }
 
         let v1 = |controller: &str, file: &str| {
             let path = own.v1(controller);
             // Debian mounts `cpu,cpuacct` together with links for both names. Other systems mount each separately.
-            nearest(&mount.join(controller), path, file)
+            find_group_dir(&mount.join(controller), path, file)
         };
         let memory = v1("memory", "memory.usage_in_bytes");
         let cpu = v1("cpu", "cpu.cfs_quota_us");
         let cpuacct = v1("cpuacct", "cpuacct.usage");
         let any = memory.is_some() || cpu.is_some() || cpuacct.is_some();
-        any.then_some(Self { mount, group: Group::V1 { memory, cpu, cpuacct } })
+        any.then_some(Self { mount, group: CgroupDirs::V1 { memory, cpu, cpuacct } })
     }
 
     /// Reads all values once.
     pub fn read(&self) -> CgroupSample {
         match &self.group {
-            Group::V2(group) => self.read_v2(group),
-            Group::V1 { memory, cpu, cpuacct } => {
+            CgroupDirs::V2(group) => self.read_v2(group),
+            CgroupDirs::V1 { memory, cpu, cpuacct } => {
                 let mut sample = CgroupSample::default();
                 if let Some(memory) = memory {
                     self.read_v1_memory(memory, &mut sample);
@@ -67,7 +67,8 @@ impl CgroupReader {
                     self.read_v1_cpu(cpu, &mut sample);
                 }
                 if let Some(cpuacct) = cpuacct {
-                    sample.cpu_usage_us = number(cpuacct, "cpuacct.usage").map(|ns| ns / 1_000);
+                    sample.cpu_usage_us =
+                        read_number(cpuacct, "cpuacct.usage").map(|ns| ns / 1_000);
                 }
                 sample
             }
@@ -78,60 +79,65 @@ impl CgroupReader {
     /// to the limit after many reads.
     pub fn memory_held(&self) -> Option<u64> {
         let (group, used, prefix) = match &self.group {
-            Group::V2(group) => (group, "memory.current", ""),
-            Group::V1 { memory, .. } => (memory.as_ref()?, "memory.usage_in_bytes", "total_"),
+            CgroupDirs::V2(group) => (group, "memory.current", ""),
+            CgroupDirs::V1 { memory, .. } => (memory.as_ref()?, "memory.usage_in_bytes", "total_"),
         };
-        let stat = text(group, "memory.stat");
-        let cache = |kind: &str| keyed(&stat, &format!("{prefix}{kind}_file"));
+        let stat = read_text(group, "memory.stat");
+        let cache = |kind: &str| number_after_key(&stat, &format!("{prefix}{kind}_file"));
         Some(
-            number(group, used)?
+            read_number(group, used)?
                 .saturating_sub(cache("inactive")?)
                 .saturating_sub(cache("active")?),
         )
     }
 
     fn read_v2(&self, group: &Path) -> CgroupSample {
-        let cpu = text(group, "cpu.stat");
-        let events = text(group, "memory.events");
+        let cpu = read_text(group, "cpu.stat");
+        let events = read_text(group, "memory.events");
         CgroupSample {
-            memory_bytes: number(group, "memory.current"),
-            memory_limit_bytes: self.smallest(group, |group| number(group, "memory.max")),
-            memory_peak_bytes: number(group, "memory.peak"),
-            cpu_limit_cores: self.smallest(group, |group| parse_cpu_max(&text(group, "cpu.max"))),
-            cpu_usage_us: keyed(&cpu, "usage_usec"),
-            cpu_throttled_us: keyed(&cpu, "throttled_usec"),
-            memory_pressure_percent: parse_pressure(&text(group, "memory.pressure")),
-            cpu_pressure_percent: parse_pressure(&text(group, "cpu.pressure")),
-            io_pressure_percent: parse_pressure(&text(group, "io.pressure")),
-            oom_events: keyed(&events, "oom"),
-            oom_kills: keyed(&events, "oom_kill"),
+            memory_bytes: read_number(group, "memory.current"),
+            memory_limit_bytes: self
+                .smallest_limit(group, |group| read_number(group, "memory.max")),
+            memory_peak_bytes: read_number(group, "memory.peak"),
+            cpu_limit_cores: self
+                .smallest_limit(group, |group| parse_cpu_max(&read_text(group, "cpu.max"))),
+            cpu_usage_us: number_after_key(&cpu, "usage_usec"),
+            cpu_throttled_us: number_after_key(&cpu, "throttled_usec"),
+            memory_pressure_percent: parse_pressure(&read_text(group, "memory.pressure")),
+            cpu_pressure_percent: parse_pressure(&read_text(group, "cpu.pressure")),
+            io_pressure_percent: parse_pressure(&read_text(group, "io.pressure")),
+            oom_events: number_after_key(&events, "oom"),
+            oom_kills: number_after_key(&events, "oom_kill"),
             ..CgroupSample::default()
         }
     }
 
     fn read_v1_memory(&self, group: &Path, sample: &mut CgroupSample) {
         let limit = |group: &Path| {
-            number(group, "memory.limit_in_bytes").filter(|limit| *limit < V1_UNLIMITED)
+            read_number(group, "memory.limit_in_bytes").filter(|limit| *limit < V1_UNLIMITED)
         };
-        sample.memory_bytes = number(group, "memory.usage_in_bytes");
-        sample.memory_limit_bytes = self.smallest(group, limit);
-        sample.memory_peak_bytes = number(group, "memory.max_usage_in_bytes");
+        sample.memory_bytes = read_number(group, "memory.usage_in_bytes");
+        sample.memory_limit_bytes = self.smallest_limit(group, limit);
+        sample.memory_peak_bytes = read_number(group, "memory.max_usage_in_bytes");
         // Since Linux 4.13.
-        sample.oom_kills = keyed(&text(group, "memory.oom_control"), "oom_kill");
+        sample.oom_kills = number_after_key(&read_text(group, "memory.oom_control"), "oom_kill");
     }
 
     fn read_v1_cpu(&self, group: &Path, sample: &mut CgroupSample) {
         let limit = |group: &Path| {
             // The value -1 means no limit; it does not parse as a number here.
-            cores(number(group, "cpu.cfs_quota_us")?, number(group, "cpu.cfs_period_us")?)
+            to_cores(
+                read_number(group, "cpu.cfs_quota_us")?,
+                read_number(group, "cpu.cfs_period_us")?,
+            )
         };
-        sample.cpu_limit_cores = self.smallest(group, limit);
-        let throttled = keyed(&text(group, "cpu.stat"), "throttled_time");
+        sample.cpu_limit_cores = self.smallest_limit(group, limit);
+        let throttled = number_after_key(&read_text(group, "cpu.stat"), "throttled_time");
         sample.cpu_throttled_us = throttled.map(|ns| ns / 1_000);
     }
 
     /// Returns the smallest limit of `group` and its ancestors up to the mount point.
-    fn smallest<T: PartialOrd>(
+    fn smallest_limit<T: PartialOrd>(
         &self,
         group: &Path,
         limit: impl Fn(&Path) -> Option<T>,
@@ -146,15 +152,15 @@ impl CgroupReader {
 /// Returns the used memory in percent of the container's limit; `None` without a limit.
 pub fn memory_percent(sample: &CgroupSample) -> Option<f64> {
     let (used, limit) = (sample.memory_bytes?, sample.memory_limit_bytes?);
-    (limit > 0).then(|| 100.0 * float(used) / float(limit))
+    (limit > 0).then(|| 100.0 * to_f64(used) / to_f64(limit))
 }
 
 /// Returns the processor time between two readings in percent of the container's limit; `None` without a limit.
 /// `elapsed_us` is the time between the readings.
 pub fn cpu_percent(before: &CgroupSample, after: &CgroupSample, elapsed_us: u64) -> Option<f64> {
     let used = after.cpu_usage_us?.checked_sub(before.cpu_usage_us?)?;
-    let available = after.cpu_limit_cores? * float(elapsed_us);
-    (available > 0.0).then(|| 100.0 * float(used) / available)
+    let available = after.cpu_limit_cores? * to_f64(elapsed_us);
+    (available > 0.0).then(|| 100.0 * to_f64(used) / available)
 }
 
 /// The groups of a process, from `/proc/self/cgroup`.
@@ -172,7 +178,7 @@ impl ProcessCgroups {
 }
 
 /// Parses lines of `id:controllers:path`.
-fn parse_own(text: &str) -> ProcessCgroups {
+fn parse_process_cgroups(text: &str) -> ProcessCgroups {
     let mut own = ProcessCgroups::default();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':');
@@ -190,7 +196,7 @@ fn parse_own(text: &str) -> ProcessCgroups {
 }
 
 /// Returns the directory of `path` below `mount`, or else `mount` itself: the first that has `file`.
-fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
+fn find_group_dir(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
     let below = path.map(|path| path.trim_start_matches('/')).filter(|path| {
         // A path that leaves the mount (`/../..`, from another namespace) is unusable.
         !path.is_empty() && !path.split('/').any(|part| part == "..")
@@ -203,26 +209,26 @@ fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
 const MAX_FILE_BYTES: usize = 4096;
 
 /// Returns the text of a file. The kernel generates the whole text for the first read, so one call is enough.
-fn text(group: &Path, file: &str) -> String {
+fn read_text(group: &Path, file: &str) -> String {
     let mut text = [0; MAX_FILE_BYTES];
     let read = File::open(group.join(file)).and_then(|mut file| file.read(&mut text));
     String::from_utf8_lossy(&text[..read.unwrap_or(0)]).into_owned()
 }
 
 /// Reads a file with one number; `max` returns `None`.
-fn number(group: &Path, file: &str) -> Option<u64> {
-    text(group, file).trim().parse().ok()
+fn read_number(group: &Path, file: &str) -> Option<u64> {
+    read_text(group, file).trim().parse().ok()
 }
 
 /// Returns the number after `key` in lines of `key number`.
-fn keyed(text: &str, key: &str) -> Option<u64> {
+fn number_after_key(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// Parses `cpu.max`: `quota period`, both in microseconds, or `max period`.
 fn parse_cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
-    cores(quota.parse().ok()?, period.trim().parse().ok()?)
+    to_cores(quota.parse().ok()?, period.trim().parse().ok()?)
 }
 
 /// Parses `memory.pressure` and similar files: the share of the last 10 s in which some task waited.
@@ -232,8 +238,8 @@ fn parse_pressure(text: &str) -> Option<f64> {
     share.parse().ok().filter(|share: &f64| (0.0..=100.0).contains(share))
 }
 
-fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
-    (period_us > 0).then(|| float(quota_us) / float(period_us))
+fn to_cores(quota_us: u64, period_us: u64) -> Option<f64> {
+    (period_us > 0).then(|| to_f64(quota_us) / to_f64(period_us))
 }
 
 #[expect(
@@ -241,7 +247,7 @@ fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
     clippy::cast_precision_loss,
     reason = "a share needs no more than 53 bits"
 )]
-fn float(number: u64) -> f64 {
+fn to_f64(number: u64) -> f64 {
     number as f64
 }
 

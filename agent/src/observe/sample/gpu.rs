@@ -22,16 +22,16 @@ use trial_protocol::GpuSample;
 
 /// The columns to query, in order. The name is last, because only it may contain a comma. Documented by `nvidia-smi
 /// --help-query-gpu`.
-pub const QUERY: &str = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw,power.limit,\
+pub const QUERY_COLUMNS: &str = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw,power.limit,\
                          temperature.gpu,clocks.current.sm,ecc.errors.uncorrected.volatile.total,\
                          mig.mode.current,name";
 
-const COLUMNS: usize = 12;
+const COLUMN_COUNT: usize = 12;
 
 const MIB: u64 = 1024 * 1024;
 
 /// Phrases of a line that reports the loss of a GPU or of the driver.
-const GONE: [&str; 7] = [
+const LOSS_PHRASES: [&str; 7] = [
     "GPU is lost",
     "has fallen off the bus",
     "Unable to determine the device handle",
@@ -43,11 +43,11 @@ const GONE: [&str; 7] = [
 
 /// The content of one line of the probe.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Row {
+pub enum ProbeRow {
     /// A reading of one GPU.
     Reading(GpuSample),
     /// A GPU is lost, or all GPUs are unreachable.
-    Gone {
+    Lost {
         /// The line, at most 200 characters.
         line: String,
     },
@@ -56,33 +56,33 @@ pub enum Row {
 }
 
 /// Parses one line of the probe.
-pub fn parse_row(line: &str) -> Row {
+pub fn parse_row(line: &str) -> ProbeRow {
     let line = line.trim();
     // A row of a lost GPU has `[GPU is lost]` in each unreadable column.
-    if GONE.iter().any(|phrase| line.contains(phrase)) {
-        return Row::Gone { line: line.chars().take(200).collect() };
+    if LOSS_PHRASES.iter().any(|phrase| line.contains(phrase)) {
+        return ProbeRow::Lost { line: line.chars().take(200).collect() };
     }
-    let columns: Vec<_> = line.splitn(COLUMNS, ',').map(str::trim).collect();
+    let columns: Vec<_> = line.splitn(COLUMN_COUNT, ',').map(str::trim).collect();
     let [index, uuid, utilization, used, total, power, power_limit, heat, clock, ecc, mig, name] =
         columns[..]
     else {
-        return Row::Other;
+        return ProbeRow::Other;
     };
     let Ok(index) = index.parse() else {
-        return Row::Other;
+        return ProbeRow::Other;
     };
-    Row::Reading(GpuSample {
+    ProbeRow::Reading(GpuSample {
         index,
-        uuid: present(uuid).map(str::to_owned),
-        name: present(name).map(str::to_owned),
-        utilization_percent: float(utilization).filter(|share| (0.0..=100.0).contains(share)),
-        memory_used_bytes: integer(used).and_then(|mib| mib.checked_mul(MIB)),
-        memory_total_bytes: integer(total).and_then(|mib| mib.checked_mul(MIB)),
-        power_watts: float(power),
-        power_limit_watts: float(power_limit),
-        temperature_celsius: float(heat),
-        sm_clock_mhz: integer(clock).and_then(|mhz| mhz.try_into().ok()),
-        ecc_uncorrected: integer(ecc),
+        uuid: without_placeholder(uuid).map(str::to_owned),
+        name: without_placeholder(name).map(str::to_owned),
+        utilization_percent: parse_float(utilization).filter(|share| (0.0..=100.0).contains(share)),
+        memory_used_bytes: parse_integer(used).and_then(|mib| mib.checked_mul(MIB)),
+        memory_total_bytes: parse_integer(total).and_then(|mib| mib.checked_mul(MIB)),
+        power_watts: parse_float(power),
+        power_limit_watts: parse_float(power_limit),
+        temperature_celsius: parse_float(heat),
+        sm_clock_mhz: parse_integer(clock).and_then(|mhz| mhz.try_into().ok()),
+        ecc_uncorrected: parse_integer(ecc),
         mig_enabled: match mig {
             "Enabled" => Some(true),
             "Disabled" => Some(false),
@@ -92,17 +92,20 @@ pub fn parse_row(line: &str) -> Row {
 }
 
 /// Returns the value, unless it is a placeholder: `[N/A]`, `[Not Supported]`, `[Unknown Error]` and similar.
-fn present(value: &str) -> Option<&str> {
+fn without_placeholder(value: &str) -> Option<&str> {
     let absent = value.is_empty() || value.starts_with('[') || value == "N/A" || value == "ERR!";
     (!absent).then_some(value)
 }
 
-fn float(value: &str) -> Option<f64> {
-    present(value)?.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
+fn parse_float(value: &str) -> Option<f64> {
+    without_placeholder(value)?
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-fn integer(value: &str) -> Option<u64> {
-    present(value)?.parse().ok()
+fn parse_integer(value: &str) -> Option<u64> {
+    without_placeholder(value)?.parse().ok()
 }
 
 /// All GPUs of the machine, read in rounds of probe rows or all at once. The table also stores GPUs that are not the
@@ -145,23 +148,23 @@ impl GpuTable {
     }
 
     /// Returns the last reading of each GPU, unless it is outdated.
-    pub fn current(&self, now: Duration) -> Vec<GpuSample> {
+    pub fn current_readings(&self, now: Duration) -> Vec<GpuSample> {
         let fresh = self.read_at.is_some_and(|read| now <= read + freshness(self.interval));
-        if fresh { self.last() } else { Vec::new() }
+        if fresh { self.last_readings() } else { Vec::new() }
     }
 
     /// Returns the last reading of each GPU, regardless of its age.
-    pub fn last(&self) -> Vec<GpuSample> {
-        self.last.values().filter(|gpu| self.own.has(gpu)).cloned().collect()
+    pub fn last_readings(&self) -> Vec<GpuSample> {
+        self.last.values().filter(|gpu| self.own.has_gpu(gpu)).cloned().collect()
     }
 
     /// Returns the GPUs lost so far.
-    pub fn lost(&self) -> Vec<String> {
+    pub fn lost_gpus(&self) -> Vec<String> {
         self.lost.iter().cloned().collect()
     }
 
     /// Discards the incomplete round of the previous probe. Called when the probe was started.
-    pub fn probe_started(&mut self) {
+    pub fn discard_round(&mut self) {
         self.round.clear();
     }
 
@@ -169,10 +172,10 @@ impl GpuTable {
     ///
     /// A round is complete when it has the same GPUs as the last round, or when an index appears again. A GPU is lost
     /// when a complete round lacks it. It is also lost when the tool reports its loss, if the GPU was present before.
-    pub fn add_row(&mut self, row: Row, now: Duration) -> Vec<GpuTableEvent> {
+    pub fn add_row(&mut self, row: ProbeRow, now: Duration) -> Vec<GpuTableEvent> {
         let mut events = Vec::new();
         match row {
-            Row::Reading(sample) => {
+            ProbeRow::Reading(sample) => {
                 self.read_at = Some(now);
                 if self.round.contains_key(&sample.index) {
                     self.end_round(&mut events);
@@ -182,27 +185,27 @@ impl GpuTable {
                     self.end_round(&mut events);
                 }
             }
-            Row::Gone { line } => {
-                let named = self.last.values().find(|gpu| is_named(gpu, &line)).cloned();
+            ProbeRow::Lost { line } => {
+                let named = self.last.values().find(|gpu| is_named_in(gpu, &line)).cloned();
                 match named {
-                    Some(gpu) => self.lose(&gpu, &mut events),
+                    Some(gpu) => self.record_loss(&gpu, &mut events),
                     // The bus address shows that one GPU is lost. The next round without it shows which one.
                     None if self.last.len() > 1 && bus_address(&line).is_some() => {
                         let address = bus_address(&line).unwrap_or_default();
                         // It may be the GPU of another trial.
-                        if self.own.is_all() {
-                            self.lose_named(format!("GPU {address}"), &mut events);
+                        if self.own.has_all() {
+                            self.record_named_loss(format!("GPU {address}"), &mut events);
                         }
                     }
                     // No GPU is named: the only GPU is lost, or all GPUs are unreachable.
                     None => {
-                        for gpu in self.last() {
-                            self.lose(&gpu, &mut events);
+                        for gpu in self.last_readings() {
+                            self.record_loss(&gpu, &mut events);
                         }
                     }
                 }
             }
-            Row::Other => {}
+            ProbeRow::Other => {}
         }
         events
     }
@@ -218,36 +221,36 @@ impl GpuTable {
 
     fn end_round(&mut self, events: &mut Vec<GpuTableEvent>) {
         let round = std::mem::take(&mut self.round);
-        let names: BTreeSet<_> = round.values().map(name).collect();
-        let previous = self.last().into_iter();
-        for gpu in previous.filter(|gpu| !names.contains(&name(gpu))) {
-            self.lose(&gpu, events);
+        let names: BTreeSet<_> = round.values().map(gpu_name).collect();
+        let previous = self.last_readings().into_iter();
+        for gpu in previous.filter(|gpu| !names.contains(&gpu_name(gpu))) {
+            self.record_loss(&gpu, events);
         }
         // A GPU that returned after a driver reset may be lost again.
         self.lost.retain(|gpu| !names.contains(gpu));
         self.last = round;
-        events.push(GpuTableEvent::Round(self.last()));
+        events.push(GpuTableEvent::Round(self.last_readings()));
     }
 
-    fn lose(&mut self, gpu: &GpuSample, events: &mut Vec<GpuTableEvent>) {
-        if self.own.has(gpu) {
-            self.lose_named(name(gpu), events);
+    fn record_loss(&mut self, gpu: &GpuSample, events: &mut Vec<GpuTableEvent>) {
+        if self.own.has_gpu(gpu) {
+            self.record_named_loss(gpu_name(gpu), events);
         }
     }
 
-    fn lose_named(&mut self, gpu: String, events: &mut Vec<GpuTableEvent>) {
+    fn record_named_loss(&mut self, gpu: String, events: &mut Vec<GpuTableEvent>) {
         if self.lost.insert(gpu.clone()) {
             events.push(GpuTableEvent::Lost(gpu));
         }
     }
 }
 
-fn name(gpu: &GpuSample) -> String {
+fn gpu_name(gpu: &GpuSample) -> String {
     gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 
 /// Returns whether `line` refers to `gpu`: by UUID, or as a row that begins with the GPU's index.
-fn is_named(gpu: &GpuSample, line: &str) -> bool {
+fn is_named_in(gpu: &GpuSample, line: &str) -> bool {
     let by_uuid = gpu.uuid.as_ref().is_some_and(|uuid| line.contains(uuid));
     let by_index = line.split_once(',').is_some_and(|(index, _)| index.parse() == Ok(gpu.index));
     by_uuid || by_index

@@ -17,17 +17,17 @@ use crate::trial::tree;
 pub struct ProcessReader {
     system: System,
     /// The time of the last reading, and the processor time that each process had used by then, in milliseconds.
-    before: Option<(Duration, BTreeMap<Name, u64>)>,
+    previous: Option<(Duration, BTreeMap<ProcessIdentity, u64>)>,
 }
 
 /// The identity of a process: its pid, which may be reused, and its start time.
-type Name = (Pid, u64);
+type ProcessIdentity = (Pid, u64);
 
 impl ProcessReader {
     /// Creates a reader. `None` if processes cannot be read, for example in a root without `/proc`.
     pub fn new() -> Option<Self> {
         fs::metadata("/proc/self/stat").ok()?;
-        Some(Self { system: System::new().ok()?, before: None })
+        Some(Self { system: System::new().ok()?, previous: None })
     }
 
     /// Reads the descendants of process `top`, except those at or below `except`. `now` is from a monotonic clock.
@@ -48,30 +48,30 @@ impl ProcessReader {
         if processes.is_empty() {
             return None;
         }
-        let used: BTreeMap<Name, u64> = processes
+        let used: BTreeMap<ProcessIdentity, u64> = processes
             .iter()
             .map(|process| ((process.pid(), process.start_time()), process.accumulated_cpu_time()))
             .collect();
-        let before = self.before.replace((now, used));
-        let cpu_percent = before.and_then(|before| self.cpu_percent(&before));
+        let previous = self.previous.replace((now, used));
+        let cpu_percent = previous.and_then(|previous| self.cpu_percent(&previous));
 
         let sum = |value: fn(&Process) -> u64| processes.iter().map(|process| value(process)).sum();
         Some(ProcessSample {
-            processes: narrow(processes.len()),
-            threads: counted(&tree, "task"),
+            processes: to_u32(processes.len()),
+            threads: count_entries(&tree, "task"),
             cpu_percent,
             memory_bytes: sum(Process::memory),
             read_bytes: Some(sum(|process| process.disk_usage().total_read_bytes)),
             written_bytes: Some(sum(|process| process.disk_usage().total_written_bytes)),
-            descriptors: counted(&tree, "fd"),
+            descriptors: count_entries(&tree, "fd"),
         })
     }
 
-    /// Returns the processor time since `before`, in percent of one core. It lacks the time of processes that have
+    /// Returns the processor time since `previous`, in percent of one core. It lacks the time of processes that have
     /// ended since. A new process counts from its start.
-    fn cpu_percent(&self, before: &(Duration, BTreeMap<Name, u64>)) -> Option<f64> {
-        let (then, used_then) = before;
-        let (now, used_now) = self.before.as_ref()?;
+    fn cpu_percent(&self, previous: &(Duration, BTreeMap<ProcessIdentity, u64>)) -> Option<f64> {
+        let (then, used_then) = previous;
+        let (now, used_now) = self.previous.as_ref()?;
         let elapsed = now.checked_sub(*then).filter(|elapsed| !elapsed.is_zero())?;
         let used: u64 = used_now
             .iter()
@@ -83,12 +83,12 @@ impl ProcessReader {
 }
 
 /// Returns the total number of entries in `dir` of all processes. `None` if no directory can be read.
-fn counted(tree: &[Pid], dir: &str) -> Option<u32> {
+fn count_entries(tree: &[Pid], dir: &str) -> Option<u32> {
     let each = tree.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/{dir}")).ok());
-    each.map(|entries| narrow(entries.count())).reduce(u32::saturating_add)
+    each.map(|entries| to_u32(entries.count())).reduce(u32::saturating_add)
 }
 
-fn narrow(count: usize) -> u32 {
+fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

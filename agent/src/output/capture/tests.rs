@@ -18,9 +18,9 @@ async fn both_streams_and_the_verdict_are_kept_in_order() {
     for n in 0..20_000_u32 {
         let line = format!("line {n}\n");
         expected.extend_from_slice(line.as_bytes());
-        capture.output(Stream::Stdout, line.as_bytes());
+        capture.queue_output(Stream::Stdout, line.as_bytes());
     }
-    capture.output(Stream::Stderr, b"\xff no newline");
+    capture.queue_output(Stream::Stderr, b"\xff no newline");
     let verdict = conclude(&Observations::default());
     capture.queue_verdict(&verdict);
     let outcome = capture.finish(Duration::from_secs(30)).await;
@@ -36,7 +36,7 @@ async fn a_second_attempt_appends() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let capture = Capture::new(paths(dir.path()));
-        capture.output(Stream::Stdout, b"x\n");
+        capture.queue_output(Stream::Stdout, b"x\n");
         capture.finish(Duration::from_secs(30)).await;
     }
     assert_eq!(std::fs::read(dir.path().join("stdout")).unwrap(), b"x\nx\n");
@@ -46,7 +46,7 @@ async fn a_second_attempt_appends() {
 async fn unwritten_output_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let capture = Capture::new(paths(&dir.path().join("absent")));
-    capture.output(Stream::Stdout, b"12345");
+    capture.queue_output(Stream::Stdout, b"12345");
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert_eq!(outcome.shed_bytes, 5);
     assert!(outcome.error.unwrap().contains("cannot write"));
@@ -62,7 +62,7 @@ async fn a_disk_that_hangs_is_waited_for_once() {
     let capture = Capture::new(paths(dir.path()));
     let before = Instant::now();
     for _ in 0..40 {
-        capture.output(Stream::Stdout, &vec![b'x'; QUEUE_BYTES / 2]);
+        capture.queue_output(Stream::Stdout, &vec![b'x'; MAX_QUEUED_BYTES / 2]);
     }
     assert!(capture.shed_bytes() > 0, "the pipe holds far less than was written");
     // Forty waits would take forty times the timeout; the bound is generous for a busy machine.
@@ -81,7 +81,7 @@ async fn the_termination_log_is_written_in_place_and_without_a_directory() {
         std::fs::metadata(&log).map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata));
     let paths = CapturePaths { termination_log: Some(log.clone()), ..CapturePaths::default() };
     let capture = Capture::new(paths);
-    capture.output(Stream::Stdout, b"nowhere to keep this");
+    capture.queue_output(Stream::Stdout, b"nowhere to keep this");
     let verdict = conclude(&Observations::default());
     capture.queue_verdict(&verdict);
     assert_eq!(capture.finish(Duration::from_secs(30)).await, CaptureOutcome::default());

@@ -10,7 +10,7 @@ fn spec() -> Spec {
 
 /// Returns the pieces of a stream that arrives in the given portions.
 fn pieces(spec: Spec, portions: &[&[u8]]) -> Vec<LogChunk> {
-    let mut lines = Lines::new(Stream::Stdout, spec);
+    let mut lines = LogChunker::new(Stream::Stdout, spec);
     let mut pieces = Vec::new();
     for portion in portions {
         lines.feed(portion, Duration::ZERO, &mut pieces);
@@ -75,7 +75,7 @@ fn a_secret_with_several_lines_is_masked_line_by_line() {
 #[test]
 fn a_low_rate_passes_some_of_a_flood() {
     let spec = Spec { bytes_per_second: 1000, ..spec() };
-    let mut lines = Lines::new(Stream::Stdout, spec);
+    let mut lines = LogChunker::new(Stream::Stdout, spec);
     let mut pieces = Vec::new();
     for second in 0..10 {
         let line = "0123456789abcde\n".repeat(10_000);
@@ -88,7 +88,7 @@ fn a_low_rate_passes_some_of_a_flood() {
 
 #[test]
 fn a_line_longer_than_the_rate_is_sent_eventually() {
-    let mut lines = Lines::new(Stream::Stdout, Spec { bytes_per_second: 8, ..spec() });
+    let mut lines = LogChunker::new(Stream::Stdout, Spec { bytes_per_second: 8, ..spec() });
     let mut pieces = Vec::new();
     lines.feed(b"0123456789012345\n", Duration::from_secs(2), &mut pieces);
     assert_eq!(texts(&pieces), [(0, "0123456789012345\n")]);
@@ -96,7 +96,7 @@ fn a_line_longer_than_the_rate_is_sent_eventually() {
 
 #[test]
 fn a_long_running_bar_is_shown_periodically() {
-    let mut lines = Lines::new(Stream::Stdout, spec());
+    let mut lines = LogChunker::new(Stream::Stdout, spec());
     let mut pieces = Vec::new();
     for tenth in 0..250 {
         let now = Duration::from_millis(100 * tenth);
@@ -109,7 +109,7 @@ fn a_long_running_bar_is_shown_periodically() {
     assert_eq!(texts(&pieces), [(0, "100\n"), (4, "200\n"), (8, "249\ndone\n")]);
 
     // The newline after a shown line is not a line of its own.
-    let (mut lines, mut pieces) = (Lines::new(Stream::Stdout, spec()), Vec::new());
+    let (mut lines, mut pieces) = (LogChunker::new(Stream::Stdout, spec()), Vec::new());
     lines.feed(b" 1%\r 2%", Duration::ZERO, &mut pieces);
     lines.flush(false, now, &mut pieces);
     lines.feed(b"\nnext\n", now, &mut pieces);
@@ -126,7 +126,7 @@ fn bytes_that_are_not_utf8_are_kept() {
 #[test]
 fn output_above_the_rate_is_dropped_and_counted_until_the_rate_recovers() {
     let spec = Spec { bytes_per_second: 8, ..spec() };
-    let mut lines = Lines::new(Stream::Stdout, spec);
+    let mut lines = LogChunker::new(Stream::Stdout, spec);
     let mut pieces = Vec::new();
     let mut feed = |second, text: &str| {
         let now = Duration::from_secs(second);
@@ -143,7 +143,7 @@ fn output_above_the_rate_is_dropped_and_counted_until_the_rate_recovers() {
 #[test]
 fn a_piece_is_sent_when_it_is_long_enough() {
     let line = format!("{}\n", "x".repeat(15)).repeat(PIECE_BYTES / 16 + 1);
-    let mut lines = Lines::new(Stream::Stdout, spec());
+    let mut lines = LogChunker::new(Stream::Stdout, spec());
     let mut pieces = Vec::new();
     lines.feed(line.as_bytes(), Duration::ZERO, &mut pieces);
     assert_eq!(
@@ -190,7 +190,7 @@ fn the_end_of_a_stream_begins_with_a_whole_line() {
     assert_eq!(last(4098, &format!("x\n{long}")), Some((0, text(&format!("x\n{long}")))));
     let secret = format!("***\n{long}");
     assert_eq!(last(9000, &secret), Some((0, text(&secret))), "only masked text is missing");
-    let more = count(KEPT_BYTES) + 1000;
+    let more = to_u64(MAX_KEPT_BYTES) + 1000;
     assert_eq!(
         last(more, &format!("x\n{long}")),
         Some((1002, text(&long))),

@@ -34,7 +34,7 @@ fn archive(folder: &Path) -> File {
 /// Returns everything below a directory: its kind and content, its mode, and the time of a file's last change.
 fn tree(root: &Path) -> BTreeMap<PathBuf, (String, u32, i64)> {
     let mut found = BTreeMap::new();
-    walk(root, |inside, path, it| {
+    visit_entries(root, |inside, path, it| {
         let content = match it {
             it if it.is_dir() => "a directory".to_owned(),
             it if it.is_symlink() => {
@@ -75,15 +75,15 @@ fn a_file_is_copied_where_blocks_cannot_be_shared() {
     let far = Path::new("/proc/self/comm");
     let far_content = fs::read_to_string(far).unwrap();
     for (from, before, content) in [
-        (at("near").as_path(), Cloning::Possible, "content"),
-        (at("near").as_path(), Cloning::Impossible, "content"),
-        (far, Cloning::Possible, far_content.as_str()),
+        (at("near").as_path(), CloneSupport::Possible, "content"),
+        (at("near").as_path(), CloneSupport::Impossible, "content"),
+        (far, CloneSupport::Possible, far_content.as_str()),
     ] {
         let mut cloning = before;
         let to = File::create(at("to")).unwrap();
-        cloning.copy(&File::open(from).unwrap(), &to).unwrap();
+        cloning.copy_content(&File::open(from).unwrap(), &to).unwrap();
         assert_eq!(fs::read_to_string(at("to")).unwrap(), content, "{}", from.display());
-        assert!(from != far || cloning == Cloning::Impossible);
+        assert!(from != far || cloning == CloneSupport::Impossible);
     }
 }
 
@@ -92,7 +92,7 @@ fn concurrent_trials_share_one_base() {
     let folder = packed();
     let root = folder.path().join("base");
     let bases: Vec<_> = thread::scope(|scope| {
-        let find = || find_or_make(&archive(folder.path()), &root).unwrap();
+        let find = || find_or_create(&archive(folder.path()), &root).unwrap();
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(find)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
@@ -106,13 +106,13 @@ fn an_incomplete_base_is_never_used() {
     let folder = packed();
     let root = folder.path().join("base");
     // The first is left by a killed agent, the second by an earlier boot.
-    fs::create_dir_all(root.join(PART).join("lib")).unwrap();
-    fs::write(root.join(PART).join("train.py"), "pri").unwrap();
+    fs::create_dir_all(root.join(PARTIAL_DIR).join("lib")).unwrap();
+    fs::write(root.join(PARTIAL_DIR).join("train.py"), "pri").unwrap();
     fs::create_dir_all(root.join("0-1-another-boot")).unwrap();
     assert!(find(&archive(folder.path()), &root).unwrap().is_none());
-    let base = find_or_make(&archive(folder.path()), &root).unwrap();
+    let base = find_or_create(&archive(folder.path()), &root).unwrap();
     assert_eq!(fs::read_to_string(base.join("train.py")).unwrap(), "print(1)\n");
-    assert!(!root.join(PART).exists() && !root.join("0-1-another-boot").exists());
+    assert!(!root.join(PARTIAL_DIR).exists() && !root.join("0-1-another-boot").exists());
     assert_eq!(find(&archive(folder.path()), &root).unwrap(), Some(base));
 }
 

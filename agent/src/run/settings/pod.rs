@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, IdError};
 
-use super::{Lookup, text};
+use super::{VariableLookup, non_empty_text};
 use crate::cli::{Fetch, RunArgs};
 use crate::pod::peers::{Role, Task};
 use crate::pod::rendezvous::RendezvousSpec;
@@ -83,19 +83,20 @@ const INCARNATION_LETTERS: usize = 12;
 /// Resolves the settings of a pod, and the attempt of its reports.
 pub(super) fn resolve(
     args: &RunArgs,
-    variable: Lookup<'_>,
+    variable: VariableLookup<'_>,
     attempt: AttemptId,
 ) -> Result<(PodSettings, AttemptId), Error> {
     let pod = &args.pod;
     // An NNI manager provides none of the setup.
     let managed = args.manager.address().is_some() && args.legacy.is_none();
-    let [fetch_parameters, fetch_code] = sources(args, managed)?;
-    let role = pod.role.clone().or_else(|| text(variable("FC_TASKROLE_NAME")));
-    let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
+    let [fetch_parameters, fetch_code] = fetched_parts(args, managed)?;
+    let role = pod.role.clone().or_else(|| non_empty_text(variable("FC_TASKROLE_NAME")));
+    let index = pod.role_index.or_else(|| non_empty_text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
     let incarnation = pod.incarnation.as_deref();
-    let retry = PodAttempt::of(variable, incarnation).filter(|_| managed && args.attempt.is_some());
+    let retry = PodAttempt::from_variables(variable, incarnation)
+        .filter(|_| managed && args.attempt.is_some());
     let retry = retry.unwrap_or_default();
     let attempt = retry.attempt_of_reports(attempt).map_err(Error::Attempt)?;
 
@@ -107,7 +108,7 @@ pub(super) fn resolve(
         [] => None,
         roles => {
             let own = own()?;
-            check(roles, &own, metrics_task.as_ref())?;
+            check_tasks(roles, &own, metrics_task.as_ref())?;
             let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
             let attempt = retry.attempt_of_rendezvous(&attempt).map_err(Error::Attempt)?;
             let incarnation = pod.incarnation.clone();
@@ -141,7 +142,7 @@ pub(super) fn resolve(
 }
 
 /// Returns whether parameters and code must be fetched. Fails if the parameters also have another source.
-fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
+fn fetched_parts(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
     let pod = &args.pod;
     for (flag, given) in [("fetch", !pod.fetch.is_empty()), ("roles", !pod.roles.is_empty())] {
         if given && !managed {
@@ -175,11 +176,11 @@ enum PodAttempt {
 }
 
 impl PodAttempt {
-    fn of(variable: Lookup<'_>, incarnation: Option<&str>) -> Option<Self> {
+    fn from_variables(variable: VariableLookup<'_>, incarnation: Option<&str>) -> Option<Self> {
         if let Some(incarnation) = incarnation {
-            return short(incarnation).map(Self::Pod);
+            return shorten(incarnation).map(Self::Pod);
         }
-        let number = |name| text(variable(name))?.parse().ok();
+        let number = |name| non_empty_text(variable(name))?.parse().ok();
         let framework = number("FC_FRAMEWORK_ATTEMPT_ID")?;
         Some(Self::Numbered { framework, task: number("FC_TASK_ATTEMPT_ID")? })
     }
@@ -206,14 +207,14 @@ impl PodAttempt {
 }
 
 /// Returns the last letters and digits of a pod's id, which are random. `None`: the id has none.
-fn short(incarnation: &str) -> Option<String> {
+fn shorten(incarnation: &str) -> Option<String> {
     let known = incarnation.chars().filter(char::is_ascii_alphanumeric);
     let mut last: Vec<char> = known.rev().take(INCARNATION_LETTERS).collect();
     last.reverse();
     Some(last.into_iter().collect::<String>().to_ascii_lowercase()).filter(|id| !id.is_empty())
 }
 
-fn check(roles: &[Role], own: &Task, metrics_task: Option<&Task>) -> Result<(), Error> {
+fn check_tasks(roles: &[Role], own: &Task, metrics_task: Option<&Task>) -> Result<(), Error> {
     for (place, role) in roles.iter().enumerate() {
         if roles.iter().take(place).any(|other| other.name == role.name) {
             return Err(Error::DuplicateRole { role: role.name.clone() });
@@ -238,7 +239,7 @@ mod tests {
     use std::ffi::OsString;
 
     use crate::cli::{Cli, Command};
-    use crate::run::settings::{Settings, Start};
+    use crate::run::settings::{RunSeed, Settings};
 
     fn resolve(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();
@@ -250,7 +251,7 @@ mod tests {
             &args,
             &|name| variables.get(name).map(OsString::from),
             "/bin/sh",
-            Start { random: 7 },
+            RunSeed { random: 7 },
         )
         .map_err(|error| crate::util::errors::chain(&error))
     }

@@ -27,7 +27,7 @@ fn nothing_is_written_after_a_partial_record() {
         for cut in 0..whole.len() {
             let dir = tempfile::tempdir().unwrap();
             let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
-            let mut file = lane.files.create(first).unwrap();
+            let mut file = lane.files.create_segment(first).unwrap();
             file.write_all(&encoded(before)).unwrap();
             let bytes = file.metadata().unwrap().len();
             file.write_all(&whole[..cut]).unwrap();
@@ -82,7 +82,7 @@ fn a_log_that_is_being_written_is_not_dropped_for_a_sample() {
     state.push(0, log, u64::MAX);
     let limit_bytes = state.bulk.kept_bytes();
     let mut records = Vec::new();
-    gather(&mut state.bulk, &mut records);
+    collect_unwritten(&mut state.bulk, &mut records);
     assert_eq!(records.len(), 1);
 
     state.push(0, ReportBody::Sample(Box::default()), limit_bytes);
@@ -99,13 +99,17 @@ fn a_log_that_is_being_written_is_not_dropped_for_a_sample() {
 fn an_elapsed_time_is_not_waited_for() {
     let [now, soon, later] = [0, 1, 2].map(Duration::from_secs);
     for (retry_in, clean, expected) in [
-        (None, true, Pause::ForWork),
-        (None, false, Pause::AtMost(later)),
-        (Some(soon), true, Pause::AtMost(soon)),
-        (Some(soon), false, Pause::AtMost(soon)),
-        (Some(now), true, Pause::ForWork),
-        (Some(now), false, Pause::SyncAgain),
+        (None, true, IdleStep::ForWork),
+        (None, false, IdleStep::AtMost(later)),
+        (Some(soon), true, IdleStep::AtMost(soon)),
+        (Some(soon), false, IdleStep::AtMost(soon)),
+        (Some(now), true, IdleStep::ForWork),
+        (Some(now), false, IdleStep::SyncAgain),
     ] {
-        assert_eq!(pause(retry_in, clean, later), expected, "{retry_in:?}, clean: {clean}");
+        assert_eq!(
+            decide_idle_step(retry_in, clean, later),
+            expected,
+            "{retry_in:?}, clean: {clean}"
+        );
     }
 }

@@ -11,7 +11,7 @@ async fn no_seq_is_used_twice_whatever_reached_the_disk() {
     let first = open(dir.path());
     first.append(0, metric(0));
     drain(&first, Lane::Facts).await;
-    assert!(first.close(BOUND).await);
+    assert!(first.close(TEST_TIMEOUT).await);
     // A full disk may have kept nothing.
     fs::remove_dir_all(dir.path().join("a-1")).unwrap();
     fs::create_dir(dir.path().join("a-1")).unwrap();
@@ -33,9 +33,9 @@ async fn no_seq_is_used_twice_after_a_power_failure_that_set_the_clock_back() {
     let at = |now_ms| Spool::open(Options { now_ms, ..options(Some(dir.path())) }).spool;
     let spool = at(1_000);
     (0..9).for_each(|number| spool.append(0, metric(number)));
-    spool.readable(Lane::Facts).await;
+    spool.wait_until_readable(Lane::Facts).await;
     let sent = seqs(&spool.peek(Lane::Facts, usize::MAX).await);
-    assert!(spool.close(BOUND).await);
+    assert!(spool.close(TEST_TIMEOUT).await);
     // Of the sent reports, only the name of the segment is left on the disk.
     for entry in fs::read_dir(&own).unwrap() {
         fs::write(entry.unwrap().path(), "").unwrap();
@@ -64,7 +64,7 @@ async fn no_seq_is_used_twice_where_the_first_process_left_nothing() {
 #[test]
 fn numbers_fit_their_types_for_any_clock() {
     for (now_ms, most) in [(1_795_000_000_000, 1 << 53), (i64::MAX, 1 << 63), (-1, 1 << 53)] {
-        assert!(first_of_a_later_process(now_ms) < most, "{now_ms}");
+        assert!(first_seq_at(now_ms) < most, "{now_ms}");
     }
 }
 
@@ -80,9 +80,9 @@ async fn the_sender_is_written_once_and_whole() {
     for number in 0..2 {
         let spool = open().spool;
         spool.append(0, metric(number));
-        spool.readable(Lane::Facts).await;
+        spool.wait_until_readable(Lane::Facts).await;
         assert_eq!(Sender::read(dir.path(), &attempt("a-1")).unwrap(), sender("t"));
-        assert!(spool.close(BOUND).await);
+        assert!(spool.close(TEST_TIMEOUT).await);
         noted.push(fs::metadata(own.join("sender.json")).unwrap().ino());
     }
     assert_eq!(noted[0], noted[1], "an existing file is not rewritten");

@@ -55,18 +55,18 @@ struct Store {
 impl Store {
     fn ingest(&mut self, lane: Lane, batch: &[Record]) {
         for record in batch {
-            self.lanes.entry((number(lane), record.seq)).or_insert_with(|| body(record));
+            self.lanes.entry((lane_index(lane), record.seq)).or_insert_with(|| body(record));
         }
     }
 
     /// Returns the numbers that were reported on a lane, in the order of their seqs.
     fn numbers(&self, lane: Lane) -> Vec<u64> {
-        let of_lane = self.lanes.iter().filter(|((stored, _), _)| *stored == number(lane));
+        let of_lane = self.lanes.iter().filter(|((stored, _), _)| *stored == lane_index(lane));
         of_lane.map(|(_, body)| reported_number(body)).collect()
     }
 }
 
-fn number(lane: Lane) -> u8 {
+fn lane_index(lane: Lane) -> u8 {
     match lane {
         Lane::Facts => 0,
         Lane::Bulk => 1,
@@ -110,7 +110,7 @@ fn copy_after_crash(dir: &Path) -> tempfile::TempDir {
 
 /// The appended reports of one process, and how many of them the manager was offered.
 #[derive(Default)]
-struct Lifecycle {
+struct ProcessRecord {
     appended: Vec<u64>,
     offered: [usize; 2],
     crashed: bool,
@@ -127,10 +127,10 @@ proptest! {
         let mut now_ms = 1;
         let mut store = Store::default();
         let mut repeated = Vec::new();
-        let mut lives = vec![Lifecycle::default()];
+        let mut lives = vec![ProcessRecord::default()];
         let mut next = 0_u32;
         let batch = |spool: &Spool, lane, max_bytes| runtime.block_on(async {
-            tokio::time::timeout(BOUND, spool.readable(lane)).await.expect("readable in time");
+            tokio::time::timeout(TEST_TIMEOUT, spool.wait_until_readable(lane)).await.expect("readable in time");
             spool.peek(lane, max_bytes).await
         });
         for step in steps {
@@ -148,7 +148,7 @@ proptest! {
                     let life = lives.last_mut().unwrap();
                     let own = records.iter().filter(|record| life.appended.contains(&reported_number(&body(record))));
                     let shown = own.map(|record| reported_number(&body(record)) - life.appended[0] + 1).max();
-                    let offered = &mut life.offered[usize::from(number(lane))];
+                    let offered = &mut life.offered[usize::from(lane_index(lane))];
                     *offered = (*offered).max(shown.map_or(0, |shown| usize::try_from(shown).unwrap()));
                     match fate {
                         Fate::Lost => {}
@@ -167,11 +167,11 @@ proptest! {
                     let crashed = matches!(step, Step::Crash);
                     lives.last_mut().unwrap().crashed = crashed;
                     let copy = crashed.then(|| copy_after_crash(dir.path()));
-                    prop_assert!(runtime.block_on(spool.close(BOUND)), "a good disk");
+                    prop_assert!(runtime.block_on(spool.close(TEST_TIMEOUT)), "a good disk");
                     dir = copy.unwrap_or(dir);
                     now_ms += 1;
                     spool = Spool::open(Options { now_ms, ..options(Some(dir.path())) }).spool;
-                    lives.push(Lifecycle::default());
+                    lives.push(ProcessRecord::default());
                 }
             }
         }
@@ -192,7 +192,7 @@ proptest! {
             for life in &lives {
                 let kept = stored.iter().filter(|number| life.appended.contains(number)).count();
                 let all = life.appended.len();
-                let offered = life.offered[usize::from(number(lane))];
+                let offered = life.offered[usize::from(lane_index(lane))];
                 prop_assert_eq!(&life.appended[..kept], stored.iter().copied()
                     .filter(|number| life.appended.contains(number)).collect::<Vec<_>>(), "from the first on");
                 prop_assert!(kept == all || life.crashed && kept >= offered,

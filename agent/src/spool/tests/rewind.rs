@@ -47,12 +47,12 @@ async fn facts_that_cannot_be_offered_again_are_forgotten() {
     first.rewind(Some(1)).await;
     assert_eq!((first.cursor(), first.pending()), (gone(3), 0));
     // `close` may return an error, because the segment that it would delete is already absent.
-    first.close(BOUND).await;
+    first.close(TEST_TIMEOUT).await;
 
     let second = open(dir.path());
     assert_eq!(second.cursor(), gone(3), "an ended process leaves no acknowledged reports");
     second.append(0, metric(4));
-    tokio::time::timeout(BOUND, second.readable(Lane::Facts)).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, second.wait_until_readable(Lane::Facts)).await.unwrap();
     let files = LaneFiles::open(&dir.path().join("a-1"), Lane::Facts).unwrap();
     assert_eq!((files.acked(), files.forgotten()), (Some(3), Some(3)), "and the files record this");
 }

@@ -37,7 +37,7 @@ proptest! {
         let (mut metrics, mut logged, mut samples) = (0, 0, 0);
         let mut delivered: BTreeMap<bool, Vec<ReportBody>> = BTreeMap::new();
         let mut deliver = |lane, bytes| runtime.block_on(async {
-            tokio::time::timeout(BOUND, spool.readable(lane)).await.expect("readable in time");
+            tokio::time::timeout(TEST_TIMEOUT, spool.wait_until_readable(lane)).await.expect("readable in time");
             let batch = spool.peek(lane, bytes).await;
             if let Some(last) = batch.last() {
                 spool.ack(lane, last.seq);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use trial_protocol::{Cause, OBJECTIVE, ReportBody, Verdict};
 
 use crate::collect::Line;
-use crate::delivery::dialect::legacy::{self, Comparison, Tag};
+use crate::delivery::dialect::legacy::{self, Tag, VersionComparison};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::civil_date;
 use crate::spool::{Retention, Sender, Spool};
@@ -41,11 +41,11 @@ impl NniRecorder {
 
     /// Reports whether this keeper fits the manager. Must be the first message.
     pub fn compare_versions(&mut self, manager: &str, keeper: Option<&str>) {
-        let comparison = legacy::compare(manager, keeper);
-        if comparison != Comparison::Match {
+        let comparison = legacy::compare_versions(manager, keeper);
+        if comparison != VersionComparison::Match {
             tracing::warn!("{comparison} The trial runs anyway.");
         }
-        self.spool.append_text(legacy::version_call(&comparison), Retention::Always);
+        self.spool.append_text(legacy::version_call_body(&comparison), Retention::Always);
     }
 
     /// Records a line of the trial's output.
@@ -53,7 +53,7 @@ impl NniRecorder {
         match line {
             Line::Metric(object) => self.post_metric(&object),
             Line::Text(text) => {
-                let taken = legacy::line(Tag::Trial, &self.secrets.mask_text(text))
+                let taken = legacy::line_bodies(Tag::Trial, &self.secrets.mask_text(text))
                     .into_iter()
                     .all(|body| self.spool.append_text(body, Retention::IfRoom));
                 if taken {
@@ -94,7 +94,11 @@ impl NniRecorder {
                 let names = [OBJECTIVE, self.objective.as_deref().unwrap_or(OBJECTIVE)];
                 // NNI does not accept a result that the trial did not report.
                 if names.contains(&metric.name.as_str()) && !metric.derived {
-                    self.post_metric(&legacy::object(&self.parameter_id, &self.sender, metric));
+                    self.post_metric(&legacy::metric_object(
+                        &self.parameter_id,
+                        &self.sender,
+                        metric,
+                    ));
                 }
             }
             ReportBody::Ended(verdict) => self.report_end(now_ms, verdict),
@@ -128,7 +132,7 @@ impl NniRecorder {
     }
 
     fn post_metric(&self, object: &str) {
-        self.spool.append_text(legacy::metric(object), Retention::Always);
+        self.spool.append_text(legacy::metric_body(object), Retention::Always);
     }
 
     fn report_dropped(&self, now_ms: i64) {
@@ -144,7 +148,7 @@ impl NniRecorder {
     fn post_line(&self, now_ms: i64, level: &str, text: &str, keep: Retention) {
         for line in self.secrets.mask_text(text.to_owned()).lines() {
             let line = format!("[{}] {level} {line}", format_time(now_ms));
-            for body in legacy::line(Tag::Keeper, &line) {
+            for body in legacy::line_bodies(Tag::Keeper, &line) {
                 self.spool.append_text(body, keep);
             }
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 
-fn facts(parameters: &Parameters) -> EnvironmentInputs<'_> {
+fn environment_inputs(parameters: &Parameters) -> EnvironmentInputs<'_> {
     EnvironmentInputs {
         platform: None,
         experiment: None,
@@ -19,12 +19,15 @@ fn facts(parameters: &Parameters) -> EnvironmentInputs<'_> {
         parameters_file: None,
         reports_file: None,
         peers: &[],
-        run: "r1",
+        run_mark: "r1",
     }
 }
 
 /// Returns the trial's whole environment.
-fn seen(inherited: &[(&str, &str)], facts: &EnvironmentInputs<'_>) -> BTreeMap<String, String> {
+fn trial_environment(
+    inherited: &[(&str, &str)],
+    facts: &EnvironmentInputs<'_>,
+) -> BTreeMap<String, String> {
     let inherited: Vec<_> = inherited
         .iter()
         .map(|(name, value)| (OsString::from(name), OsString::from(value)))
@@ -39,7 +42,7 @@ fn seen(inherited: &[(&str, &str)], facts: &EnvironmentInputs<'_>) -> BTreeMap<S
 #[test]
 fn a_flag_outranks_the_caller_and_the_caller_the_default() {
     let none = Parameters::none();
-    let plain = facts(&none);
+    let plain = environment_inputs(&none);
     let flags = EnvironmentInputs {
         platform: Some("frameworkcontroller"),
         experiment: Some("e"),
@@ -95,7 +98,7 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
     ];
     for (name, inherit, facts, value) in table {
         let inherited: &[_] = if inherit { &caller } else { &[] };
-        let seen = seen(inherited, facts);
+        let seen = trial_environment(inherited, facts);
         assert_eq!(seen.get(name).map(String::as_str), value, "{name}, inherited: {inherit}");
     }
 }
@@ -107,9 +110,9 @@ fn the_file_of_reports_is_beside_the_files_of_nni() {
     let own = EnvironmentInputs {
         fallback_dir: Some(Path::new("/runs/1")),
         reports_file,
-        ..facts(&none)
+        ..environment_inputs(&none)
     };
-    let no_dir = EnvironmentInputs { reports_file, ..facts(&none) };
+    let no_dir = EnvironmentInputs { reports_file, ..environment_inputs(&none) };
     let not_read = EnvironmentInputs { reports_file: None, ..own };
     let callers: &[_] = &[("NNI_SYS_DIR", "/sys")];
     let table = [
@@ -119,7 +122,7 @@ fn the_file_of_reports_is_beside_the_files_of_nni() {
         (&not_read, callers, None),
     ];
     for (facts, inherited, value) in table {
-        let seen = seen(inherited, facts);
+        let seen = trial_environment(inherited, facts);
         assert_eq!(seen.get("TRIALKEEPER_REPORTS_FILE").map(String::as_str), value);
     }
 }
@@ -133,9 +136,9 @@ fn parameters_are_set_in_every_form() {
     .unwrap();
     let facts = EnvironmentInputs {
         parameters_file: Some(Path::new("/o/parameters.json")),
-        ..facts(&parameters)
+        ..environment_inputs(&parameters)
     };
-    let seen = seen(&[], &facts);
+    let seen = trial_environment(&[], &facts);
     #[rustfmt::skip]
     let table = [
         ("TRIALKEEPER_PARAM_lr",          Some("0.1")),
@@ -157,7 +160,7 @@ fn settings_of_the_agent_do_not_reach_the_trial() {
     let none = Parameters::none();
     let inherited =
         [("TRIALKEEPER_MANAGER", "http://x"), ("TRIALKEEPER_TOKEN_FILE", "/t"), ("PATH", "/bin")];
-    let seen = seen(&inherited, &facts(&none));
+    let seen = trial_environment(&inherited, &environment_inputs(&none));
     assert!(
         !seen.contains_key("TRIALKEEPER_MANAGER") && !seen.contains_key("TRIALKEEPER_TOKEN_FILE")
     );
@@ -166,28 +169,28 @@ fn settings_of_the_agent_do_not_reach_the_trial() {
 
 #[test]
 fn values_too_long_for_exec_are_only_in_the_file() {
-    let long = format!(r#"{{"text": "{}"}}"#, "x".repeat(LONGEST_VALUE));
+    let long = format!(r#"{{"text": "{}"}}"#, "x".repeat(MAX_VALUE_BYTES));
     let parameters = Parameters::parse(&long).unwrap();
-    let seen = seen(&[], &facts(&parameters));
+    let seen = trial_environment(&[], &environment_inputs(&parameters));
     assert!(!seen.contains_key("TRIALKEEPER_PARAMETERS"));
-    assert_eq!(seen["TRIALKEEPER_PARAM_text"].len(), LONGEST_VALUE);
+    assert_eq!(seen["TRIALKEEPER_PARAM_text"].len(), MAX_VALUE_BYTES);
 }
 
 #[test]
 fn many_long_values_are_only_in_the_file() {
-    let text = "x".repeat(LONGEST_VALUE / 2);
+    let text = "x".repeat(MAX_VALUE_BYTES / 2);
     let entries: Vec<_> = (0..40).map(|n| format!(r#""p{n}": "{text}""#)).collect();
     let parameters = Parameters::parse(&format!("{{{}}}", entries.join(","))).unwrap();
-    let seen = seen(&[], &facts(&parameters));
+    let seen = trial_environment(&[], &environment_inputs(&parameters));
     let taken = seen.iter().filter(|(name, _)| name.starts_with("TRIALKEEPER_PARAM_"));
     let sizes: Vec<_> = taken.map(|(name, value)| name.len() + value.len()).collect();
     assert_eq!(sizes.len(), 10);
-    assert!(sizes.iter().sum::<usize>() <= LONGEST_TOTAL);
+    assert!(sizes.iter().sum::<usize>() <= MAX_TOTAL_BYTES);
 }
 
 #[test]
 fn parameters_that_share_a_variable_are_reported() {
     let of = |text: &str| Parameters::parse(text).unwrap();
-    assert_eq!(collisions(&of(r#"{"a.b": 1, "a": 2, "a_b": 3}"#)), [("a.b", "a_b")]);
-    assert_eq!(collisions(&of(r#"{"a.b": 1, "a.c": 2}"#)), []);
+    assert_eq!(name_collisions(&of(r#"{"a.b": 1, "a": 2, "a_b": 3}"#)), [("a.b", "a_b")]);
+    assert_eq!(name_collisions(&of(r#"{"a.b": 1, "a.c": 2}"#)), []);
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::Process;
 
 /// The maximum number of named leftovers.
-const MAX_NAMED: usize = 64;
+const MAX_NAMED_LEFTOVERS: usize = 64;
 
 /// The leftover processes of a trial. A fork bomb leaves thousands: all are counted, and the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Leftovers {
     /// Adds the new processes of `tree`, which will get SIGTERM.
     pub fn add(&mut self, tree: &[Process]) {
         for member in tree {
-            if self.seen.insert(member.pid) && self.named.len() < MAX_NAMED {
+            if self.seen.insert(member.pid) && self.named.len() < MAX_NAMED_LEFTOVERS {
                 self.named.push(entry(member));
             }
         }
@@ -73,7 +73,7 @@ impl Leftovers {
         let alive: HashSet<u32> = self.alive.iter().map(|(pid, _)| *pid).collect();
         let gone = self.named.iter().filter(|(pid, _)| !alive.contains(pid));
         let gone = gone.map(|(pid, name)| format!("{pid} {name}"));
-        let mut names: Vec<_> = there.chain(gone).take(MAX_NAMED).collect();
+        let mut names: Vec<_> = there.chain(gone).take(MAX_NAMED_LEFTOVERS).collect();
         let more = self.seen.len() - names.len();
         if more > 0 {
             names.push(format!("and {more} more"));

@@ -11,7 +11,7 @@ use super::*;
 
 /// The server behind the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answers {
+enum ServerKind {
     /// A manager that accepts the token `good`.
     Manager,
     /// A manager that cannot write its database.
@@ -23,7 +23,7 @@ enum Answers {
 }
 
 /// Starts the server, with TLS if there is an acceptor, and returns its port.
-async fn start(answers: Answers, tls: Option<TlsAcceptor>) -> u16 {
+async fn start(answers: ServerKind, tls: Option<TlsAcceptor>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     // Ends with the test's runtime.
@@ -46,10 +46,10 @@ async fn start(answers: Answers, tls: Option<TlsAcceptor>) -> u16 {
 }
 
 async fn serve(
-    answers: Answers,
+    answers: ServerKind,
     mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 ) {
-    if answers == Answers::Ssh {
+    if answers == ServerKind::Ssh {
         stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").await.ok();
         return;
     }
@@ -64,12 +64,12 @@ async fn serve(
     let request = String::from_utf8_lossy(&bytes).to_lowercase();
     let version = env!("CARGO_PKG_VERSION");
     let (status, body) = match answers {
-        Answers::Web | Answers::Ssh => (200, "<html>It works!</html>".to_owned()),
-        Answers::Manager | Answers::Degraded if request.starts_with("post ") => {
+        ServerKind::Web | ServerKind::Ssh => (200, "<html>It works!</html>".to_owned()),
+        ServerKind::Manager | ServerKind::Degraded if request.starts_with("post ") => {
             (if request.contains("bearer good\r\n") { 400 } else { 401 }, "{}".to_owned())
         }
-        Answers::Manager => (200, format!(r#"{{"status": "ok", "version": "{version}"}}"#)),
-        Answers::Degraded => {
+        ServerKind::Manager => (200, format!(r#"{{"status": "ok", "version": "{version}"}}"#)),
+        ServerKind::Degraded => {
             let body = r#"{"status": "degraded", "version": "VERSION", "reason": "disk full"}"#;
             (503, body.replace("VERSION", version))
         }
@@ -85,7 +85,7 @@ fn spec(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> M
 }
 
 /// Returns the first hop with a problem, except the clock, because the server's clock is always wrong.
-fn first_trouble(checks: &[Check]) -> Option<(&'static str, CheckState)> {
+fn first_problem(checks: &[Check]) -> Option<(&'static str, CheckState)> {
     let trouble = |check: &&Check| {
         check.name != "clock" && matches!(check.state, CheckState::Fail | CheckState::Warn)
     };
@@ -103,10 +103,10 @@ async fn the_failed_hop_is_named_and_later_hops_are_skipped() {
     let (good, bad) = (file("good", "good\n"), file("bad", "bad\n"));
     let absent = Some(dir.path().join("absent"));
     let on = |port: u16| format!("http://127.0.0.1:{port}");
-    let up = on(start(Answers::Manager, None).await);
-    let degraded = on(start(Answers::Degraded, None).await);
-    let web = on(start(Answers::Web, None).await);
-    let ssh = on(start(Answers::Ssh, None).await);
+    let up = on(start(ServerKind::Manager, None).await);
+    let degraded = on(start(ServerKind::Degraded, None).await);
+    let web = on(start(ServerKind::Web, None).await);
+    let ssh = on(start(ServerKind::Ssh, None).await);
     // The listener is closed.
     let closed = on(TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port());
     let (fail, warn) = (CheckState::Fail, CheckState::Warn);
@@ -128,7 +128,7 @@ async fn the_failed_hop_is_named_and_later_hops_are_skipped() {
     ];
     for (case, url, token_file, trouble) in table {
         let checks = check(&spec(url, token_file.clone(), None)).await;
-        assert_eq!(first_trouble(&checks), trouble, "{case}: {checks:?}");
+        assert_eq!(first_problem(&checks), trouble, "{case}: {checks:?}");
         let names: Vec<_> = checks.iter().map(|check| check.name).collect();
         assert_eq!(names, HOPS, "{case}: every hop has its line");
         if let Some((name, CheckState::Fail)) = trouble {
@@ -166,7 +166,7 @@ async fn certificates_of_unknown_authorities_are_refused() {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
-    let port = start(Answers::Manager, Some(TlsAcceptor::from(Arc::new(config)))).await;
+    let port = start(ServerKind::Manager, Some(TlsAcceptor::from(Arc::new(config)))).await;
     let token = file("good", "good".to_owned());
     let url = format!("https://127.0.0.1:{port}");
     #[rustfmt::skip]
@@ -178,7 +178,7 @@ async fn certificates_of_unknown_authorities_are_refused() {
     ];
     for (case, ca_file, trouble) in table {
         let checks = check(&spec(url.clone(), token.clone(), ca_file)).await;
-        assert_eq!(first_trouble(&checks), trouble, "{case}: {checks:?}");
+        assert_eq!(first_problem(&checks), trouble, "{case}: {checks:?}");
     }
 }
 
@@ -193,7 +193,7 @@ fn small_clock_differences_are_allowed() {
         (Some(40_000),  CheckState::Warn,    "60 s ahead of"),
     ];
     for (manager_ms, state, finding) in table {
-        let check = clock(manager_ms, 100_000);
+        let check = check_clock(manager_ms, 100_000);
         assert_eq!(check.state, state, "{manager_ms:?}");
         assert!(check.finding.contains(finding), "{}", check.finding);
     }
@@ -202,11 +202,11 @@ fn small_clock_differences_are_allowed() {
 #[test]
 fn another_version_is_a_warning() {
     let health = |body: &str| {
-        Ok(Health { status: StatusCode::OK, body: body.as_bytes().to_vec(), date_ms: None })
+        Ok(HealthAnswer { status: StatusCode::OK, body: body.as_bytes().to_vec(), date_ms: None })
     };
     assert_eq!(
-        manager(&health(r#"{"status": "ok", "version": "99.0.0"}"#)).state,
+        check_manager(&health(r#"{"status": "ok", "version": "99.0.0"}"#)).state,
         CheckState::Warn
     );
-    assert_eq!(manager(&health(r#"{"status": "ok"}"#)).state, CheckState::Fail);
+    assert_eq!(check_manager(&health(r#"{"status": "ok"}"#)).state, CheckState::Fail);
 }

@@ -17,9 +17,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum length of an answer's head, in bytes.
-const LONGEST_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The maximum length of a body that is read to keep the connection, in bytes.
-const LONGEST_BODY: usize = 64 << 10;
+const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// A connection to one manager.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub(super) async fn exchange(
     path: &impl Fn() -> String,
     body: &str,
 ) -> Result<Answer, Error> {
-    let unanswered = |source| Error::Unanswered { url: format!("{base}{}", path()), source };
-    let (authority, prefix) = authority(base)?;
+    let unanswered = |source| Error::NoAnswer { url: format!("{base}{}", path()), source };
+    let (authority, prefix) = split_base_url(base)?;
     let request = format!(
         "POST {prefix}{} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: trialkeeper/{}\r\n\
          Accept: application/json\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -82,7 +82,7 @@ pub(super) async fn exchange(
 }
 
 /// PURE: returns `host:port` of `http://host:port/path`, and the path before the API's.
-fn authority(base: &str) -> Result<(&str, &str), Error> {
+fn split_base_url(base: &str) -> Result<(&str, &str), Error> {
     let rest = base.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     let (authority, prefix) = match rest {
         Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
@@ -124,17 +124,17 @@ impl Connection {
         timeout(ANSWER_TIMEOUT, async {
             self.stream.write_all(request).await?;
             let head = loop {
-                match parse(&self.buffer)? {
+                match parse_head(&self.buffer)? {
                     // An interim answer, such as "Continue".
                     Some(head) if head.answer.status < 200 => {
                         self.buffer.drain(..head.length);
                     }
                     Some(head) => break head,
-                    None if self.buffer.len() > LONGEST_HEAD => return Err(no_http("too long")),
+                    None if self.buffer.len() > MAX_HEAD_BYTES => return Err(not_http("too long")),
                     None => self.read().await?,
                 }
             };
-            let body = head.body.filter(|length| *length <= LONGEST_BODY);
+            let body = head.body.filter(|length| *length <= MAX_BODY_BYTES);
             let Some(whole) = body.map(|body| head.length + body) else {
                 return Ok((head.answer, false));
             };
@@ -155,18 +155,18 @@ impl Connection {
     }
 }
 
-fn no_http(why: &str) -> io::Error {
+fn not_http(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the answer is not HTTP ({why})"))
 }
 
 /// PURE: parses the head of an answer. Returns `None` if it is incomplete.
-fn parse(bytes: &[u8]) -> io::Result<Option<AnswerHead>> {
+fn parse_head(bytes: &[u8]) -> io::Result<Option<AnswerHead>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
     let length = match response.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(error) => return Err(no_http(&error.to_string())),
+        Err(error) => return Err(not_http(&error.to_string())),
     };
     let header = |name: &str| {
         let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
@@ -211,9 +211,9 @@ mod tests {
             ("nothing",               "",                                                        None),
         ];
         for (case, bytes, expected) in table {
-            assert_eq!(parse(bytes.as_bytes()).unwrap(), expected, "{case}");
+            assert_eq!(parse_head(bytes.as_bytes()).unwrap(), expected, "{case}");
         }
-        assert!(parse(b"SSH-2.0-OpenSSH\r\n\r\n").is_err());
+        assert!(parse_head(b"SSH-2.0-OpenSSH\r\n\r\n").is_err());
     }
 
     #[test]
@@ -231,15 +231,15 @@ mod tests {
             ("",                          None),
         ];
         for (base, parts) in table {
-            assert_eq!(authority(base).ok(), parts, "{base:?}");
+            assert_eq!(split_base_url(base).ok(), parts, "{base:?}");
         }
     }
 
     proptest! {
         #[test]
         fn answers_of_random_bytes_never_panic(bytes: Vec<u8>) {
-            drop(parse(&bytes));
-            drop(parse(&[b"HTTP/1.1 200 OK\r\n".as_slice(), &bytes].concat()));
+            drop(parse_head(&bytes));
+            drop(parse_head(&[b"HTTP/1.1 200 OK\r\n".as_slice(), &bytes].concat()));
         }
     }
 }

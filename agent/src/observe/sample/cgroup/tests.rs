@@ -91,7 +91,9 @@ fn shares_are_of_the_limit() {
 
 #[test]
 fn the_groups_of_a_process_are_parsed() {
-    let own = parse_own("4:memory:/docker/abc\n2:cpu,cpuacct:/x:y\n0::/user.slice\nnonsense\n");
+    let own = parse_process_cgroups(
+        "4:memory:/docker/abc\n2:cpu,cpuacct:/x:y\n0::/user.slice\nnonsense\n",
+    );
     assert_eq!(own.v2.as_deref(), Some("/user.slice"));
     assert_eq!(own.v1("memory"), Some("/docker/abc"));
     assert_eq!(own.v1("cpuacct"), Some("/x:y"));
@@ -115,8 +117,8 @@ fn single_files_are_parsed_or_ignored() {
     for (text, expected) in pressure {
         assert_eq!(parse_pressure(text), expected, "{text:?}");
     }
-    assert_eq!(keyed("oom_kill_disable 0\noom 4\noom_kill 3\n", "oom_kill"), Some(3));
-    assert_eq!(keyed("oom_kill_disable 0\n", "oom_kill"), None);
+    assert_eq!(number_after_key("oom_kill_disable 0\noom 4\noom_kill 3\n", "oom_kill"), Some(3));
+    assert_eq!(number_after_key("oom_kill_disable 0\n", "oom_kill"), None);
 }
 
 #[test]
@@ -130,17 +132,17 @@ fn this_machine_is_read_without_failing() {
 proptest! {
     #[test]
     fn random_cgroup_files_never_panic(text: String) {
-        parse_own(&text);
+        parse_process_cgroups(&text);
         parse_cpu_max(&text);
         parse_pressure(&text);
-        keyed(&text, "oom");
+        number_after_key(&text, "oom");
     }
 
     #[test]
     fn a_random_path_never_leaves_the_mount(path in "[/.a]{0,12}") {
         let mount = tempfile::tempdir().unwrap();
         std::fs::write(mount.path().join("file"), "1").unwrap();
-        let found = nearest(mount.path(), Some(&path), "file");
+        let found = find_group_dir(mount.path(), Some(&path), "file");
         prop_assert!(found.is_none_or(|found| found.starts_with(mount.path())));
     }
 }

@@ -6,47 +6,49 @@ use std::ffi::OsString;
 use trial_protocol::GpuSample;
 
 /// The variables that hide GPUs from a trial, as read by CUDA and HIP. HIP also reads CUDA's variable.
-const VARIABLES: [&str; 3] =
+const VISIBILITY_VARIABLES: [&str; 3] =
     ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
 
 /// The GPUs that a trial may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuAllotment {
     /// Indices and prefixes of UUIDs. `None`: all GPUs.
-    only: Option<Vec<String>>,
+    visible: Option<Vec<String>>,
 }
 
 impl GpuAllotment {
     /// Returns the allotment according to the trial's variables. Parts of a GPU (MIG) have ids of their own, which no
     /// reading contains. If such an id is present, all GPUs may be the trial's.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
-        let Some(list) = VARIABLES.into_iter().find_map(variable) else { return Self::default() };
+        let Some(list) = VISIBILITY_VARIABLES.into_iter().find_map(variable) else {
+            return Self::default();
+        };
         let list = list.to_string_lossy();
         let entries = list.split(',').map(str::trim);
         // The first invalid entry, such as -1, hides all entries after it.
-        let only: Vec<_> =
+        let visible: Vec<_> =
             entries.take_while(|entry| is_device(entry)).map(str::to_owned).collect();
-        let parts = only.iter().any(|entry| entry.starts_with("MIG-"));
-        Self { only: (!parts).then_some(only) }
+        let parts = visible.iter().any(|entry| entry.starts_with("MIG-"));
+        Self { visible: (!parts).then_some(visible) }
     }
 
     /// Returns whether the trial has no GPU.
-    pub fn is_none(&self) -> bool {
-        self.only.as_ref().is_some_and(Vec::is_empty)
+    pub fn has_none(&self) -> bool {
+        self.visible.as_ref().is_some_and(Vec::is_empty)
     }
 
     /// Returns whether the trial has all GPUs.
-    pub fn is_all(&self) -> bool {
-        self.only.is_none()
+    pub fn has_all(&self) -> bool {
+        self.visible.is_none()
     }
 
     /// Returns whether the trial may use `gpu`.
-    pub fn has(&self, gpu: &GpuSample) -> bool {
+    pub fn has_gpu(&self, gpu: &GpuSample) -> bool {
         let is = |entry: &String| match entry.parse::<u32>() {
             Ok(index) => index == gpu.index,
             Err(_) => gpu.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(entry.as_str())),
         };
-        self.only.as_ref().is_none_or(|only| only.iter().any(is))
+        self.visible.as_ref().is_none_or(|visible| visible.iter().any(is))
     }
 }
 
@@ -87,11 +89,11 @@ mod tests {
             let own = GpuAllotment::from_variables(&set);
             let has = [0, 1].map(|index: u32| {
                 let uuid = gpus[usize::try_from(index).unwrap()].clone();
-                own.has(&GpuSample { index, uuid, ..GpuSample::default() })
+                own.has_gpu(&GpuSample { index, uuid, ..GpuSample::default() })
             });
             assert_eq!(has, expected, "{case}");
             assert_eq!(
-                (own.is_all(), own.is_none()),
+                (own.has_all(), own.has_none()),
                 match variables {
                     [] | [(_, "MIG-c7384736")] => (true, false),
                     [(_, "" | "-1" | "NoDevFiles")] => (false, true),

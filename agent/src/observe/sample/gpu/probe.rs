@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::QUERY;
+use super::QUERY_COLUMNS;
 use crate::util::backoff::DoublingBackoff;
 
 /// The first and the longest pause before a probe is restarted.
@@ -35,7 +35,7 @@ impl ProbeCommand {
     /// input. Its standard error contains only error messages, so it shares a pipe with standard output.
     pub fn new(program: impl Into<PathBuf>, interval: Duration) -> Self {
         let args = vec![
-            format!("--query-gpu={QUERY}"),
+            format!("--query-gpu={QUERY_COLUMNS}"),
             "--format=csv,noheader,nounits".to_owned(),
             // In milliseconds. The tool's minimum is 1.
             format!("--loop-ms={}", interval.as_millis().max(1)),
@@ -76,7 +76,7 @@ pub enum ProbeAction {
 /// The state of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    silence: Duration,
+    max_silence: Duration,
     restarts: DoublingBackoff,
     state: ProbeState,
 }
@@ -97,10 +97,10 @@ enum ProbeState {
 impl Probe {
     /// Creates a probe that is due at once and prints every `interval`.
     pub fn new(interval: Duration) -> Self {
-        let silence = freshness(interval);
+        let max_silence = freshness(interval);
         let [first, longest] = RESTART_PAUSES;
         let restarts = DoublingBackoff::new(first, longest);
-        Self { silence, restarts, state: ProbeState::Due(Duration::ZERO) }
+        Self { max_silence, restarts, state: ProbeState::Due(Duration::ZERO) }
     }
 
     /// Processes an event at `now`, and returns the next action.
@@ -120,12 +120,14 @@ impl Probe {
         match self.state {
             ProbeState::Due(due) if due <= now => ProbeAction::Start,
             ProbeState::Due(due) => ProbeAction::Wait(due),
-            ProbeState::Running { last_reading } if last_reading + self.silence <= now => {
+            ProbeState::Running { last_reading } if last_reading + self.max_silence <= now => {
                 self.state = ProbeState::Killed;
                 ProbeAction::Kill
             }
-            ProbeState::Running { last_reading } => ProbeAction::Wait(last_reading + self.silence),
-            ProbeState::Killed => ProbeAction::Wait(now + self.silence),
+            ProbeState::Running { last_reading } => {
+                ProbeAction::Wait(last_reading + self.max_silence)
+            }
+            ProbeState::Killed => ProbeAction::Wait(now + self.max_silence),
             ProbeState::Absent => ProbeAction::GiveUp,
         }
     }
@@ -189,7 +191,7 @@ mod tests {
     fn the_command_queries_every_column() {
         let command = ProbeCommand::new("nvidia-smi", Duration::from_secs(5));
         assert_eq!(command.args[1..], ["--format=csv,noheader,nounits", "--loop-ms=5000"]);
-        assert_eq!(command.args[0].split(',').count(), super::super::COLUMNS);
+        assert_eq!(command.args[0].split(',').count(), super::super::COLUMN_COUNT);
         assert!(!command.args[0].contains(' '));
     }
 }

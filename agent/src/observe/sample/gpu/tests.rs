@@ -9,8 +9,8 @@ const H200: &str =
 
 fn reading(line: &str) -> GpuSample {
     match parse_row(line) {
-        Row::Reading(sample) => sample,
-        Row::Gone { .. } | Row::Other => panic!("{line}"),
+        ProbeRow::Reading(sample) => sample,
+        ProbeRow::Lost { .. } | ProbeRow::Other => panic!("{line}"),
     }
 }
 
@@ -48,9 +48,11 @@ fn recorded_output_is_read() {
         assert_eq!((gpu.ecc_uncorrected, gpu.mig_enabled), (Some(0), Some(false)));
     }
     let no_gpu = include_str!("../../../../fixtures/gpu/h200/no_such_gpu.txt");
-    assert!(matches!(parse_row(no_gpu), Row::Gone { line } if line == "No devices were found"));
+    assert!(
+        matches!(parse_row(no_gpu), ProbeRow::Lost { line } if line == "No devices were found")
+    );
     let other = include_str!("../../../../fixtures/gpu/h200/unknown_field.txt");
-    assert!(other.lines().all(|line| parse_row(line) == Row::Other));
+    assert!(other.lines().all(|line| parse_row(line) == ProbeRow::Other));
 }
 
 #[test]
@@ -102,37 +104,37 @@ fn other_lines_are_not_rows() {
     ];
     for (line, gone) in table {
         match parse_row(line) {
-            Row::Gone { .. } => assert!(gone, "{line}"),
-            Row::Other => assert!(!gone, "{line}"),
-            Row::Reading(_) => panic!("{line}"),
+            ProbeRow::Lost { .. } => assert!(gone, "{line}"),
+            ProbeRow::Other => assert!(!gone, "{line}"),
+            ProbeRow::Reading(_) => panic!("{line}"),
         }
     }
 }
 
-fn row(index: u32) -> Row {
+fn row(index: u32) -> ProbeRow {
     let uuid = Some(format!("GPU-{index}"));
-    Row::Reading(GpuSample { index, uuid, ..GpuSample::default() })
+    ProbeRow::Reading(GpuSample { index, uuid, ..GpuSample::default() })
 }
 
-fn gone(line: &str) -> Row {
-    Row::Gone { line: line.to_owned() }
+fn gone(line: &str) -> ProbeRow {
+    ProbeRow::Lost { line: line.to_owned() }
 }
 
 #[test]
 fn rounds_and_losses_follow_the_rows() {
     #[rustfmt::skip]
-    let table: [(&str, Vec<Row>, &[&str]); 11] = [
-        ("one GPU",                  vec![row(0), row(0), row(0)],                                      &["1", "1", "1"]),
-        ("two GPUs",                 vec![row(0), row(1), row(0), row(1), row(0)],                      &["2", "2"]),
-        ("one of two disappears",    vec![row(0), row(1), row(0), row(1), row(0), row(0)],              &["2", "2", "-GPU-1", "1", "1"]),
-        ("and returns",              vec![row(0), row(1), row(0), row(1), row(0), row(0), row(0), row(1), row(0), row(1)], &["2", "2", "-GPU-1", "1", "1", "1", "2"]),
-        ("lost by name",             vec![row(0), row(1), row(0), gone("1, GPU-1, [GPU is lost]")],     &["2", "-GPU-1"]),
-        ("lost once",                vec![row(0), row(0), gone("0, x, [GPU is lost]"), gone("GPU is lost")], &["1", "1", "-GPU-0"]),
-        ("all at once",              vec![row(0), row(1), row(0), gone("Failed to initialize NVML")],   &["2", "-GPU-0", "-GPU-1"]),
-        ("one by its address",       vec![row(0), row(1), row(0), gone("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.")], &["2", "-GPU 0000:3B:00.0"]),
-        ("the only one by address",  vec![row(0), row(0), gone("Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error")], &["1", "1", "-GPU-0"]),
-        ("there was none",           vec![gone("No devices were found"), Row::Other],                   &[]),
-        ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
+    let table: [(&str, Vec<ProbeRow>, &[&str]); 11] = [
+        ("one GPU",                 vec![row(0), row(0), row(0)],                                  &["1", "1", "1"]),
+        ("two GPUs",                vec![row(0), row(1), row(0), row(1), row(0)],                  &["2", "2"]),
+        ("one of two disappears",   vec![row(0), row(1), row(0), row(1), row(0), row(0)],          &["2", "2", "-GPU-1", "1", "1"]),
+        ("and returns",             vec![row(0), row(1), row(0), row(1), row(0), row(0), row(0), row(1), row(0), row(1)], &["2", "2", "-GPU-1", "1", "1", "1", "2"]),
+        ("lost by name",            vec![row(0), row(1), row(0), gone("1, GPU-1, [GPU is lost]")], &["2", "-GPU-1"]),
+        ("lost once",               vec![row(0), row(0), gone("0, x, [GPU is lost]"), gone("GPU is lost")], &["1", "1", "-GPU-0"]),
+        ("all at once",             vec![row(0), row(1), row(0), gone("Failed to initialize NVML")], &["2", "-GPU-0", "-GPU-1"]),
+        ("one by its address",      vec![row(0), row(1), row(0), gone("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.")], &["2", "-GPU 0000:3B:00.0"]),
+        ("the only one by address", vec![row(0), row(0), gone("Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error")], &["1", "1", "-GPU-0"]),
+        ("there was none",          vec![gone("No devices were found"), ProbeRow::Other],          &[]),
+        ("other lines are ignored", vec![row(0), ProbeRow::Other, row(0)],                         &["1", "1"]),
     ];
     for (case, rows, expected) in table {
         let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
@@ -155,7 +157,7 @@ fn rounds_and_losses_follow_the_rows() {
 fn gpus_of_other_trials_are_neither_shown_nor_lost() {
     let address = "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.";
     #[rustfmt::skip]
-    let table: [(&str, Vec<Row>, &[&str]); 5] = [
+    let table: [(&str, Vec<ProbeRow>, &[&str]); 5] = [
         ("it disappears",              vec![row(0)],                               &[]),
         ("it is lost by name",         vec![gone("1, GPU-1, [GPU is lost]")],      &[]),
         ("one of them by its address", vec![gone(address)],                        &[]),
@@ -170,8 +172,12 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
             table.add_row(row, Duration::ZERO);
         }
-        assert!(table.last().iter().all(|gpu| gpu.index == 0), "{case}: {:?}", table.last());
-        assert_eq!(table.lost(), lost, "{case}");
+        assert!(
+            table.last_readings().iter().all(|gpu| gpu.index == 0),
+            "{case}: {:?}",
+            table.last_readings()
+        );
+        assert_eq!(table.lost_gpus(), lost, "{case}");
     }
 }
 
@@ -182,11 +188,11 @@ fn a_restarted_probe_loses_no_gpu() {
     for row in [row(0), row(1), row(0), row(1), row(0)] {
         events.extend(table.add_row(row, Duration::ZERO));
     }
-    table.probe_started();
+    table.discard_round();
     for row in [row(0), row(1)] {
         events.extend(table.add_row(row, Duration::ZERO));
     }
-    assert_eq!((events.len(), table.lost().len()), (3, 0));
+    assert_eq!((events.len(), table.lost_gpus().len()), (3, 0));
 }
 
 proptest! {
@@ -204,12 +210,12 @@ proptest! {
         for line in &lines {
             events.extend(table.add_row(parse_row(line), Duration::ZERO));
         }
-        prop_assert!(table.last().len() <= 4 && table.lost().len() <= 4);
+        prop_assert!(table.last_readings().len() <= 4 && table.lost_gpus().len() <= 4);
     }
 }
 
 #[test]
 fn the_recording_script_queries_the_same_columns() {
     let script = include_str!("../../../../fixtures/gpu/record.sh");
-    assert!(script.contains(&format!("query={QUERY}\n")));
+    assert!(script.contains(&format!("query={QUERY_COLUMNS}\n")));
 }

@@ -8,7 +8,7 @@ use super::{
     CollectSpec, CollectedMetric, Finding, MetricFileReader, SdkRecord, Source, StreamScanner,
 };
 
-fn metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
+fn sdk_metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
     let (name, kind) = (OBJECTIVE.to_owned(), Some(kind));
     let sequence = Some(sequence);
     Finding::Metric(CollectedMetric {
@@ -21,17 +21,21 @@ fn metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
 }
 
 /// Returns the reports of `trial_used.py`.
-fn reported() -> Vec<Finding> {
+fn expected_reports() -> Vec<Finding> {
     use MetricKind::{Final, Intermediate};
     vec![
-        metric(Intermediate, 0, json!(0.5)),
-        metric(Intermediate, 1, json!({"default": 0.75, "loss": 1.25, "note": "it's \"quoted\""})),
-        metric(Intermediate, 2, json!("NaN")),
-        metric(Final, 0, json!({"default": 0.875, "loss": 1.0})),
+        sdk_metric(Intermediate, 0, json!(0.5)),
+        sdk_metric(
+            Intermediate,
+            1,
+            json!({"default": 0.75, "loss": 1.25, "note": "it's \"quoted\""}),
+        ),
+        sdk_metric(Intermediate, 2, json!("NaN")),
+        sdk_metric(Final, 0, json!({"default": 0.875, "loss": 1.0})),
     ]
 }
 
-fn from_stdout(bytes: &[u8], portion: usize) -> Vec<Finding> {
+fn read_stdout(bytes: &[u8], portion: usize) -> Vec<Finding> {
     let mut scanner = StreamScanner::new(&CollectSpec::default(), Stream::Stdout);
     let mut found = Vec::new();
     for portion in bytes.chunks(portion) {
@@ -41,7 +45,7 @@ fn from_stdout(bytes: &[u8], portion: usize) -> Vec<Finding> {
     found
 }
 
-fn from_file(bytes: &[u8], portion: usize) -> Vec<Finding> {
+fn read_metric_file(bytes: &[u8], portion: usize) -> Vec<Finding> {
     let mut reader = MetricFileReader::new();
     let mut found = Vec::new();
     for portion in bytes.chunks(portion) {
@@ -61,13 +65,21 @@ fn every_channel_of_the_sdk_gives_the_same_metrics() {
     ];
     for (platform, bytes) in stdout {
         for portion in [1, 2, 3, 7, 64, bytes.len()] {
-            assert_eq!(from_stdout(bytes, portion), reported(), "{platform}, {portion} at a time");
+            assert_eq!(
+                read_stdout(bytes, portion),
+                expected_reports(),
+                "{platform}, {portion} at a time"
+            );
         }
     }
 
     let file = include_bytes!("../../fixtures/sdk/local.metrics.bin");
     for portion in [1, 2, 3, 7, 64, file.len()] {
-        assert_eq!(from_file(file, portion), reported(), "file, {portion} at a time");
+        assert_eq!(
+            read_metric_file(file, portion),
+            expected_reports(),
+            "file, {portion} at a time"
+        );
     }
 
     let http = include_str!("../../fixtures/sdk/v3_http_channel.jsonl");
@@ -83,7 +95,7 @@ fn every_channel_of_the_sdk_gives_the_same_metrics() {
             }
         }
     }
-    assert_eq!(found, reported(), "HTTP");
+    assert_eq!(found, expected_reports(), "HTTP");
 }
 
 #[test]
@@ -112,20 +124,22 @@ fn every_type_of_value_survives() {
     ];
     let mut expected: Vec<_> = (0..)
         .zip(values)
-        .map(|(sequence, value)| metric(MetricKind::Intermediate, sequence, value))
+        .map(|(sequence, value)| sdk_metric(MetricKind::Intermediate, sequence, value))
         .collect();
-    expected.push(metric(MetricKind::Final, 0, json!(1)));
+    expected.push(sdk_metric(MetricKind::Final, 0, json!(1)));
     for portion in [1, 5, bytes.len()] {
-        assert_eq!(from_file(bytes, portion), expected, "{portion} at a time");
+        assert_eq!(read_metric_file(bytes, portion), expected, "{portion} at a time");
     }
 }
 
 #[test]
 fn a_request_for_parameters_is_no_metric() {
     let bytes = include_bytes!("../../fixtures/sdk/stdout_multiphase.txt");
-    let expected =
-        [metric(MetricKind::Final, 0, json!(0.0)), metric(MetricKind::Final, 0, json!(1.0))];
-    assert_eq!(from_stdout(bytes, bytes.len()), expected);
+    let expected = [
+        sdk_metric(MetricKind::Final, 0, json!(0.0)),
+        sdk_metric(MetricKind::Final, 0, json!(1.0)),
+    ];
+    assert_eq!(read_stdout(bytes, bytes.len()), expected);
 }
 
 #[test]
@@ -138,7 +152,7 @@ fn output_of_the_sdk_without_a_manager_counts_as_text() {
         let of_sdk = |finding: &Finding| {
             !matches!(finding, Finding::Metric(CollectedMetric { source: Source::Text, .. }))
         };
-        let found = from_stdout(bytes, bytes.len());
+        let found = read_stdout(bytes, bytes.len());
         assert!(!found.iter().any(of_sdk), "{found:?}");
     }
 }

@@ -13,7 +13,7 @@ pub struct RunSummary<'a> {
     /// The verdict.
     pub verdict: &'a Verdict,
     /// The counts of collected metrics.
-    pub tally: &'a MetricSummary,
+    pub metrics: &'a MetricSummary,
     /// The directory of the run's files.
     pub dir: Option<&'a Path>,
     /// Number of reports that were not delivered to the manager; `None` without a manager.
@@ -23,13 +23,13 @@ pub struct RunSummary<'a> {
 /// Returns the summary, several lines.
 pub fn summary(facts: &RunSummary<'_>) -> String {
     let mut lines = vec![("result", facts.verdict.message.clone())];
-    let tally = facts.tally;
-    if let Some(value) = &tally.last {
-        let name = tally.name.as_deref().unwrap_or_default();
-        let derived = if tally.derived { " (the last intermediate result)" } else { "" };
+    let metrics = facts.metrics;
+    if let Some(value) = &metrics.final_value {
+        let name = metrics.name.as_deref().unwrap_or_default();
+        let derived = if metrics.derived { " (the last intermediate result)" } else { "" };
         lines.push(("metric", format!("{name} = {}{derived}", value.as_json())));
     }
-    let results = match (&tally.last, tally.intermediate) {
+    let results = match (&metrics.final_value, metrics.intermediate) {
         (None, 0) => {
             "none found (supported: name=value and JSON lines; --metric-pattern adds others)"
                 .to_owned()
@@ -37,12 +37,12 @@ pub fn summary(facts: &RunSummary<'_>) -> String {
         (_, count) => format!("{count} intermediate"),
     };
     lines.push(("results", results));
-    if tally.unreadable > 0 {
-        lines.push(("unreadable", format!("{} metric-like values", tally.unreadable)));
+    if metrics.unreadable > 0 {
+        lines.push(("unreadable", format!("{} metric-like values", metrics.unreadable)));
     }
-    lines.extend(tally.notes.iter().map(|note| ("note", note.clone())));
+    lines.extend(metrics.notes.iter().map(|note| ("note", note.clone())));
     if let Some(duration) = facts.verdict.duration_ms {
-        lines.push(("duration", time(duration)));
+        lines.push(("duration", format_duration(duration)));
     }
     if let Some(exit) = facts.verdict.exit {
         lines.push(("exit code", exit.shell_code().to_string()));
@@ -61,7 +61,7 @@ pub fn summary(facts: &RunSummary<'_>) -> String {
     })
 }
 
-fn time(millis: u64) -> String {
+fn format_duration(millis: u64) -> String {
     let (seconds, rest) = (millis / 1000, millis % 1000);
     match seconds {
         0..60 => format!("{seconds}.{rest:03} s"),
@@ -83,16 +83,16 @@ mod tests {
         let end = TrialEnd::Exited { exit, wait_status: Some(0) };
         let verdict =
             conclude(&Observations { end, duration_ms: Some(61_500), ..Observations::default() });
-        let tally = MetricSummary {
+        let metrics = MetricSummary {
             intermediate: 3,
-            last: Some(MetricValue::from(0.5)),
+            final_value: Some(MetricValue::from(0.5)),
             name: Some("loss".to_owned()),
             notes: vec!["of 2".to_owned()],
             ..MetricSummary::default()
         };
         let facts = RunSummary {
             verdict: &verdict,
-            tally: &tally,
+            metrics: &metrics,
             dir: Some(Path::new("/r")),
             undelivered: None,
         };
@@ -116,7 +116,7 @@ mod tests {
         for (millis, text) in
             [(7, "0.007 s"), (59_999, "59.999 s"), (60_000, "1 min 0 s"), (3_660_000, "1 h 1 min")]
         {
-            assert_eq!(time(millis), text);
+            assert_eq!(format_duration(millis), text);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
 
 /// The metric file of NNI's SDK, below a run's folder.
-pub const SDK_FILE: &str = ".nni/metrics";
+pub const SDK_METRIC_FILE: &str = ".nni/metrics";
 
 /// The file of the Python module `trialkeeper`, which writes its reports there if the trial's output is redirected.
 /// Below a run's folder, in a folder of its own, because each write to a watched folder wakes the watcher.
@@ -22,11 +22,11 @@ pub const REPORTS_FILE: &str = ".trialkeeper/reports";
 
 /// The time by which a file may seem older than its writing, because a file system reads its clock less often than the
 /// agent.
-const CLOCK_STEP: Duration = Duration::from_millis(50);
+const FILE_TIME_TOLERANCE: Duration = Duration::from_millis(50);
 
 /// The collectors of a run, their files, and the initial offsets in the files.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Recipe {
+pub struct CollectorsFile {
     /// The collectors and their settings.
     pub collect: CollectSpec,
     /// NNI's file and the files of lines, each with its length before the run.
@@ -37,10 +37,10 @@ pub struct Recipe {
     pub since_ms: u64,
 }
 
-impl Recipe {
+impl CollectorsFile {
     /// Returns the content of the file, or `None` if all values are the defaults. `dir` is the run's folder.
     pub fn to_json(&self, dir: &Path, secrets: &Secrets) -> Option<Vec<u8>> {
-        let own = [SDK_FILE, REPORTS_FILE].map(|name| (dir.join(name), 0));
+        let own = [SDK_METRIC_FILE, REPORTS_FILE].map(|name| (dir.join(name), 0));
         let files: Vec<_> = self.files.iter().filter(|file| !own.contains(file)).collect();
         if self.collect == CollectSpec::default() && files.is_empty() && self.event_dirs.is_empty()
         {
@@ -64,20 +64,20 @@ impl Recipe {
     }
 
     /// Reads the file in the run's folder `dir`. Without the file, returns the defaults.
-    pub fn of(dir: &Path) -> Self {
+    pub fn read_in(dir: &Path) -> Self {
         let bytes = fs::read(dir.join(COLLECTORS_FILE)).unwrap_or_default();
-        let mut recipe =
-            serde_json::from_slice(&bytes).map(|map| Self::read(&map)).unwrap_or_default();
+        let mut collectors =
+            serde_json::from_slice(&bytes).map(|map| Self::parse(&map)).unwrap_or_default();
         // The folder may have been moved since the run.
-        for name in [SDK_FILE, REPORTS_FILE] {
-            if !recipe.files.iter().any(|(file, _)| file.ends_with(name) && file.exists()) {
-                recipe.files.push((dir.join(name), 0));
+        for name in [SDK_METRIC_FILE, REPORTS_FILE] {
+            if !collectors.files.iter().any(|(file, _)| file.ends_with(name) && file.exists()) {
+                collectors.files.push((dir.join(name), 0));
             }
         }
-        recipe
+        collectors
     }
 
-    fn read(map: &Map<String, Value>) -> Self {
+    fn parse(map: &Map<String, Value>) -> Self {
         let is_on = |name: &str| map.get(name).and_then(Value::as_bool) != Some(false);
         let list =
             |name: &str| map.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
@@ -106,14 +106,14 @@ impl Recipe {
 
     /// Appends the findings that the run's files contain.
     pub fn read_files(&self, found: &mut Vec<Finding>) {
-        let is_sdk = |file: &PathBuf| file.ends_with(SDK_FILE);
+        let is_sdk = |file: &PathBuf| file.ends_with(SDK_METRIC_FILE);
         let (sdk, lines) = self.files.iter().map(|(file, _)| file.clone()).partition(is_sdk);
         let (sdk, line_files): (Vec<_>, _) = (sdk, lines);
         let event_dirs = self.event_dirs.clone();
         let files = FileSpec { metric_file: sdk.into_iter().next(), line_files, event_dirs };
         let mut collectors = FileCollectors::new(&self.collect, files);
         let since = UNIX_EPOCH + Duration::from_millis(self.since_ms);
-        collectors.begin_at(&self.files, since.checked_sub(CLOCK_STEP).unwrap_or(since));
+        collectors.begin_at(&self.files, since.checked_sub(FILE_TIME_TOLERANCE).unwrap_or(since));
         collectors.finish(found);
     }
 }
@@ -127,15 +127,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recipe_is_read_back() {
+    fn the_collectors_file_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let none = Secrets::new([]);
-        let own = [SDK_FILE, REPORTS_FILE].map(|name| (dir.path().join(name), 0));
-        let plain = Recipe { files: own.to_vec(), since_ms: 7, ..Recipe::default() };
+        let own = [SDK_METRIC_FILE, REPORTS_FILE].map(|name| (dir.path().join(name), 0));
+        let plain =
+            CollectorsFile { files: own.to_vec(), since_ms: 7, ..CollectorsFile::default() };
         assert_eq!(plain.to_json(dir.path(), &none), None);
-        assert_eq!(Recipe::of(dir.path()).files, own);
+        assert_eq!(CollectorsFile::read_in(dir.path()).files, own);
 
-        let recipe = Recipe {
+        let file = CollectorsFile {
             collect: CollectSpec {
                 objective: Some("auc".to_owned()),
                 direction: Some(Direction::Minimize),
@@ -149,32 +150,32 @@ mod tests {
             event_dirs: vec!["/a/logs".into()],
             since_ms: 7,
         };
-        let keep = |recipe: &Recipe, secrets| {
-            let json = recipe.to_json(dir.path(), secrets).unwrap();
+        let keep = |file: &CollectorsFile, secrets| {
+            let json = file.to_json(dir.path(), secrets).unwrap();
             fs::write(dir.path().join(COLLECTORS_FILE), &json).unwrap();
             String::from_utf8(json).unwrap()
         };
-        keep(&recipe, &none);
+        keep(&file, &none);
         let [sdk, reports] = own;
         let files = vec![("/a/lines.txt".into(), 12), sdk, reports];
-        assert_eq!(Recipe::of(dir.path()), Recipe { files, ..recipe.clone() });
+        assert_eq!(CollectorsFile::read_in(dir.path()), CollectorsFile { files, ..file.clone() });
 
-        let json = keep(&recipe, &Secrets::new([b"lines.txt".to_vec()]));
+        let json = keep(&file, &Secrets::new([b"lines.txt".to_vec()]));
         assert!(json.contains("***") && !json.contains("lines.txt"), "{json}");
 
         for broken in ["", "[]", "{", r#"{"files": [1, ["x"]], "patterns": ["("], "text": 1}"#] {
             fs::write(dir.path().join(COLLECTORS_FILE), broken).unwrap();
             assert_eq!(
-                Recipe::of(dir.path()),
-                Recipe::of(&dir.path().join("absent")).at(dir.path())
+                CollectorsFile::read_in(dir.path()),
+                CollectorsFile::read_in(&dir.path().join("absent")).with_files_in(dir.path())
             );
         }
     }
 
-    impl Recipe {
-        /// Returns the recipe with the files in another folder.
-        fn at(mut self, dir: &Path) -> Self {
-            self.files = [SDK_FILE, REPORTS_FILE].map(|name| (dir.join(name), 0)).to_vec();
+    impl CollectorsFile {
+        /// Returns the collectors with the files in another folder.
+        fn with_files_in(mut self, dir: &Path) -> Self {
+            self.files = [SDK_METRIC_FILE, REPORTS_FILE].map(|name| (dir.join(name), 0)).to_vec();
             self
         }
     }

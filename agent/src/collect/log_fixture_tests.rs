@@ -9,7 +9,7 @@ use trial_protocol::{Direction, Stream};
 use super::metric_registry::MetricRegistry;
 use super::{CollectSpec, Finding, StreamScanner};
 
-fn concluded(
+fn conclude_log(
     bytes: &[u8],
     parameters: &[(&str, f64)],
     direction: Option<Direction>,
@@ -30,7 +30,7 @@ fn concluded(
     registry.conclude(true).map(|metric| (metric.name, metric.value.as_json().clone()))
 }
 
-fn read(log: &str) -> Vec<u8> {
+fn read_log(log: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/logs/{log}.txt"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{log}: {error}"))
 }
@@ -56,10 +56,14 @@ fn the_metric_that_a_person_would_choose_is_the_result() {
         ("fastai",         &[],                                 Some(("accuracy", json!(0.861_234)))),
     ];
     for (log, parameters, expected) in table {
-        let bytes = read(log);
+        let bytes = read_log(log);
         let expected = expected.map(|(name, value)| (name.to_owned(), value));
         for direction in [None, Some(Direction::Maximize)] {
-            assert_eq!(concluded(&bytes, parameters, direction), expected, "{log} {direction:?}");
+            assert_eq!(
+                conclude_log(&bytes, parameters, direction),
+                expected,
+                "{log} {direction:?}"
+            );
         }
     }
 }
@@ -76,7 +80,7 @@ fn a_search_that_minimizes_chooses_a_loss_if_there_is_one() {
     ];
     for (log, expected) in table {
         let expected = expected.map(|(name, value)| (name.to_owned(), value));
-        let found = concluded(&read(log), &[], Some(Direction::Minimize));
+        let found = conclude_log(&read_log(log), &[], Some(Direction::Minimize));
         assert_eq!(found, expected, "{log}");
     }
 }
@@ -84,7 +88,7 @@ fn a_search_that_minimizes_chooses_a_loss_if_there_is_one() {
 proptest! {
     #[test]
     fn the_result_of_random_output_is_a_number_or_none(text in "[a-z:=' .0-9{}\\n-]{0,200}") {
-        if let Some((name, value)) = concluded(text.as_bytes(), &[("a", 1.0)], None) {
+        if let Some((name, value)) = conclude_log(text.as_bytes(), &[("a", 1.0)], None) {
             prop_assert!(!name.is_empty() && value != Value::Null);
         }
     }

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use trial_protocol::{LogChunk, ReportBody, Stream};
 
-use crate::output::log_lines::{Lines, Spec};
+use crate::output::log_lines::{LogChunker, Spec};
 use crate::spool::Spool;
 use crate::util::clock::Clock;
 
 /// The log of one stream, shared between its pump and the task that flushes old lines.
 pub struct LogShipper {
-    lines: Mutex<Lines>,
+    lines: Mutex<LogChunker>,
     spool: Spool,
     clock: Arc<dyn Clock>,
     began: Instant,
@@ -21,7 +21,12 @@ pub struct LogShipper {
 impl LogShipper {
     /// Creates the shipper of `stream` into `spool`.
     pub fn new(stream: Stream, spec: Spec, spool: Spool, clock: Arc<dyn Clock>) -> Self {
-        Self { lines: Mutex::new(Lines::new(stream, spec)), spool, clock, began: Instant::now() }
+        Self {
+            lines: Mutex::new(LogChunker::new(stream, spec)),
+            spool,
+            clock,
+            began: Instant::now(),
+        }
     }
 
     /// Adds the next bytes of the stream.
@@ -54,7 +59,7 @@ impl LogShipper {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
+    fn lock(&self) -> MutexGuard<'_, LogChunker> {
         // A panic in the middle loses only some lines.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
