@@ -29,5 +29,5 @@ pub mod workload;
 pub use self::service::{KubernetesService, Settings};
 
 /// The first and the longest pause between two tries of a request.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(250);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(15);

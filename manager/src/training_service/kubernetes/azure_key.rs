@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// The environment variable that Azure's own tools read.
-pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
+pub const KEY_VARIABLE: &str = "AZURE_STORAGE_KEY";
 
 /// The time limit for `az`.
 const AZ_TIMEOUT: Duration = Duration::from_mins(1);
@@ -23,7 +23,7 @@ const MAX_ERROR_CHARS: usize = 300;
 
 /// The location of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum KeySource {
     /// A file with the key.
     File(PathBuf),
     /// A secret in a Key Vault.
@@ -33,7 +33,7 @@ pub enum Source {
         /// The name of the secret.
         secret: String,
     },
-    /// The environment variable [`VARIABLE`].
+    /// The environment variable [`KEY_VARIABLE`].
     Variable,
 }
 
@@ -61,10 +61,10 @@ pub enum Error {
     },
     /// No location of the key is configured.
     #[error(
-        "the key of the Azure storage account is not given; set {VARIABLE}, name a file with azureKeyFile, \
+        "the key of the Azure storage account is not given; set {KEY_VARIABLE}, name a file with azureKeyFile, \
          or a Key Vault with keyVaultName and keyVaultKey"
     )]
-    Nowhere,
+    NotConfigured,
     /// The `az` command cannot be run.
     #[error(
         "cannot run `az`, which reads Key Vaults; install the Azure CLI and log in (`az login`)"
@@ -74,7 +74,7 @@ pub enum Error {
     #[error(
         "`az keyvault secret show` did not end within {AZ_TIMEOUT:?}; is it waiting for a login?"
     )]
-    Slow,
+    AzTimeout,
     /// The `az` command failed.
     #[error("the secret {secret} of the Key Vault {vault} cannot be read: {stderr}")]
     Vault {
@@ -93,24 +93,25 @@ pub enum Error {
     },
 }
 
-/// Finds the key. `variable` is the value of [`VARIABLE`], and `az` is the path of Azure's command.
-pub async fn find(
-    source: &Source,
+/// Finds the key. `variable` is the value of [`KEY_VARIABLE`], and `az` is the path of Azure's command.
+pub async fn find_key(
+    source: &KeySource,
     variable: Option<String>,
     az: &Path,
 ) -> Result<StorageKey, Error> {
     let (text, place) = match source {
-        Source::File(path) => {
+        KeySource::File(path) => {
             let text = tokio::fs::read_to_string(path).await;
             let text = text.map_err(|source| Error::File { path: path.clone(), source })?;
             (text, path.display().to_string())
         }
-        Source::Vault { vault, secret } => {
-            (of_vault(vault, secret, az).await?, format!("the secret {secret} of {vault}"))
+        KeySource::Vault { vault, secret } => {
+            (read_from_vault(vault, secret, az).await?, format!("the secret {secret} of {vault}"))
         }
-        Source::Variable => {
-            let text = variable.filter(|text| !text.trim().is_empty()).ok_or(Error::Nowhere)?;
-            (text, VARIABLE.to_owned())
+        KeySource::Variable => {
+            let text =
+                variable.filter(|text| !text.trim().is_empty()).ok_or(Error::NotConfigured)?;
+            (text, KEY_VARIABLE.to_owned())
         }
     };
     let key = text.trim();
@@ -120,12 +121,12 @@ pub async fn find(
     Ok(StorageKey(key.to_owned()))
 }
 
-async fn of_vault(vault: &str, secret: &str, az: &Path) -> Result<String, Error> {
+async fn read_from_vault(vault: &str, secret: &str, az: &Path) -> Result<String, Error> {
     let mut command = Command::new(az);
     command.args(["keyvault", "secret", "show", "--query", "value", "--output", "tsv"]);
     command.args(["--vault-name", vault, "--name", secret]);
     command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = timeout(AZ_TIMEOUT, command.output()).await.map_err(|_| Error::Slow)?;
+    let output = timeout(AZ_TIMEOUT, command.output()).await.map_err(|_| Error::AzTimeout)?;
     let output = output.map_err(Error::NoAz)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     /// Writes a script that stands in for `az`.
-    fn az(folder: &Path, script: &str) -> PathBuf {
+    fn az_script(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("az");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -157,15 +158,15 @@ mod tests {
         let file = folder.path().join("key");
         fs::write(&file, "ZmlsZQ==\n").unwrap();
         let script = r#"[ "$*" = "keyvault secret show --query value --output tsv --vault-name v --name s" ] && echo dmF1bHQ="#;
-        let az = az(folder.path(), script);
-        let vault = Source::Vault { vault: "v".to_owned(), secret: "s".to_owned() };
+        let az = az_script(folder.path(), script);
+        let vault = KeySource::Vault { vault: "v".to_owned(), secret: "s".to_owned() };
         let variable = Some("dmFyaWFibGU=".to_owned());
         for (source, key) in [
-            (Source::File(file), "ZmlsZQ=="),
+            (KeySource::File(file), "ZmlsZQ=="),
             (vault, "dmF1bHQ="),
-            (Source::Variable, "dmFyaWFibGU="),
+            (KeySource::Variable, "dmFyaWFibGU="),
         ] {
-            let found = find(&source, variable.clone(), &az).await.unwrap();
+            let found = find_key(&source, variable.clone(), &az).await.unwrap();
             assert_eq!(found.0, key, "{source:?}");
             assert_eq!(format!("{found:?}"), "StorageKey(..)");
         }
@@ -176,21 +177,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty");
         fs::write(&empty, "").unwrap();
-        let az = az(folder.path(), "echo 'ERROR: Please run az login' >&2; exit 1");
-        let vault = || Source::Vault { vault: "v".to_owned(), secret: "s".to_owned() };
+        let az = az_script(folder.path(), "echo 'ERROR: Please run az login' >&2; exit 1");
+        let vault = || KeySource::Vault { vault: "v".to_owned(), secret: "s".to_owned() };
         let no_az = folder.path().join("none");
         let none = None;
         #[rustfmt::skip]
         let table = [
-            (Source::Variable,     none.clone(), &az,    "set AZURE_STORAGE_KEY"),
-            (Source::Variable,     Some("-".to_owned()), &az, "AZURE_STORAGE_KEY does not contain the key"),
-            (Source::File(empty),  none.clone(), &az,    "empty does not contain the key"),
-            (Source::File(folder.path().join("x")), none.clone(), &az, "azureKeyFile: cannot read the storage account's key from"),
-            (vault(),              none.clone(), &az,    "the secret s of the Key Vault v cannot be read: ERROR: Please run az login"),
-            (vault(),              none,         &no_az, "install the Azure CLI"),
+            (KeySource::Variable,                      none.clone(),         &az,    "set AZURE_STORAGE_KEY"),
+            (KeySource::Variable,                      Some("-".to_owned()), &az,    "AZURE_STORAGE_KEY does not contain the key"),
+            (KeySource::File(empty),                   none.clone(),         &az,    "empty does not contain the key"),
+            (KeySource::File(folder.path().join("x")), none.clone(),         &az,    "azureKeyFile: cannot read the storage account's key from"),
+            (vault(),                                  none.clone(),         &az,    "the secret s of the Key Vault v cannot be read: ERROR: Please run az login"),
+            (vault(),                                  none,                 &no_az, "install the Azure CLI"),
         ];
         for (source, variable, az, expected) in table {
-            let refused = find(&source, variable, az).await.unwrap_err().to_string();
+            let refused = find_key(&source, variable, az).await.unwrap_err().to_string();
             assert!(refused.contains(expected), "{source:?}: {refused}");
         }
     }

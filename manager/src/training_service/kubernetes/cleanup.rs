@@ -8,7 +8,7 @@ use trial_protocol::ExperimentId;
 
 use super::client::{self, Cluster, PODS, Resource, SECRETS};
 use super::workload::{Workload, workload};
-use super::{LONGEST_PAUSE, manifest};
+use super::{MAX_RETRY_PAUSE, manifest};
 use crate::config::kubernetes::WorkloadKind;
 use crate::util::backoff::Backoff;
 
@@ -63,7 +63,7 @@ pub async fn clean(
 ) -> Result<(), client::Error> {
     let selector = manifest::experiment_selector(experiment);
     for kind in kinds.iter().copied().chain([SECRETS]) {
-        let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
+        let mut backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_PAUSE);
         loop {
             let tried = match delete_all(cluster, kind, &selector).await {
                 Ok(()) => cluster.list_names(kind, &selector).await,

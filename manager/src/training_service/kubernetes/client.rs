@@ -62,19 +62,19 @@ pub struct Resource {
 }
 
 /// Secrets hold tokens, the address of the manager and registry passwords.
-pub const SECRETS: Resource = core("Secret", "secrets");
+pub const SECRETS: Resource = core_resource("Secret", "secrets");
 /// The pods of trial jobs.
-pub const PODS: Resource = core("Pod", "pods");
+pub const PODS: Resource = core_resource("Pod", "pods");
 /// Events report changes of a pod.
-pub const EVENTS: Resource = core("Event", "events");
+pub const EVENTS: Resource = core_resource("Event", "events");
 
-const fn core(kind: &'static str, plural: &'static str) -> Resource {
+const fn core_resource(kind: &'static str, plural: &'static str) -> Resource {
     Resource { group: "", version: "v1", kind, plural }
 }
 
 impl Resource {
     /// Returns the path of the API group.
-    fn root(self) -> String {
+    fn api_path(self) -> String {
         let Self { group, version, .. } = self;
         if group.is_empty() {
             format!("/api/{version}")
@@ -83,7 +83,7 @@ impl Resource {
         }
     }
 
-    fn api(self) -> ApiResource {
+    fn api_resource(self) -> ApiResource {
         let Self { group, version, kind, plural } = self;
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
@@ -125,36 +125,36 @@ impl Cluster {
 
     /// Creates an object unless it exists.
     pub async fn create(&self, resource: Resource, object: &Value) -> Result<(), Error> {
-        let api = self.api(resource);
-        let object = self.object(object)?;
+        let api = self.dynamic_api(resource);
+        let object = self.to_dynamic_object(object)?;
         let params = PostParams::default();
-        match self.within(api.create(&params, &object)).await {
+        match self.with_timeout(api.create(&params, &object)).await {
             Ok(_) => Ok(()),
             Err(error) if error.is_conflict() => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Validates an object with a dry run: the cluster checks every field and creates nothing. Returns the object as the
-    /// cluster would create it.
+    /// Validates an object with a dry run: the cluster checks every field and creates nothing. Returns the object as
+    /// the cluster would create it.
     pub async fn dry_run(&self, resource: Resource, object: &Value) -> Result<Value, Error> {
-        let root = resource.root();
+        let path = resource.api_path();
         let (namespace, plural) = (&self.namespace, resource.plural);
         // The library's own request has no parameter for the validation of fields.
         let query = "dryRun=All&fieldValidation=Strict";
         let request =
-            hyper::Request::post(format!("{root}/namespaces/{namespace}/{plural}?{query}"))
+            hyper::Request::post(format!("{path}/namespaces/{namespace}/{plural}?{query}"))
                 .header(hyper::header::CONTENT_TYPE, "application/json")
                 .body(object.to_string().into_bytes())
-                .map_err(|error| self.no_request(&error))?;
-        self.within(self.client.request(request)).await
+                .map_err(|error| self.request_error(&error))?;
+        self.with_timeout(self.client.request(request)).await
     }
 
     /// Returns whether the cluster serves a kind, according to its API discovery, which every account may read.
-    pub async fn serves(&self, resource: Resource) -> Result<bool, Error> {
+    pub async fn is_served(&self, resource: Resource) -> Result<bool, Error> {
         let Resource { group, version, plural, .. } = resource;
         let version = format!("{group}/{version}");
-        match self.within(self.client.list_api_group_resources(&version)).await {
+        match self.with_timeout(self.client.list_api_group_resources(&version)).await {
             Ok(known) => Ok(known.resources.iter().any(|known| known.name == plural)),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -180,7 +180,7 @@ impl Cluster {
         resource: Resource,
         name: &str,
     ) -> Result<Option<WatchedObject>, Error> {
-        self.within(self.objects(resource).get_opt(name)).await
+        self.with_timeout(self.watched_api(resource).get_opt(name)).await
     }
 
     /// Returns the last lines of output of a pod's container.
@@ -191,7 +191,7 @@ impl Cluster {
             limit_bytes: Some(TAIL_BYTES),
             ..LogParams::default()
         };
-        self.within(self.client.request_text(self.log(pod, &params)?)).await
+        self.with_timeout(self.client.request_text(self.log_request(pod, &params)?)).await
     }
 
     /// Follows the output of a pod's container, from its beginning or since `ago`, until the output or the connection
@@ -206,8 +206,8 @@ impl Cluster {
         let since_seconds = ago.map(|ago| i64::try_from(ago.as_secs()).unwrap_or(i64::MAX).max(1));
         let container = Some(container.to_owned());
         let params = LogParams { container, follow: true, since_seconds, ..LogParams::default() };
-        let request = self.log(pod, &params)?;
-        let reader = self.within(self.client.request_stream(request)).await?;
+        let request = self.log_request(pod, &params)?;
+        let reader = self.with_timeout(self.client.request_stream(request)).await?;
         Ok(Box::pin(stream::unfold(Box::pin(reader), async |mut reader| {
             let mut piece = vec![0; PIECE_BYTES];
             let length = reader.read(&mut piece).await.ok().filter(|length| *length > 0)?;
@@ -216,12 +216,12 @@ impl Cluster {
         })))
     }
 
-    fn log(&self, pod: &str, params: &LogParams) -> Result<hyper::Request<Vec<u8>>, Error> {
+    fn log_request(&self, pod: &str, params: &LogParams) -> Result<hyper::Request<Vec<u8>>, Error> {
         let path = format!("/api/v1/namespaces/{}/pods", self.namespace);
-        Request::new(path).logs(pod, params).map_err(|error| self.no_request(&error))
+        Request::new(path).logs(pod, params).map_err(|error| self.request_error(&error))
     }
 
-    fn no_request(&self, error: &dyn std::fmt::Display) -> Error {
+    fn request_error(&self, error: &dyn std::fmt::Display) -> Error {
         let message = format!("the request cannot be built: {error}");
         Error::Refused { server: self.server.clone(), message }
     }
@@ -233,28 +233,28 @@ impl Cluster {
         name: &str,
         patch: &Value,
     ) -> Result<bool, Error> {
-        let (api, params) = (self.api(resource), PatchParams::default());
-        let done = self.within(api.patch(name, &params, &Patch::Merge(patch))).await;
-        present(done.map(drop))
+        let (api, params) = (self.dynamic_api(resource), PatchParams::default());
+        let done = self.with_timeout(api.patch(name, &params, &Patch::Merge(patch))).await;
+        not_found_as_false(done.map(drop))
     }
 
     /// Deletes an object and, in the background, the objects that it owns. `false`: the object did not exist.
     pub async fn delete(&self, resource: Resource, name: &str) -> Result<bool, Error> {
-        let (api, params) = (self.api(resource), DeleteParams::background());
-        present(self.within(api.delete(name, &params)).await.map(drop))
+        let (api, params) = (self.dynamic_api(resource), DeleteParams::background());
+        not_found_as_false(self.with_timeout(api.delete(name, &params)).await.map(drop))
     }
 
     /// Deletes every object of a kind that `selector` matches, and the objects that they own.
     pub async fn delete_all(&self, resource: Resource, selector: &str) -> Result<(), Error> {
-        let (api, list) = (self.api(resource), ListParams::default().labels(selector));
+        let (api, list) = (self.dynamic_api(resource), ListParams::default().labels(selector));
         let params = DeleteParams::background();
-        self.within(api.delete_collection(&params, &list)).await.map(drop)
+        self.with_timeout(api.delete_collection(&params, &list)).await.map(drop)
     }
 
     /// Returns the complete objects of a kind that `selector` matches, at most 500.
     pub async fn list(&self, resource: Resource, selector: &str) -> Result<Vec<Value>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
-        let found = self.within(self.api(resource).list(&list)).await?;
+        let found = self.with_timeout(self.dynamic_api(resource).list(&list)).await?;
         let whole = found.items.into_iter().map(serde_json::to_value);
         // A value that was read from JSON can be written as JSON.
         Ok(whole.filter_map(Result::ok).collect())
@@ -264,7 +264,7 @@ impl Cluster {
     pub async fn list_warnings(&self, kind: &str, name: &str) -> Result<Vec<Value>, Error> {
         let fields = format!("involvedObject.kind={kind},involvedObject.name={name},type=Warning");
         let list = ListParams::default().fields(&fields).limit(500);
-        let found = self.within(self.api(EVENTS).list(&list)).await?;
+        let found = self.with_timeout(self.dynamic_api(EVENTS).list(&list)).await?;
         Ok(found.items.into_iter().filter_map(|event| serde_json::to_value(event).ok()).collect())
     }
 
@@ -275,13 +275,13 @@ impl Cluster {
         selector: &str,
     ) -> Result<Vec<String>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
-        let found = self.within(self.objects(resource).list(&list)).await?;
+        let found = self.with_timeout(self.watched_api(resource).list(&list)).await?;
         Ok(found.items.into_iter().map(|thing| thing.name).collect())
     }
 
     /// Returns an object with all its fields. `None`: it does not exist.
     pub async fn get_whole(&self, resource: Resource, name: &str) -> Result<Option<Value>, Error> {
-        let found = self.within(self.api(resource).get_opt(name)).await?;
+        let found = self.with_timeout(self.dynamic_api(resource).get_opt(name)).await?;
         // A value that was read from JSON can be written as JSON.
         Ok(found.and_then(|object| serde_json::to_value(object).ok()))
     }
@@ -289,21 +289,21 @@ impl Cluster {
     /// Returns the answer at a path of the API.
     pub async fn get_path(&self, path: &str) -> Result<Value, Error> {
         let request = hyper::Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| self.no_request(&error))?;
-        self.within(self.client.request(request)).await
+        let request = request.map_err(|error| self.request_error(&error))?;
+        self.with_timeout(self.client.request(request)).await
     }
 
     /// Returns true if a cluster-wide object exists.
     pub async fn has_cluster_wide(&self, resource: Resource, name: &str) -> Result<bool, Error> {
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource.api());
-        Ok(self.within(api.get_opt(name)).await?.is_some())
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource.api_resource());
+        Ok(self.with_timeout(api.get_opt(name)).await?.is_some())
     }
 
     /// Returns whether the namespace exists. `None`: the account may not read namespaces.
     pub async fn has_namespace(&self) -> Result<Option<bool>, Error> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        match self.within(api.get_opt(&self.namespace)).await {
+        match self.with_timeout(api.get_opt(&self.namespace)).await {
             Ok(found) => Ok(Some(found.is_some())),
             Err(Error::NotAllowed { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -324,34 +324,34 @@ impl Cluster {
                 "namespace": self.namespace, "verb": verb, "group": group, "resource": plural,
             }},
         });
-        let review = self.object(&review)?;
+        let review = self.to_dynamic_object(&review)?;
         let params = PostParams::default();
-        let answer = self.within(api.create(&params, &review)).await?;
+        let answer = self.with_timeout(api.create(&params, &review)).await?;
         Ok(answer.data.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
     }
 
     /// Returns the API for reading the watched part of objects.
-    fn objects(&self, resource: Resource) -> Api<WatchedObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api())
+    fn watched_api(&self, resource: Resource) -> Api<WatchedObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api_resource())
     }
 
-    fn api(&self, resource: Resource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api())
+    fn dynamic_api(&self, resource: Resource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api_resource())
     }
 
-    fn object(&self, object: &Value) -> Result<DynamicObject, Error> {
+    fn to_dynamic_object(&self, object: &Value) -> Result<DynamicObject, Error> {
         serde_json::from_value(object.clone()).map_err(|error| Error::Refused {
             server: self.server.clone(),
             message: format!("the object cannot be encoded: {error}"),
         })
     }
 
-    async fn within<T>(
+    async fn with_timeout<T>(
         &self,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Error> {
         match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
-            Ok(answer) => answer.map_err(|source| error::of(&self.server, source)),
+            Ok(answer) => answer.map_err(|source| error::from_kube(&self.server, source)),
             Err(_) => Err(Error::Unreachable {
                 server: self.server.clone(),
                 message: format!("no answer within {REQUEST_TIMEOUT:?}"),
@@ -361,7 +361,7 @@ impl Cluster {
 }
 
 /// Maps the error for an object that does not exist to `false`.
-fn present(done: Result<(), Error>) -> Result<bool, Error> {
+fn not_found_as_false(done: Result<(), Error>) -> Result<bool, Error> {
     match done {
         Ok(()) => Ok(true),
         Err(Error::NotFound { .. }) => Ok(false),

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::pending_reason::{condition, is, text};
+use super::pending_reason::{find_condition, has_field, shortened_field};
 use crate::util::excerpt::shortened;
 
 /// The removal of a pod by the platform.
@@ -39,22 +39,25 @@ impl Disruption {
 
 /// The conditions of a pod that the platform removes. The second is Kueue's, for a pod that waited in a queue by itself
 /// (Kueue 0.19, `pkg/controller/jobs/pod`).
-const REMOVALS: [&str; 2] = ["DisruptionTarget", "TerminationTarget"];
+const REMOVAL_CONDITIONS: [&str; 2] = ["DisruptionTarget", "TerminationTarget"];
 
 /// Returns the disruption of a pod that was just observed. `None`: the platform did not remove it.
 pub fn of_pod(pod: &Value) -> Option<Disruption> {
     let status = pod.get("status")?;
-    let mut conditions = REMOVALS.iter().filter_map(|kind| condition(status, kind));
-    if let Some(condition) = conditions.find(|condition| is(condition, "status", "True")) {
-        return Some(Disruption::new(&text(condition, "reason"), &text(condition, "message")));
+    let mut conditions = REMOVAL_CONDITIONS.iter().filter_map(|kind| find_condition(status, kind));
+    if let Some(condition) = conditions.find(|condition| has_field(condition, "status", "True")) {
+        return Some(Disruption::new(
+            &shortened_field(condition, "reason"),
+            &shortened_field(condition, "message"),
+        ));
     }
-    of_reason(&text(status, "reason"), &text(status, "message"))
+    of_reason(&shortened_field(status, "reason"), &shortened_field(status, "message"))
 }
 
 /// Returns the time at which the platform began to remove a pod, in RFC 3339.
-pub fn time_of(pod: &Value) -> Option<&str> {
-    let condition = condition(pod.get("status")?, "DisruptionTarget")?;
-    condition.get("lastTransitionTime")?.as_str().filter(|_| is(condition, "status", "True"))
+pub fn disruption_time(pod: &Value) -> Option<&str> {
+    let condition = find_condition(pod.get("status")?, "DisruptionTarget")?;
+    condition.get("lastTransitionTime")?.as_str().filter(|_| has_field(condition, "status", "True"))
 }
 
 /// Returns the disruption that a failed Job names: `Pod NS/NAME has condition DisruptionTarget matching FailJob rule at
@@ -68,7 +71,7 @@ pub fn of_job(message: &str) -> Option<Disruption> {
 /// Returns the disruption that the reason in a pod's status names. The kubelet or the node controller sets the reason.
 pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     let taken = match reason {
-        "Evicted" => !is_over_its_limit(reason, message),
+        "Evicted" => !is_over_own_limit(reason, message),
         "Preempting" | "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" => true,
         _ => false,
     };
@@ -83,7 +86,7 @@ pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Disruption> {
 
 /// Returns whether a pod was evicted for its own usage, although its node had enough resources. A retry would end in
 /// the same way.
-pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
+pub fn is_over_own_limit(reason: &str, message: &str) -> bool {
     // The kubelet's messages about a pod, a volume or a container contain these texts. Its messages about a node that
     // runs low do not.
     let words = ["exceeds the total limit", "exceeds the limit", "exceeded its local"];

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::client::Resource;
-use super::pending_reason::{condition, is, text};
+use super::pending_reason::{find_condition, has_field, shortened_field};
 use crate::util::excerpt::shortened;
 
 /// The supported versions of Kueue's API, in order of preference. Kueue up to 0.14 serves only the second.
-pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+pub const API_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
 /// Returns the resource of Kueue's Workloads in a version of its API.
 pub const fn workloads(version: &'static str) -> Resource {
@@ -30,9 +30,9 @@ pub const fn priority_classes(version: &'static str) -> Resource {
     Resource { group: "kueue.x-k8s.io", version, kind, plural }
 }
 
-/// Returns the path of the Workloads that wait in a `LocalQueue`, which Kueue's own API server serves in a version of its
-/// API.
-pub fn pending_path(version: &str, namespace: &str, queue: &str) -> String {
+/// Returns the path of the Workloads that wait in a `LocalQueue`, which Kueue's own API server serves in a version of
+/// its API.
+pub fn pending_workloads_path(version: &str, namespace: &str, queue: &str) -> String {
     let group = "visibility.kueue.x-k8s.io";
     format!("/apis/{group}/{version}/namespaces/{namespace}/localqueues/{queue}/pendingworkloads")
 }
@@ -68,16 +68,16 @@ pub fn inactive_reason(queue: &Value) -> Option<String> {
     if let Some(policy) = policy.filter(|policy| *policy != "None") {
         return Some(format!("it is stopped (`stopPolicy: {}`)", shortened(policy)));
     }
-    let active =
-        condition(queue.get("status")?, "Active").filter(|it| is(it, "status", "False"))?;
+    let active = find_condition(queue.get("status")?, "Active")
+        .filter(|it| has_field(it, "status", "False"))?;
     let cluster_queue = queue.pointer("/spec/clusterQueue").and_then(Value::as_str);
     let cluster_queue = shortened(cluster_queue.unwrap_or_default());
-    Some(match text(active, "reason").as_str() {
+    Some(match shortened_field(active, "reason").as_str() {
         "ClusterQueueDoesNotExist" => format!("its ClusterQueue `{cluster_queue}` does not exist"),
         "ClusterQueueIsInactive" => {
             format!("its ClusterQueue `{cluster_queue}` is stopped or incomplete")
         }
-        _ => text(active, "message"),
+        _ => shortened_field(active, "message"),
     })
 }
 
@@ -109,11 +109,13 @@ pub struct QueueEnd {
 /// requeue.
 pub fn queue_state(workload: &Value) -> Option<QueueState> {
     let status = workload.get("status")?;
-    let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
+    let holds = |kind: &str| {
+        find_condition(status, kind).filter(|found| has_field(found, "status", "True"))
+    };
     if let Some(finished) = holds("Finished") {
-        return Some(match text(finished, "reason").as_str() {
+        return Some(match shortened_field(finished, "reason").as_str() {
             reason @ ("FailedToStart" | "OutOfSync") => {
-                let message = text(finished, "message");
+                let message = shortened_field(finished, "message");
                 let disruption = (reason == "OutOfSync").then(|| format!("{reason}: {message}"));
                 let why = format!("its queue has given up the trial: {message} ({reason})");
                 QueueState::Ended(QueueEnd { why, disruption })
@@ -122,15 +124,17 @@ pub fn queue_state(workload: &Value) -> Option<QueueState> {
         });
     }
     if let Some(evicted) = holds("Evicted") {
-        let (reason, message) = (text(evicted, "reason"), text(evicted, "message"));
+        let (reason, message) =
+            (shortened_field(evicted, "reason"), shortened_field(evicted, "message"));
         if workload.pointer("/spec/active") == Some(&Value::Bool(false)) {
             // A Workload that was evicted before its deactivation keeps the reason for the eviction.
             let why = reason.strip_prefix("Deactivated").unwrap_or_default();
-            return Some(QueueState::Ended(deactivated(why, &message)));
+            return Some(QueueState::Ended(end_by_deactivation(why, &message)));
         }
         // The eviction stays true until the trial runs again. Meanwhile the queue reports the reason for the wait.
         if !is_queued_again(status, &message) {
-            let why = format!("its queue took the trial back{}: {message}", times(status));
+            let why =
+                format!("its queue took the trial back{}: {message}", preemption_phrase(status));
             return Some(QueueState::Waits(why));
         }
     }
@@ -139,41 +143,46 @@ pub fn queue_state(workload: &Value) -> Option<QueueState> {
     } else {
         "it waits in its queue"
     };
-    let reserved = condition(status, "QuotaReserved")?;
+    let reserved = find_condition(status, "QuotaReserved")?;
     if holds("Admitted").is_some() {
         return Some(QueueState::Admitted);
     }
-    if is(reserved, "status", "True") {
-        let flavor = flavor(status).map(|flavor| format!(" in the flavor {flavor}"));
+    if has_field(reserved, "status", "True") {
+        let flavor = reserved_flavors(status).map(|flavor| format!(" in the flavor {flavor}"));
         let flavor = flavor.unwrap_or_default();
-        let why = format!("its queue has reserved quota{flavor} and waits for {}", checks(status));
+        let why = format!(
+            "its queue has reserved quota{flavor} and waits for {}",
+            unready_checks_phrase(status)
+        );
         return Some(QueueState::Waits(why));
     }
-    let message = text(reserved, "message");
-    let never = never_fits(reserved);
+    let message = shortened_field(reserved, "message");
+    let never = can_never_fit(reserved);
     let end = if never { "; the trial cannot fit into the queue as it is" } else { "" };
-    let why = format!("{begins}{}: {message}{end}", times(status));
+    let why = format!("{begins}{}: {message}{end}", preemption_phrase(status));
     Some(if never { QueueState::NeverFits(why) } else { QueueState::Waits(why) })
 }
 
-/// Returns whether the trial fits into no flavor of its queue, however empty the queue is. Kueue states it as the reason
-/// with its feature gate `UnadmittedWorkloadsObservability`, and otherwise in the message about each flavor.
-fn never_fits(reserved: &Value) -> bool {
+/// Returns whether the trial fits into no flavor of its queue, however empty the queue is. Kueue states it as the
+/// reason with its feature gate `UnadmittedWorkloadsObservability`, and otherwise in the message about each flavor.
+fn can_never_fit(reserved: &Value) -> bool {
     let message = reserved.get("message").and_then(Value::as_str).unwrap_or_default();
     let has_room_later = message.contains("insufficient unused quota");
-    ["NoMatchingFlavor", "ExceedsMaxQuota"].iter().any(|reason| is(reserved, "reason", reason))
+    ["NoMatchingFlavor", "ExceedsMaxQuota"]
+        .iter()
+        .any(|reason| has_field(reserved, "reason", reason))
         || message.contains("> maximum capacity") && !has_room_later
 }
 
 /// Returns whether Kueue has considered a Workload again since an eviction with this message, and has no room for it.
 fn is_queued_again(status: &Value, evicted: &str) -> bool {
-    condition(status, "QuotaReserved").is_some_and(|reserved| {
-        is(reserved, "status", "False") && text(reserved, "message") != evicted
+    find_condition(status, "QuotaReserved").is_some_and(|reserved| {
+        has_field(reserved, "status", "False") && shortened_field(reserved, "message") != evicted
     })
 }
 
 /// Returns the end of a Workload that was deactivated for this reason, `DueToX` or none.
-fn deactivated(reason: &str, message: &str) -> QueueEnd {
+fn end_by_deactivation(reason: &str, message: &str) -> QueueEnd {
     let disruption = Some(format!("Deactivated{reason}: {message}"));
     match reason.strip_prefix("DueTo") {
         Some(check) if check.starts_with("AdmissionCheck") => QueueEnd {
@@ -195,9 +204,10 @@ fn deactivated(reason: &str, message: &str) -> QueueEnd {
 }
 
 /// Returns a phrase for the number of preemptions of a trial, empty for none.
-fn times(status: &Value) -> String {
+fn preemption_phrase(status: &Value) -> String {
     let evictions = status.pointer("/schedulingStats/evictions").and_then(Value::as_array);
-    let preempted = evictions.into_iter().flatten().filter(|it| is(it, "reason", "Preempted"));
+    let preempted =
+        evictions.into_iter().flatten().filter(|it| has_field(it, "reason", "Preempted"));
     let counts = preempted.filter_map(|eviction| eviction.get("count")?.as_u64());
     match counts.fold(0, u64::saturating_add) {
         0 => String::new(),
@@ -207,7 +217,7 @@ fn times(status: &Value) -> String {
 }
 
 /// Returns the resource flavors in which the queue has reserved quota.
-fn flavor(status: &Value) -> Option<String> {
+fn reserved_flavors(status: &Value) -> Option<String> {
     let sets = status.pointer("/admission/podSetAssignments")?.as_array()?;
     let flavors = sets.iter().filter_map(|set| set.get("flavors")?.as_object());
     let mut names: Vec<&str> =
@@ -218,12 +228,14 @@ fn flavor(status: &Value) -> Option<String> {
 }
 
 /// Returns the admission checks that are not ready, with their messages.
-fn checks(status: &Value) -> String {
+fn unready_checks_phrase(status: &Value) -> String {
     let checks = status.get("admissionChecks").and_then(Value::as_array);
-    let waits = checks.into_iter().flatten().filter(|check| !is(check, "state", "Ready"));
-    let words = waits.map(|check| match (text(check, "name"), text(check, "message")) {
-        (name, message) if message.is_empty() => format!("the admission check {name}"),
-        (name, message) => format!("the admission check {name}: {message}"),
+    let waits = checks.into_iter().flatten().filter(|check| !has_field(check, "state", "Ready"));
+    let words = waits.map(|check| {
+        match (shortened_field(check, "name"), shortened_field(check, "message")) {
+            (name, message) if message.is_empty() => format!("the admission check {name}"),
+            (name, message) => format!("the admission check {name}: {message}"),
+        }
     });
     let words: Vec<String> = words.collect();
     if words.is_empty() { "its admission".to_owned() } else { shortened(&words.join("; ")) }
@@ -283,7 +295,7 @@ mod tests {
         }
     }
 
-    fn conditions(list: &[(&str, &str, &str, &str)]) -> Value {
+    fn workload_with_conditions(list: &[(&str, &str, &str, &str)]) -> Value {
         let list = list.iter().map(|(kind, status, reason, message)| {
             json!({"type": kind, "status": status, "reason": reason, "message": message})
         });
@@ -298,14 +310,18 @@ mod tests {
         let either = "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor spot, previously considered podsets requests (0) + current podset request (3) > maximum capacity (1), insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
         let taint = "couldn't assign flavors to pod set main: untolerated taint {spot true NoSchedule <nil>} in flavor spot";
         let namespace = "Workload namespace doesn't match ClusterQueue selector";
-        let pending = |reason, message| conditions(&[("QuotaReserved", "False", reason, message)]);
+        let pending = |reason, message| {
+            workload_with_conditions(&[("QuotaReserved", "False", reason, message)])
+        };
         let reserved = ("QuotaReserved", "True", "QuotaReserved", "");
         let admitted = ("Admitted", "True", "Admitted", "");
-        let mut checked =
-            conditions(&[reserved, ("Admitted", "False", "NoReservationUnsatisfiedChecks", "")]);
+        let mut checked = workload_with_conditions(&[
+            reserved,
+            ("Admitted", "False", "NoReservationUnsatisfiedChecks", ""),
+        ]);
         checked["status"]["admissionChecks"] = json!([{"name": "ready", "state": "Ready"}, {"name": "by-hand", "state": "Pending", "message": "waiting for a node"}]);
         checked["status"]["admission"] = json!({"podSetAssignments": [{"name": "main", "flavors": {"cpu": "spot", "memory": "spot"}}]});
-        let mut again = conditions(&[
+        let mut again = workload_with_conditions(&[
             ("QuotaReserved", "False", "Pending", room),
             ("Evicted", "False", "QuotaReserved", "Previously: M"),
         ]);
@@ -316,26 +332,26 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             (json!({}), None),
-            (conditions(&[]), None),
-            (conditions(&[("PodsReady", "False", "WaitForStart", "")]), None),
-            (conditions(&[("QuotaReserved", "False", "Pending", room)]), waits(format!("it waits in its queue: {room}"))),
-            (conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; the trial cannot fit into the queue as it is")))),
+            (workload_with_conditions(&[]), None),
+            (workload_with_conditions(&[("PodsReady", "False", "WaitForStart", "")]), None),
+            (workload_with_conditions(&[("QuotaReserved", "False", "Pending", room)]), waits(format!("it waits in its queue: {room}"))),
+            (workload_with_conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; the trial cannot fit into the queue as it is")))),
             (pending("Pending", either), waits(format!("it waits in its queue: {either}"))),
             (pending("Pending", taint), waits(format!("it waits in its queue: {taint}"))),
             (pending("Inadmissible", namespace), waits(format!("it waits in its queue: {namespace}"))),
             (pending("NoMatchingFlavor", taint), Some(QueueState::NeverFits(format!("it waits in its queue: {taint}; the trial cannot fit into the queue as it is")))),
             (pending("ExceedsMaxQuota", "M"), Some(QueueState::NeverFits("it waits in its queue: M; the trial cannot fit into the queue as it is".to_owned()))),
             (again, waits(format!("it waits in its queue (preempted 2 times): {room}"))),
-            (conditions(&[reserved, admitted]), Some(QueueState::Admitted)),
+            (workload_with_conditions(&[reserved, admitted]), Some(QueueState::Admitted)),
             (checked, waits("its queue has reserved quota in the flavor spot and waits for the admission check by-hand: waiting for a node".to_owned())),
-            (conditions(&[reserved, admitted, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload")]),
+            (workload_with_conditions(&[reserved, admitted, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload")]),
                 waits("its queue took the trial back: Preempted to accommodate a workload".to_owned())),
-            (conditions(&[("QuotaReserved", "False", "Pending", "Preempted to"), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
+            (workload_with_conditions(&[("QuotaReserved", "False", "Pending", "Preempted to"), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
                 waits("its queue took the trial back: Preempted to".to_owned())),
-            (conditions(&[("QuotaReserved", "False", "Pending", room), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
+            (workload_with_conditions(&[("QuotaReserved", "False", "Pending", room), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
                 waits(format!("its queue took the trial back: {room}"))),
-            (conditions(&[reserved, admitted, ("Evicted", "False", "QuotaReserved", "Previously: Preempted")]), Some(QueueState::Admitted)),
-            (conditions(&[reserved, ("Finished", "True", "Succeeded", "")]), Some(QueueState::Admitted)),
+            (workload_with_conditions(&[reserved, admitted, ("Evicted", "False", "QuotaReserved", "Previously: Preempted")]), Some(QueueState::Admitted)),
+            (workload_with_conditions(&[reserved, ("Finished", "True", "Succeeded", "")]), Some(QueueState::Admitted)),
         ];
         for (workload, expected) in table {
             assert_eq!(queue_state(&workload), expected, "{workload}");
@@ -345,14 +361,15 @@ mod tests {
     #[test]
     fn a_queue_ends_a_trial_that_may_not_run_any_more() {
         let evicted = |active: bool, reason: &str| {
-            let mut workload = conditions(&[
+            let mut workload = workload_with_conditions(&[
                 ("QuotaReserved", "False", "Pending", "M"),
                 ("Evicted", "True", reason, "M"),
             ]);
             workload["spec"]["active"] = Value::Bool(active);
             workload
         };
-        let finished = |reason: &str| conditions(&[("Finished", "True", reason, "M")]);
+        let finished =
+            |reason: &str| workload_with_conditions(&[("Finished", "True", reason, "M")]);
         #[rustfmt::skip]
         let table = [
             (evicted(false, "Deactivated"), "its Workload was deactivated: M", Some("Deactivated: M")),

@@ -19,11 +19,11 @@ use crate::training_service::kubernetes::shared_disk::{SharedDisk, azure_secret_
 use crate::training_service::{Token, TrialJobSpec};
 
 /// The label with the experiment's id, on every object of TrialKeeper.
-pub const EXPERIMENT: &str = "trialkeeper/experiment";
+pub const EXPERIMENT_LABEL: &str = "trialkeeper/experiment";
 /// The label with the trial's id.
-pub const TRIAL: &str = "trialkeeper/trial";
+pub const TRIAL_LABEL: &str = "trialkeeper/trial";
 /// The label with the attempt's id.
-pub const ATTEMPT: &str = "trialkeeper/attempt";
+pub const ATTEMPT_LABEL: &str = "trialkeeper/attempt";
 
 /// The settings that every trial of an experiment shares.
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub struct WorkloadSettings {
     /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
     /// The disk that trials share, if there is one.
-    pub share: Option<SharedDisk>,
+    pub shared_disk: Option<SharedDisk>,
     /// The files that pods look for in the cache, if there is one.
-    pub cached: Option<CachedFiles>,
+    pub cached_files: Option<CachedFiles>,
 }
 
 /// Returns the name of an attempt's workload, which is the same for every kind. It has at most 63 lower-case letters
@@ -53,26 +53,26 @@ pub struct WorkloadSettings {
 pub fn workload_name(experiment: &ExperimentId, attempt: &AttemptId) -> String {
     // Ids of TrialKeeper have one dash, before the attempt's number, and equal length, so no name is ambiguous.
     let name = format!("tk{experiment}{}", attempt.as_str().replacen('-', "", 1));
-    if is_name(&name) { name } else { hashed(&format!("{experiment}/{attempt}")) }
+    if is_name(&name) { name } else { hashed_name(&format!("{experiment}/{attempt}")) }
 }
 
-/// Returns the name of the experiment's own Secret.
-pub fn experiment_name(experiment: &ExperimentId) -> String {
+/// Returns the name of an experiment's own objects, such as its Secret.
+pub fn experiment_object_name(experiment: &ExperimentId) -> String {
     let name = format!("tk{experiment}");
-    if is_name(&name) { name } else { hashed(experiment.as_str()) }
+    if is_name(&name) { name } else { hashed_name(experiment.as_str()) }
 }
 
 /// Returns the name of the Secret for mounting an Azure file share. (No role has a dash in its name.)
-pub fn storage_name(experiment: &ExperimentId) -> String {
-    format!("{}-azure-file", experiment_name(experiment))
+pub fn storage_secret_name(experiment: &ExperimentId) -> String {
+    format!("{}-azure-file", experiment_object_name(experiment))
 }
 
 /// Returns the name of the Secret with a registry's password.
-pub fn registry_name(experiment: &ExperimentId, role: &str) -> String {
-    format!("{}-{role}", experiment_name(experiment))
+pub fn registry_secret_name(experiment: &ExperimentId, role: &str) -> String {
+    format!("{}-{role}", experiment_object_name(experiment))
 }
 
-fn hashed(text: &str) -> String {
+fn hashed_name(text: &str) -> String {
     let digest = digest(&SHA256, text.as_bytes());
     let number = digest.as_ref().iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte));
     format!("tk{number:032x}")
@@ -80,26 +80,26 @@ fn hashed(text: &str) -> String {
 
 /// Returns the selector for all objects of an experiment.
 pub fn experiment_selector(experiment: &ExperimentId) -> String {
-    format!("{EXPERIMENT}={experiment}")
+    format!("{EXPERIMENT_LABEL}={experiment}")
 }
 
 /// Returns the selector for all objects of some attempts.
 pub fn attempts_selector(experiment: &ExperimentId, attempts: &[AttemptId]) -> String {
     let attempts: Vec<&str> = attempts.iter().map(AttemptId::as_str).collect();
-    format!("{EXPERIMENT}={experiment},{ATTEMPT} in ({})", attempts.join(","))
+    format!("{EXPERIMENT_LABEL}={experiment},{ATTEMPT_LABEL} in ({})", attempts.join(","))
 }
 
-pub(super) fn labels(experiment: &ExperimentId) -> Map<String, Value> {
+pub(super) fn experiment_labels(experiment: &ExperimentId) -> Map<String, Value> {
     let mut labels = Map::new();
     labels.insert("app.kubernetes.io/managed-by".to_owned(), Value::from("trialkeeper"));
-    labels.insert(EXPERIMENT.to_owned(), Value::from(experiment.as_str()));
+    labels.insert(EXPERIMENT_LABEL.to_owned(), Value::from(experiment.as_str()));
     labels
 }
 
-pub(super) fn labels_of(experiment: &ExperimentId, job: &TrialJobSpec) -> Map<String, Value> {
-    let mut labels = labels(experiment);
-    labels.insert(TRIAL.to_owned(), Value::from(job.trial.as_str()));
-    labels.insert(ATTEMPT.to_owned(), Value::from(job.attempt.as_str()));
+pub(super) fn attempt_labels(experiment: &ExperimentId, job: &TrialJobSpec) -> Map<String, Value> {
+    let mut labels = experiment_labels(experiment);
+    labels.insert(TRIAL_LABEL.to_owned(), Value::from(job.trial.as_str()));
+    labels.insert(ATTEMPT_LABEL.to_owned(), Value::from(job.attempt.as_str()));
     labels
 }
 
@@ -123,9 +123,9 @@ pub fn experiment_secret(
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {
-            "name": experiment_name(&common.experiment),
+            "name": experiment_object_name(&common.experiment),
             "namespace": common.namespace,
-            "labels": labels(&common.experiment),
+            "labels": experiment_labels(&common.experiment),
         },
         "data": data,
     })
@@ -138,9 +138,9 @@ pub fn registry_secret(common: &WorkloadSettings, role: &str, docker_config: &[u
         "kind": "Secret",
         "type": "kubernetes.io/dockerconfigjson",
         "metadata": {
-            "name": registry_name(&common.experiment, role),
+            "name": registry_secret_name(&common.experiment, role),
             "namespace": common.namespace,
-            "labels": labels(&common.experiment),
+            "labels": experiment_labels(&common.experiment),
         },
         "data": {".dockerconfigjson": STANDARD.encode(docker_config)},
     })
@@ -153,9 +153,9 @@ pub fn storage_secret(common: &WorkloadSettings, account: &str, key: &str) -> Va
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {
-            "name": storage_name(&common.experiment),
+            "name": storage_secret_name(&common.experiment),
             "namespace": common.namespace,
-            "labels": labels(&common.experiment),
+            "labels": experiment_labels(&common.experiment),
         },
         "data": azure_secret_data(account, key),
     })
@@ -170,7 +170,7 @@ pub fn token_secret(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         "metadata": {
             "name": workload_name(&common.experiment, &job.attempt),
             "namespace": common.namespace,
-            "labels": labels_of(&common.experiment, job),
+            "labels": attempt_labels(&common.experiment, job),
         },
         "data": {"token": STANDARD.encode(&job.token.0)},
     })
@@ -181,7 +181,7 @@ pub fn grace_period(spec: &KubernetesSpec) -> Duration {
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let pods = roles.and_then(Value::as_array).into_iter().flatten();
     let pods = pods.filter_map(|role| role.pointer("/task/pod/spec"));
-    Duration::from_secs(pods.map(pod::grace_period).max().unwrap_or(pod::GRACE_S))
+    Duration::from_secs(pods.map(pod::grace_period).max().unwrap_or(pod::MIN_GRACE_S))
 }
 
 /// Returns whether the template lets the controller replace a pod that failed by another.

@@ -5,20 +5,23 @@ use serde_json::Value;
 use crate::util::excerpt::shortened;
 
 /// Returns the reason why a pod waits. `None`: the pod runs, or starts without a problem.
-pub fn of_pod(pod: &Value) -> Option<String> {
+pub fn pod_reason(pod: &Value) -> Option<String> {
     let status = pod.get("status")?;
-    let unscheduled = condition(status, "PodScheduled").filter(|condition| {
-        is(condition, "status", "False") && is(condition, "reason", "Unschedulable")
+    let unscheduled = find_condition(status, "PodScheduled").filter(|condition| {
+        has_field(condition, "status", "False") && has_field(condition, "reason", "Unschedulable")
     });
     if let Some(condition) = unscheduled {
-        return Some(format!("no node can take its pod: {}", text(condition, "message")));
+        return Some(format!(
+            "no node can take its pod: {}",
+            shortened_field(condition, "message")
+        ));
     }
     if is_gated(pod) {
-        return Some(format!("its pod must not be scheduled yet: {}", gates(pod)));
+        return Some(format!("its pod must not be scheduled yet: {}", gates_phrase(pod)));
     }
     for (field, init) in [("initContainerStatuses", true), ("containerStatuses", false)] {
         for container in status.get(field).and_then(Value::as_array).into_iter().flatten() {
-            if let Some(why) = of_container(container, init) {
+            if let Some(why) = container_reason(container, init) {
                 return Some(why);
             }
         }
@@ -31,14 +34,16 @@ const KUEUE_GATE: &str = "kueue.x-k8s.io/admission";
 
 /// Returns whether a pod has scheduling gates, with which no scheduler considers it.
 pub fn is_gated(pod: &Value) -> bool {
-    let scheduled = pod.get("status").and_then(|status| condition(status, "PodScheduled"));
-    scheduled.is_some_and(|it| is(it, "status", "False") && is(it, "reason", "SchedulingGated"))
+    let scheduled = pod.get("status").and_then(|status| find_condition(status, "PodScheduled"));
+    scheduled.is_some_and(|it| {
+        has_field(it, "status", "False") && has_field(it, "reason", "SchedulingGated")
+    })
 }
 
 /// Returns a phrase for the scheduling gates of a pod.
-fn gates(pod: &Value) -> String {
+fn gates_phrase(pod: &Value) -> String {
     let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
-    let names = gates.into_iter().flatten().map(|gate| text(gate, "name"));
+    let names = gates.into_iter().flatten().map(|gate| shortened_field(gate, "name"));
     let names: Vec<String> = names.collect();
     if names.iter().any(|name| name == KUEUE_GATE) {
         return "Kueue holds it in a queue (`kubectl get workloads` shows its Workload)".to_owned();
@@ -47,8 +52,8 @@ fn gates(pod: &Value) -> String {
     format!("a controller of the cluster must remove its scheduling gates first ({names})")
 }
 
-fn of_container(container: &Value, init: bool) -> Option<String> {
-    let name = text(container, "name");
+fn container_reason(container: &Value, init: bool) -> Option<String> {
+    let name = shortened_field(container, "name");
     if init
         && name == "frameworkbarrier"
         && container.pointer("/state/running").is_some_and(Value::is_object)
@@ -56,8 +61,9 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
         return Some("its pod waits for the other pods of the trial (frameworkbarrier)".to_owned());
     }
     let waiting = container.pointer("/state/waiting")?;
-    let (reason, message) = (text(waiting, "reason"), text(waiting, "message"));
-    let image = text(container, "image");
+    let (reason, message) =
+        (shortened_field(waiting, "reason"), shortened_field(waiting, "message"));
+    let image = shortened_field(container, "image");
     // Between two tries, the kubelet reports a pause and, since Kubernetes 1.31, its cause.
     let message = match message.split_once(": ErrImagePull: ") {
         _ if reason != "ImagePullBackOff" => message,
@@ -90,12 +96,12 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
 }
 
 /// Returns the pod that an event is about and its problem. `None`: the event reports no problem.
-pub fn of_event(event: &Value) -> Option<(String, String)> {
+pub fn event_problem(event: &Value) -> Option<(String, String)> {
     let about = event.get("involvedObject")?;
-    if !is(about, "kind", "Pod") || !is(event, "type", "Warning") {
+    if !has_field(about, "kind", "Pod") || !has_field(event, "type", "Warning") {
         return None;
     }
-    let (reason, message) = (text(event, "reason"), text(event, "message"));
+    let (reason, message) = (shortened_field(event, "reason"), shortened_field(event, "message"));
     let what = match reason.as_str() {
         "FailedScheduling" => "no node can take its pod",
         "FailedMount" | "FailedAttachVolume" => "a volume of its pod cannot be mounted",
@@ -107,12 +113,12 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
         // The pod's own status has better reports of image pulls. Other reasons are not problems (`DNSConfigForming`).
         _ => return None,
     };
-    Some((text(about, "name"), format!("{what}: {message}")))
+    Some((shortened_field(about, "name"), format!("{what}: {message}")))
 }
 
 /// The cluster's refusal to create a pod of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedPod {
+pub struct PodRefusal {
     /// The controller's message.
     pub message: String,
     /// Set if a rule of the cluster denies the pod and denied it before, so that further attempts would also fail.
@@ -120,7 +126,7 @@ pub struct RefusedPod {
 }
 
 /// The reasons of events about a workload whose controller could not create a pod, or the object that creates it.
-const REFUSALS: [&str; 5] = [
+const REFUSAL_REASONS: [&str; 5] = [
     "FailedCreate",
     "FailedCreatePod",
     "JobCreationFailed",
@@ -130,7 +136,7 @@ const REFUSALS: [&str; 5] = [
 
 /// The words of rules that deny a pod: Pod Security, webhooks, policies, `LimitRange`s, `OpenShift`'s constraints, and
 /// quotas for which the pod lacks a limit.
-const DENIALS: [&str; 7] = [
+const DENIAL_PHRASES: [&str; 7] = [
     "violates PodSecurity",
     "denied the request",
     "denied request",
@@ -153,25 +159,27 @@ pub struct CurrentEvents<'a> {
 
 impl CurrentEvents<'_> {
     /// Returns whether these events include one.
-    pub fn has(&self, event: &Value) -> bool {
+    pub fn has_event(&self, event: &Value) -> bool {
         let about = &event["involvedObject"];
-        let id = about["uid"].as_str().filter(|_| is(about, "kind", self.kind));
+        let id = about["uid"].as_str().filter(|_| has_field(about, "kind", self.kind));
         let is_of_another = id.zip(self.id).is_some_and(|(id, own)| id != own);
-        let since = self.since.map(|since| since.chars().take(SECONDS).collect::<String>());
-        !is_of_another && since.is_none_or(|since| seconds_of_last(event) >= since)
+        let since = self.since.map(|since| since.chars().take(TIMESTAMP_CHARS).collect::<String>());
+        !is_of_another && since.is_none_or(|since| last_time(event) >= since)
     }
 }
 
 /// Returns the newest refusal of a pod among events about its workload.
-pub fn of_refused_pods(events: &[Value]) -> Option<RefusedPod> {
-    let refusals = events.iter().filter(|event| REFUSALS.iter().any(|it| is(event, "reason", it)));
+pub fn newest_pod_refusal(events: &[Value]) -> Option<PodRefusal> {
+    let refusals = events
+        .iter()
+        .filter(|event| REFUSAL_REASONS.iter().any(|it| has_field(event, "reason", it)));
     let (denials, others): (Vec<&Value>, Vec<&Value>) = refusals.partition(|it| is_denial(it));
-    let newest = denials.iter().chain(&others).max_by_key(|event| seconds_of_last(event))?;
-    let first = denials.iter().map(|event| seconds_of_first(event)).min();
+    let newest = denials.iter().chain(&others).max_by_key(|event| last_time(event))?;
+    let first = denials.iter().map(|event| first_time(event)).min();
     // One try can be denied while a rule changes. Later tries show that the rule stays.
-    let is_repeated = first.is_some_and(|first| first < seconds_of_last(newest));
-    Some(RefusedPod {
-        message: text(newest, "message"),
+    let is_repeated = first.is_some_and(|first| first < last_time(newest));
+    Some(PodRefusal {
+        message: shortened_field(newest, "message"),
         is_denied: is_denial(newest) && is_repeated,
     })
 }
@@ -180,29 +188,29 @@ pub fn of_refused_pods(events: &[Value]) -> Option<RefusedPod> {
 fn is_denial(event: &Value) -> bool {
     let message = event.get("message").and_then(Value::as_str).unwrap_or_default();
     let passes = ["failed calling webhook", "exceeded quota"];
-    DENIALS.iter().any(|words| message.contains(words))
+    DENIAL_PHRASES.iter().any(|words| message.contains(words))
         && !passes.iter().any(|words| message.contains(words))
 }
 
 /// Returns the time at which an event first happened, to the second, in a form that sorts by time.
-fn seconds_of_first(event: &Value) -> String {
-    time(event, &["/firstTimestamp", "/eventTime", "/metadata/creationTimestamp"])
+fn first_time(event: &Value) -> String {
+    event_time(event, &["/firstTimestamp", "/eventTime", "/metadata/creationTimestamp"])
 }
 
 /// Returns the time at which an event last happened.
-fn seconds_of_last(event: &Value) -> String {
-    let last = time(event, &["/series/lastObservedTime", "/lastTimestamp"]);
-    if last.is_empty() { seconds_of_first(event) } else { last }
+fn last_time(event: &Value) -> String {
+    let last = event_time(event, &["/series/lastObservedTime", "/lastTimestamp"]);
+    if last.is_empty() { first_time(event) } else { last }
 }
 
-fn time(event: &Value, places: &[&str]) -> String {
+fn event_time(event: &Value, places: &[&str]) -> String {
     let mut found = places.iter().filter_map(|place| event.pointer(place)?.as_str());
     // The parts of a second are left out, since not every field has them: `2026-11-23T17:00:38`.
-    found.next().unwrap_or_default().chars().take(SECONDS).collect()
+    found.next().unwrap_or_default().chars().take(TIMESTAMP_CHARS).collect()
 }
 
 /// The length of a time without the parts of a second.
-const SECONDS: usize = 19;
+const TIMESTAMP_CHARS: usize = 19;
 
 /// Returns the workload of a pod. Every controller builds the name of a pod from the workload's name, which has no
 /// dash, followed by a dash and a suffix.
@@ -210,15 +218,19 @@ pub fn workload_of(pod: &str) -> &str {
     pod.split('-').next().unwrap_or_default()
 }
 
-pub(super) fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
-    status.get("conditions")?.as_array()?.iter().find(|condition| is(condition, "type", kind))
+pub(super) fn find_condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    status
+        .get("conditions")?
+        .as_array()?
+        .iter()
+        .find(|condition| has_field(condition, "type", kind))
 }
 
-pub(super) fn is(value: &Value, field: &str, text: &str) -> bool {
+pub(super) fn has_field(value: &Value, field: &str, text: &str) -> bool {
     value.get(field).and_then(Value::as_str) == Some(text)
 }
 
-pub(super) fn text(value: &Value, field: &str) -> String {
+pub(super) fn shortened_field(value: &Value, field: &str) -> String {
     shortened(value.get(field).and_then(Value::as_str).unwrap_or_default().trim())
 }
 
@@ -230,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    fn pods(case: &str) -> Vec<Value> {
+    fn recorded_pods(case: &str) -> Vec<Value> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../tests/fixtures/frameworkcontroller")
             .join(format!("{case}.jsonl"));
@@ -250,7 +262,7 @@ mod tests {
             ("badimage",          Some("the image ")),
         ];
         for (case, expected) in table {
-            let whys: Vec<String> = pods(case).iter().filter_map(of_pod).collect();
+            let whys: Vec<String> = recorded_pods(case).iter().filter_map(pod_reason).collect();
             match expected {
                 None => assert_eq!(whys, Vec::<String>::new(), "{case}"),
                 Some(start) => {
@@ -266,7 +278,7 @@ mod tests {
         let why = |reason: &str, message: &str| {
             let state = json!({"waiting": {"reason": reason, "message": message}});
             let container = json!({"name": "framework", "image": "a:1", "state": state});
-            of_pod(&json!({"status": {"containerStatuses": [container]}})).unwrap()
+            pod_reason(&json!({"status": {"containerStatuses": [container]}})).unwrap()
         };
         let first = why("ErrImagePull", "no such host");
         assert_eq!(first, "the image a:1 cannot be pulled: no such host");
@@ -281,7 +293,7 @@ mod tests {
     fn a_pod_at_the_barrier_waits_for_the_other_pods() {
         let at = |name: &str, state: &str| {
             let container = json!({"name": name, "image": "any", "state": {state: {}}});
-            of_pod(&json!({"status": {"initContainerStatuses": [container]}}))
+            pod_reason(&json!({"status": {"initContainerStatuses": [container]}}))
         };
         let waits = at("frameworkbarrier", "running").unwrap();
         assert!(waits.starts_with("its pod waits for the other pods"), "{waits}");
@@ -306,13 +318,13 @@ mod tests {
             (pod("True", "example.org/wait"),          None),
         ];
         for (pod, expected) in table {
-            assert_eq!(of_pod(&pod).as_deref(), expected, "{pod}");
+            assert_eq!(pod_reason(&pod).as_deref(), expected, "{pod}");
             assert_eq!(is_gated(&pod), expected.is_some(), "{pod}");
         }
     }
 
     /// Returns the recorded events.
-    fn events(case: &str) -> Vec<Value> {
+    fn recorded_events(case: &str) -> Vec<Value> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../tests/fixtures/kubernetes")
             .join(format!("{case}.jsonl"));
@@ -333,16 +345,16 @@ mod tests {
             ("trainjob/deadline",                 "job \"deadline-node-0\" creation failed", false),
         ];
         for (case, words, is_denied) in table {
-            let events = events(case);
-            let refused = of_refused_pods(&events).unwrap();
+            let events = recorded_events(case);
+            let refused = newest_pod_refusal(&events).unwrap();
             assert!(refused.message.contains(words), "{case}: {refused:?}");
             assert_eq!(refused.is_denied, is_denied, "{case}: {refused:?}");
             // The first try alone shows no permanent refusal.
             let of_first =
-                events.iter().find_map(|event| of_refused_pods(std::slice::from_ref(event)));
+                events.iter().find_map(|event| newest_pod_refusal(std::slice::from_ref(event)));
             assert!(!of_first.unwrap().is_denied, "{case}");
         }
-        assert_eq!(of_refused_pods(&events("tfjob/exit1")), None);
+        assert_eq!(newest_pod_refusal(&recorded_events("tfjob/exit1")), None);
     }
 
     #[test]
@@ -377,7 +389,7 @@ mod tests {
             (vec![event(webhook, 1, 9), event(quota, 1, 5)],     true),
         ];
         for (events, expected) in table {
-            assert_eq!(of_refused_pods(&events).unwrap().is_denied, expected, "{events:?}");
+            assert_eq!(newest_pod_refusal(&events).unwrap().is_denied, expected, "{events:?}");
         }
     }
 
@@ -408,7 +420,7 @@ mod tests {
         ];
         for (kind, id, since, event, expected) in table {
             let current = CurrentEvents { kind, id, since };
-            assert_eq!(current.has(&event), expected, "{current:?} {event}");
+            assert_eq!(current.has_event(&event), expected, "{current:?} {event}");
         }
     }
 
@@ -420,10 +432,10 @@ mod tests {
                 "involvedObject": {"kind": "Pod", "name": "tkabcd1234k3f9a1-worker-0"},
             })
         };
-        let (pod, why) = of_event(&event("Warning", "FailedMount")).unwrap();
+        let (pod, why) = event_problem(&event("Warning", "FailedMount")).unwrap();
         assert_eq!(workload_of(&pod), "tkabcd1234k3f9a1");
         assert_eq!(why, "a volume of its pod cannot be mounted: because");
-        assert_eq!(of_event(&event("Normal", "FailedMount")), None);
-        assert_eq!(of_event(&event("Warning", "MissingClusterDNS")), None);
+        assert_eq!(event_problem(&event("Normal", "FailedMount")), None);
+        assert_eq!(event_problem(&event("Warning", "MissingClusterDNS")), None);
     }
 }

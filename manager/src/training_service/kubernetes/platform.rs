@@ -37,7 +37,7 @@ enum Error {
 #[async_trait]
 impl Platform for KubernetesSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
-        self.checked(context)
+        self.check_cluster(context)
             .await
             .map_err(|error| if is_temporary(&error) { OutOfReach(error).into() } else { error })
     }
@@ -47,7 +47,7 @@ impl Platform for KubernetesSpec {
     }
 
     async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
-        Ok(clean_cluster(&access(self), context.id).await?)
+        Ok(clean_cluster(&cluster_access(self), context.id).await?)
     }
 }
 
@@ -61,13 +61,13 @@ fn is_temporary(error: &BoxError) -> bool {
 }
 
 impl KubernetesSpec {
-    async fn checked(
+    async fn check_cluster(
         &self,
         context: CheckContext<'_>,
     ) -> Result<Box<dyn CheckedPlatform>, BoxError> {
-        let cluster = Cluster::connect(&access(self)).await?;
+        let cluster = Cluster::connect(&cluster_access(self)).await?;
         let kind = workload(self.workload);
-        let outage = match preflight::check(&cluster, kind, self.queue.is_some()).await {
+        let outage = match preflight::check_cluster(&cluster, kind, self.queue.is_some()).await {
             // The agents of its trials wait for a manager that accepts their results.
             Err(Refusal::Cluster(error)) if !context.is_new && error.is_temporary() => {
                 Some(report_outage(&error))
@@ -76,10 +76,10 @@ impl KubernetesSpec {
         };
         let mut notes = Vec::new();
         if context.is_new {
-            if let Some(warning) = preflight::queue::check(&cluster, self).await? {
+            if let Some(warning) = preflight::queue::check_queue(&cluster, self).await? {
                 warn!("{warning}");
             }
-            let common = common(context.id, self, &cluster);
+            let common = workload_settings(context.id, self, &cluster);
             match preflight::check_workload(&cluster, kind, &common).await {
                 // The cluster calls the webhook for trials, too, and they wait for it.
                 Err(Refusal::Cluster(error)) if error.is_webhook_down() => {
@@ -165,27 +165,34 @@ impl CheckedPlatform for CheckedCluster {
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
         let Self { cluster, section, agent, is_new, mut outage, .. } = *self;
-        let ca_pem = context.ca_file.as_deref().map(|path| read("--ca-file", path)).transpose()?;
+        let ca_pem =
+            context.ca_file.as_deref().map(|path| read_file("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         let common = manifest::WorkloadSettings {
             objective: context.spec.objective.clone(),
             direction: context.spec.stated_direction(),
             has_ca: ca_pem.is_some(),
-            cached: cached(&section, agent, context.dir.code_archive()).await?,
-            ..common(context.id, &section, &cluster)
+            cached_files: cached_files(&section, agent, context.dir.code_archive()).await?,
+            ..workload_settings(context.id, &section, &cluster)
         };
         let secrets = shared_secrets(&common, &context.url, ca_pem.as_deref()).await?;
         let mut shared: Vec<_> = secrets.into_iter().map(|secret| (SECRETS, secret)).collect();
-        shared.extend(workload(section.workload).shared(&common));
+        shared.extend(workload(section.workload).shared_objects(&common));
         if outage.is_none() {
-            match put_all(&cluster, &shared).await {
+            match write_objects(&cluster, &shared).await {
                 Err(error) if !is_new && error.is_temporary() => {
                     outage = Some(report_outage(&error));
                 }
                 done => done?,
             }
         }
-        let settings = Settings { cluster, common, shared, outage, events: context.events };
+        let settings = Settings {
+            cluster,
+            workload_settings: common,
+            shared_objects: shared,
+            outage,
+            events: context.events,
+        };
         Ok(Arc::new(KubernetesService::start(settings)))
     }
 }
@@ -200,7 +207,10 @@ fn report_outage(error: &client::Error) -> String {
 }
 
 /// Creates or updates objects.
-async fn put_all(cluster: &Cluster, objects: &[(Resource, Value)]) -> Result<(), client::Error> {
+async fn write_objects(
+    cluster: &Cluster,
+    objects: &[(Resource, Value)],
+) -> Result<(), client::Error> {
     for (resource, object) in objects {
         with_retries(|| cluster.create_or_update(*resource, object)).await?;
     }
@@ -208,7 +218,7 @@ async fn put_all(cluster: &Cluster, objects: &[(Resource, Value)]) -> Result<(),
 }
 
 /// Returns the digests of the files that pods look for in the cache, if there is one.
-async fn cached(
+async fn cached_files(
     section: &KubernetesSpec,
     agent: Option<PathBuf>,
     code: PathBuf,
@@ -243,7 +253,7 @@ async fn shared_secrets(
     }
     for role in &common.spec.roles {
         if let Some(path) = &role.registry_auth {
-            let document = read("privateRegistryAuthPath", path)?;
+            let document = read_file("privateRegistryAuthPath", path)?;
             secrets.push(manifest::registry_secret(common, &role.name, &document));
         }
     }
@@ -251,12 +261,12 @@ async fn shared_secrets(
 }
 
 /// Reads a file that a field or a flag names.
-fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+fn read_file(field: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::Read { field, path: path.to_owned(), source })
 }
 
 /// Returns the access data of the cluster that a section names.
-fn access(spec: &KubernetesSpec) -> Access {
+fn cluster_access(spec: &KubernetesSpec) -> Access {
     Access {
         kubeconfig: spec.kubeconfig.clone(),
         context: spec.context.clone(),
@@ -265,12 +275,12 @@ fn access(spec: &KubernetesSpec) -> Access {
 }
 
 /// Returns the settings that all trials share, from the section and the cluster.
-fn common(
+fn workload_settings(
     id: &ExperimentId,
     spec: &KubernetesSpec,
     cluster: &Cluster,
 ) -> manifest::WorkloadSettings {
-    let share = match &spec.storage {
+    let shared_disk = match &spec.storage {
         StorageSpec::Http | StorageSpec::Image => None,
         StorageSpec::Nfs { server, path } => {
             Some(SharedDisk::Nfs { server: server.clone(), path: path.clone() })
@@ -279,19 +289,20 @@ fn common(
             Some(SharedDisk::Claim { name: claim.clone() })
         }
         StorageSpec::Pvc { claim: None, .. } => Some(SharedDisk::Template),
-        StorageSpec::Azure { share, .. } => {
-            Some(SharedDisk::AzureFile { secret: manifest::storage_name(id), share: share.clone() })
-        }
+        StorageSpec::Azure { share, .. } => Some(SharedDisk::AzureFile {
+            secret: manifest::storage_secret_name(id),
+            share: share.clone(),
+        }),
     };
     manifest::WorkloadSettings {
-        share,
+        shared_disk,
         experiment: id.clone(),
         namespace: cluster.namespace().to_owned(),
-        container_name: workload(spec.workload).container(),
+        container_name: workload(spec.workload).container_name(),
         objective: None,
         direction: None,
         has_ca: false,
-        cached: None,
+        cached_files: None,
         spec: spec.clone(),
     }
 }
@@ -302,12 +313,12 @@ async fn storage_key(
 ) -> Result<Option<azure_key::StorageKey>, azure_key::Error> {
     let StorageSpec::Azure { vault, vault_key, key_file, .. } = storage else { return Ok(None) };
     let source = match (key_file, vault.clone().zip(vault_key.clone())) {
-        (Some(path), _) => azure_key::Source::File(path.into()),
-        (None, Some((vault, secret))) => azure_key::Source::Vault { vault, secret },
-        (None, None) => azure_key::Source::Variable,
+        (Some(path), _) => azure_key::KeySource::File(path.into()),
+        (None, Some((vault, secret))) => azure_key::KeySource::Vault { vault, secret },
+        (None, None) => azure_key::KeySource::Variable,
     };
-    let variable = std::env::var(azure_key::VARIABLE).ok();
-    Ok(Some(azure_key::find(&source, variable, Path::new("az")).await?))
+    let variable = std::env::var(azure_key::KEY_VARIABLE).ok();
+    Ok(Some(azure_key::find_key(&source, variable, Path::new("az")).await?))
 }
 
 #[cfg(test)]
@@ -317,7 +328,7 @@ mod tests {
     #[test]
     fn an_error_for_an_unreadable_file_names_its_field() {
         let path = Path::new("/nowhere/auth.json");
-        let problem = read("privateRegistryAuthPath", path).unwrap_err().to_string();
+        let problem = read_file("privateRegistryAuthPath", path).unwrap_err().to_string();
         assert_eq!(problem, "privateRegistryAuthPath: cannot read /nowhere/auth.json");
     }
 }

@@ -11,7 +11,7 @@ use super::disruption::{self, Disruption};
 use crate::util::excerpt::shortened;
 
 /// Exit codes of a process that was terminated or killed.
-const STOPPED: [i64; 2] = [137, 143];
+const STOP_EXIT_CODES: [i64; 2] = [137, 143];
 
 /// The end of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl PodEnd {
 /// pod has not ended.
 pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     let status = pod.get("status")?;
-    let decisive = decisive(status, trial);
+    let decisive = deciding_container(status, trial);
     let terminated = decisive.and_then(|container| container.pointer("/state/terminated"));
     let field = |name: &str| terminated.and_then(|terminated| terminated.get(name));
     let text = |name: &str| field(name).and_then(Value::as_str).unwrap_or_default().trim();
@@ -53,7 +53,7 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
         return Some(ended);
     }
     let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
-    let other = other_name(decisive, trial);
+    let other = other_container_name(decisive, trial);
     match (code, text("reason")) {
         (Some(_), "OOMKilled") if other.is_none() => {
             let message = "out of memory: the pod was killed for using more than `memorySize`";
@@ -78,7 +78,7 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
             "the pod's node lost the container: was the node restarted?".to_owned(),
             Some(Class::Transient),
         ),
-        (Some(code), _) if deleted && STOPPED.contains(&code) => {
+        (Some(code), _) if deleted && STOP_EXIT_CODES.contains(&code) => {
             end("the trial's pod was deleted".to_owned(), Some(Class::Transient))
         }
         (Some(code), reason) => {
@@ -86,11 +86,11 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
                 Some(name) => format!("the container {name}"),
                 None => "the container".to_owned(),
             };
-            end(of_container(&what, code, reason, text("message")), None)
+            end(container_end_message(&what, code, reason, text("message")), None)
         }
         (None, _) if of_pod("phase") == "Failed" => {
             let class = is_refused_by_node(of_pod("reason")).then_some(Class::Transient);
-            end(without_failed_container(of_pod("reason"), of_pod("message")), class)
+            end(message_without_failed_container(of_pod("reason"), of_pod("message")), class)
         }
         (None, _) => None,
     }
@@ -105,7 +105,7 @@ fn ended_by_platform(pod: &Value, exit_code: Option<i32>) -> Option<PodEnd> {
         let end = PodEnd::new(exit_code, disruption.why.clone(), Some(Class::Transient));
         return Some(PodEnd { disruption: Some(disruption), ..end });
     }
-    let message = if disruption::is_over_its_limit(of_pod("reason"), of_pod("message")) {
+    let message = if disruption::is_over_own_limit(of_pod("reason"), of_pod("message")) {
         format!("the pod was evicted: {}", shortened(of_pod("message")))
     } else if of_pod("reason") == "DeadlineExceeded" {
         "the pod ran longer than its `activeDeadlineSeconds`".to_owned()
@@ -116,13 +116,13 @@ fn ended_by_platform(pod: &Value, exit_code: Option<i32>) -> Option<PodEnd> {
 }
 
 /// Returns the name of a container that is not the trial's.
-fn other_name<'a>(container: Option<&'a Value>, trial: &[String]) -> Option<&'a str> {
+fn other_container_name<'a>(container: Option<&'a Value>, trial: &[String]) -> Option<&'a str> {
     let name = container.and_then(|container| container["name"].as_str());
     name.filter(|name| !trial.is_empty() && trial.iter().all(|own| own != name))
 }
 
 /// Returns the reason for the failure of a pod of which no container failed.
-fn without_failed_container(reason: &str, message: &str) -> String {
+fn message_without_failed_container(reason: &str, message: &str) -> String {
     let why = [reason, message].into_iter().filter(|part| !part.is_empty());
     let why = shortened(&why.collect::<Vec<_>>().join(": "));
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
@@ -152,25 +152,25 @@ pub fn has_started(pod: &Value) -> bool {
     containers.is_some_and(|list| !list.is_empty() && list.iter().all(has_started))
 }
 
-/// Returns whether a pod runs on although its trial has ended, because another container runs in it. The cluster may have
-/// added that container, as a service mesh does.
-pub fn outlives_trial(pod: &Value, trial: &[String]) -> bool {
+/// Returns whether a pod runs on although its trial has ended, because another container runs in it. The cluster may
+/// have added that container, as a service mesh does.
+pub fn has_outlived_trial(pod: &Value, trial: &[String]) -> bool {
     let is_running = pod.pointer("/status/phase").is_some_and(|phase| phase == "Running");
     let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
-    is_running && !is_deleted && trial_code(pod, trial).is_some()
+    is_running && !is_deleted && trial_exit_code(pod, trial).is_some()
 }
 
-/// Returns a pod that [`outlives_trial`] as it would be without the other container. Any other pod is unchanged.
+/// Returns a pod that [`has_outlived_trial`] as it would be without the other container. Any other pod is unchanged.
 pub fn without_other_containers(mut pod: Value, trial: &[String]) -> Value {
-    if outlives_trial(&pod, trial) {
-        let phase = if trial_code(&pod, trial) == Some(0) { "Succeeded" } else { "Failed" };
+    if has_outlived_trial(&pod, trial) {
+        let phase = if trial_exit_code(&pod, trial) == Some(0) { "Succeeded" } else { "Failed" };
         pod["status"]["phase"] = Value::from(phase);
     }
     pod
 }
 
 /// Returns the exit code of the container in which a trial has ended.
-fn trial_code(pod: &Value, trial: &[String]) -> Option<i64> {
+fn trial_exit_code(pod: &Value, trial: &[String]) -> Option<i64> {
     let containers = pod.pointer("/status/containerStatuses")?.as_array()?;
     let is_trial = |container: &&Value| trial.iter().any(|name| container["name"] == *name);
     containers.iter().find(is_trial)?.pointer("/state/terminated/exitCode")?.as_i64()
@@ -194,9 +194,9 @@ pub fn observed_fields(name: &str, body: &Value) -> Value {
     seen
 }
 
-/// Returns the deciding container, which has ended: the trial's, or else a failed one, init containers last. A sidecar is
-/// an init container that runs beside the trial and is stopped after it.
-fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
+/// Returns the deciding container, which has ended: the trial's, or else a failed one, init containers last. A sidecar
+/// is an init container that runs beside the trial and is stopped after it.
+fn deciding_container<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
     let list = |name: &str| status.get(name).and_then(Value::as_array).into_iter().flatten();
     let is_trial = |container: &&Value| trial.iter().any(|name| container["name"] == *name);
     let own = list("containerStatuses").find(is_trial);
@@ -215,7 +215,7 @@ fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
 }
 
 /// Returns the reason for a container's end: its agent's message if that is certain, or else the exit code.
-fn of_container(what: &str, code: i64, reason: &str, output: &str) -> String {
+fn container_end_message(what: &str, code: i64, reason: &str, output: &str) -> String {
     if let Ok(verdict) = serde_json::from_str::<Verdict>(output)
         && verdict.exit.is_some()
         && verdict.cause != Cause::Stopped

@@ -75,7 +75,7 @@ pub enum Refusal {
     },
     /// The cluster refuses a trial's pod.
     #[error("a pod of the role `{role}` could not be created: {}", admission_advice::with_advice(.why.to_string(), .controller))]
-    NoPod {
+    PodRefused {
         /// The role.
         role: String,
         /// The controller that creates the pods.
@@ -84,8 +84,8 @@ pub enum Refusal {
         why: Error,
     },
     /// The cluster refuses the object that runs a trial.
-    #[error("the {kind} of a trial could not be created: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field(.why))]
-    NoObject {
+    #[error("the {kind} of a trial could not be created: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field_remedy(.why))]
+    ObjectRefused {
         /// The kind.
         kind: &'static str,
         /// The controller of the kind.
@@ -97,7 +97,7 @@ pub enum Refusal {
     #[error(
         "the cluster changes the objects of trials so that no trial could run: {changes}; ask its administrator for an exception for objects with the label `trialkeeper/experiment`"
     )]
-    Changed {
+    ObjectsChanged {
         /// The changes.
         changes: String,
     },
@@ -136,7 +136,7 @@ pub enum Refusal {
 }
 
 /// Checks whether the cluster can run trials.
-pub async fn check(
+pub async fn check_cluster(
     cluster: &Cluster,
     workload: &dyn Workload,
     queued: bool,
@@ -167,7 +167,7 @@ pub async fn check(
     let none = || cluster.list_names(workload.resource(), "trialkeeper/experiment=none");
     match with_retries(none).await {
         Ok(_) if queued => {
-            let version = queue::served_version(cluster).await?;
+            let version = queue::served_kueue_version(cluster).await?;
             version.map(drop).ok_or(Refusal::NoSuchKind {
                 server,
                 kind: "Workload",
@@ -177,7 +177,7 @@ pub async fn check(
             })
         }
         Ok(_) => Ok(()),
-        Err(Error::NotFound { .. }) => Err(no_such_kind(cluster, workload).await),
+        Err(Error::NotFound { .. }) => Err(missing_kind_refusal(cluster, workload).await),
         Err(error) => Err(error.into()),
     }
 }
@@ -188,18 +188,18 @@ pub async fn check_kind_exists(cluster: &Cluster, workload: &dyn Workload) -> Re
         let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
         return Err(Refusal::NoNamespace { server, namespace });
     }
-    if with_retries(|| cluster.serves(workload.resource())).await? {
+    if with_retries(|| cluster.is_served(workload.resource())).await? {
         Ok(())
     } else {
-        Err(no_such_kind(cluster, workload).await)
+        Err(missing_kind_refusal(cluster, workload).await)
     }
 }
 
 /// Returns the refusal for a kind that the cluster does not serve, with the kinds that it does serve.
-async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
+async fn missing_kind_refusal(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     let mut served: Vec<String> = Vec::new();
     for &kind in WorkloadKind::ALL {
-        if cluster.serves(super::workload::workload(kind).resource()).await.unwrap_or(false) {
+        if cluster.is_served(super::workload::workload(kind).resource()).await.unwrap_or(false) {
             served.push(format!("{} (`platform: {}`)", kind.object(), kind.platform()));
         }
     }
@@ -210,13 +210,13 @@ async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     Refusal::NoSuchKind {
         server: cluster.server().to_owned(),
         kind: workload.resource().kind,
-        installation: workload.installation(),
+        installation: workload.installation_advice(),
         served,
     }
 }
 
 /// Returns the remedy for a field that the cluster does not support. The text is empty for any other error.
-fn unknown_field(why: &Error) -> &'static str {
+fn unknown_field_remedy(why: &Error) -> &'static str {
     if why.is_unknown_field() {
         "; this cluster's version does not support that field: leave it out of the template, or upgrade the cluster"
     } else {
@@ -226,13 +226,13 @@ fn unknown_field(why: &Error) -> &'static str {
 
 impl Refusal {
     /// Returns whether a quota is exhausted, whose resources other users may release.
-    pub fn is_quota(&self) -> bool {
-        matches!(self, Self::NoPod { why, .. } | Self::NoObject { why, .. } if why.is_quota())
+    pub fn is_quota_exhausted(&self) -> bool {
+        matches!(self, Self::PodRefused { why, .. } | Self::ObjectRefused { why, .. } if why.is_quota_exhausted())
     }
 }
 
 /// The result of a dry run: the changes that the cluster makes, or its refusal.
-type DryRun = Result<Vec<Change>, Refusal>;
+type DryRunResult = Result<Vec<Change>, Refusal>;
 
 /// Checks that the cluster accepts the object that runs a trial, and that the kind's controller is at work. Returns
 /// harmless changes that the cluster makes to trials, for the user.
@@ -241,7 +241,7 @@ pub async fn check_workload(
     workload: &dyn Workload,
     common: &WorkloadSettings,
 ) -> Result<Vec<String>, Refusal> {
-    let examples = workload.examples(common);
+    let examples = workload.example_objects(common);
     let mut changes = Vec::new();
     for done in [
         dry_run_objects(cluster, workload, &examples).await?,
@@ -250,7 +250,7 @@ pub async fn check_workload(
         match done {
             Ok(found) => changes.extend(found),
             // Other users may release the missing resources.
-            Err(refusal) if refusal.is_quota() => warn!("{refusal}"),
+            Err(refusal) if refusal.is_quota_exhausted() => warn!("{refusal}"),
             Err(refusal) => return Err(refusal),
         }
     }
@@ -268,7 +268,7 @@ fn report_changes(mut changes: Vec<Change>) -> Result<Vec<String>, Refusal> {
     let fatal = changes.iter().filter(|change| change.consequence == Consequence::Fatal);
     let fatal: Vec<&str> = fatal.map(|change| change.text.as_str()).collect();
     if !fatal.is_empty() {
-        return Err(Refusal::Changed { changes: fatal.join("; ") });
+        return Err(Refusal::ObjectsChanged { changes: fatal.join("; ") });
     }
     let mut notes = Vec::new();
     for Change { consequence, text } in changes {
@@ -289,17 +289,17 @@ async fn dry_run_objects(
     cluster: &Cluster,
     workload: &dyn Workload,
     examples: &[(Resource, Value)],
-) -> Result<DryRun, Error> {
+) -> Result<DryRunResult, Error> {
     let mut changes = Vec::new();
     for (resource, object) in examples {
         let ask = || cluster.dry_run(*resource, object);
-        match until_shared_is_seen(workload, ask).await {
-            Ok(answered) => changes.extend(admission_changes::read(object, &answered)),
+        match retry_until_shared_objects_are_seen(workload, ask).await {
+            Ok(answered) => changes.extend(admission_changes::find_changes(object, &answered)),
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
                 let (kind, controller) = (resource.kind, workload.controller());
-                return Ok(Err(Refusal::NoObject { kind, controller, why }));
+                return Ok(Err(Refusal::ObjectRefused { kind, controller, why }));
             }
             Err(error) => return Err(error),
         }
@@ -314,7 +314,7 @@ pub async fn dry_run_pods(
     cluster: &Cluster,
     workload: &dyn Workload,
     common: &WorkloadSettings,
-) -> Result<DryRun, Error> {
+) -> Result<DryRunResult, Error> {
     let mut changes = Vec::new();
     if !with_retries(|| cluster.is_allowed("create", PODS)).await? {
         return Ok(Ok(changes));
@@ -327,12 +327,12 @@ pub async fn dry_run_pods(
             answer = ask().await;
         }
         match answer {
-            Ok(answered) => changes.extend(admission_changes::read(&pod, &answered)),
+            Ok(answered) => changes.extend(admission_changes::find_changes(&pod, &answered)),
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
                 let controller = workload.controller();
-                return Ok(Err(Refusal::NoPod { role, controller, why }));
+                return Ok(Err(Refusal::PodRefused { role, controller, why }));
             }
             Err(error) => return Err(error),
         }
@@ -348,9 +348,9 @@ async fn check_controller(
     common: &WorkloadSettings,
 ) -> Result<Vec<String>, Refusal> {
     let experiment = &common.experiment;
-    let probe = workload.probe(experiment, cluster.namespace());
+    let probe = workload.probe_object(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
-    let shared = workload.shared_by_probe(experiment, cluster.namespace());
+    let shared = workload.shared_probe_objects(experiment, cluster.namespace());
     let created = create_probe(cluster, workload, &shared, &probe).await;
     let noticed = match &created {
         Ok(()) => {
@@ -358,7 +358,8 @@ async fn check_controller(
         }
         Err(_) => Ok(Ok(())),
     };
-    let examples = if created.is_ok() { workload.examples_with_probe(common) } else { Vec::new() };
+    let examples =
+        if created.is_ok() { workload.example_objects_with_probe(common) } else { Vec::new() };
     let tried = dry_run_objects(cluster, workload, &examples).await;
     // The probe must not remain, whatever the result.
     let mut deleted = with_retries(|| cluster.delete(workload.resource(), name)).await;
@@ -385,7 +386,7 @@ async fn check_controller(
     deleted?;
     match tried? {
         Ok(changes) => report_changes(changes),
-        Err(refusal) if refusal.is_quota() => {
+        Err(refusal) if refusal.is_quota_exhausted() => {
             warn!("{refusal}");
             Ok(Vec::new())
         }
@@ -403,11 +404,12 @@ async fn create_probe(
     for (resource, object) in shared {
         with_retries(|| cluster.create(*resource, object)).await?;
     }
-    until_shared_is_seen(workload, || cluster.create(workload.resource(), probe)).await
+    retry_until_shared_objects_are_seen(workload, || cluster.create(workload.resource(), probe))
+        .await
 }
 
 /// Repeats a request until each webhook sees the shared objects, which may be new.
-async fn until_shared_is_seen<T, F: Future<Output = Result<T, Error>>>(
+async fn retry_until_shared_objects_are_seen<T, F: Future<Output = Result<T, Error>>>(
     workload: &dyn Workload,
     request: impl Fn() -> F,
 ) -> Result<T, Error> {
@@ -416,7 +418,8 @@ async fn until_shared_is_seen<T, F: Future<Output = Result<T, Error>>>(
     loop {
         match with_retries(&request).await {
             Err(error)
-                if workload.lacks_shared(&error.to_string()) && Instant::now() < deadline => {}
+                if workload.is_missing_shared_object(&error.to_string())
+                    && Instant::now() < deadline => {}
             answer => return answer,
         }
         tokio::time::sleep(backoff.next_pause()).await;

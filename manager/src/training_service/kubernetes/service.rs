@@ -1,5 +1,5 @@
-//! The service that submits, stops and watches the trials of an experiment on a cluster. It carries out the decisions of
-//! the tracker.
+//! The service that submits, stops and watches the trials of an experiment on a cluster. It carries out the decisions
+//! of the tracker.
 
 mod action_runner;
 mod context;
@@ -46,7 +46,7 @@ const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between checks of the state of the tracker.
-const STATE_POLL: Duration = Duration::from_millis(25);
+const STATE_POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The time after the end of the search in which the workloads of ended trials may terminate on their own.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -60,10 +60,10 @@ pub struct Settings {
     /// The cluster that runs the trials.
     pub cluster: Cluster,
     /// The settings that all trials share.
-    pub common: WorkloadSettings,
+    pub workload_settings: WorkloadSettings,
     /// The objects that all trials share. They exist at the start, and the service creates them again if they
     /// disappear.
-    pub shared: Vec<(Resource, serde_json::Value)>,
+    pub shared_objects: Vec<(Resource, serde_json::Value)>,
     /// The reason why the cluster is out of reach at the start, if it is. The shared objects are then written later.
     pub outage: Option<String>,
     /// The channel that receives news of jobs.
@@ -79,7 +79,7 @@ pub struct KubernetesService {
     /// The time until which an adoption waits for the first listing.
     adoption_deadline: Instant,
     /// The reason for no longer waiting for the cluster, if there is one.
-    left: OnceLock<String>,
+    unreachable_reason: OnceLock<String>,
 }
 
 impl KubernetesService {
@@ -101,7 +101,14 @@ impl KubernetesService {
         }
         context.spawn_until_closing(run_deadlines(Arc::clone(&context), runner.clone()));
         let adoption_deadline = if is_away { now } else { now + FIRST_LISTING_TIMEOUT };
-        Self { context, runner, submitter, pods, adoption_deadline, left: OnceLock::new() }
+        Self {
+            context,
+            runner,
+            submitter,
+            pods,
+            adoption_deadline,
+            unreachable_reason: OnceLock::new(),
+        }
     }
 
     /// Carries out actions of the tracker that may have moved a deadline closer.
@@ -123,7 +130,7 @@ impl TrainingService for KubernetesService {
         // Hundreds of trials share the time limit.
         let first_listing = context.wait_until_listed();
         drop(tokio::time::timeout_at(self.adoption_deadline, first_listing).await);
-        let name = manifest::workload_name(&context.common().experiment, attempt);
+        let name = manifest::workload_name(&context.workload_settings().experiment, attempt);
         let (adopted, actions) = context.tracker().adopt(&name, trial, attempt, context.now());
         self.perform(actions);
         adopted
@@ -181,7 +188,7 @@ impl TrainingService for KubernetesService {
     ) -> Option<Result<Output, String>> {
         let name = self.context.tracker().running_workload(trial)?;
         let cluster = self.context.cluster();
-        let (pod, container) = self.pods.reporter(&name).await?;
+        let (pod, container) = self.pods.reporting_pod(&name).await?;
         match cluster.follow_lines(&pod, &container, ago).await {
             Ok(output) => Some(Ok(output)),
             Err(error @ client::Error::NotAllowed { .. }) => Some(Err(format!(
@@ -227,7 +234,7 @@ impl TrainingService for KubernetesService {
                 Err(_) => format!("the cluster at {} does not answer", cluster.server()),
             };
             if since.get_or_insert_with(Instant::now).elapsed() >= OUTAGE_TIMEOUT {
-                drop(self.left.set(why));
+                drop(self.unreachable_reason.set(why));
                 return;
             }
         }
@@ -237,15 +244,17 @@ impl TrainingService for KubernetesService {
         // The agents deliver the rest of the output in this time.
         let until = Instant::now() + HAND_OVER_TIMEOUT;
         let context = &self.context;
-        while self.left.get().is_none()
+        while self.unreachable_reason.get().is_none()
             && context.tracker().has_handed_over()
             && Instant::now() < until
         {
-            tokio::time::sleep(STATE_POLL).await;
+            tokio::time::sleep(STATE_POLL_INTERVAL).await;
         }
         context.close().await;
-        let experiment = &context.common().experiment;
-        if let Some(why) = self.left.get().map(String::as_str).or(context.first_outage()) {
+        let experiment = &context.workload_settings().experiment;
+        if let Some(why) =
+            self.unreachable_reason.get().map(String::as_str).or(context.first_outage())
+        {
             let kind = context.kind().resource().kind;
             let (objects, namespace) =
                 (context.tracker().workload_count(), context.cluster().namespace());

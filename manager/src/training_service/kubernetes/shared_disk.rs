@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 /// The mount point, the same as in NNI, because templates and training programs of NNI's users rely on it.
-pub const MOUNT: &str = "/tmp/mount";
+pub const MOUNT_PATH: &str = "/tmp/mount";
 
 /// The name of the volume, the same as in NNI.
-const VOLUME: &str = "nni-vol";
+const VOLUME_NAME: &str = "nni-vol";
 
 /// The disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum SharedDisk {
         /// The name of the share.
         share: String,
     },
-    /// A volume that the user's template mounts at [`MOUNT`].
+    /// A volume that the user's template mounts at [`MOUNT_PATH`].
     Template,
 }
 
@@ -71,13 +71,13 @@ pub fn volume_parts(
         SharedDisk::Template => None,
     };
     let volumes = source.map(|mut volume| {
-        volume["name"] = Value::from(VOLUME);
+        volume["name"] = Value::from(VOLUME_NAME);
         volume
     });
-    let mounts = volumes.is_some().then(|| json!({"name": VOLUME, "mountPath": MOUNT}));
+    let mounts = volumes.is_some().then(|| json!({"name": VOLUME_NAME, "mountPath": MOUNT_PATH}));
     // The folder of a trial is the same as in NNI. Each of several pods has its own folder in it, so that no pod
     // overwrites the files of another.
-    let mut folder = format!("{MOUNT}/nni/{experiment}/{trial}");
+    let mut folder = format!("{MOUNT_PATH}/nni/{experiment}/{trial}");
     if let Some(index) = index {
         folder = format!("{folder}/{role}-{index}");
     }

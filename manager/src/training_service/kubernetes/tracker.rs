@@ -50,7 +50,7 @@ mod unadopted;
 mod wait_reason;
 
 /// The message of a workload that succeeded without a report from its agent.
-const UNREPORTED: &str = "its pod succeeded, but its agent did not report it: can pods reach the manager? See --advertise";
+const UNREPORTED_SUCCESS: &str = "its pod succeeded, but its agent did not report it: can pods reach the manager? See --advertise";
 
 /// Tracks the workloads of an experiment.
 #[derive(Debug)]
@@ -93,11 +93,17 @@ impl Tracker {
 
     /// Returns whether a complete listing of the cluster has been seen.
     pub fn is_listed(&self) -> bool {
-        self.listing.is_known()
+        self.listing.has_completed()
     }
 
     /// Adds an attempt that is about to be submitted under this name.
-    pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
+    pub fn add_attempt(
+        &mut self,
+        name: &str,
+        trial: TrialJobId,
+        attempt: AttemptId,
+        now: Duration,
+    ) {
         let job = self.new_job(name, (trial, attempt), JobPhase::Unseen, now);
         self.jobs.insert(job);
     }
@@ -109,7 +115,7 @@ impl Tracker {
         phase: JobPhase,
         now: Duration,
     ) -> Job {
-        Job::new(name, of, phase, self.pods.places(name), now)
+        Job::new(name, of, phase, self.pods.place_count(name), now)
     }
 
     /// Handles the result of a submission.
@@ -125,7 +131,7 @@ impl Tracker {
             Err(message) => {
                 // A watch has shown the workload, although no answer confirmed its creation.
                 let discard = job.is_created().then(|| TrackerAction::Discard(name.to_owned()));
-                let actions = self.end(name, WorkloadOutcome::failure(message));
+                let actions = self.end_job(name, WorkloadOutcome::failure(message));
                 actions.into_iter().chain(discard).collect()
             }
         }
@@ -139,7 +145,7 @@ impl Tracker {
 
     /// Returns the workload of a trial if its pods are known to run.
     pub fn running_workload(&self, trial: &TrialJobId) -> Option<String> {
-        let job = self.jobs.of_trial(trial).filter(|job| job.has_running_pods())?;
+        let job = self.jobs.latest_of_trial(trial).filter(|job| job.has_running_pods())?;
         Some(job.name().to_owned())
     }
 
@@ -169,8 +175,8 @@ impl Tracker {
     }
 
     /// Returns whether a workload waits in a queue for its turn.
-    pub fn waits_in_queue(&self) -> bool {
-        self.jobs.iter().any(Job::waits_in_queue)
+    pub fn is_waiting_in_queue(&self) -> bool {
+        self.jobs.iter().any(Job::is_waiting_in_queue)
     }
 
     /// Returns whether a workload continues after its trial was recorded as ended.
@@ -180,13 +186,13 @@ impl Tracker {
 
     /// Handles the report of an agent that its trial runs, which the watch of the workloads may show later.
     pub fn mark_running(&mut self, trial: &TrialJobId) {
-        if let Some(job) = self.jobs.of_trial_mut(trial) {
+        if let Some(job) = self.jobs.latest_of_trial_mut(trial) {
             job.mark_running(&self.rules);
         }
     }
 
-    /// Returns the fate of an earlier manager's attempt. Before the first complete listing, an attempt that was not listed
-    /// may run, and must not run twice. The listing reveals whether its workload exists.
+    /// Returns the fate of an earlier manager's attempt. Before the first complete listing, an attempt that was not
+    /// listed may run, and must not run twice. The listing reveals whether its workload exists.
     pub fn adopt(
         &mut self,
         name: &str,
@@ -209,7 +215,7 @@ impl Tracker {
         }) = phase
         {
             self.finished.add(attempt.clone());
-            let message = Some(UNREPORTED.to_owned());
+            let message = Some(UNREPORTED_SUCCESS.to_owned());
             let unexplained = JobEvent::unexplained(of.0, of.1);
             let event = JobEvent { exit_code, message, class, succeeded: true, ..unexplained };
             return (Adopted::Gone(event), Vec::new());
@@ -217,11 +223,11 @@ impl Tracker {
         let job = self.new_job(name, of, JobPhase::Waiting, now);
         self.jobs.insert(job);
         self.observe_queue_name(name, queue.as_deref());
-        let is_expected = self.listing.expects(name);
+        let is_expected = self.listing.is_expected(name);
         let actions = self.handle_phase(name, phase, now);
         // The previous observation does not prove that the workload still exists.
         if is_expected {
-            self.listing.expect(name);
+            self.listing.add_expected(name);
         }
         (Adopted::Alive, actions)
     }
@@ -233,19 +239,19 @@ impl Tracker {
         of: (TrialJobId, AttemptId),
         now: Duration,
     ) -> Adopted {
-        if self.listing.is_known() {
+        if self.listing.has_completed() {
             return Adopted::Unknown;
         }
-        let job = self.new_job(name, of, JobPhase::Unseen, now).unlisted();
+        let job = self.new_job(name, of, JobPhase::Unseen, now).into_unlisted();
         self.jobs.insert(job);
-        self.listing.expect(name);
+        self.listing.add_expected(name);
         Adopted::Alive
     }
 
-    /// Lets the workloads that an earlier manager left, and that were not adopted, end by themselves for a while, and then
-    /// deletes them. Their trials have ended.
+    /// Lets the workloads that an earlier manager left, and that were not adopted, end by themselves for a while, and
+    /// then deletes them. Their trials have ended.
     pub fn end_unadopted(&mut self, now: Duration) {
-        self.unadopted.end_at(now + self.rules.stop_limit());
+        self.unadopted.set_deadline(now + self.rules.stop_limit());
     }
 
     /// Handles the metadata of a workload that is not adopted.
@@ -255,16 +261,16 @@ impl Tracker {
 
     /// Requests the stop of a trial.
     pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<TrackerAction> {
-        self.jobs.of_trial_mut(trial).map(|job| job.stop(now)).unwrap_or_default()
+        self.jobs.latest_of_trial_mut(trial).map(|job| job.stop(now)).unwrap_or_default()
     }
 
     /// Stops the workload of a trial that has ended according to its agent, while the workload has not.
     pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<TrackerAction> {
-        self.jobs.of_trial_mut(trial).map(|job| job.finish(now)).unwrap_or_default()
+        self.jobs.latest_of_trial_mut(trial).map(|job| job.finish(now)).unwrap_or_default()
     }
 
-    /// Records that a trial has ended while its workload still exists. `false`: the trial ends with its workload, because
-    /// the cluster may have removed a pod before another failed.
+    /// Records that a trial has ended while its workload still exists. `false`: the trial ends with its workload,
+    /// because the cluster may have removed a pod before another failed.
     pub fn hand_over(
         &mut self,
         trial: &TrialJobId,
@@ -272,13 +278,13 @@ impl Tracker {
         now: Duration,
     ) -> (bool, Vec<TrackerAction>) {
         let is_final = trust == VerdictTrust::Final;
-        let Some(job) = self.jobs.of_trial(trial) else { return (is_final, Vec::new()) };
+        let Some(job) = self.jobs.latest_of_trial(trial) else { return (is_final, Vec::new()) };
         let has_disruption =
             self.pods.has_disruption(job.name()) || self.disruption_by_deletion(job).is_some();
-        if !is_final && (has_disruption || !job.explains(trust)) {
+        if !is_final && (has_disruption || !job.can_explain_end(trust)) {
             return (false, Vec::new());
         }
-        let actions = self.jobs.of_trial_mut(trial).map(|job| job.hand_over(now));
+        let actions = self.jobs.latest_of_trial_mut(trial).map(|job| job.hand_over(now));
         (true, actions.unwrap_or_default())
     }
 
@@ -299,13 +305,13 @@ impl Tracker {
         self.listing.record_news(name);
         let Some(job) = self.jobs.get_mut(name) else {
             // After the first listing, foreign workloads are no longer of interest.
-            if self.listing.may_show_more() || self.unadopted.contains(name) {
+            if self.listing.can_show_more() || self.unadopted.contains(name) {
                 self.unadopted.observe_phase(name, phase);
             }
             return Vec::new();
         };
-        if job.resumes_with(&phase) {
-            self.pods.resume(name);
+        if job.can_resume_in(&phase) {
+            self.pods.mark_deleted_as_past(name);
         }
         match job.handle_phase(phase, &self.rules, &mut self.queue_watch, now) {
             JobChange::Continues(actions) => actions,
@@ -320,12 +326,12 @@ impl Tracker {
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_created()) else {
             return Vec::new();
         };
-        if self.pods.places(name) > 0 {
-            job.confirm();
+        if self.pods.place_count(name) > 0 {
+            job.confirm_creation();
         }
         match job.handle_deletion(&self.rules) {
             JobChange::Continues(actions) => actions,
-            JobChange::Ends(outcome) => self.end(name, outcome),
+            JobChange::Ends(outcome) => self.end_job(name, outcome),
         }
     }
 
@@ -333,7 +339,7 @@ impl Tracker {
     pub fn end_deleted_workload(&mut self, name: &str) -> Vec<TrackerAction> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         let outcome = job.outcome_of_deletion();
-        self.end(name, outcome)
+        self.end_job(name, outcome)
     }
 
     /// Begins a listing of the workloads.
@@ -361,10 +367,10 @@ impl Tracker {
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_idle(rules)) else {
             return Vec::new();
         };
-        let is_quota = why.as_ref().is_some_and(|why| why.contains("exceeded quota"));
+        let is_quota_exhausted = why.as_ref().is_some_and(|why| why.contains("exceeded quota"));
         let actions = job.handle_missing_pod(why, rules);
         // The pods of finished workloads count for a quota of objects.
-        let deletion = is_quota.then(|| self.delete_old_workloads()).flatten();
+        let deletion = is_quota_exhausted.then(|| self.delete_old_workloads()).flatten();
         actions.into_iter().chain(deletion).collect()
     }
 
@@ -422,13 +428,13 @@ impl Tracker {
     }
 
     /// Returns whether a workload belongs to the experiment, or may belong to it because no listing is complete yet.
-    fn knows(&self, name: &str) -> bool {
-        !self.listing.is_known() || self.jobs.contains(name) || self.unadopted.contains(name)
+    fn can_own(&self, name: &str) -> bool {
+        !self.listing.has_completed() || self.jobs.contains(name) || self.unadopted.contains(name)
     }
 
     /// Returns the observed pods, to add an observation of this pod, unless it is foreign.
-    fn pods_with(&mut self, pod: &str) -> Option<&mut ObservedPods> {
-        self.knows(workload_of(pod)).then_some(&mut self.pods)
+    fn pods_unless_foreign(&mut self, pod: &str) -> Option<&mut ObservedPods> {
+        self.can_own(workload_of(pod)).then_some(&mut self.pods)
     }
 
     /// Handles the observation of a pod: its reason for waiting, and its disruption by the platform.
@@ -439,13 +445,13 @@ impl Tracker {
         disruption: Option<Disruption>,
     ) -> Vec<TrackerAction> {
         let name = workload_of(pod);
-        let Some(pods) = self.pods_with(pod) else { return Vec::new() };
+        let Some(pods) = self.pods_unless_foreign(pod) else { return Vec::new() };
         pods.set_disruption(pod, disruption);
         // A deleted pod's reason to wait does not matter, because its workload has another pod or none.
         if pods.is_deleted(pod) {
             return Vec::new();
         }
-        let places = pods.places(name);
+        let places = pods.place_count(name);
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         job.observe_places(places);
         job.set_wait_reason(why)
@@ -458,7 +464,7 @@ impl Tracker {
 
     /// Handles a pod that ends, or has ended.
     pub fn observe_pod_end(&mut self, pod: &str, seen: Value) {
-        if let Some(pods) = self.pods_with(pod) {
+        if let Some(pods) = self.pods_unless_foreign(pod) {
             pods.record_end(pod, seen);
         }
     }
@@ -466,7 +472,7 @@ impl Tracker {
     /// Handles whether a pod has scheduling gates. Its workload has the whole time to start without them.
     pub fn observe_pod_gates(&mut self, pod: &str, is_gated: bool, now: Duration) {
         let name = workload_of(pod);
-        let Some(pods) = self.pods_with(pod) else { return };
+        let Some(pods) = self.pods_unless_foreign(pod) else { return };
         let was_gated = pods.is_gated(name);
         pods.record_gates(pod, is_gated);
         let is_free = was_gated && !pods.is_gated(name);
@@ -476,9 +482,9 @@ impl Tracker {
     }
 
     /// Handles whether a pod runs on although its trial has ended. The kinds' controllers wait for such a pod.
-    pub fn observe_pod_remains(&mut self, pod: &str, outlives_trial: bool, now: Duration) {
-        if let Some(pods) = self.pods_with(pod) {
-            pods.record_remains(pod, outlives_trial.then_some(now));
+    pub fn observe_outliving_pod(&mut self, pod: &str, has_outlived_trial: bool, now: Duration) {
+        if let Some(pods) = self.pods_unless_foreign(pod) {
+            pods.record_outliving(pod, has_outlived_trial.then_some(now));
         }
     }
 
@@ -504,16 +510,17 @@ impl Tracker {
         now: Duration,
     ) -> Option<TrackerAction> {
         let (name, wanted) = (workload_of(pod), self.rules.pods);
-        let is_up = |pods: &ObservedPods| pods.started_places(name) >= wanted;
+        let is_up = |pods: &ObservedPods| pods.started_place_count(name) >= wanted;
         let was_up = is_up(&self.pods);
-        if let Some(pods) = self.pods_with(pod) {
+        if let Some(pods) = self.pods_unless_foreign(pod) {
             pods.record_deletion(pod, incarnation, departure, now);
         }
         let job = self.jobs.get_mut(name)?;
         if was_up && !is_up(&self.pods) {
             job.handle_replaced_pod(now);
         }
-        let incarnation = incarnation.filter(|_| wanted > 1 && departure != PodDeparture::No)?;
+        let incarnation =
+            incarnation.filter(|_| wanted > 1 && departure != PodDeparture::NotDeleted)?;
         let is_new = self.pods.record_departure(pod);
         is_new.then(|| job.report_pod_left(incarnation.to_owned()))
     }
@@ -539,8 +546,8 @@ impl Tracker {
 
     /// Returns the pod of a workload with a single pod, if the pod's own end was observed. A listing is then not
     /// necessary.
-    pub fn only_pod(&self, name: &str) -> Option<Value> {
-        self.pods.only_ended(name).filter(|_| self.rules.pods == 1)
+    pub fn only_ended_pod(&self, name: &str) -> Option<Value> {
+        self.pods.only_ended_pod(name).filter(|_| self.rules.pods == 1)
     }
 
     /// Deletes the remains of ended attempts early, when a quota of the cluster is exhausted.
@@ -550,8 +557,8 @@ impl Tracker {
 
     /// Handles the end of a workload, completed with the observations of its pods.
     pub fn complete_end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
-        let outcome = self.explained(name, outcome);
-        self.end(name, outcome)
+        let outcome = self.explain_outcome(name, outcome);
+        self.end_job(name, outcome)
     }
 
     /// Handles the end of a workload that was read from its pods, since its controller does not write it for the reason
@@ -563,7 +570,7 @@ impl Tracker {
         why: &str,
         has_running: bool,
     ) -> Vec<TrackerAction> {
-        let outcome = self.explained(name, outcome);
+        let outcome = self.explain_outcome(name, outcome);
         let message = format!("{}; {why}", outcome.message);
         let outcome = WorkloadOutcome { message, ..outcome };
         let change = match self.jobs.get_mut(name).filter(|_| has_running) {
@@ -572,15 +579,15 @@ impl Tracker {
         };
         match change {
             JobChange::Continues(actions) => actions,
-            JobChange::Ends(outcome) => self.end(name, outcome),
+            JobChange::Ends(outcome) => self.end_job(name, outcome),
         }
     }
 
-    fn explained(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
+    fn explain_outcome(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
         if outcome.succeeded {
-            return WorkloadOutcome { message: UNREPORTED.to_owned(), ..outcome };
+            return WorkloadOutcome { message: UNREPORTED_SUCCESS.to_owned(), ..outcome };
         }
-        let outcome = self.pods.explain(name, outcome);
+        let outcome = self.pods.with_observed_disruption(name, outcome);
         if self.rules.pods == 1 || outcome.disruption.is_some() {
             return outcome;
         }
@@ -590,8 +597,8 @@ impl Tracker {
         }
     }
 
-    /// Returns the disruption of a workload whose first lost pod was deleted, but not by the manager, before another pod
-    /// failed.
+    /// Returns the disruption of a workload whose first lost pod was deleted, but not by the manager, before another
+    /// pod failed.
     fn disruption_by_deletion(&self, job: &Job) -> Option<Disruption> {
         if self.rules.pods <= 1 || job.has_stop_request() {
             return None;
@@ -599,9 +606,9 @@ impl Tracker {
         self.pods.first_deleted(job.name()).map(Disruption::of_deleted_pod)
     }
 
-    fn end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
+    fn end_job(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
-        self.pods.forget(name);
+        self.pods.remove_workload(name);
         self.finished.add(job.attempt().clone());
         let end = TrackerAction::Report(JobNews::Gone(job.into_end(outcome)));
         std::iter::once(end).chain(self.finished.delete_excess()).collect()
@@ -611,9 +618,9 @@ impl Tracker {
     pub fn next_deadline(&self) -> Option<Duration> {
         let (rules, pods, queue_watch) = (&self.rules, &self.pods, &self.queue_watch);
         let jobs =
-            self.jobs.iter().filter_map(|job| job.deadlines(rules, pods, queue_watch).next());
+            self.jobs.iter().filter_map(|job| job.deadlines(rules, pods, queue_watch).earliest());
         let lost = self.lost_node_deadlines().map(|(_, at)| at);
-        let unadopted = self.unadopted.deadline().filter(|_| self.listing.is_known());
+        let unadopted = self.unadopted.deadline().filter(|_| self.listing.has_completed());
         jobs.chain(lost).chain(unadopted).min()
     }
 
@@ -629,10 +636,10 @@ impl Tracker {
 
     /// Returns the workloads whose deleted pods have not ended, each with the time from which its node counts as gone.
     fn lost_node_deadlines(&self) -> impl Iterator<Item = (&Job, Duration)> {
-        let is_deleted = self.rules.kind.stop() == StopRequest::Delete;
+        let is_deleted = self.rules.kind.stop_request() == StopRequest::Delete;
         let deleted = self.pods.workloads_with_deleted_pods().filter(move |_| is_deleted);
         deleted.filter_map(|(name, since)| {
-            let job = self.jobs.get(name).filter(|job| job.ends_with_pods())?;
+            let job = self.jobs.get(name).filter(|job| job.can_end_with_pods())?;
             Some((job, since + self.rules.node_gone_limit()))
         })
     }
@@ -646,7 +653,7 @@ impl Tracker {
             let Some(job) = self.jobs.get_mut(&name) else { continue };
             let outcome = job.end_with_lost_node();
             actions.push(TrackerAction::Discard(name.clone()));
-            actions.extend(self.end(&name, outcome));
+            actions.extend(self.end_job(&name, outcome));
         }
         actions
     }
@@ -654,8 +661,8 @@ impl Tracker {
     /// Returns the deletions of unadopted workloads that are due at `now`. Those that have ended count as the oldest
     /// finished ones.
     fn discard_unadopted(&mut self, now: Duration) -> Vec<TrackerAction> {
-        let is_listed = self.listing.is_known();
-        let discarded = is_listed.then(|| self.unadopted.discard(now)).flatten();
+        let is_listed = self.listing.has_completed();
+        let discarded = is_listed.then(|| self.unadopted.take_due_deletions(now)).flatten();
         let Some((mut actions, ended)) = discarded else { return Vec::new() };
         self.finished.add_oldest(ended);
         actions.extend(self.finished.delete_excess());

@@ -10,7 +10,7 @@ use serde_json::Value;
 use trial_protocol::{AttemptId, ExperimentId};
 
 use super::client::Resource;
-use super::manifest::{ATTEMPT, WorkloadSettings, example_job};
+use super::manifest::{ATTEMPT_LABEL, WorkloadSettings, example_job};
 use super::outcome::{JobPhase, WorkloadOutcome};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
@@ -36,36 +36,37 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns the requests for objects of the kind that the manager needs.
     fn verbs(&self) -> &'static [&'static str];
 
-    /// Returns the kinds of [`Self::shared`], each with the requests that the manager needs.
+    /// Returns the kinds of [`Self::shared_objects`], each with the requests that the manager needs.
     fn shared_kinds(&self) -> &'static [(Resource, &'static [&'static str])] {
         &[]
     }
 
     /// Returns the additional objects that all trials of an experiment share. They outlive the trials.
-    fn shared(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn shared_objects(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
-    /// Returns whether the cluster refuses an object with this message because one of [`Self::shared`] is missing.
-    fn lacks_shared(&self, _refusal: &str) -> bool {
+    /// Returns whether the cluster refuses an object with this message because one of [`Self::shared_objects`] is
+    /// missing.
+    fn is_missing_shared_object(&self, _refusal: &str) -> bool {
         false
     }
 
-    /// Returns the objects that represent a trial in a dry run. If [`Self::shared`] contains the pod, returns those
-    /// objects instead.
-    fn examples(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    /// Returns the objects that represent a trial in a dry run. If [`Self::shared_objects`] contains the pod, returns
+    /// those objects instead.
+    fn example_objects(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         let trial = example_job(&common.experiment);
         vec![(self.resource(), self.manifest(common, &trial))]
     }
 
-    /// Returns further such objects, which need [`Self::shared_by_probe`].
-    fn examples_with_probe(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    /// Returns further such objects, which need [`Self::shared_probe_objects`].
+    fn example_objects_with_probe(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
     /// Returns the selector for the pods of an attempt that the workload `name` runs.
-    fn pod_label(&self, _name: &str, attempt: &AttemptId) -> String {
-        format!("{ATTEMPT}={attempt}")
+    fn pod_selector(&self, _name: &str, attempt: &AttemptId) -> String {
+        format!("{ATTEMPT_LABEL}={attempt}")
     }
 
     /// Returns the usual name of the controller that creates the pods.
@@ -74,7 +75,7 @@ pub trait Workload: Debug + Send + Sync {
     }
 
     /// Returns the missing component in a cluster that does not serve the kind, and the remedy.
-    fn installation(&self) -> String;
+    fn installation_advice(&self) -> String;
 
     /// Returns the object for a job.
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value;
@@ -85,8 +86,9 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns the phase of an object.
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
-    /// Completes an [`WorkloadOutcome`] with [`WorkloadOutcome::needs_pods`] from the observations of the workload's pods.
-    fn explain(
+    /// Completes an [`WorkloadOutcome`] with [`WorkloadOutcome::needs_pods`] from the observations of the workload's
+    /// pods.
+    fn explain_outcome(
         &self,
         spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
@@ -99,17 +101,17 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Returns the rules by which the pods of a trial end it.
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
-        several_pods::completion(spec, |_| RoleSuccess::Never)
+        several_pods::completion_rules(spec, |_| RoleSuccess::Never)
     }
 
     /// Returns true if the controller reports the end of a workload before it has ended the remaining pods.
-    fn ends_before_pods(&self) -> bool {
+    fn can_end_before_pods(&self) -> bool {
         false
     }
 
     /// Returns the place of a pod among those of its workload. A pod that replaces another has the same place. The
     /// place is the pod's name, unless the controller gives each pod a random suffix.
-    fn place<'a>(&self, pod: &'a str) -> &'a str {
+    fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
         pod
     }
 
@@ -120,19 +122,19 @@ pub trait Workload: Debug + Send + Sync {
     }
 
     /// Returns the request that makes the controller end the pods.
-    fn stop(&self) -> StopRequest;
+    fn stop_request(&self) -> StopRequest;
 
     /// Returns the pod whose metrics are the trial's, among the pods of the workload `name`.
-    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String>;
+    fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String>;
 
     /// Returns the name of the trial's container if the template gives none.
-    fn container(&self) -> &'static str;
+    fn container_name(&self) -> &'static str;
 
     /// Returns an object that starts no pod, for checking whether the controller notices it.
-    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value;
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value;
 
     /// Returns the additional objects that the probe needs.
-    fn shared_by_probe(
+    fn shared_probe_objects(
         &self,
         _experiment: &ExperimentId,
         _namespace: &str,

@@ -9,15 +9,15 @@ use base64::prelude::BASE64_STANDARD as STANDARD;
 use jiff::Timestamp;
 use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use super::error::EXPIRED;
+use super::error::EXPIRY_FORMAT;
 use super::{Access, Error, expiry};
 use crate::util::errors::chain;
 
 /// Returns the cluster's address and the credentials, and an error if the credentials have expired.
-pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
+pub(super) async fn load_config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let options =
         KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
-    let Some((from, file)) = kubeconfig(access) else {
+    let Some((from, file)) = read_kubeconfig(access) else {
         if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
             return Err(Error::NoKubeconfig);
         }
@@ -35,8 +35,8 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
     check_context(&file, access.context.as_deref()).map_err(bad)?;
     trim_tokens(&mut file).map_err(bad)?;
     let context = access.context.as_deref().or(file.current_context.as_deref());
-    let own_proxy = proxy_of(&file, context);
-    let stale = stale(&file, context);
+    let own_proxy = has_own_proxy(&file, context);
+    let stale = expired_since(&file, context);
     let mut config =
         Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
     // kube applies HTTPS_PROXY to every server, and compares NO_PROXY with the proxy's own name.
@@ -47,18 +47,18 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
             config.proxy_url = None;
         }
     }
-    Ok((config, stale.map(|since| Error::Expired { from, since })))
+    Ok((config, stale.map(|since| Error::CertificateExpired { from, since })))
 }
 
 /// Returns the context that the access data name, or else the current one. `None`: there is no kubeconfig, or it cannot
 /// be used.
-pub(super) fn context(access: &Access) -> Option<String> {
-    let current = || kubeconfig(access)?.1.ok()?.current_context.filter(|it| !it.is_empty());
+pub(super) fn chosen_context(access: &Access) -> Option<String> {
+    let current = || read_kubeconfig(access)?.1.ok()?.current_context.filter(|it| !it.is_empty());
     access.context.clone().or_else(current)
 }
 
 /// Reads the kubeconfig and returns its origin with it. `None`: there is no kubeconfig.
-fn kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigError>)> {
+fn read_kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigError>)> {
     let path = match (&access.kubeconfig, std::env::var_os("KUBECONFIG")) {
         (Some(path), _) => path.clone(),
         (None, Some(paths)) if !paths.is_empty() => {
@@ -66,7 +66,7 @@ fn kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigE
             let read = Kubeconfig::from_env();
             return Some((from, read.and_then(|file| file.ok_or(KubeconfigError::FindPath))));
         }
-        (None, _) => home().filter(|path| path.exists())?,
+        (None, _) => default_kubeconfig_path().filter(|path| path.exists())?,
     };
     Some((path.display().to_string(), Kubeconfig::read_from(path)))
 }
@@ -91,7 +91,7 @@ fn check_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), String> 
 
 /// Returns the expiry time of an expired certificate that is the only credential of a context's user. (Reading a file
 /// makes its paths absolute.)
-fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
+fn expired_since(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
     let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
     let user = context?.context.as_ref()?.user.as_ref()?;
     let user = file.auth_infos.iter().find(|known| known.name == *user)?.auth_info.as_ref()?;
@@ -105,7 +105,7 @@ fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
         (None, None) => return None,
     };
     let at = expiry::expiry_time(&pem).filter(|at| *at < Timestamp::now())?;
-    Some(at.strftime(EXPIRED).to_string())
+    Some(at.strftime(EXPIRY_FORMAT).to_string())
 }
 
 /// Removes the line break at the end of a token. `kubectl` does the same, but the library does not. A token file
@@ -145,7 +145,7 @@ fn missing_user(file: &Kubeconfig, context: &str) -> Option<String> {
 }
 
 /// Returns whether a context's cluster has its own proxy.
-fn proxy_of(file: &Kubeconfig, context: Option<&str>) -> bool {
+fn has_own_proxy(file: &Kubeconfig, context: Option<&str>) -> bool {
     let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
     let cluster = context.and_then(|named| Some(named.context.as_ref()?.cluster.as_str()));
     let cluster = file.clusters.iter().find(|known| Some(known.name.as_str()) == cluster);
@@ -168,7 +168,8 @@ fn is_proxied(scheme: Option<&str>, host: &str, no_proxy: &str) -> bool {
         }
         if let (Some((network, bits)), Some(address)) = (entry.split_once('/'), address) {
             let (network, bits) = (network.parse::<IpAddr>(), bits.parse::<u32>());
-            return network.is_ok_and(|network| bits.is_ok_and(|b| within(address, network, b)));
+            return network
+                .is_ok_and(|network| bits.is_ok_and(|b| is_in_network(address, network, b)));
         }
         let name = entry.trim_start_matches('*').trim_start_matches('.');
         let name = match name.rsplit_once(':') {
@@ -181,7 +182,7 @@ fn is_proxied(scheme: Option<&str>, host: &str, no_proxy: &str) -> bool {
 }
 
 /// Returns whether an address belongs to a network.
-fn within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
+fn is_in_network(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     let differ = match (address, network) {
         (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
         (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
@@ -190,7 +191,7 @@ fn within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     differ.leading_zeros() >= bits
 }
 
-fn home() -> Option<PathBuf> {
+fn default_kubeconfig_path() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube").join("config"))
 }
 

@@ -6,7 +6,7 @@ use crate::util::errors::chain;
 use crate::util::excerpt::shortened;
 
 /// The format of the time at which a certificate expired.
-pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";
+pub(super) const EXPIRY_FORMAT: &str = "%Y-%m-%d %H:%M:%S UTC";
 
 /// A reason why the cluster did not carry out a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum Error {
     #[error(
         "the client certificate in the kubeconfig {from} expired on {since}: log in again, or ask the cluster's administrator for a new kubeconfig (with kubeadm: `kubeadm certs renew admin.conf`); is this machine's clock right?"
     )]
-    Expired {
+    CertificateExpired {
         /// The origin of the kubeconfig.
         from: String,
         /// The time of expiry.
@@ -74,7 +74,7 @@ pub enum Error {
     #[error(
         "the cluster at {server} rejected the credentials ({message}): the certificate or token in the kubeconfig may have expired"
     )]
-    NotKnown {
+    Unauthorized {
         /// The API server.
         server: String,
         /// The message of the program.
@@ -133,12 +133,12 @@ impl Error {
             Self::Unreachable { .. } | Self::Trouble { .. } => true,
             Self::NoKubeconfig
             | Self::Kubeconfig { .. }
-            | Self::Expired { .. }
+            | Self::CertificateExpired { .. }
             | Self::ServerExpired { .. }
             | Self::Certificate { .. }
             | Self::NoAuthorities { .. }
             | Self::Credentials { .. }
-            | Self::NotKnown { .. }
+            | Self::Unauthorized { .. }
             | Self::NotAllowed { .. }
             | Self::NotFound { .. }
             | Self::Conflict { .. }
@@ -151,7 +151,7 @@ impl Error {
     pub fn is_recoverable(&self) -> bool {
         let is_auth_error = matches!(
             self,
-            Self::NotKnown { .. }
+            Self::Unauthorized { .. }
                 | Self::Certificate { .. }
                 | Self::ServerExpired { .. }
                 | Self::Credentials { .. }
@@ -169,7 +169,7 @@ impl Error {
 
     /// Returns whether a quota is exhausted. Only the API server's message shows this: `… is forbidden: exceeded quota:
     /// …`.
-    pub fn is_quota(&self) -> bool {
+    pub fn is_quota_exhausted(&self) -> bool {
         matches!(self, Self::NotAllowed { message } if message.contains("exceeded quota"))
     }
 
@@ -190,11 +190,11 @@ impl Error {
 }
 
 /// Converts an error of the client library.
-pub(super) fn of(server: &str, source: kube::Error) -> Error {
+pub(super) fn from_kube(server: &str, source: kube::Error) -> Error {
     let server = server.to_owned();
     let kube::Error::Api(status) = source else {
-        if let Some(problem) = auth_error(&source) {
-            return Error::Credentials { server, message: credentials(problem) };
+        if let Some(problem) = find_auth_error(&source) {
+            return Error::Credentials { server, message: credentials_message(problem) };
         }
         let message = chain(&source);
         // The names of the library's layers would not help a user.
@@ -209,7 +209,7 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         return if let Some((_, detail)) =
             message.split_once("peer certificate: certificate expired")
         {
-            Error::ServerExpired { server, since: since(detail).unwrap_or_default() }
+            Error::ServerExpired { server, since: expiry_phrase(detail).unwrap_or_default() }
         } else if is_about_certificates(&message) {
             Error::Certificate { server, message }
         } else {
@@ -227,7 +227,7 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         message
     };
     match code {
-        401 => Error::NotKnown { server, message },
+        401 => Error::Unauthorized { server, message },
         // A denial does not depend on the account's rights.
         403 if is_denied(&message) => Error::Refused { server, message },
         403 => Error::NotAllowed { message },
@@ -246,17 +246,17 @@ fn is_denied(message: &str) -> bool {
 }
 
 /// Returns the time at which a certificate expired, from the library's message, to the second.
-fn since(words: &str) -> Option<String> {
+fn expiry_phrase(words: &str) -> Option<String> {
     let (_, seconds) = words.split_once("not valid after ")?;
     let seconds = seconds.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
     let at = jiff::Timestamp::from_second(seconds).ok()?;
-    Some(format!(" on {}", at.strftime(EXPIRED)))
+    Some(format!(" on {}", at.strftime(EXPIRY_FORMAT)))
 }
 
 /// Returns whether a request failed because one side rejects the other's credentials, or because the client's own were
 /// unavailable.
 pub(super) fn is_credentials_error(source: &kube::Error) -> bool {
-    auth_error(source).is_some() || is_about_certificates(&chain(source))
+    find_auth_error(source).is_some() || is_about_certificates(&chain(source))
 }
 
 /// Returns whether an error concerns certificates. The libraries distinguish certificates from connections only in
@@ -267,13 +267,13 @@ fn is_about_certificates(message: &str) -> bool {
 }
 
 /// Finds the problem with the credentials among the sources of an error.
-fn auth_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
-    error.downcast_ref().or_else(|| auth_error(error.source()?))
+fn find_auth_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
+    error.downcast_ref().or_else(|| find_auth_error(error.source()?))
 }
 
 /// Describes a credentials problem for the user. The library's own message would contain a program's variables and
 /// arguments, which hold secrets, and its output, which may be the token.
-fn credentials(problem: &AuthError) -> String {
+fn credentials_message(problem: &AuthError) -> String {
     match problem {
         AuthError::AuthExecStart(source) => format!(
             "the program that the kubeconfig names for it (users: exec) cannot be started: {source}; is it installed, and in the PATH?"
@@ -332,15 +332,15 @@ mod tests {
         ];
         for (code, is_temporary, is_recoverable, text) in table {
             let status = Status { code, message: "exceeded quota".to_owned(), ..Status::default() };
-            let error = of("https://k", kube::Error::Api(Box::new(status)));
+            let error = from_kube("https://k", kube::Error::Api(Box::new(status)));
             assert_eq!(error.is_temporary(), is_temporary, "{code}");
             assert_eq!(error.is_recoverable(), is_recoverable, "{code}");
-            assert_eq!(error.is_quota(), code == 403, "{code}");
+            assert_eq!(error.is_quota_exhausted(), code == 403, "{code}");
             assert!(error.to_string().contains(text), "{code}: {error}");
             assert!(!error.is_conflict(), "{code}: {error}");
         }
         let status = Status { code: 409, reason: "AlreadyExists".to_owned(), ..Status::default() };
-        let there = of("https://k", kube::Error::Api(Box::new(status)));
+        let there = from_kube("https://k", kube::Error::Api(Box::new(status)));
         assert!(there.is_conflict() && !there.is_temporary(), "{there}");
     }
 
@@ -362,7 +362,7 @@ mod tests {
         ];
         for (code, message, is_recoverable, is_webhook_down, is_unknown_field) in table {
             let status = Status { code, message: message.to_owned(), ..Status::default() };
-            let error = of("https://k", kube::Error::Api(Box::new(status)));
+            let error = from_kube("https://k", kube::Error::Api(Box::new(status)));
             assert_eq!(error.is_recoverable(), is_recoverable, "{code} {message}");
             assert_eq!(error.is_webhook_down(), is_webhook_down, "{code} {message}");
             assert_eq!(error.is_unknown_field(), is_unknown_field, "{code} {message}");
@@ -388,7 +388,7 @@ mod tests {
             ),
             (boxed, "printed no ExecCredential"),
         ] {
-            let error = of("https://k", source);
+            let error = from_kube("https://k", source);
             assert!(error.to_string().contains(text), "{error}");
             assert!(
                 !error.to_string().contains("secret") && !error.to_string().contains("a-token")

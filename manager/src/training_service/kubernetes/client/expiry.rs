@@ -7,46 +7,46 @@ use jiff::tz::TimeZone;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-const SEQUENCE: u8 = 0x30;
-const VERSION: u8 = 0xa0;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE_TAG: u8 = 0x30;
+const VERSION_TAG: u8 = 0xa0;
+const UTC_TIME_TAG: u8 = 0x17;
+const GENERALIZED_TIME_TAG: u8 = 0x18;
 
 /// Returns the time at which the first certificate in a PEM text expires. `None`: the text cannot be read.
 pub(super) fn expiry_time(pem: &[u8]) -> Option<Timestamp> {
     let certificate = CertificateDer::from_pem_slice(pem).ok()?;
     // RFC 5280, section 4.1: the signed part comes first. It holds the optional version, the serial number, the
     // algorithm, the issuer and the two times.
-    let signed = enter(&certificate)?;
-    let mut rest = enter(signed)?;
-    if rest.first() == Some(&VERSION) {
-        rest = item(rest)?.2;
+    let signed = sequence_content(&certificate)?;
+    let mut rest = sequence_content(signed)?;
+    if rest.first() == Some(&VERSION_TAG) {
+        rest = split_item(rest)?.2;
     }
     for _ in 0..3 {
-        rest = item(rest)?.2;
+        rest = split_item(rest)?.2;
     }
-    let times = enter(rest)?;
-    let (kind, text, _) = item(item(times)?.2)?;
+    let times = sequence_content(rest)?;
+    let (kind, text, _) = split_item(split_item(times)?.2)?;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let at = match kind {
         // The year has two digits, and 50 means 1950.
-        UTC_TIME => {
+        UTC_TIME_TAG => {
             let century = if text.get(..2)? < "50" { "20" } else { "19" };
             DateTime::strptime("%Y%m%d%H%M%S", format!("{century}{text}"))
         }
-        GENERALIZED_TIME => DateTime::strptime("%Y%m%d%H%M%S", text),
+        GENERALIZED_TIME_TAG => DateTime::strptime("%Y%m%d%H%M%S", text),
         _ => return None,
     };
     Some(at.ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
 /// Returns the content of a sequence.
-fn enter(der: &[u8]) -> Option<&[u8]> {
-    item(der).filter(|(kind, ..)| *kind == SEQUENCE).map(|(_, content, _)| content)
+fn sequence_content(der: &[u8]) -> Option<&[u8]> {
+    split_item(der).filter(|(kind, ..)| *kind == SEQUENCE_TAG).map(|(_, content, _)| content)
 }
 
 /// Returns the kind and the content of the first item, and the bytes after it.
-fn item(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+fn split_item(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (kind, rest) = der.split_first()?;
     let (length, rest) = rest.split_first()?;
     let (length, rest) = match usize::from(*length) {
@@ -97,7 +97,7 @@ mod tests {
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in any::<Vec<u8>>()) {
-            item(&bytes);
+            split_item(&bytes);
         }
     }
 }

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::Error;
 
 /// The greatest number of tries, and the time after the first try in which another may begin.
-const TRIES: u32 = 6;
+const MAX_TRIES: u32 = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause before the second try. It doubles before each further try, 8 s in all.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -21,7 +21,7 @@ where
 {
     let began = Instant::now();
     let mut pause = FIRST_RETRY_PAUSE;
-    for _ in 1..TRIES {
+    for _ in 1..MAX_TRIES {
         match request().await {
             Err(error) if error.is_temporary() && began.elapsed() + pause < RETRY_TIMEOUT => {
                 debug!("{error}; trying again");
@@ -52,7 +52,7 @@ mod tests {
         let table = [
             (0,  None,                Ok(()),           1),
             (3,  None,                Ok(()),           4),
-            (99, None,                Err(trouble()),   TRIES),
+            (99, None,                Err(trouble()),   MAX_TRIES),
             (0,  Some(refused()),     Err(refused()),   1),
             (2,  Some(refused()),     Err(refused()),   3),
         ];

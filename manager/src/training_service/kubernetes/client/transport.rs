@@ -44,14 +44,15 @@ struct State {
 impl Transport {
     /// Prepares the transport, without sending a request.
     pub(super) async fn open(access: &Access) -> Result<Self, Error> {
-        let access = Access { context: access::context(access), ..access.clone() };
-        let (config, expired) = config(&access).await?;
+        let access = Access { context: access::chosen_context(access), ..access.clone() };
+        let (config, expired) = load_config(&access).await?;
         if let Some(expired) = expired {
             return Err(expired);
         }
         let (server, namespace) =
             (config.cluster_url.to_string(), config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
+        let client =
+            Client::try_from(config).map_err(|source| error::from_kube(&server, source))?;
         let now = Instant::now();
         let state = State { client, read_at: now, paused_until: now };
         let (access, state) = (Arc::new(access), Arc::new(Mutex::new(state)));
@@ -82,17 +83,17 @@ impl Transport {
                     self.state().paused_until = Instant::now() + pause;
                 }
                 if response.status().as_u16() == 401 {
-                    self.read_again().await;
+                    self.reload_credentials().await;
                 }
             }
-            Err(problem) if error::is_credentials_error(problem) => self.read_again().await,
+            Err(problem) if error::is_credentials_error(problem) => self.reload_credentials().await,
             Err(_) => {}
         }
         answer
     }
 
     /// Reads the credentials again. The caller retries by its own rules.
-    async fn read_again(&self) {
+    async fn reload_credentials(&self) {
         let due = {
             let mut state = self.state();
             let due = state.read_at.elapsed() >= CREDENTIALS_INTERVAL;
@@ -104,7 +105,7 @@ impl Transport {
         if !due {
             return;
         }
-        match config(&self.access).await {
+        match load_config(&self.access).await {
             Ok((config, _)) if config.cluster_url.to_string() == self.server => {
                 match Client::try_from(config) {
                     Ok(client) => {
@@ -114,7 +115,7 @@ impl Transport {
                         );
                         self.state().client = client;
                     }
-                    Err(problem) => debug!("{}", error::of(&self.server, problem)),
+                    Err(problem) => debug!("{}", error::from_kube(&self.server, problem)),
                 }
             }
             Ok(_) => debug!("the kubeconfig names another cluster now"),
@@ -137,8 +138,8 @@ impl Service<Request> for Transport {
     }
 }
 
-async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
-    let (mut config, expired) = access::config(access).await?;
+async fn load_config(access: &Access) -> Result<(Config, Option<Error>), Error> {
+    let (mut config, expired) = access::load_config(access).await?;
     // This crate's own retries depend on the caller, report the reason, and last no longer than a request may.
     config.default_retry = false;
     config.connect_timeout = Some(super::CONNECT_TIMEOUT);

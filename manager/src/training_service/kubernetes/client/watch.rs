@@ -17,11 +17,11 @@ use super::{Cluster, Resource as Kind, error};
 use crate::util::errors::chain;
 
 /// The pauses after the first failure of a watch and after many failures.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_WATCH_PAUSE: Duration = Duration::from_millis(100);
+const MAX_WATCH_PAUSE: Duration = Duration::from_secs(5);
 
 /// The time limit of one watch request at the server, in seconds. A silently cut connection is noticed 5 s later.
-const WATCH_S: u32 = 60;
+const WATCH_TIMEOUT_S: u32 = 60;
 
 /// An object, reduced to the fields that the manager reads. Most of an object is its spec and the record of field
 /// owners. The reader skips both, since each trial produces many versions.
@@ -190,7 +190,7 @@ pub enum WatchEvent {
     /// A complete listing begins here.
     Begin,
     /// The current state of an object.
-    There(WatchedObject),
+    Present(WatchedObject),
     /// The listing is complete: objects not listed since [`Self::Begin`] are gone.
     Complete,
     /// An object is gone.
@@ -202,12 +202,12 @@ pub enum WatchEvent {
 /// The pauses between the tries of a watch: short at first, a few seconds at most, and short again after an event. A
 /// watch that is often cut must not lag for half a minute, as with kube's own pauses.
 #[derive(Debug, Default)]
-struct Pauses {
+struct RetryPauses {
     failures: u32,
     is_due: bool,
 }
 
-impl Pauses {
+impl RetryPauses {
     /// Handles the next item of a watch.
     fn observe<T>(&mut self, item: &Result<Event<T>, watcher::Error>) {
         match item {
@@ -219,10 +219,10 @@ impl Pauses {
     }
 
     /// Returns the pause before the next try, if one is due.
-    fn take(&mut self) -> Option<Duration> {
+    fn take_due(&mut self) -> Option<Duration> {
         let is_due = std::mem::take(&mut self.is_due);
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.saturating_sub(1));
-        is_due.then(|| pause.min(LONGEST_PAUSE))
+        let pause = FIRST_WATCH_PAUSE * 2_u32.saturating_pow(self.failures.saturating_sub(1));
+        is_due.then(|| pause.min(MAX_WATCH_PAUSE))
     }
 }
 
@@ -241,14 +241,14 @@ pub fn watch(
     let config = watcher::Config {
         label_selector: labels.map(str::to_owned),
         field_selector: fields.map(str::to_owned),
-        timeout: Some(WATCH_S),
+        timeout: Some(WATCH_TIMEOUT_S),
         ..watcher::Config::default()
     };
-    let (server, api) = (cluster.server.clone(), cluster.objects(resource));
+    let (server, api) = (cluster.server.clone(), cluster.watched_api(resource));
     let begin = move || Box::pin(follow(api.clone(), config.clone()));
-    let state = (begin(), Pauses::default(), begin);
+    let state = (begin(), RetryPauses::default(), begin);
     let stream = stream::unfold(state, async |(mut watch, mut pauses, begin)| {
-        if let Some(pause) = pauses.take() {
+        if let Some(pause) = pauses.take_due() {
             sleep(pause).await;
         }
         let item = watch.next().await?;
@@ -260,14 +260,14 @@ pub fn watch(
     });
     Box::pin(stream.map(move |event| match event {
         Ok(Event::Init) => WatchEvent::Begin,
-        Ok(Event::InitApply(object) | Event::Apply(object)) => WatchEvent::There(object),
+        Ok(Event::InitApply(object) | Event::Apply(object)) => WatchEvent::Present(object),
         Ok(Event::InitDone) => WatchEvent::Complete,
         Ok(Event::Delete(object)) => WatchEvent::Gone(object),
         Err(
             watcher::Error::InitialListFailed(source)
             | watcher::Error::WatchStartFailed(source)
             | watcher::Error::WatchFailed(source),
-        ) => WatchEvent::Trouble(error::of(&server, source).to_string()),
+        ) => WatchEvent::Trouble(error::from_kube(&server, source).to_string()),
         Err(error @ (watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion)) => {
             WatchEvent::Trouble(chain(&error))
         }
@@ -281,21 +281,21 @@ mod tests {
     #[test]
     fn a_watch_that_fails_again_and_again_is_tried_less_often() {
         let failure = || Err(watcher::Error::NoResourceVersion);
-        let mut pauses = Pauses::default();
-        assert_eq!(pauses.take(), None);
+        let mut pauses = RetryPauses::default();
+        assert_eq!(pauses.take_due(), None);
         let waited: Vec<u128> = (0..9)
             .filter_map(|_| {
                 // A listing begins with an item before its request.
                 pauses.observe::<()>(&Ok(Event::Init));
                 pauses.observe::<()>(&failure());
-                pauses.take().map(|pause| pause.as_millis())
+                pauses.take_due().map(|pause| pause.as_millis())
             })
             .collect();
         assert_eq!(waited, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
         pauses.observe::<()>(&Ok(Event::InitDone));
-        assert_eq!(pauses.take(), None);
+        assert_eq!(pauses.take_due(), None);
         pauses.observe::<()>(&failure());
-        assert_eq!(pauses.take(), Some(FIRST_PAUSE));
+        assert_eq!(pauses.take_due(), Some(FIRST_WATCH_PAUSE));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::config::kubernetes::CacheSpec;
 /// The path of the cache in a pod.
 pub(super) const CACHE_FOLDER: &str = "/trialkeeper-cache";
 /// The name of the volume.
-const VOLUME: &str = "trialkeeper-cache";
+const VOLUME_NAME: &str = "trialkeeper-cache";
 
 /// Shell functions for the script that fetches the agent. `$3` is the folder. `$4` and `$5` are the SHA-256 of agent
 /// and code.
@@ -26,7 +26,7 @@ pub struct CachedFiles {
 /// volume is added: two volumes of one claim keep a pod from starting.
 pub(super) fn volume_parts(cache: &CacheSpec, volumes: &Value) -> (Option<Value>, Value) {
     let mut volume = cache.volume();
-    volume["name"] = Value::from(VOLUME);
+    volume["name"] = Value::from(VOLUME_NAME);
     let mut known = volumes.as_array().into_iter().flatten();
     let known = known.find(|known| is_same_claim(known, &volume));
     let name = known.unwrap_or(&volume)["name"].clone();

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::cache::CachedFiles;
 use super::{
-    WorkloadSettings, cache, experiment_name, parameters, registry_name, set_default, workload_name,
+    WorkloadSettings, cache, experiment_object_name, parameters, registry_secret_name, set_default,
+    workload_name,
 };
 use crate::config::kubernetes::{
     AgentSource, CacheSpec, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind,
@@ -14,7 +15,7 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::shared_disk::{self, SharedDisk};
 
 /// The sum of the agent's own time limits (20 s for the trial, 2 s for its output, 5 s for delivery) and a margin.
-pub(super) const GRACE_S: u64 = 30;
+pub(super) const MIN_GRACE_S: u64 = 30;
 /// The time for which an agent keeps its pod while the manager does not answer. Undelivered data is lost with the pod.
 const FLUSH_TIMEOUT: &str = "10m";
 /// The folder of a pod's own files.
@@ -31,11 +32,11 @@ const FIRST_PORT: usize = 4000;
 const BARRIER_FOLDER: &str = "/mnt/frameworkbarrier";
 /// The largest record of parameters that is passed in a variable, which can hold 128 KiB. The agent fetches longer ones
 /// from the manager.
-const INLINE_BYTES: usize = 32 << 10;
+const MAX_INLINE_BYTES: usize = 32 << 10;
 
 /// The part of a pod's grace period that remains for the agent after its trial. It includes 2 s for the output, 5 s for
 /// delivery and a margin.
-const DELIVERY_S: u64 = 10;
+const AGENT_END_S: u64 = 10;
 /// The size at which the agent rotates each stream of output that cannot be read after the pod. The pod keeps twice
 /// this size per stream. The kubelet evicts a pod that exceeds its `ephemeral-storage` limit or its node's disk.
 const ROTATE_BYTES: u64 = 16 << 20;
@@ -64,19 +65,19 @@ const PROTECTING_ANNOTATIONS: [(&str, &[&str], &str); 4] = [
 
 /// A script that fetches the agent, if the image lacks it, and executes it. `$1` is the trial's command, and `$2` is a
 /// folder.
-pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
+pub(super) const BOOTSTRAP_SCRIPT: &str = include_str!("bootstrap.sh");
 
 /// A script that writes an attempt's token from a variable to the agent's token file, and executes the command that
 /// follows.
-pub(super) const TOKEN_FROM_VARIABLE: &str = include_str!("token.sh");
+pub(super) const TOKEN_SCRIPT: &str = include_str!("token.sh");
 
 /// Makes a container take its trial's token from a variable instead of a volume.
 pub(in crate::training_service::kubernetes) fn take_token_from_variable(
     container: &mut Value,
     secret: &str,
 ) {
-    set_secret(container, "TRIALKEEPER_TOKEN", (secret, "token"));
-    let script = TOKEN_FROM_VARIABLE.replace('$', "$$");
+    set_variable_from_secret(container, "TRIALKEEPER_TOKEN", (secret, "token"));
+    let script = TOKEN_SCRIPT.replace('$', "$$");
     let mut words = vec![json!("/bin/sh"), json!("-c"), json!(script), json!("trialkeeper")];
     words.extend(container["command"].as_array().cloned().unwrap_or_default());
     container["command"] = Value::Array(words);
@@ -84,7 +85,7 @@ pub(in crate::training_service::kubernetes) fn take_token_from_variable(
 
 /// Returns a pod's grace period in seconds: the template's value, but at least the time that its agent needs.
 pub(in crate::training_service::kubernetes) fn grace_period(pod: &Value) -> u64 {
-    pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
+    pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(MIN_GRACE_S)
 }
 
 /// Adds the labels and annotations that protect a pod, unless its template sets them.
@@ -113,7 +114,7 @@ pub(in crate::training_service::kubernetes) fn remove_dropped_fields(pod: &mut V
 }
 
 /// Replaces the controller's placeholders, such as `{{FC_TASK_INDEX}}`, with text that is valid in a name.
-pub(in crate::training_service::kubernetes) fn fill_in(value: &mut Value) {
+pub(in crate::training_service::kubernetes) fn fill_placeholders(value: &mut Value) {
     match value {
         Value::String(text) => {
             while let Some((before, rest)) = text.split_once("{{FC_")
@@ -122,14 +123,14 @@ pub(in crate::training_service::kubernetes) fn fill_in(value: &mut Value) {
                 *text = format!("{before}0{after}");
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(fill_in),
-        Value::Object(members) => members.values_mut().for_each(fill_in),
+        Value::Array(list) => list.iter_mut().for_each(fill_placeholders),
+        Value::Object(members) => members.values_mut().for_each(fill_placeholders),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
 /// Completes a pod's spec.
-pub(in crate::training_service::kubernetes) fn complete(
+pub(in crate::training_service::kubernetes) fn complete_pod(
     pod: &mut Value,
     common: &WorkloadSettings,
     job: &TrialJobSpec,
@@ -145,9 +146,9 @@ pub(in crate::training_service::kubernetes) fn complete(
         // manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
-    let writes_claim =
-        matches!(common.share, Some(SharedDisk::Template)) || !written_claims(common).is_empty();
-    set_default(pod, "securityContext", pod_security(spec, writes_claim));
+    let writes_claim = matches!(common.shared_disk, Some(SharedDisk::Template))
+        || !written_claims(common).is_empty();
+    set_default(pod, "securityContext", pod_security_context(spec, writes_claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
         // No trial needs the cluster's API unless the user configures an account.
@@ -161,20 +162,21 @@ pub(in crate::training_service::kubernetes) fn complete(
         super::merge(&mut pod["nodeSelector"], labels.collect());
     }
     append(pod, "tolerations", spec.tolerations.iter().cloned());
-    let own = role.registry_auth.is_some().then(|| registry_name(&common.experiment, &role.name));
+    let own =
+        role.registry_auth.is_some().then(|| registry_secret_name(&common.experiment, &role.name));
     let secrets = spec.image_pull_secrets.iter().cloned().chain(own);
     append(pod, "imagePullSecrets", secrets.map(|name| json!({"name": name})));
-    append(pod, "volumes", volumes(common, job));
-    append(pod, "volumes", shared(common, job, role).volumes);
-    append(pod, "volumes", spec.mounts.iter().map(|mount| volume_of(mount, common)));
-    let policy = spec.image_pull_policy.as_deref();
+    append(pod, "volumes", spool_and_access_volumes(common, job));
+    append(pod, "volumes", shared_disk_parts(common, job, role).volumes);
+    append(pod, "volumes", spec.mounts.iter().map(|mount| volume_of_mount(mount, common)));
+    let (init, policy) = ("initContainers", spec.image_pull_policy.as_deref());
     match &spec.agent {
-        AgentSource::Copy(image) => append(pod, "initContainers", [installer(image, policy, role)]),
-        AgentSource::Volume(image) => append(pod, "volumes", [agent_volume(image, policy)]),
+        AgentSource::Copy(image) => append(pod, init, [installer_container(image, policy, role)]),
+        AgentSource::Volume(image) => append(pod, "volumes", [agent_image_volume(image, policy)]),
         AgentSource::Auto | AgentSource::Image => {}
     }
     if let Some(image) = &spec.barrier_image {
-        append(pod, "initContainers", [barrier(image, role)]);
+        append(pod, init, [barrier_container(image, role)]);
         append(pod, "volumes", [json!({"name": "frameworkbarrier-volume", "emptyDir": {}})]);
     }
     if !pod["containers"].is_array() {
@@ -186,24 +188,24 @@ pub(in crate::training_service::kubernetes) fn complete(
         append(&mut pod["containers"][0], "volumeMounts", [place]);
     }
     let grace = grace_period(pod);
-    container(&mut pod["containers"][0], common, job, role, position);
-    environment(&mut pod["containers"][0], common, job, role, grace);
+    complete_container(&mut pod["containers"][0], common, job, role, position);
+    set_environment(&mut pod["containers"][0], common, job, role, grace);
 }
 
 /// Sets the agent's folders if the trials share a mounted disk. It must run after the variable with the pod's number is
 /// set, since Kubernetes expands only variables that were defined before.
-pub(in crate::training_service::kubernetes) fn place_output(
+pub(in crate::training_service::kubernetes) fn set_output_folders(
     container: &mut Value,
     common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
 ) {
-    for (name, value) in shared(common, job, role).environment {
+    for (name, value) in shared_disk_parts(common, job, role).environment {
         set_variable(container, name, &value);
     }
 }
 
-fn container(
+fn complete_container(
     container: &mut Value,
     common: &WorkloadSettings,
     job: &TrialJobSpec,
@@ -225,7 +227,7 @@ fn container(
     }
     // Kubernetes expands `$(NAME)` and reads `$$` as `$` here.
     let line = line.replace('$', "$$");
-    container["command"] = command(common, &line);
+    container["command"] = agent_command(common, &line);
     if matches!(spec.agent, AgentSource::Volume(_)) {
         let mount =
             json!({"name": "trialkeeper-agent", "mountPath": AGENT_FOLDER, "readOnly": true});
@@ -239,9 +241,9 @@ fn container(
         json!({"name": "trialkeeper-access", "mountPath": ACCESS_FOLDER, "readOnly": true}),
     ];
     append(container, "volumeMounts", mounts);
-    let volume_parts = shared(common, job, role);
+    let volume_parts = shared_disk_parts(common, job, role);
     append(container, "volumeMounts", volume_parts.mounts);
-    append(container, "volumeMounts", spec.mounts.iter().map(mount_of));
+    append(container, "volumeMounts", spec.mounts.iter().map(container_mount));
     if spec.barrier_image.is_some() {
         let mount = json!({"name": "frameworkbarrier-volume", "mountPath": BARRIER_FOLDER});
         append(container, "volumeMounts", [mount]);
@@ -249,24 +251,24 @@ fn container(
     if spec.roles.len() > 1 || role.task_number > 1 {
         set_default(container, "ports", json!([{"containerPort": FIRST_PORT + position}]));
     }
-    set_default(container, "securityContext", container_security());
-    resources(container, role);
+    set_default(container, "securityContext", container_security_context());
+    set_resources(container, role);
 }
 
 /// Returns the command that runs a shell line under the agent. A script fetches the files that neither the image nor
 /// the cache has.
-fn command(common: &WorkloadSettings, line: &str) -> Value {
+fn agent_command(common: &WorkloadSettings, line: &str) -> Value {
     let agent = match &common.spec.agent {
         AgentSource::Auto | AgentSource::Image => "trialkeeper".to_owned(),
         AgentSource::Copy(_) => format!("{POD_FOLDER}/bin/trialkeeper"),
         AgentSource::Volume(_) => format!("{AGENT_FOLDER}{INSTALLED_AGENT}"),
     };
-    let cached = common.cached.as_ref();
+    let cached = common.cached_files.as_ref();
     if cached.is_none() && common.spec.agent != AgentSource::Auto {
         return json!([agent, "run", "--shell", line]);
     }
     let functions = if cached.is_some() { cache::CACHE_SCRIPT } else { "" };
-    let script = format!("{functions}{BOOTSTRAP}").replace('$', "$$");
+    let script = format!("{functions}{BOOTSTRAP_SCRIPT}").replace('$', "$$");
     let mut words = vec!["/bin/sh", "-c", &script, &agent, line, POD_FOLDER];
     if let Some(CachedFiles { agent, code }) = cached {
         let sums = [agent, code].map(|sum| sum.as_deref().unwrap_or_default());
@@ -278,7 +280,7 @@ fn command(common: &WorkloadSettings, line: &str) -> Value {
 
 /// Returns the volume of a mount in the experiment file. The node mounts a claim for reading only, as a `ReadOnlyMany`
 /// claim requires, unless the pod writes to the same claim elsewhere.
-fn volume_of(mount: &MountSpec, common: &WorkloadSettings) -> Value {
+fn volume_of_mount(mount: &MountSpec, common: &WorkloadSettings) -> Value {
     let mut volume = mount.volume.clone();
     volume["name"] = Value::from(volume_name(mount));
     if mount.claim().is_some_and(|claim| !written_claims(common).contains(&claim)) {
@@ -290,7 +292,7 @@ fn volume_of(mount: &MountSpec, common: &WorkloadSettings) -> Value {
 /// Returns the claims to which the pods write.
 fn written_claims(common: &WorkloadSettings) -> Vec<&str> {
     let spec = &common.spec;
-    let share = match &common.share {
+    let share = match &common.shared_disk {
         Some(SharedDisk::Claim { name }) => Some(name.as_str()),
         Some(SharedDisk::Nfs { .. } | SharedDisk::AzureFile { .. } | SharedDisk::Template)
         | None => None,
@@ -304,7 +306,7 @@ fn written_claims(common: &WorkloadSettings) -> Vec<&str> {
 }
 
 /// Returns the position of a mount in the trial's container.
-fn mount_of(mount: &MountSpec) -> Value {
+fn container_mount(mount: &MountSpec) -> Value {
     json!({"name": volume_name(mount), "mountPath": mount.path, "readOnly": mount.read_only})
 }
 
@@ -314,12 +316,12 @@ fn volume_name(mount: &MountSpec) -> String {
 }
 
 /// Returns the parts of the shared disk, if there is one.
-fn shared(
+fn shared_disk_parts(
     common: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
 ) -> shared_disk::VolumeParts {
-    let Some(share) = &common.share else { return shared_disk::VolumeParts::default() };
+    let Some(share) = &common.shared_disk else { return shared_disk::VolumeParts::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
     let index = if common.spec.workload == WorkloadKind::Framework {
         // The controller inserts the pod's number.
@@ -337,30 +339,30 @@ pub(in crate::training_service::kubernetes) fn set_variable(
     name: &str,
     value: &str,
 ) {
-    put_variable(container, name, json!({"name": name, "value": value}));
+    replace_variable(container, name, json!({"name": name, "value": value}));
 }
 
 /// Sets a variable to the value of a field of the pod.
-pub(in crate::training_service::kubernetes) fn set_field(
+pub(in crate::training_service::kubernetes) fn set_variable_from_field(
     container: &mut Value,
     name: &str,
     field: &str,
 ) {
     let source = json!({"fieldRef": {"fieldPath": field}});
-    put_variable(container, name, json!({"name": name, "valueFrom": source}));
+    replace_variable(container, name, json!({"name": name, "valueFrom": source}));
 }
 
 /// Sets a variable to a value from a Secret.
-pub(in crate::training_service::kubernetes) fn set_secret(
+pub(in crate::training_service::kubernetes) fn set_variable_from_secret(
     container: &mut Value,
     name: &str,
     (secret, key): (&str, &str),
 ) {
     let source = json!({"secretKeyRef": {"name": secret, "key": key}});
-    put_variable(container, name, json!({"name": name, "valueFrom": source}));
+    replace_variable(container, name, json!({"name": name, "valueFrom": source}));
 }
 
-fn put_variable(container: &mut Value, name: &str, variable: Value) {
+fn replace_variable(container: &mut Value, name: &str, variable: Value) {
     if let Some(list) = container["env"].as_array_mut() {
         list.retain(|known| known["name"] != name);
     }
@@ -368,7 +370,7 @@ fn put_variable(container: &mut Value, name: &str, variable: Value) {
 }
 
 /// Sets CPU, memory and GPUs. The limits equal the requests.
-fn resources(container: &mut Value, role: &RoleSpec) {
+fn set_resources(container: &mut Value, role: &RoleSpec) {
     let wanted = [
         ("cpu", role.cpu.clone()),
         ("memory", role.memory_mib.map(|mib| format!("{mib}Mi"))),
@@ -401,7 +403,7 @@ fn common_variables(
         ("TRIALKEEPER_OUTPUT_DIR", format!("{POD_FOLDER}/run")),
         ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
         ("TRIALKEEPER_FLUSH", FLUSH_TIMEOUT.to_owned()),
-        ("TRIALKEEPER_GRACE", format!("{}s", grace - DELIVERY_S)),
+        ("TRIALKEEPER_GRACE", format!("{}s", grace - AGENT_END_S)),
         ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
         ("TRIALKEEPER_LOG_RATE", LOG_RATE.to_string()),
         // A user id without an account has no home directory, and the image's home may be read-only.
@@ -412,7 +414,7 @@ fn common_variables(
     ]
 }
 
-fn environment(
+fn set_environment(
     container: &mut Value,
     common: &WorkloadSettings,
     job: &TrialJobSpec,
@@ -421,7 +423,7 @@ fn environment(
 ) {
     let spec = &common.spec;
     let mut variables = common_variables(common, job, grace);
-    if common.share.is_none() {
+    if common.shared_disk.is_none() {
         variables.push(("TRIALKEEPER_ROTATE_BYTES", ROTATE_BYTES.to_string()));
     }
     if common.has_ca {
@@ -434,7 +436,7 @@ fn environment(
         variables.push(("TRIALKEEPER_DIRECTION", direction.as_str().to_owned()));
     }
     let record = job.parameter_record.to_string();
-    let inline = record.len() <= INLINE_BYTES;
+    let inline = record.len() <= MAX_INLINE_BYTES;
     let mut fetched = Vec::new();
     if spec.storage.needs_code() {
         fetched.push("code");
@@ -491,10 +493,10 @@ fn token_file(spec: &KubernetesSpec) -> String {
 /// Returns the folder for the agent and its spool, and a volume that projects the two Secrets into one folder.
 /// Kubernetes updates that folder when a Secret changes, and agents read it again. A template that all trials share
 /// cannot name one trial's own Secret.
-fn volumes(common: &WorkloadSettings, job: &TrialJobSpec) -> [Value; 2] {
+fn spool_and_access_volumes(common: &WorkloadSettings, job: &TrialJobSpec) -> [Value; 2] {
     let own = (!common.spec.workload.shares_pod_template())
         .then(|| workload_name(&common.experiment, &job.attempt));
-    let sources = std::iter::once(experiment_name(&common.experiment)).chain(own);
+    let sources = std::iter::once(experiment_object_name(&common.experiment)).chain(own);
     let sources: Vec<Value> = sources.map(|name| json!({"secret": {"name": name}})).collect();
     [
         json!({"name": "trialkeeper", "emptyDir": {}}),
@@ -507,7 +509,7 @@ fn volumes(common: &WorkloadSettings, job: &TrialJobSpec) -> [Value; 2] {
 }
 
 /// Returns the volume that mounts the agent's image directly.
-fn agent_volume(image: &str, pull_policy: Option<&str>) -> Value {
+fn agent_image_volume(image: &str, pull_policy: Option<&str>) -> Value {
     let mut volume = json!({"name": "trialkeeper-agent", "image": {"reference": image}});
     if let Some(policy) = pull_policy {
         volume["image"]["pullPolicy"] = Value::from(policy);
@@ -518,22 +520,22 @@ fn agent_volume(image: &str, pull_policy: Option<&str>) -> Value {
 /// Returns the resources of a container that runs before the trial: the trial's own, which cost nothing, since the
 /// containers do not run at the same time. Smaller ones could be below the minimum of a `LimitRange`. A quota of the
 /// namespace may require requests and limits of every container.
-fn resources_before(role: &RoleSpec) -> Value {
+fn init_container_resources(role: &RoleSpec) -> Value {
     let mut container = json!({});
     let (cpu, memory_mib) = (role.cpu.clone(), role.memory_mib);
     let (cpu, memory_mib) = (cpu.or_else(|| Some("100m".to_owned())), memory_mib.or(Some(64)));
-    resources(&mut container, &RoleSpec { cpu, memory_mib, gpus: None, ..role.clone() });
+    set_resources(&mut container, &RoleSpec { cpu, memory_mib, gpus: None, ..role.clone() });
     container["resources"].take()
 }
 
-fn installer(image: &str, pull_policy: Option<&str>, role: &RoleSpec) -> Value {
+fn installer_container(image: &str, pull_policy: Option<&str>, role: &RoleSpec) -> Value {
     let mut container = json!({
         "name": "trialkeeper",
         "image": image,
         "command": ["trialkeeper", "install", format!("{POD_FOLDER}/bin")],
         "volumeMounts": [{"name": "trialkeeper", "mountPath": POD_FOLDER}],
-        "resources": resources_before(role),
-        "securityContext": container_security(),
+        "resources": init_container_resources(role),
+        "securityContext": container_security_context(),
     });
     if let Some(policy) = pull_policy {
         container["imagePullPolicy"] = Value::from(policy);
@@ -541,12 +543,12 @@ fn installer(image: &str, pull_policy: Option<&str>, role: &RoleSpec) -> Value {
     container
 }
 
-fn barrier(image: &str, role: &RoleSpec) -> Value {
+fn barrier_container(image: &str, role: &RoleSpec) -> Value {
     json!({
         "name": "frameworkbarrier",
         "image": image,
         "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER_FOLDER}],
-        "resources": resources_before(role),
+        "resources": init_container_resources(role),
         // The barrier writes next to its own program, in a folder that belongs to root.
         "securityContext": {
             "runAsUser": 0,
@@ -562,7 +564,7 @@ fn barrier(image: &str, role: &RoleSpec) -> Value {
 /// disk, which belongs to root and which the pod can only access through a group. Otherwise, `fsGroup` is absent, since
 /// the kubelet would change the group of every file on all of the template's volumes. It does so once for each volume,
 /// instead of once for each pod, with `OnRootMismatch`.
-fn pod_security(spec: &KubernetesSpec, writes_claim: bool) -> Value {
+fn pod_security_context(spec: &KubernetesSpec, writes_claim: bool) -> Value {
     let user = spec.run_as_user;
     if user == 0 {
         return json!({"runAsUser": 0});
@@ -581,7 +583,7 @@ fn pod_security(spec: &KubernetesSpec, writes_claim: bool) -> Value {
 }
 
 /// Returns the security context of a container under the profile "restricted".
-fn container_security() -> Value {
+fn container_security_context() -> Value {
     json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
 }
 

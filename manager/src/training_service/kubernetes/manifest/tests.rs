@@ -11,7 +11,7 @@ use serde_json::json;
 use super::*;
 use crate::config::TrainingServiceSpec;
 use crate::config::kubernetes::is_name;
-use crate::training_service::kubernetes::workload::framework::{framework, pods};
+use crate::training_service::kubernetes::workload::framework::{example_pods, framework};
 use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::{Token, parameter_record};
 
@@ -28,7 +28,9 @@ pub(in crate::training_service::kubernetes) fn job() -> TrialJobSpec {
 }
 
 /// Builds the settings from a section `trainingService` of an experiment file.
-pub(in crate::training_service::kubernetes) fn common(section: &Value) -> WorkloadSettings {
+pub(in crate::training_service::kubernetes) fn workload_settings(
+    section: &Value,
+) -> WorkloadSettings {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
     let document = json!({
@@ -46,14 +48,14 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Worklo
     let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
     WorkloadSettings {
         experiment: ExperimentId::new("abcd1234").unwrap(),
-        container_name: workload(spec.workload).container(),
+        container_name: workload(spec.workload).container_name(),
         spec: *spec,
         namespace: "lab".to_owned(),
         objective: None,
         direction: None,
         has_ca: true,
-        share: None,
-        cached: None,
+        shared_disk: None,
+        cached_files: None,
     }
 }
 
@@ -61,7 +63,7 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Worklo
 fn mounts_are_volumes_of_the_pod_and_of_the_trials_container() {
     let mut section = one_role();
     section["mounts"] = json!([{"name": "images", "path": "/data", "claimName": "imagenet"}]);
-    let made = framework(&common(&section), &job());
+    let made = framework(&workload_settings(&section), &job());
     let pod = made.pointer("/spec/taskRoles/0/task/pod/spec").unwrap();
     let named = |list: &Value| {
         list.as_array().unwrap().iter().find(|it| it["name"] == "data-images").cloned().unwrap()
@@ -74,11 +76,15 @@ fn mounts_are_volumes_of_the_pod_and_of_the_trials_container() {
 }
 
 /// Returns the security context and the data volumes of a pod whose section has these mounts and fields.
-fn claims(platform: &str, mounts: &Value, more: &Value) -> (Value, Vec<Value>) {
+fn security_context_and_data_volumes(
+    platform: &str,
+    mounts: &Value,
+    more: &Value,
+) -> (Value, Vec<Value>) {
     let mut section = json!({"platform": platform, "mounts": mounts});
     section["taskRoles"] = json!([{"name": "worker", "dockerImage": "i"}]);
     super::merge(&mut section, more.as_object().unwrap().clone());
-    let common = common(&section);
+    let common = workload_settings(&section);
     let pods = workload(common.spec.workload).example_pods(&common);
     let spec = &pods[0].1["spec"];
     let volumes = spec["volumes"].as_array().unwrap().iter();
@@ -102,7 +108,7 @@ fn a_claim_is_mounted_for_reading_unless_its_pod_writes_to_it() {
     ];
     for (mounts, more, expected, writes) in table {
         for platform in ["kubernetes", "trainer", "frameworkcontroller"] {
-            let (context, volumes) = claims(platform, &mounts, more);
+            let (context, volumes) = security_context_and_data_volumes(platform, &mounts, more);
             let read_only = |it: &Value| it["persistentVolumeClaim"]["readOnly"] == true;
             let read_only: Vec<bool> = volumes.iter().map(read_only).collect();
             assert_eq!(read_only, expected, "{platform}: {mounts}");
@@ -131,7 +137,7 @@ fn pod(framework: &Value, role: usize) -> Value {
     framework["spec"]["taskRoles"][role]["task"]["pod"]["spec"].clone()
 }
 
-fn variable(pod: &Value, name: &str) -> Option<String> {
+fn variable_value(pod: &Value, name: &str) -> Option<String> {
     let list = pod["containers"][0]["env"].as_array().unwrap();
     let found: Vec<&Value> = list.iter().filter(|known| known["name"] == name).collect();
     assert!(found.len() <= 1, "{name} is set twice");
@@ -142,7 +148,7 @@ fn variable(pod: &Value, name: &str) -> Option<String> {
 fn the_manifest_of_a_framework_matches_the_reviewed_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/manifest/tests/one-role.json");
-    let made = framework(&common(&one_role()), &job());
+    let made = framework(&workload_settings(&one_role()), &job());
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(
         made,
@@ -173,7 +179,7 @@ fn names_follow_the_rules_of_the_controller() {
 
 #[test]
 fn the_framework_contains_no_secret_and_no_field_that_the_controller_drops() {
-    let made = framework(&common(&one_role()), &job());
+    let made = framework(&workload_settings(&one_role()), &job());
     let text = made.to_string();
     assert!(!text.contains("secret-token") && !text.contains(&STANDARD.encode("secret-token")));
     // The controller drops these fields silently.
@@ -182,53 +188,54 @@ fn the_framework_contains_no_secret_and_no_field_that_the_controller_drops() {
     {
         assert!(!text.contains(field), "{field}");
     }
-    let secret = token_secret(&common(&one_role()), &job());
+    let secret = token_secret(&workload_settings(&one_role()), &job());
     assert_eq!(secret["data"]["token"], STANDARD.encode("secret-token"));
-    assert_eq!(secret["metadata"]["labels"][EXPERIMENT], "abcd1234");
+    assert_eq!(secret["metadata"]["labels"][EXPERIMENT_LABEL], "abcd1234");
 }
 
 #[test]
 fn kubernetes_expands_nothing_in_the_users_texts() {
-    let made = pod(&framework(&common(&one_role()), &job()), 0);
+    let made = pod(&framework(&workload_settings(&one_role()), &job()), 0);
     assert_eq!(made["containers"][0]["command"][3], "echo lr=$$(( 1 )) 0.1");
     let record: Value = serde_json::from_str(
-        &variable(&made, "TRIALKEEPER_PARAMETERS").unwrap().replace("$$", "$"),
+        &variable_value(&made, "TRIALKEEPER_PARAMETERS").unwrap().replace("$$", "$"),
     )
     .unwrap();
     assert_eq!(record["parameters"]["what"], "$(HOME) {{x}}");
     // The agent fetches a record that is too long for a variable.
     let mut long = job();
-    long.parameter_record = parameter_record(Some(5), &json!({"lr": "x".repeat(INLINE)}));
-    let made = pod(&framework(&common(&one_role()), &long), 0);
-    assert_eq!(variable(&made, "TRIALKEEPER_PARAMETERS"), None);
-    assert_eq!(variable(&made, "TRIALKEEPER_FETCH").as_deref(), Some("code,parameters"));
+    long.parameter_record =
+        parameter_record(Some(5), &json!({"lr": "x".repeat(LONG_PARAMETER_CHARS)}));
+    let made = pod(&framework(&workload_settings(&one_role()), &long), 0);
+    assert_eq!(variable_value(&made, "TRIALKEEPER_PARAMETERS"), None);
+    assert_eq!(variable_value(&made, "TRIALKEEPER_FETCH").as_deref(), Some("code,parameters"));
 }
 
-const INLINE: usize = 40 << 10;
+const LONG_PARAMETER_CHARS: usize = 40 << 10;
 
 #[test]
 fn gpus_are_requested_hidden_or_unchanged() {
     let with = |gpus: Value| {
         let mut section = one_role();
         section["taskRoles"][0]["gpuNumber"] = gpus;
-        pod(&framework(&common(&section), &job()), 0)
+        pod(&framework(&workload_settings(&section), &job()), 0)
     };
     let limits = "/containers/0/resources/limits/nvidia.com~1gpu";
     let two = with(json!(2));
     assert_eq!(two.pointer(limits), Some(&json!("2")));
-    assert_eq!(variable(&two, "NVIDIA_VISIBLE_DEVICES"), None);
+    assert_eq!(variable_value(&two, "NVIDIA_VISIBLE_DEVICES"), None);
     let none = with(json!(0));
     assert_eq!(none.pointer(limits), None);
-    assert_eq!(variable(&none, "NVIDIA_VISIBLE_DEVICES").as_deref(), Some("void"));
+    assert_eq!(variable_value(&none, "NVIDIA_VISIBLE_DEVICES").as_deref(), Some("void"));
     let unsaid = with(Value::Null);
     assert_eq!(unsaid.pointer(limits), None);
-    assert_eq!(variable(&unsaid, "NVIDIA_VISIBLE_DEVICES"), None);
+    assert_eq!(variable_value(&unsaid, "NVIDIA_VISIBLE_DEVICES"), None);
 }
 
 #[test]
 fn several_roles_receive_the_names_of_all_roles() {
     let made = framework(
-        &common(&json!({
+        &workload_settings(&json!({
             "platform": "frameworkcontroller",
             "agentImage": "registry/agent:1",
             "metricsFrom": "worker:1",
@@ -248,10 +255,10 @@ fn several_roles_receive_the_names_of_all_roles() {
     assert_eq!(roles[1]["taskNumber"], 2);
     for (position, line) in [(0, "serve"), (1, "work")] {
         let pod = pod(&made, position);
-        assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("ps:1,worker:2"));
-        assert_eq!(variable(&pod, "TRIALKEEPER_METRICS_FROM").as_deref(), Some("worker:1"));
+        assert_eq!(variable_value(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("ps:1,worker:2"));
+        assert_eq!(variable_value(&pod, "TRIALKEEPER_METRICS_FROM").as_deref(), Some("worker:1"));
         // The start deadline applies, whatever the agent's own limit is.
-        assert_eq!(variable(&pod, "TRIALKEEPER_START_TIMEOUT").as_deref(), Some("2700s"));
+        assert_eq!(variable_value(&pod, "TRIALKEEPER_START_TIMEOUT").as_deref(), Some("2700s"));
         let install = &pod["initContainers"][0];
         assert_eq!(install["image"], "registry/agent:1");
         assert_eq!(install["command"], json!(["trialkeeper", "install", "/trialkeeper/bin"]));
@@ -259,7 +266,7 @@ fn several_roles_receive_the_names_of_all_roles() {
         assert_eq!(pod["containers"][0]["command"], command);
         let template = &made["spec"]["taskRoles"][position]["task"]["pod"]["metadata"]["labels"];
         assert_eq!(
-            template[EXPERIMENT], "abcd1234",
+            template[EXPERIMENT_LABEL], "abcd1234",
             "the controller does not copy labels to its pods"
         );
     }
@@ -268,7 +275,7 @@ fn several_roles_receive_the_names_of_all_roles() {
 #[test]
 fn a_template_keeps_its_own_fields() {
     let made = framework(
-        &common(&json!({
+        &workload_settings(&json!({
             "platform": "frameworkcontroller",
             "runAsUser": 1000,
             "template": {
@@ -298,7 +305,7 @@ fn a_template_keeps_its_own_fields() {
     assert_eq!(made.get("status"), None, "the controller would accept a status");
     assert_eq!(made["metadata"]["name"], "tkabcd1234k3f9a2");
     assert_eq!(made["metadata"]["labels"]["team"], "vision");
-    assert_eq!(made["metadata"]["labels"][EXPERIMENT], "abcd1234");
+    assert_eq!(made["metadata"]["labels"][EXPERIMENT_LABEL], "abcd1234");
     assert_eq!(made["metadata"]["annotations"]["a"], "b");
     assert_eq!(made["metadata"].get("resourceVersion"), None, "a new object has no version");
     assert_eq!(made["spec"]["retryPolicy"]["maxRetryCount"], 1);
@@ -314,8 +321,8 @@ fn a_template_keeps_its_own_fields() {
     assert_eq!(container.get("args"), None);
     assert_eq!(container["command"][4], "python3 'train me.py' --lr 0.1");
     assert_eq!(container["resources"]["limits"]["example.com/fpga"], "1");
-    assert_eq!(variable(&pod, "MODE").as_deref(), Some("fast"));
-    assert_eq!(variable(&pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
+    assert_eq!(variable_value(&pod, "MODE").as_deref(), Some("fast"));
+    assert_eq!(variable_value(&pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
 }
 
 #[test]
@@ -339,25 +346,30 @@ fn a_controller_retries_only_if_the_template_says_so() {
         (template(never, fancy),               true),
     ];
     for (section, expected) in table {
-        assert_eq!(has_retries(&common(&section).spec), expected, "{section}");
+        assert_eq!(has_retries(&workload_settings(&section).spec), expected, "{section}");
     }
 }
 
 #[test]
 fn a_shared_disk_is_mounted_and_holds_the_trials_folder() {
-    let mut common = common(&one_role());
-    common.share = Some(SharedDisk::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
+    let mut common = workload_settings(&one_role());
+    common.shared_disk =
+        Some(SharedDisk::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
     let pod = pod(&framework(&common, &job()), 0);
     assert_eq!(pod["volumes"][2]["nfs"], json!({"server": "nas", "path": "/export"}));
     assert_eq!(pod["containers"][0]["volumeMounts"][2]["mountPath"], "/tmp/mount");
-    let folder = variable(&pod, "TRIALKEEPER_OUTPUT_DIR");
+    let folder = variable_value(&pod, "TRIALKEEPER_OUTPUT_DIR");
     assert_eq!(folder.as_deref(), Some("/tmp/mount/nni/abcd1234/k3f9a"));
-    assert_eq!(variable(&pod, "TRIALKEEPER_SPOOL_DIR").as_deref(), Some("/trialkeeper/spool"));
+    assert_eq!(
+        variable_value(&pod, "TRIALKEEPER_SPOOL_DIR").as_deref(),
+        Some("/trialkeeper/spool")
+    );
 }
 
 #[test]
 fn the_experiments_secret_leads_to_the_manager() {
-    let secret = experiment_secret(&common(&one_role()), "https://10.0.0.7:8080", Some("PEM"));
+    let secret =
+        experiment_secret(&workload_settings(&one_role()), "https://10.0.0.7:8080", Some("PEM"));
     assert_eq!(secret["metadata"]["name"], "tkabcd1234");
     assert_eq!(secret["data"]["manager.url"], STANDARD.encode("https://10.0.0.7:8080\n"));
     assert_eq!(secret["data"]["ca.pem"], STANDARD.encode("PEM"));
@@ -380,11 +392,11 @@ fn a_templates_grace_period_is_respected() {
     for (written, seconds, trial) in
         [(json!(300), 300, "290s"), (json!(5), 30, "20s"), (Value::Null, 30, "20s")]
     {
-        let common = common(&section(written));
+        let common = workload_settings(&section(written));
         assert_eq!(grace_period(&common.spec), Duration::from_secs(seconds));
         let pod = pod(&framework(&common, &job()), 0);
         assert_eq!(pod["terminationGracePeriodSeconds"], seconds);
-        assert_eq!(variable(&pod, "TRIALKEEPER_GRACE").as_deref(), Some(trial));
+        assert_eq!(variable_value(&pod, "TRIALKEEPER_GRACE").as_deref(), Some(trial));
     }
 }
 
@@ -402,7 +414,7 @@ fn values_of_a_template_outrank_the_defaults() {
         let roles = json!([{"name": "worker", "taskNumber": 1, "task": task}]);
         let template = json!({"kind": "Framework", "spec": {"taskRoles": roles}});
         let section = json!({"platform": "frameworkcontroller", "template": template});
-        framework(&common(&section), &job())["spec"]["taskRoles"][0]["task"].clone()
+        framework(&workload_settings(&section), &job())["spec"]["taskRoles"][0]["task"].clone()
     };
     let plain = with(Value::Null, &json!({}), &json!({}));
     let metadata = &plain["pod"]["metadata"];
@@ -421,9 +433,9 @@ fn values_of_a_template_outrank_the_defaults() {
         None,
         "the groups of files on its claims do not change"
     );
-    assert_eq!(variable(pod, "TRIALKEEPER_GRACE").as_deref(), Some("3s"));
-    assert_eq!(variable(pod, "USER").as_deref(), Some("me"));
-    assert_eq!(variable(pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
+    assert_eq!(variable_value(pod, "TRIALKEEPER_GRACE").as_deref(), Some("3s"));
+    assert_eq!(variable_value(pod, "USER").as_deref(), Some("me"));
+    assert_eq!(variable_value(pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
 
     let meshed = json!({"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": "false"}});
     let network = json!({"hostNetwork": true});
@@ -441,11 +453,15 @@ fn values_of_a_template_outrank_the_defaults() {
 
 #[test]
 fn a_pod_with_a_claim_gets_its_group() {
-    let mut common = common(&one_role());
-    common.share = Some(SharedDisk::Claim { name: "disk".to_owned() });
+    let mut common = workload_settings(&one_role());
+    common.shared_disk = Some(SharedDisk::Claim { name: "disk".to_owned() });
     let pod = pod(&framework(&common, &job()), 0);
     assert_eq!(pod["securityContext"]["fsGroup"], 65532);
-    assert_eq!(variable(&pod, "TRIALKEEPER_ROTATE_BYTES"), None, "the user can read the output");
+    assert_eq!(
+        variable_value(&pod, "TRIALKEEPER_ROTATE_BYTES"),
+        None,
+        "the user can read the output"
+    );
 }
 
 #[test]
@@ -453,13 +469,13 @@ fn the_barrier_may_write_to_its_own_folder() {
     let mut section = one_role();
     section["barrierImage"] = json!("frameworkcontroller/frameworkbarrier:v1.0.0");
     section["taskRoles"][0]["taskNumber"] = json!(2);
-    let pod = pod(&framework(&common(&section), &job()), 0);
+    let pod = pod(&framework(&workload_settings(&section), &job()), 0);
     let barrier = &pod["initContainers"][0];
     assert_eq!(barrier["securityContext"]["runAsUser"], 0);
     assert_eq!(barrier["securityContext"]["runAsNonRoot"], false);
     assert_eq!(barrier["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
     // The agent sets the variables for ranks and ports, which the barrier reads.
-    assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("worker:2"));
+    assert_eq!(variable_value(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("worker:2"));
     let line = pod["containers"][0]["command"][3].as_str().unwrap();
     assert!(line.starts_with(". /mnt/frameworkbarrier/injector.sh && "), "{line}");
 }
@@ -472,7 +488,7 @@ fn the_pod_of_a_dry_run_is_the_one_that_the_controller_creates() {
         "hostname": "{{FC_TASKROLE_NAME}}-{{FC_TASK_INDEX}}",
         "containers": [{"name": "main", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}],
     }}}}]}});
-    let [(role, pod)] = &pods(&common(&section))[..] else { panic!() };
+    let [(role, pod)] = &example_pods(&workload_settings(&section))[..] else { panic!() };
     assert_eq!((role.as_str(), &pod["kind"]), ("worker", &json!("Pod")));
     assert_eq!(pod["metadata"]["name"], "tkabcd1234example1-worker-0");
     assert_eq!(pod["metadata"]["namespace"], "lab");

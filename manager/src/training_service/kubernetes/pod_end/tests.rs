@@ -92,12 +92,12 @@ fn a_pod_outlives_its_trial_if_only_another_container_runs() {
         (json!({"status": {"phase": "Running"}}),               false, "Running"),
     ];
     for (pod, outlives, phase) in table {
-        assert_eq!(outlives_trial(&pod, &trial), outlives, "{pod}");
-        assert!(!outlives_trial(&pod, &[]), "{pod}");
+        assert_eq!(has_outlived_trial(&pod, &trial), outlives, "{pod}");
+        assert!(!has_outlived_trial(&pod, &[]), "{pod}");
         assert_eq!(without_other_containers(pod, &trial)["status"]["phase"], phase);
     }
     let going = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "status": pod("Running", ended(0))["status"]});
-    assert!(!outlives_trial(&going, &trial), "its other containers end soon");
+    assert!(!has_outlived_trial(&going, &trial), "its other containers end soon");
 }
 
 proptest! {

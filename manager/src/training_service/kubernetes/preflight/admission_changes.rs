@@ -1,19 +1,19 @@
-//! PURE: the changes that the policies of a cluster make to the objects of a trial. A dry run answers with the object as
-//! the cluster's webhooks changed it.
+//! PURE: the changes that the policies of a cluster make to the objects of a trial. A dry run answers with the object
+//! as the cluster's webhooks changed it.
 
 use serde_json::Value;
 
 use crate::training_service::kubernetes::workload::{PRIORITY_LABEL, QUEUE_LABEL};
 
 /// The controllers that process the objects of a cluster itself.
-const OWN_CONTROLLERS: [&str; 4] = [
+const CLUSTER_CONTROLLERS: [&str; 4] = [
     "kubernetes.io/job-controller",
     "jobset.sigs.k8s.io/jobset-controller",
     "trainer.kubeflow.org/trainjob-controller",
     "kubeflow.org/training-operator",
 ];
 /// The prefix of the labels by which the manager finds its objects.
-const OWN_LABELS: &str = "trialkeeper/";
+const OWN_LABEL_PREFIX: &str = "trialkeeper/";
 
 /// The consequence of a change for the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,13 +49,13 @@ impl Change {
     }
 }
 
-/// Returns the changes between an object and the cluster's answer that matter for a trial. Changes of the nodes on which
-/// the trial may run do not matter, and neither do defaults.
-pub fn read(sent: &Value, answered: &Value) -> Vec<Change> {
+/// Returns the changes between an object and the cluster's answer that matter for a trial. Changes of the nodes on
+/// which the trial may run do not matter, and neither do defaults.
+pub fn find_changes(sent: &Value, answered: &Value) -> Vec<Change> {
     let mut found = Vec::new();
     let queue = answered["metadata"]["labels"][QUEUE_LABEL].as_str();
-    compare(&mut Vec::new(), sent, answered, &mut |path, sent, answered| {
-        found.extend(judge(path, sent, answered, queue));
+    visit_differences(&mut Vec::new(), sent, answered, &mut |path, sent, answered| {
+        found.extend(judge_difference(path, sent, answered, queue));
     });
     found.sort();
     found.dedup();
@@ -64,7 +64,7 @@ pub fn read(sent: &Value, answered: &Value) -> Vec<Change> {
 
 /// Calls `judge` with each difference and its path. The elements of a list are identified by their names. A new element
 /// is a single difference.
-fn compare<'a>(
+fn visit_differences<'a>(
     path: &mut Vec<&'a str>,
     sent: &'a Value,
     answered: &'a Value,
@@ -86,7 +86,7 @@ fn compare<'a>(
             let is_metadata = path.last() == Some(&"metadata");
             for field in fields.into_iter().filter(|field| !is_metadata || *field == "labels") {
                 path.push(field);
-                compare(path, &sent[field], &answered[field], judge);
+                visit_differences(path, &sent[field], &answered[field], judge);
                 path.pop();
             }
         }
@@ -95,7 +95,7 @@ fn compare<'a>(
                 let known = sent.as_array().into_iter().flatten();
                 let known = known.into_iter().find(|known| known["name"] == item["name"]);
                 path.push(item["name"].as_str().unwrap_or_default());
-                compare(path, known.unwrap_or(&Value::Null), item, judge);
+                visit_differences(path, known.unwrap_or(&Value::Null), item, judge);
                 path.pop();
             }
         }
@@ -105,11 +105,13 @@ fn compare<'a>(
 }
 
 /// Returns a difference that matters. `queue` is the queue in the cluster's answer.
-fn judge(path: &[&str], sent: &Value, answered: &Value, queue: Option<&str>) -> Option<Change> {
-    let (above, field) = match path {
-        [.., above, field] => (*above, *field),
-        _ => return None,
-    };
+fn judge_difference(
+    path: &[&str],
+    sent: &Value,
+    answered: &Value,
+    queue: Option<&str>,
+) -> Option<Change> {
+    let &[.., above, field] = path else { return None };
     if above == "containers" {
         return judge_container(field, sent, answered);
     }
@@ -121,13 +123,13 @@ fn judge(path: &[&str], sent: &Value, answered: &Value, queue: Option<&str>) -> 
     let setting = format!("`{field}: {value}`");
     let is_added = !answered.is_null();
     match field {
-        "managedBy" if is_added && !OWN_CONTROLLERS.contains(&value.as_str()) => {
+        "managedBy" if is_added && !CLUSTER_CONTROLLERS.contains(&value.as_str()) => {
             Some(Change::fatal(format!(
                 "{setting}: no controller of this cluster creates pods for it; MultiKueue, for example, would send it to \
                  another cluster, which lacks the Secrets of the trial: name a queue without it"
             )))
         }
-        "suspend" if *answered == true => Some(gate(&setting, queue)),
+        "suspend" if *answered == true => Some(suspension_change(&setting, queue)),
         "ttlSecondsAfterFinished" if is_added => Some(Change::warning(format!(
             "{setting}: the cluster deletes it {value} s after its end; a trial whose object was deleted while no manager \
              ran, and whose result is not recorded, runs again"
@@ -164,7 +166,7 @@ fn judge(path: &[&str], sent: &Value, answered: &Value, queue: Option<&str>) -> 
 }
 
 /// Returns the change of an object that the cluster suspends.
-fn gate(setting: &str, queue: Option<&str>) -> Change {
+fn suspension_change(setting: &str, queue: Option<&str>) -> Change {
     match queue {
         Some(queue) => Change::note(format!(
             "{setting} and the label `{QUEUE_LABEL}: {queue}`: trials wait in this queue of Kueue"
@@ -179,7 +181,7 @@ fn gate(setting: &str, queue: Option<&str>) -> Change {
 fn judge_label(label: &str, sent: &Value, answered: &Value) -> Option<Change> {
     let Value::String(sent) = sent else { return None };
     let now = answered.as_str().map_or("nothing".to_owned(), |value| format!("`{value}`"));
-    if label.starts_with(OWN_LABELS) {
+    if label.starts_with(OWN_LABEL_PREFIX) {
         let text = format!(
             "the label `{label}` becomes {now}: the manager would not find the trial's objects"
         );
@@ -202,9 +204,9 @@ fn judge_container(name: &str, sent: &Value, answered: &Value) -> Option<Change>
              the trial's end; leave it out for pods with the label `trialkeeper/experiment`"
         )));
     }
-    let own = words(&sent["command"]);
+    let own = strings(&sent["command"]);
     let all: Vec<&str> =
-        words(&answered["command"]).into_iter().chain(words(&answered["args"])).collect();
+        strings(&answered["command"]).into_iter().chain(strings(&answered["args"])).collect();
     // Another program may start the agent, as for secrets.
     if !own.is_empty() && !all.ends_with(&own) {
         return Some(Change::fatal(format!(
@@ -215,7 +217,7 @@ fn judge_container(name: &str, sent: &Value, answered: &Value) -> Option<Change>
     (old != new).then(|| Change::note(format!("the image `{new}` instead of `{old}`")))
 }
 
-fn words(list: &Value) -> Vec<&str> {
+fn strings(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::training_service::kubernetes::kueue;
 const PODS_READY_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Returns a warning if Kueue takes trials back before their own deadline. `None`: the deadline comes first.
-fn late_deadline(spec: &KubernetesSpec) -> Option<String> {
+fn deadline_warning(spec: &KubernetesSpec) -> Option<String> {
     spec.queue.as_ref().filter(|_| spec.start_up_deadline >= PODS_READY_TIMEOUT)?;
     let minutes = spec.start_up_deadline.as_secs() / 60;
     Some(format!(
@@ -25,8 +25,8 @@ fn late_deadline(spec: &KubernetesSpec) -> Option<String> {
 }
 
 /// Returns the supported version of Kueue's API that the cluster serves. `None`: it serves no supported version.
-pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
-    for version in kueue::VERSIONS {
+pub async fn served_kueue_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
+    for version in kueue::API_VERSIONS {
         let none = || cluster.list_names(kueue::workloads(version), "trialkeeper/experiment=none");
         match with_retries(none).await {
             Ok(_) => return Ok(Some(version)),
@@ -39,12 +39,15 @@ pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, E
 
 /// Refuses a missing queue or priority class, as far as the account may read them. Returns a warning if the queue
 /// currently admits no trials, which then wait.
-pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<String>, Refusal> {
+pub async fn check_queue(
+    cluster: &Cluster,
+    spec: &KubernetesSpec,
+) -> Result<Option<String>, Refusal> {
     let Some(name) = &spec.queue else { return Ok(None) };
-    if let Some(warning) = late_deadline(spec) {
+    if let Some(warning) = deadline_warning(spec) {
         warn!("{warning}");
     }
-    let Some(version) = served_version(cluster).await? else { return Ok(None) };
+    let Some(version) = served_kueue_version(cluster).await? else { return Ok(None) };
     if let Some(class) = &spec.priority_class {
         let resource = kueue::priority_classes(version);
         match with_retries(|| cluster.has_cluster_wide(resource, class)).await {
@@ -72,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::training_service::kubernetes::manifest::tests::common;
+    use crate::training_service::kubernetes::manifest::tests::workload_settings;
 
     #[test]
     fn a_deadline_that_comes_after_kueues_is_warned_about() {
@@ -89,7 +92,7 @@ mod tests {
             for (field, value) in changes.as_object().unwrap() {
                 section[field] = value.clone();
             }
-            let warning = late_deadline(&common(&section).spec);
+            let warning = deadline_warning(&workload_settings(&section).spec);
             assert_eq!(warning.is_some(), expected.is_some(), "{section}: {warning:?}");
             let start = expected.unwrap_or_default();
             assert!(warning.unwrap_or_default().starts_with(start), "{section}");

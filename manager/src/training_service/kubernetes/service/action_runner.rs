@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use trial_protocol::AttemptId;
 
-use super::STATE_POLL;
+use super::STATE_POLL_INTERVAL;
 use super::context::ServiceContext;
 use super::missing_pod::query_missing_pod;
 use super::pod_reader::PodReader;
@@ -22,7 +22,7 @@ use crate::util::backoff::Backoff;
 
 /// The first and the longest pause between two requests for the remaining pods of a deleted workload. Most pods end
 /// within a second, and hundreds of stopped trials may wait at a time for the end of a long grace period.
-const POD_POLL: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
+const POD_POLL_PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
 /// The time after which a pod of a deleted workload counts as left behind if nothing has deleted it. The garbage
 /// collector needs about a second.
 const ORPHAN_TIME: Duration = Duration::from_secs(10);
@@ -58,13 +58,13 @@ impl ActionRunner {
             }
             let runner = self.clone();
             self.context.spawn(async move {
-                let actions = runner.carry_out(action).await;
+                let actions = runner.perform_one(action).await;
                 runner.perform(actions);
             });
         }
     }
 
-    async fn carry_out(&self, action: TrackerAction) -> Vec<TrackerAction> {
+    async fn perform_one(&self, action: TrackerAction) -> Vec<TrackerAction> {
         match action {
             TrackerAction::Report(_) => Vec::new(),
             TrackerAction::Stop(name) => self.stop_workload(&name).await,
@@ -80,17 +80,19 @@ impl ActionRunner {
                 self.queue_watch.notify_one();
                 Vec::new()
             }
-            TrackerAction::Inspect(name, outcome) => self.inspect(&name, outcome).await,
-            TrackerAction::AwaitPods(name) => self.await_pods(&name).await,
+            TrackerAction::InspectPods(name, outcome) => self.inspect_pods(&name, outcome).await,
+            TrackerAction::AwaitPods(name) => self.wait_until_pods_gone(&name).await,
             TrackerAction::DeleteRemains(attempts) => self.delete_remains(&attempts).await,
         }
     }
 
     async fn stop_workload(&self, name: &str) -> Vec<TrackerAction> {
         let (cluster, resource) = (self.context.cluster(), self.context.kind().resource());
-        let exists = match self.context.kind().stop() {
+        let exists = match self.context.kind().stop_request() {
             StopRequest::Patch(stop) => {
-                self.context.until_done(name, || cluster.merge_patch(resource, name, &stop)).await
+                self.context
+                    .retry_until_done(name, || cluster.merge_patch(resource, name, &stop))
+                    .await
             }
             StopRequest::Delete => self.delete(name).await,
         };
@@ -114,14 +116,14 @@ impl ActionRunner {
     /// Deletes a workload. Returns whether it existed. `None`: the service is closing.
     async fn delete(&self, name: &str) -> Option<bool> {
         let (cluster, resource) = (self.context.cluster(), self.context.kind().resource());
-        self.context.until_done(name, || cluster.delete(resource, name)).await
+        self.context.retry_until_done(name, || cluster.delete(resource, name)).await
     }
 
     /// Reads the last line of a pod whose agent does not report.
     async fn read_output(&self, name: &str) -> Vec<TrackerAction> {
         // The preflight checks do not require the right to read logs. Without the right, the message names a command
         // with which the user can read them.
-        let output = match self.pods.reporter(name).await {
+        let output = match self.pods.reporting_pod(name).await {
             Some((pod, container)) => self.context.cluster().last_lines(&pod, &container).await,
             None => Ok(String::new()),
         };
@@ -134,8 +136,8 @@ impl ActionRunner {
     async fn read_end(&self, name: &str) -> Vec<TrackerAction> {
         let Some(pods) = self.pods.list_with_ended(name).await else { return Vec::new() };
         let kind = self.context.kind();
-        let trial = manifest::trial_containers(self.context.spec(), kind.container());
-        let remains = pods.iter().any(|pod| pod_end::outlives_trial(pod, &trial));
+        let trial = manifest::trial_containers(self.context.spec(), kind.container_name());
+        let remains = pods.iter().any(|pod| pod_end::has_outlived_trial(pod, &trial));
         let has_running = pods.iter().any(|pod| !pod_end::has_ended(pod));
         let pods = pods.into_iter().map(|pod| pod_end::without_other_containers(pod, &trial));
         let pods: Vec<_> = pods.collect();
@@ -162,33 +164,35 @@ impl ActionRunner {
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.
-    async fn inspect(&self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
-        if self.context.kind().ends_before_pods() && self.await_ends(name).await.is_none() {
+    async fn inspect_pods(&self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
+        if self.context.kind().can_end_before_pods()
+            && self.wait_until_pods_ended(name).await.is_none()
+        {
             return Vec::new();
         }
         if !outcome.needs_pods {
             return self.context.tracker().complete_end(name, outcome);
         }
         let Some(pods) = self.pods.list_with_ended(name).await else { return Vec::new() };
-        let outcome = self.context.kind().explain(self.context.spec(), outcome, &pods);
+        let outcome = self.context.kind().explain_outcome(self.context.spec(), outcome, &pods);
         self.context.tracker().complete_end(name, outcome)
     }
 
-    /// Waits until the pods of a workload have ended whose controller ends them after the workload. `None`: the service is
-    /// closing.
-    async fn await_ends(&self, name: &str) -> Option<()> {
+    /// Waits until the pods of a workload have ended whose controller ends them after the workload. `None`: the service
+    /// is closing.
+    async fn wait_until_pods_ended(&self, name: &str) -> Option<()> {
         let until = Instant::now() + self.ending_time();
         while self.context.tracker().pods().has_running(name) && Instant::now() < until {
-            self.context.pause(STATE_POLL).await?;
+            self.context.pause(STATE_POLL_INTERVAL).await?;
         }
         Some(())
     }
 
     /// Waits until the pods of a deleted workload are gone.
-    async fn await_pods(&self, name: &str) -> Vec<TrackerAction> {
+    async fn wait_until_pods_gone(&self, name: &str) -> Vec<TrackerAction> {
         // The time begins with the first answer: while the API server was away, no pod could be stopped.
         let mut begun: Option<Instant> = None;
-        let [first, longest] = POD_POLL;
+        let [first, longest] = POD_POLL_PAUSES;
         let mut backoff = Backoff::new(first, longest);
         let mut may_delete = true;
         while let Some(pods) = self.pods.list(name).await
@@ -205,8 +209,8 @@ impl ActionRunner {
         self.context.tracker().end_deleted_workload(name)
     }
 
-    /// Deletes the pods that the garbage collector leaves, as after `kubectl delete --cascade=orphan`. Returns `false` if
-    /// the cluster refuses this. The account need not have the right.
+    /// Deletes the pods that the garbage collector leaves, as after `kubectl delete --cascade=orphan`. Returns `false`
+    /// if the cluster refuses this. The account need not have the right.
     async fn delete_orphans(&self, pods: &[Value]) -> bool {
         for pod in pod_end::undeleted_names(pods) {
             warn!("{pod}: its object is gone, and the pod remains; deleting the pod");
@@ -223,10 +227,11 @@ impl ActionRunner {
     /// Deletes the remains of attempts that ended long ago.
     async fn delete_remains(&self, attempts: &[AttemptId]) -> Vec<TrackerAction> {
         let cluster = self.context.cluster();
-        let selector = manifest::attempts_selector(&self.context.common().experiment, attempts);
+        let selector =
+            manifest::attempts_selector(&self.context.workload_settings().experiment, attempts);
         for resource in [self.context.kind().resource(), SECRETS] {
             let delete = || cleanup::delete_all(cluster, resource, &selector);
-            self.context.until_done("old", delete).await;
+            self.context.retry_until_done("old", delete).await;
         }
         Vec::new()
     }

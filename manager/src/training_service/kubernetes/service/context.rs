@@ -17,7 +17,7 @@ use crate::training_service::kubernetes::client::{self, Cluster};
 use crate::training_service::kubernetes::manifest::{self, WorkloadSettings};
 use crate::training_service::kubernetes::tracker::Tracker;
 use crate::training_service::kubernetes::workload::{Workload, workload};
-use crate::training_service::kubernetes::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::training_service::kubernetes::{FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE};
 use crate::util::backoff::Backoff;
 
 /// The greatest number of concurrent requests.
@@ -41,14 +41,14 @@ pub(super) struct ServiceContext {
 impl ServiceContext {
     /// Creates the state of a service that starts at `now`.
     pub(super) fn new(settings: Settings, now: Instant) -> Self {
-        let kind = workload(settings.common.spec.workload);
+        let kind = workload(settings.workload_settings.spec.workload);
         let mut clock = WatchClock::new(now);
         if settings.outage.is_some() {
             clock.interrupt(now);
         }
         Self {
             kind,
-            tracker: Mutex::new(tracker(kind, &settings.common.spec)),
+            tracker: Mutex::new(tracker(kind, &settings.workload_settings.spec)),
             settings,
             clock: Mutex::new(clock),
             listed: watch::Sender::new(false),
@@ -73,12 +73,12 @@ impl ServiceContext {
     }
 
     /// Returns the settings that all trials share.
-    pub(super) fn common(&self) -> &WorkloadSettings {
-        &self.settings.common
+    pub(super) fn workload_settings(&self) -> &WorkloadSettings {
+        &self.settings.workload_settings
     }
 
     pub(super) fn spec(&self) -> &KubernetesSpec {
-        &self.settings.common.spec
+        &self.settings.workload_settings.spec
     }
 
     pub(super) fn tracker(&self) -> MutexGuard<'_, Tracker> {
@@ -118,7 +118,7 @@ impl ServiceContext {
     }
 
     /// Waits until a deadline may have moved closer.
-    pub(super) async fn nearer_deadline(&self) {
+    pub(super) async fn wait_for_nearer_deadline(&self) {
         self.nearer.notified().await;
     }
 
@@ -133,20 +133,20 @@ impl ServiceContext {
         drop(self.listed.subscribe().wait_for(|listed| *listed).await);
     }
 
-    /// Returns the reason why the cluster was out of reach at the start, until the cluster answers. The start has already
-    /// reported it.
+    /// Returns the reason why the cluster was out of reach at the start, until the cluster answers. The start has
+    /// already reported it.
     pub(super) fn first_outage(&self) -> Option<&str> {
         self.settings.outage.as_deref().filter(|_| !*self.listed.borrow())
     }
 
     /// Repeats a request until it succeeds, even after a refusal. A new permission may not have reached the API server
     /// yet, and giving up would leave a pod running. `None`: the service is closing.
-    pub(super) async fn until_done<T, F: Future<Output = Result<T, client::Error>>>(
+    pub(super) async fn retry_until_done<T, F: Future<Output = Result<T, client::Error>>>(
         &self,
         name: &str,
         request: impl Fn() -> F,
     ) -> Option<T> {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut backoff = Backoff::new(FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE);
         let mut last_trouble = self.first_outage().unwrap_or_default().to_owned();
         loop {
             let error = match self.until_closing(self.request(&request)).await? {

@@ -1,15 +1,15 @@
 //! Finds out from the cluster why a workload has no pod.
 
 use super::context::ServiceContext;
-use crate::training_service::kubernetes::pending_reason::{CurrentEvents, RefusedPod};
+use crate::training_service::kubernetes::pending_reason::{CurrentEvents, PodRefusal};
 use crate::training_service::kubernetes::tracker::TrackerAction;
 use crate::training_service::kubernetes::{admission_advice, pending_reason, preflight};
 
 /// Finds out why a workload has no pod, and passes the reason to the tracker.
 pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> Vec<TrackerAction> {
-    let refused = refused_pod(context, name).await;
+    let refused = find_pod_refusal(context, name).await;
     let (is_denied, why) = match refused {
-        Some(RefusedPod { message, is_denied }) => (is_denied, Some(message)),
+        Some(PodRefusal { message, is_denied }) => (is_denied, Some(message)),
         None => (false, None),
     };
     let controller = context.kind().controller();
@@ -26,7 +26,7 @@ pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> V
 
 /// Returns the refusal of a pod that the controllers of a workload report in events. `None`: there is none, or the
 /// account may not read events.
-async fn refused_pod(context: &ServiceContext, name: &str) -> Option<RefusedPod> {
+async fn find_pod_refusal(context: &ServiceContext, name: &str) -> Option<PodRefusal> {
     let mut warnings = Vec::new();
     for (kind, owner) in context.kind().pod_owners(context.spec(), name) {
         warnings.extend(context.cluster().list_warnings(kind, &owner).await.unwrap_or_default());
@@ -37,8 +37,8 @@ async fn refused_pod(context: &ServiceContext, name: &str) -> Option<RefusedPod>
         id: tracker.id_of(name),
         since: tracker.pods().newest_creation(name),
     };
-    warnings.retain(|event| current.has(event));
-    pending_reason::of_refused_pods(&warnings)
+    warnings.retain(|event| current.has_event(event));
+    pending_reason::newest_pod_refusal(&warnings)
 }
 
 /// Returns the cluster's answer to a dry run. `None`: it refuses no pod, or the account may not ask.
@@ -47,6 +47,6 @@ async fn dry_run_refusal(context: &ServiceContext, name: &str) -> Option<String>
     if !context.tracker().is_examined(name) {
         return None;
     }
-    let (cluster, kind, common) = (context.cluster(), context.kind(), context.common());
+    let (cluster, kind, common) = (context.cluster(), context.kind(), context.workload_settings());
     Some(preflight::dry_run_pods(cluster, kind, common).await.ok()?.err()?.to_string())
 }

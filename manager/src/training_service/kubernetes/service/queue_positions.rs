@@ -23,7 +23,7 @@ pub(super) async fn follow_positions(
 ) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        if !context.tracker().waits_in_queue() {
+        if !context.tracker().is_waiting_in_queue() {
             continue;
         }
         match pending_workloads(context.cluster(), &queue).await {
@@ -40,8 +40,8 @@ pub(super) async fn follow_positions(
 }
 
 async fn pending_workloads(cluster: &Cluster, queue: &str) -> Result<Value, Error> {
-    let [newest, older] =
-        kueue::VERSIONS.map(|version| kueue::pending_path(version, cluster.namespace(), queue));
+    let [newest, older] = kueue::API_VERSIONS
+        .map(|version| kueue::pending_workloads_path(version, cluster.namespace(), queue));
     match cluster.get_path(&newest).await {
         Err(Error::NotFound { .. }) => cluster.get_path(&older).await,
         answer => answer,

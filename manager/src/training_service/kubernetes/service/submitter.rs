@@ -11,7 +11,9 @@ use super::context::ServiceContext;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::{self, Resource, SECRETS};
 use crate::training_service::kubernetes::tracker::TrackerAction;
-use crate::training_service::kubernetes::{FIRST_PAUSE, LONGEST_PAUSE, manifest, preflight};
+use crate::training_service::kubernetes::{
+    FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE, manifest, preflight,
+};
 use crate::util::backoff::Backoff;
 
 /// The message of an interrupted submission.
@@ -39,8 +41,8 @@ impl Submitter {
     /// Creates the objects of an attempt in a task of its own.
     pub(super) fn submit(&self, job: &TrialJobSpec) {
         let context = &self.context;
-        let name = manifest::workload_name(&context.common().experiment, &job.attempt);
-        context.tracker().submit(&name, job.trial.clone(), job.attempt.clone(), context.now());
+        let name = manifest::workload_name(&context.workload_settings().experiment, &job.attempt);
+        context.tracker().add_attempt(&name, job.trial.clone(), job.attempt.clone(), context.now());
         context.wake_timekeeper();
         let (submitter, job) = (self.clone(), job.clone());
         context.spawn(async move {
@@ -59,10 +61,11 @@ impl Submitter {
     /// Writes the shared objects once the cluster answers. An earlier manager may have had another address.
     pub(super) async fn write_shared_objects(self) {
         self.context.wait_until_listed().await;
-        let Settings { cluster, shared, .. } = self.context.settings();
-        for (resource, object) in shared {
+        let Settings { cluster, shared_objects, .. } = self.context.settings();
+        for (resource, object) in shared_objects {
             let write = || cluster.create_or_update(*resource, object);
-            let written = self.context.until_done("the objects of the experiment", write).await;
+            let written =
+                self.context.retry_until_done("the objects of the experiment", write).await;
             if written.is_none() {
                 return;
             }
@@ -81,10 +84,10 @@ impl Submitter {
         let (context, kind) = (&self.context, self.context.kind());
         let interrupted = || SUBMISSION_INTERRUPTED.to_owned();
         let objects = [
-            (SECRETS, manifest::token_secret(context.common(), job)),
-            (kind.resource(), kind.manifest(context.common(), job)),
+            (SECRETS, manifest::token_secret(context.workload_settings(), job)),
+            (kind.resource(), kind.manifest(context.workload_settings(), job)),
         ];
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut backoff = Backoff::new(FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE);
         let (mut next, mut is_lost) = (0, false);
         while let Some((resource, object)) = objects.get(next) {
             let mut stop_requests = self.stop_requests.subscribe();
@@ -103,7 +106,8 @@ impl Submitter {
                 continue;
             };
             *may_exist |= *resource == kind.resource() && error.is_temporary();
-            let needs_shared = error.is_not_found() || kind.lacks_shared(&error.to_string());
+            let needs_shared =
+                error.is_not_found() || kind.is_missing_shared_object(&error.to_string());
             // The preflight checks showed that the account has the rights, so a quota is exhausted or an object was
             // removed since. The trial is not at fault and waits for at most `startUpDeadline`.
             if !needs_shared && !error.is_recoverable() {
@@ -128,8 +132,8 @@ impl Submitter {
         object: &serde_json::Value,
         is_lost: bool,
     ) -> Result<(), client::Error> {
-        let Settings { cluster, shared, .. } = self.context.settings();
-        for (resource, object) in shared.iter().filter(|_| is_lost) {
+        let Settings { cluster, shared_objects, .. } = self.context.settings();
+        for (resource, object) in shared_objects.iter().filter(|_| is_lost) {
             cluster.create_or_update(*resource, object).await?;
         }
         cluster.create(resource, object).await
@@ -150,7 +154,7 @@ impl Submitter {
             why = refusal.to_string();
         }
         let mut actions = context.tracker().set_wait_reason(name, Some(why));
-        if error.is_quota() {
+        if error.is_quota_exhausted() {
             actions.extend(context.tracker().delete_old_workloads());
         }
         self.runner.perform(actions);

@@ -22,7 +22,7 @@ pub(super) async fn run_deadlines(context: Arc<ServiceContext>, runner: ActionRu
         };
         tokio::select! {
             () = due => {}
-            () = context.nearer_deadline() => {}
+            () = context.wait_for_nearer_deadline() => {}
         }
         let actions = context.tracker().tick(context.now());
         runner.perform(actions);

@@ -1,5 +1,5 @@
-//! PURE: the clock of the tracker's deadlines. It stands still while the cluster cannot be watched: a trial that started
-//! in that time must not fail because its start was not seen.
+//! PURE: the clock of the tracker's deadlines. It stands still while the cluster cannot be watched: a trial that
+//! started in that time must not fail because its start was not seen.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// The time after an interruption of the watch for which the clock stands still, unless an event or another
 /// interruption comes first. It exceeds the longest pause and the time limit for a connection, so that the clock stands
 /// still for as long as the API server is away. A watch that resumes without an event starts the clock with this delay.
-const MAX_SILENCE: Duration = Duration::from_secs(20);
+const MAX_CLOCK_STOP: Duration = Duration::from_secs(20);
 
 /// The time since a start, without the time in which the watch was interrupted.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl WatchClock {
         if due <= self.now(at) {
             return at;
         }
-        let stop = self.interrupted_at.map_or(Duration::ZERO, |_| MAX_SILENCE);
+        let stop = self.interrupted_at.map_or(Duration::ZERO, |_| MAX_CLOCK_STOP);
         self.began + self.stopped + stop + due
     }
 
@@ -54,7 +54,7 @@ impl WatchClock {
 
     fn present_stop(&self, at: Instant) -> Duration {
         let since = self.interrupted_at.map(|since| at.saturating_duration_since(since));
-        since.unwrap_or_default().min(MAX_SILENCE)
+        since.unwrap_or_default().min(MAX_CLOCK_STOP)
     }
 }
 

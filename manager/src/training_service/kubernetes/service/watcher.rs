@@ -57,17 +57,19 @@ impl Watcher {
     async fn watch(self, watched: WatchTarget) {
         let (context, kind) = (&self.context, self.context.kind());
         let cluster = context.cluster();
-        let selector = manifest::experiment_selector(&context.common().experiment);
+        let selector = manifest::experiment_selector(&context.workload_settings().experiment);
         let (resource, labels, fields) = match watched {
             WatchTarget::Workload => (kind.resource(), Some(selector.as_str()), None),
             WatchTarget::Pod => (PODS, Some(selector.as_str()), None),
             // Neither events nor Kueue's objects carry TrialKeeper's labels.
             WatchTarget::Event => (EVENTS, None, Some("involvedObject.kind=Pod,type=Warning")),
             WatchTarget::Queue => {
-                let served = || preflight::queue::served_version(cluster);
-                let Some(served) = context.until_done("the queues", served).await else { return };
+                let served = || preflight::queue::served_kueue_version(cluster);
+                let Some(served) = context.retry_until_done("the queues", served).await else {
+                    return;
+                };
                 // If neither version is served, the watch reports the error and tries again.
-                (kueue::workloads(served.unwrap_or(kueue::VERSIONS[1])), None, None)
+                (kueue::workloads(served.unwrap_or(kueue::API_VERSIONS[1])), None, None)
             }
         };
         let mut seen = watch(cluster, resource, labels, fields);
@@ -116,13 +118,14 @@ impl Watcher {
     ) -> Vec<TrackerAction> {
         let is_pod = watched == WatchTarget::Pod;
         match seen {
-            WatchEvent::There(object) => {
-                let image = self.image(watched, &object);
+            WatchEvent::Present(object) => {
+                let image = self.trial_image(watched, &object);
                 let image = image.and_then(|(name, image)| tracker.report_image(name, image));
-                let actions = news_of(watched, tracker, &object, self.context.now());
+                let actions = observe_object(watched, tracker, &object, self.context.now());
                 if is_pod {
-                    let remains = pod_end::outlives_trial(&object.body, &self.trial_containers());
-                    tracker.observe_pod_remains(&object.name, remains, self.context.now());
+                    let remains =
+                        pod_end::has_outlived_trial(&object.body, &self.trial_containers());
+                    tracker.observe_outliving_pod(&object.name, remains, self.context.now());
                 }
                 if !actions.is_empty() || is_pod {
                     self.context.wake_timekeeper();
@@ -151,16 +154,21 @@ impl Watcher {
 
     /// Returns the names of the containers in which trials run.
     fn trial_containers(&self) -> Vec<String> {
-        manifest::trial_containers(self.context.spec(), self.context.kind().container())
+        manifest::trial_containers(self.context.spec(), self.context.kind().container_name())
     }
 
     /// Returns the workload and the image of a pod whose metrics are the trial's.
-    fn image<'a>(&self, watched: WatchTarget, pod: &'a WatchedObject) -> Option<(&'a str, String)> {
+    fn trial_image<'a>(
+        &self,
+        watched: WatchTarget,
+        pod: &'a WatchedObject,
+    ) -> Option<(&'a str, String)> {
         let spec = self.context.spec();
         let name = pending_reason::workload_of(&pod.name);
-        let reporter = self.context.kind().reporter(spec, name, std::slice::from_ref(&pod.name));
+        let reporter =
+            self.context.kind().reporting_pod(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == WatchTarget::Pod && *reporter == pod.name)?;
-        let container = manifest::reporting_container(self.context.common());
+        let container = manifest::reporting_container(self.context.workload_settings());
         Some((name, image::of_pod(&pod.body, &container)?))
     }
 
@@ -172,7 +180,7 @@ impl Watcher {
                 Vec::new()
             }
             WatchEvent::Complete => tracker.complete_listing(),
-            WatchEvent::There(object) => {
+            WatchEvent::Present(object) => {
                 tracker.observe_id(&object.name, object.uid.as_deref());
                 tracker.observe_queue_name(&object.name, object.labels.queue.as_deref());
                 let phase = self.context.kind().phase(&object.body, self.context.spec());
@@ -192,7 +200,7 @@ impl Watcher {
 }
 
 /// Passes the observation of a pod, an event or a queue to the tracker.
-fn news_of(
+fn observe_object(
     watched: WatchTarget,
     tracker: &mut Tracker,
     object: &WatchedObject,
@@ -201,7 +209,7 @@ fn news_of(
     match watched {
         WatchTarget::Workload => Vec::new(),
         WatchTarget::Pod => observe_pod(tracker, object, now),
-        WatchTarget::Event => match pending_reason::of_event(&object.body) {
+        WatchTarget::Event => match pending_reason::event_problem(&object.body) {
             Some((pod, why)) => {
                 tracker.set_wait_reason(pending_reason::workload_of(&pod), Some(why))
             }

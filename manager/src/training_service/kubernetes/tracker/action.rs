@@ -22,13 +22,13 @@ pub enum TrackerAction {
     Delete(String),
     /// Deletes the workload of a trial that ended without it.
     Discard(String),
-    /// Reads the end from the pods, then calls [`super::Tracker::complete_end`]. The controller decided the end long ago
-    /// and has not completed the workload.
+    /// Reads the end from the pods, then calls [`super::Tracker::complete_end`]. The controller decided the end long
+    /// ago and has not completed the workload.
     ReadEnd(String),
     /// Watches the queues, because one of them holds a workload that names no queue.
     WatchQueue,
     /// Reads the pods of a workload that ended with this outcome, then calls [`super::Tracker::complete_end`].
-    Inspect(String, WorkloadOutcome),
+    InspectPods(String, WorkloadOutcome),
     /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::end_deleted_workload`].
     AwaitPods(String),
     /// Deletes the remains of these attempts, which ended long ago.

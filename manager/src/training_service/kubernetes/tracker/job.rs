@@ -29,7 +29,8 @@ pub(super) struct Job {
     phase: JobPhase,
     /// Set if the cluster has the workload.
     is_created: bool,
-    /// Set if an earlier manager may have created the workload, and neither the cluster nor an agent has shown it since.
+    /// Set if an earlier manager may have created the workload, and neither the cluster nor an agent has shown it
+    /// since.
     is_unconfirmed: bool,
     start: StartProgress,
     queue: QueueStatus,
@@ -40,13 +41,13 @@ pub(super) struct Job {
     queried_at: Option<Duration>,
     stop: Option<StopState>,
     /// An end that takes precedence over the observed one, because the workload was stopped for it.
-    forced: Option<ForcedEnd>,
+    forced_end: Option<ForcedEnd>,
     /// The time since which the end of the workload is decided, or the time at which the tracker last read its pods.
     ending_since: Option<Duration>,
     /// The time at which its trial was recorded as ended while the workload continued.
-    handed_over: Option<Duration>,
+    handed_over_at: Option<Duration>,
     /// The end that was read from its pods, while the remaining pods end.
-    settled: Option<WorkloadOutcome>,
+    settled_outcome: Option<WorkloadOutcome>,
     /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
     is_inspected: bool,
 }
@@ -91,7 +92,8 @@ pub(super) enum JobChange {
 
 impl Job {
     /// Creates the state of a workload that is about to be created (`JobPhase::Unseen`), or that the cluster has.
-    /// `places` is the number of places that have had a pod: a listing may already have shown those of an earlier manager.
+    /// `places` is the number of places that have had a pod: a listing may already have shown those of an earlier
+    /// manager.
     pub(super) fn new(
         name: &str,
         (trial, attempt): (TrialJobId, AttemptId),
@@ -115,18 +117,18 @@ impl Job {
             image: None,
             queried_at: None,
             stop: None,
-            forced: None,
+            forced_end: None,
             ending_since: None,
-            handed_over: None,
-            settled: None,
+            handed_over_at: None,
+            settled_outcome: None,
             is_inspected: false,
         }
     }
 
-    /// Returns this workload of an earlier manager, which no listing has shown. No deadline runs before the cluster shows
-    /// it.
-    pub(super) fn unlisted(self) -> Self {
-        let start = StartProgress::new(None, self.start.places(), true);
+    /// Returns this workload of an earlier manager, which no listing has shown. No deadline runs before the cluster
+    /// shows it.
+    pub(super) fn into_unlisted(self) -> Self {
+        let start = StartProgress::new(None, self.start.place_count(), true);
         Self { is_created: true, is_unconfirmed: true, start, ..self }
     }
 
@@ -169,16 +171,16 @@ impl Job {
 
     /// Returns whether the workload continues although its trial was recorded as ended.
     pub(super) fn is_handed_over(&self) -> bool {
-        self.handed_over.is_some()
+        self.handed_over_at.is_some()
     }
 
     /// Returns whether the workload waits in a queue for its turn.
-    pub(super) fn waits_in_queue(&self) -> bool {
+    pub(super) fn is_waiting_in_queue(&self) -> bool {
         self.phase == JobPhase::Suspended && self.queue.has_reason()
     }
 
     /// Returns whether the workload ends with its pods, regardless of what deleted them.
-    pub(super) fn ends_with_pods(&self) -> bool {
+    pub(super) fn can_end_with_pods(&self) -> bool {
         self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
     }
 
@@ -194,14 +196,14 @@ impl Job {
 
     /// Handles the report of an agent that the trial runs. The other pods of a trial with several have no such report.
     pub(super) fn mark_running(&mut self, rules: &TrackerRules) {
-        self.confirm();
+        self.confirm_creation();
         if rules.pods == 1 {
             self.start.record_report();
         }
     }
 
     /// Records that the workload was created.
-    pub(super) fn confirm(&mut self) {
+    pub(super) fn confirm_creation(&mut self) {
         self.is_unconfirmed = false;
     }
 
@@ -232,7 +234,7 @@ impl Job {
     /// Stops the workload for this reason, unless a stop was requested before.
     fn stop_for(&mut self, end: ForcedEnd, now: Duration) -> Vec<TrackerAction> {
         if self.stop.is_none() {
-            self.forced = Some(end);
+            self.forced_end = Some(end);
         }
         self.stop(now)
     }
@@ -249,12 +251,12 @@ impl Job {
 
     /// Records that the trial has ended while its workload still exists.
     pub(super) fn hand_over(&mut self, now: Duration) -> Vec<TrackerAction> {
-        self.handed_over = self.handed_over.or(Some(now));
+        self.handed_over_at = self.handed_over_at.or(Some(now));
         if self.phase == JobPhase::Suspended { self.stop(now) } else { Vec::new() }
     }
 
     /// Returns whether the failure of a pod explains the end of the trial.
-    pub(super) fn explains(&self, trust: VerdictTrust) -> bool {
+    pub(super) fn can_explain_end(&self, trust: VerdictTrust) -> bool {
         let is_decided = match &self.phase {
             JobPhase::Suspended => return false,
             JobPhase::Completed(outcome) if outcome.disruption.is_some() => return false,
@@ -266,7 +268,7 @@ impl Job {
     }
 
     /// Returns whether a suspended workload may run again in this phase.
-    pub(super) fn resumes_with(&self, phase: &JobPhase) -> bool {
+    pub(super) fn can_resume_in(&self, phase: &JobPhase) -> bool {
         self.phase == JobPhase::Suspended
             && !matches!(phase, JobPhase::Suspended | JobPhase::Completed(_))
     }
@@ -280,7 +282,7 @@ impl Job {
         now: Duration,
     ) -> JobChange {
         (self.is_created, self.is_unconfirmed) = (true, false);
-        if self.resumes_with(&phase) {
+        if self.can_resume_in(&phase) {
             self.queue.set_requeued(false);
         }
         let was_suspended = self.phase == JobPhase::Suspended;
@@ -300,11 +302,11 @@ impl Job {
                 if self.phase == JobPhase::Starting {
                     self.start.record_run();
                 }
-                self.start.wait(now);
+                self.start.begin_wait(now);
             }
             JobPhase::Running => {
                 self.queue.resume();
-                if self.start.run(now) {
+                if self.start.begin_run(now) {
                     self.reason.clear();
                 }
             }
@@ -316,11 +318,11 @@ impl Job {
             }
             JobPhase::Completed(outcome) => {
                 let outcome = outcome.clone();
-                if !outcome.needs_pods && !rules.kind.ends_before_pods() {
+                if !outcome.needs_pods && !rules.kind.can_end_before_pods() {
                     return JobChange::Ends(outcome);
                 }
                 if !std::mem::replace(&mut self.is_inspected, true) {
-                    let inspect = TrackerAction::Inspect(self.name.clone(), outcome);
+                    let inspect = TrackerAction::InspectPods(self.name.clone(), outcome);
                     return JobChange::Continues(vec![inspect]);
                 }
             }
@@ -335,7 +337,7 @@ impl Job {
         now: Duration,
     ) -> Vec<TrackerAction> {
         // The trial has ended, and must not run again when its queue resumes the workload.
-        if self.handed_over.is_some() {
+        if self.handed_over_at.is_some() {
             return self.stop(now);
         }
         self.ending_since = None;
@@ -403,7 +405,7 @@ impl Job {
 
     /// Handles the number of workloads ahead of a workload that waits in a queue, if the queue tells it.
     pub(super) fn handle_position(&mut self, ahead: Option<u64>) -> Option<TrackerAction> {
-        if !self.waits_in_queue() {
+        if !self.is_waiting_in_queue() {
             return None;
         }
         self.queue.observe_position(ahead);
@@ -445,7 +447,7 @@ impl Job {
             self.start.record_run();
             return None;
         }
-        let is_over = self.stop.is_some() || self.handed_over.is_some();
+        let is_over = self.stop.is_some() || self.handed_over_at.is_some();
         if self.queue.is_requeued() || is_over { None } else { Some(self.report_requeue()) }
     }
 
@@ -492,7 +494,7 @@ impl Job {
         match self.phase {
             // If one pod exists and another was refused, the status may stay empty.
             JobPhase::Unseen => self.is_created,
-            JobPhase::Waiting | JobPhase::Starting => self.start.places() < rules.pods,
+            JobPhase::Waiting | JobPhase::Starting => self.start.place_count() < rules.pods,
             JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
                 false
             }
@@ -517,12 +519,12 @@ impl Job {
         Some(if self.phase == JobPhase::Unseen {
             unexamined_reason(rules.kind)
         } else {
-            missing_pod_reason(rules.kind, self.start.places(), rules.pods)
+            missing_pod_reason(rules.kind, self.start.place_count(), rules.pods)
         })
     }
 
-    /// Handles a rule of the cluster that denies a pod again and again. The workload fails, since a retry would have the
-    /// same pod.
+    /// Handles a rule of the cluster that denies a pod again and again. The workload fails, since a retry would have
+    /// the same pod.
     pub(super) fn handle_denied_pod(&mut self, why: String, now: Duration) -> Vec<TrackerAction> {
         self.stop_for(ForcedEnd::failure(why, Some(Class::Permanent)), now)
     }
@@ -534,7 +536,7 @@ impl Job {
         if self.is_inspected {
             return JobChange::Continues(Vec::new());
         }
-        let deletes = rules.kind.stop() == StopRequest::Delete;
+        let deletes = rules.kind.stop_request() == StopRequest::Delete;
         let end = match self.stop {
             Some(StopState::Deleted) => {
                 let message = "the workload did not end within its time and was deleted";
@@ -553,20 +555,20 @@ impl Job {
                 Some(ForcedEnd::failure(message, Some(Class::Transient)))
             }
         };
-        self.forced = self.forced.take().or(end);
+        self.forced_end = self.forced_end.take().or(end);
         if !deletes {
             return JobChange::Ends(self.outcome_of_deletion());
         }
         // The pods have their grace period. Another attempt must not run beside them.
         self.queue.resume();
-        self.begin_end();
+        self.begin_ending();
         JobChange::Continues(vec![TrackerAction::AwaitPods(self.name.clone())])
     }
 
     /// Returns the outcome of a workload that was deleted, and whose pods are gone.
     pub(super) fn outcome_of_deletion(&mut self) -> WorkloadOutcome {
         let stopped = || WorkloadOutcome::failure("stopped on request".to_owned());
-        self.settled.take().unwrap_or_else(stopped)
+        self.settled_outcome.take().unwrap_or_else(stopped)
     }
 
     /// Handles the end of the workload that was read from its pods while some of them still run.
@@ -574,8 +576,8 @@ impl Job {
         if self.is_inspected {
             return JobChange::Ends(outcome);
         }
-        self.settled = Some(outcome);
-        self.begin_end();
+        self.settled_outcome = Some(outcome);
+        self.begin_ending();
         let name = self.name.clone();
         JobChange::Continues(vec![
             TrackerAction::Discard(name.clone()),
@@ -584,7 +586,7 @@ impl Job {
     }
 
     /// Ignores the phase from now on, because the ends of the pods end the workload.
-    fn begin_end(&mut self) {
+    fn begin_ending(&mut self) {
         (self.is_inspected, self.phase) = (true, JobPhase::Ending);
         self.start.end();
     }
@@ -593,7 +595,7 @@ impl Job {
     pub(super) fn end_with_lost_node(&mut self) -> WorkloadOutcome {
         let message =
             "its pod was deleted, but its node has not reported the end: is the node gone?";
-        self.forced.get_or_insert(ForcedEnd {
+        self.forced_end.get_or_insert(ForcedEnd {
             message: message.to_owned(),
             class: Some(Class::Transient),
             disruption: Some("NodeLost: its pod does not end".to_owned()),
@@ -606,13 +608,14 @@ impl Job {
     pub(super) fn into_end(self, outcome: WorkloadOutcome) -> JobEvent {
         let WorkloadOutcome { succeeded, exit_code, message, class, cause, disruption, .. } =
             outcome;
-        let (message, class, cause, disruption) = match self.forced {
+        let (message, class, cause, disruption) = match self.forced_end {
             None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
             Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
         };
         let unexplained = JobEvent::unexplained(self.trial, self.attempt);
         let base = JobEvent { exit_code, message: Some(message), class, cause, ..unexplained };
-        // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one replaces it.
+        // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one
+        // replaces it.
         JobEvent { disruption, succeeded, replaced: self.is_unconfirmed, ..base }
     }
 
@@ -648,15 +651,15 @@ impl Job {
             self.ending_since = Some(now);
             actions.push(TrackerAction::ReadEnd(self.name.clone()));
         }
-        if is_due(self.deadlines(rules, pods, queue_watch).remains()) {
-            pods.renew_remains(&self.name, now);
+        if is_due(self.deadlines(rules, pods, queue_watch).pods_end()) {
+            pods.restart_outliving(&self.name, now);
             actions.push(TrackerAction::ReadEnd(self.name.clone()));
         }
-        if is_due(self.deadlines(rules, pods, queue_watch).hand_over()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).stop_after_hand_over()) {
             actions.extend(self.stop(now));
             return actions;
         }
-        if is_due(self.deadlines(rules, pods, queue_watch).unnoticed()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).unnoticed_report()) {
             self.queried_at = Some(now);
             let why = self.queue.unnoticed_reason();
             actions.extend(self.set_wait_reason(Some(why)));
@@ -674,12 +677,12 @@ impl Job {
     /// Stops a workload that has not started in time.
     fn fail_to_start(
         &mut self,
-        StartDeadline { class, held_time, .. }: StartDeadline,
+        StartDeadline { class, suspension_limit, .. }: StartDeadline,
         rules: &TrackerRules,
         now: Duration,
     ) -> Vec<TrackerAction> {
         let why = self.reason.current().unwrap_or("the cluster shows no reason");
-        let message = match held_time {
+        let message = match suspension_limit {
             Some(time) => {
                 let hours = time.as_secs() / 3600;
                 format!("nothing resumed the trial within {hours} h: {why}")

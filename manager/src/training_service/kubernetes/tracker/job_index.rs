@@ -34,12 +34,12 @@ impl JobIndex {
     }
 
     /// Returns the latest workload of a trial.
-    pub(super) fn of_trial(&self, trial: &TrialJobId) -> Option<&Job> {
+    pub(super) fn latest_of_trial(&self, trial: &TrialJobId) -> Option<&Job> {
         self.jobs.get(self.latest.get(trial)?)
     }
 
     /// Returns the latest workload of a trial.
-    pub(super) fn of_trial_mut(&mut self, trial: &TrialJobId) -> Option<&mut Job> {
+    pub(super) fn latest_of_trial_mut(&mut self, trial: &TrialJobId) -> Option<&mut Job> {
         self.jobs.get_mut(self.latest.get(trial)?)
     }
 

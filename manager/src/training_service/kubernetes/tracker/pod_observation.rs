@@ -17,15 +17,16 @@ pub fn observe_pod(
     let phase = pod.body.pointer("/status/phase").and_then(Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
     let departure = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
-        false => PodDeparture::No,
+        false => PodDeparture::NotDeleted,
         true if is_over => PodDeparture::Gone,
         true => PodDeparture::Deleted,
     };
     let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
-    let has_started = departure != PodDeparture::No || is_over || pod_end::has_started(&pod.body);
-    if let Some(pods) = tracker.pods_with(&pod.name) {
+    let has_started =
+        departure != PodDeparture::NotDeleted || is_over || pod_end::has_started(&pod.body);
+    if let Some(pods) = tracker.pods_unless_foreign(&pod.name) {
         pods.record_creation(&pod.name, pod.created.as_deref());
-        pods.record_disruption_time(&pod.name, disruption::time_of(&pod.body));
+        pods.record_disruption_time(&pod.name, disruption::disruption_time(&pod.body));
         pods.record_start(&pod.name, has_started);
     }
     tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
@@ -40,7 +41,7 @@ pub fn observe_pod(
         Some("Running") => tracker.mark_pod_running(&pod.name),
         _ => None,
     };
-    let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
+    let (why, disruption) = (pending_reason::pod_reason(&pod.body), disruption::of_pod(&pod.body));
     let reason = tracker.observe_pod(&pod.name, why, disruption);
     requeued.into_iter().chain(reason).chain(left).collect()
 }

@@ -14,7 +14,7 @@ use crate::training_service::kubernetes::workload::Workload;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodDeparture {
     /// The pod was not deleted.
-    No,
+    NotDeleted,
     /// The pod was deleted and has not ended yet.
     Deleted,
     /// The pod was deleted and has ended, or no longer exists.
@@ -51,7 +51,7 @@ struct Pod {
     /// The pod itself, if it ends or has ended. A deleted pod is gone before its workload reports the failure.
     end: Option<Value>,
     /// The time since which the pod runs on although its trial has ended.
-    remains_since: Option<Duration>,
+    outlives_since: Option<Duration>,
     /// Set if all containers of the pod have started, or the pod was deleted.
     has_started: bool,
     /// Set if the pod has scheduling gates.
@@ -78,7 +78,7 @@ impl ObservedPods {
     }
 
     /// Returns the pod with this name, and adds it if it is new.
-    fn pod(&mut self, name: &str) -> &mut Pod {
+    fn pod_entry(&mut self, name: &str) -> &mut Pod {
         let own = self.seen.entry(workload_of(name).to_owned()).or_default();
         let at = own.iter().position(|pod| pod.name == name).unwrap_or_else(|| {
             own.push(Pod { name: name.to_owned(), ..Pod::default() });
@@ -87,7 +87,7 @@ impl ObservedPods {
         &mut own[at]
     }
 
-    fn own(&self, workload: &str) -> &[Pod] {
+    fn pods_of(&self, workload: &str) -> &[Pod] {
         self.seen.get(workload).map_or(&[], Vec::as_slice)
     }
 
@@ -95,7 +95,7 @@ impl ObservedPods {
     /// deleted.
     fn is_replaced(&self, own: &[Pod], at: usize) -> bool {
         let has_place = |(other, pod): (usize, &Pod)| {
-            let is_of_it = self.kind.place(&pod.name) == self.kind.place(&own[at].name);
+            let is_of_it = self.kind.pod_place(&pod.name) == self.kind.pod_place(&own[at].name);
             other != at && is_of_it && (other > at || !pod.is_deleted)
         };
         own[at].is_deleted && own.iter().enumerate().any(has_place)
@@ -107,71 +107,71 @@ impl ObservedPods {
     }
 
     /// Returns the pods that count for their workload's present run.
-    fn current(&self, workload: &str) -> impl Iterator<Item = &Pod> {
-        let own = self.own(workload);
+    fn current_pods(&self, workload: &str) -> impl Iterator<Item = &Pod> {
+        let own = self.pods_of(workload);
         let current = own.iter().enumerate().filter(move |(at, _)| self.is_current_pod(own, *at));
         current.map(|(_, pod)| pod)
     }
 
     /// Returns the number of places that have, or had, a pod since the workload may run.
-    pub(super) fn places(&self, workload: &str) -> u64 {
-        let own = self.own(workload).iter().filter(|pod| !pod.is_past);
-        let places: HashSet<&str> = own.map(|pod| self.kind.place(&pod.name)).collect();
+    pub(super) fn place_count(&self, workload: &str) -> u64 {
+        let own = self.pods_of(workload).iter().filter(|pod| !pod.is_past);
+        let places: HashSet<&str> = own.map(|pod| self.kind.pod_place(&pod.name)).collect();
         u64::try_from(places.len()).unwrap_or(u64::MAX)
     }
 
     /// Returns the number of places whose pods have started.
-    pub(super) fn started_places(&self, workload: &str) -> u64 {
-        let started = self.current(workload).filter(|pod| pod.has_started);
-        let places: HashSet<&str> = started.map(|pod| self.kind.place(&pod.name)).collect();
+    pub(super) fn started_place_count(&self, workload: &str) -> u64 {
+        let started = self.current_pods(workload).filter(|pod| pod.has_started);
+        let places: HashSet<&str> = started.map(|pod| self.kind.pod_place(&pod.name)).collect();
         u64::try_from(places.len()).unwrap_or(u64::MAX)
     }
 
     /// Records the time of a pod's creation, by the API server's clock.
     pub(super) fn record_creation(&mut self, pod: &str, created: Option<&str>) {
-        self.pod(pod).created = created.map(str::to_owned);
+        self.pod_entry(pod).created = created.map(str::to_owned);
     }
 
     /// Returns the time at which the newest pod of a workload was created, by the API server's clock.
     pub fn newest_creation(&self, workload: &str) -> Option<&str> {
-        self.own(workload).iter().filter_map(|pod| pod.created.as_deref()).max()
+        self.pods_of(workload).iter().filter_map(|pod| pod.created.as_deref()).max()
     }
 
     /// Returns whether a pod of a workload runs, as far as the watch has shown.
     pub fn has_running(&self, workload: &str) -> bool {
-        self.current(workload).any(|pod| pod.end.is_none())
+        self.current_pods(workload).any(|pod| pod.end.is_none())
     }
 
     /// Records whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
     pub(super) fn record_start(&mut self, pod: &str, has_started: bool) {
-        self.pod(pod).has_started = has_started;
+        self.pod_entry(pod).has_started = has_started;
     }
 
     /// Records whether a pod has scheduling gates.
     pub(super) fn record_gates(&mut self, pod: &str, is_gated: bool) {
-        self.pod(pod).is_gated = is_gated;
+        self.pod_entry(pod).is_gated = is_gated;
     }
 
     /// Returns whether a pod of a workload has scheduling gates.
     pub(super) fn is_gated(&self, workload: &str) -> bool {
-        self.current(workload).any(|pod| pod.is_gated && !pod.is_deleted)
+        self.current_pods(workload).any(|pod| pod.is_gated && !pod.is_deleted)
     }
 
     /// Records the time since which a pod runs on although its trial has ended.
-    pub(super) fn record_remains(&mut self, pod: &str, since: Option<Duration>) {
-        let pod = self.pod(pod);
-        pod.remains_since = since.map(|since| pod.remains_since.unwrap_or(since));
+    pub(super) fn record_outliving(&mut self, pod: &str, since: Option<Duration>) {
+        let pod = self.pod_entry(pod);
+        pod.outlives_since = since.map(|since| pod.outlives_since.unwrap_or(since));
     }
 
     /// Returns the time since which a pod of a workload runs on although its trial has ended.
-    pub(super) fn remain_since(&self, workload: &str) -> Option<Duration> {
-        self.current(workload).filter_map(|pod| pod.remains_since).min()
+    pub(super) fn outliving_since(&self, workload: &str) -> Option<Duration> {
+        self.current_pods(workload).filter_map(|pod| pod.outlives_since).min()
     }
 
     /// Begins the wait for the end of such pods again.
-    pub(super) fn renew_remains(&mut self, workload: &str, now: Duration) {
+    pub(super) fn restart_outliving(&mut self, workload: &str, now: Duration) {
         let own = self.seen.get_mut(workload).into_iter().flatten();
-        let remains = own.filter_map(|pod| pod.remains_since.as_mut());
+        let remains = own.filter_map(|pod| pod.outlives_since.as_mut());
         remains.for_each(|since| *since = now);
     }
 
@@ -192,7 +192,7 @@ impl ObservedPods {
 
     /// Returns whether a pod counts for its workload's present run, as an unknown pod does.
     pub(super) fn is_current(&self, pod: &str) -> bool {
-        let own = self.own(workload_of(pod));
+        let own = self.pods_of(workload_of(pod));
         let at = own.iter().position(|known| known.name == pod);
         at.is_none_or(|at| self.is_current_pod(own, at))
     }
@@ -200,27 +200,27 @@ impl ObservedPods {
     /// Sets the disruption by which the platform removes a pod. `None` also clears the disruption of an earlier pod
     /// with the same name.
     pub(super) fn set_disruption(&mut self, pod: &str, disruption: Option<Disruption>) {
-        self.pod(pod).disruption = disruption;
+        self.pod_entry(pod).disruption = disruption;
     }
 
     /// Records the time at which the platform began to remove a pod, by the API server's clock.
     pub(super) fn record_disruption_time(&mut self, pod: &str, at: Option<&str>) {
-        self.pod(pod).disrupted_at = at.map(str::to_owned);
+        self.pod_entry(pod).disrupted_at = at.map(str::to_owned);
     }
 
     /// Returns whether the platform removes, or has removed, a pod of a workload.
     pub(super) fn has_disruption(&self, workload: &str) -> bool {
-        self.current(workload).any(|pod| pod.disruption.is_some())
+        self.current_pods(workload).any(|pod| pod.disruption.is_some())
     }
 
     /// Returns whether a pod was deleted.
     pub(super) fn is_deleted(&self, pod: &str) -> bool {
-        self.own(workload_of(pod)).iter().any(|known| known.name == pod && known.is_deleted)
+        self.pods_of(workload_of(pod)).iter().any(|known| known.name == pod && known.is_deleted)
     }
 
     /// Records the observation of a pod that ends, or has ended.
     pub(super) fn record_end(&mut self, pod: &str, seen: Value) {
-        let pod = self.pod(pod);
+        let pod = self.pod_entry(pod);
         pod.end = Some(seen);
         // An agent whose trial was ended by a signal exits with one of these codes.
         let by_itself = |end: &Value| !matches!(end["exitCode"].as_i64(), Some(137 | 143));
@@ -232,9 +232,9 @@ impl ObservedPods {
     /// later.
     pub(super) fn first_deleted(&self, workload: &str) -> Option<&str> {
         let is_cause = |pod: &&Pod| pod.is_first_deleted && pod.disruption.is_none();
-        let first = self.current(workload).find(is_cause)?;
+        let first = self.current_pods(workload).find(is_cause)?;
         let has_failed = |pod: &Pod| pod.has_failed && pod.name != first.name;
-        self.current(workload).any(has_failed).then_some(first.name.as_str())
+        self.current_pods(workload).any(has_failed).then_some(first.name.as_str())
     }
 
     /// Records the id of a pod, and a step in its disappearance.
@@ -256,18 +256,18 @@ impl ObservedPods {
         let is_intact = |pod: &Pod| !pod.is_deleted && !pod.has_failed;
         let is_first = departure == PodDeparture::Deleted
             && !self.is_listing
-            && self.current(workload_of(pod)).all(is_intact);
-        let known = self.pod(pod);
+            && self.current_pods(workload_of(pod)).all(is_intact);
+        let known = self.pod_entry(pod);
         known.is_first_deleted |= is_first;
         if known.incarnation.is_none() {
             known.incarnation = incarnation.map(str::to_owned);
         }
-        known.is_deleted = departure != PodDeparture::No;
+        known.is_deleted = departure != PodDeparture::NotDeleted;
         // A deleted pod ends.
-        known.remains_since = known.remains_since.filter(|_| !known.is_deleted);
+        known.outlives_since = known.outlives_since.filter(|_| !known.is_deleted);
         known.deleted_at = match departure {
             PodDeparture::Deleted => known.deleted_at.or(Some(now)),
-            PodDeparture::No | PodDeparture::Gone => None,
+            PodDeparture::NotDeleted | PodDeparture::Gone => None,
         };
     }
 
@@ -282,55 +282,62 @@ impl ObservedPods {
 
     /// Records that a pod has left, and returns `true` if this is new.
     pub(super) fn record_departure(&mut self, pod: &str) -> bool {
-        !std::mem::replace(&mut self.pod(pod).has_left, true)
+        !std::mem::replace(&mut self.pod_entry(pod).has_left, true)
     }
 
     /// Marks the deleted pods of a workload as past, because the workload runs again after its queue had taken it back.
-    pub(super) fn resume(&mut self, workload: &str) {
+    pub(super) fn mark_deleted_as_past(&mut self, workload: &str) {
         let own = self.seen.get_mut(workload).into_iter().flatten();
         own.filter(|pod| pod.is_deleted).for_each(|pod| pod.is_past = true);
     }
 
     /// Returns the listed pods of a workload, and the pods whose ends were observed, if they count for its present run.
-    pub fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
-        let own = self.own(workload);
+    pub fn with_ended_pods(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
+        let own = self.pods_of(workload);
         let is_stale = |seen: &Value| {
-            own.iter().enumerate().any(|(at, pod)| pod.is(seen) && !self.is_current_pod(own, at))
+            own.iter()
+                .enumerate()
+                .any(|(at, pod)| pod.is_same_pod(seen) && !self.is_current_pod(own, at))
         };
         let mut pods = listed;
         pods.retain(|seen| !is_stale(seen));
-        let ended =
-            self.current(workload).filter(|pod| !pods.iter().any(|seen| pod.has_name_of(seen)));
+        let ended = self
+            .current_pods(workload)
+            .filter(|pod| !pods.iter().any(|seen| pod.has_name_of(seen)));
         let ended: Vec<Value> = ended.filter_map(|pod| pod.end.clone()).collect();
         pods.extend(ended);
         pods
     }
 
     /// Returns the only pod of a workload, if its end was observed.
-    pub(super) fn only_ended(&self, workload: &str) -> Option<Value> {
-        let mut ended = self.with_ended(workload, Vec::new());
+    pub(super) fn only_ended_pod(&self, workload: &str) -> Option<Value> {
+        let mut ended = self.with_ended_pods(workload, Vec::new());
         let pod = ended.pop().filter(|_| ended.is_empty())?;
         let phase = pod.pointer("/status/phase").and_then(Value::as_str);
         let is_over = matches!(phase, Some("Succeeded" | "Failed"));
         let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
-        (is_over && !is_deleted && !self.lacks_end(workload, &[])).then_some(pod)
+        (is_over && !is_deleted && !self.has_unobserved_end(workload, &[])).then_some(pod)
     }
 
-    /// Returns whether a pod of a workload is missing from the listing although its end was not observed. The watch then
-    /// lags behind the listing.
-    pub fn lacks_end(&self, workload: &str, listed: &[Value]) -> bool {
+    /// Returns whether a pod of a workload is missing from the listing although its end was not observed. The watch
+    /// then lags behind the listing.
+    pub fn has_unobserved_end(&self, workload: &str, listed: &[Value]) -> bool {
         let is_listed = |pod: &Pod| listed.iter().any(|seen| pod.has_name_of(seen));
-        self.current(workload).any(|pod| pod.end.is_none() && !is_listed(pod))
+        self.current_pods(workload).any(|pod| pod.end.is_none() && !is_listed(pod))
     }
 
     /// Returns the outcome with the disruption of the deciding pod, if the workload itself does not report it.
-    pub(super) fn explain(&self, workload: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
+    pub(super) fn with_observed_disruption(
+        &self,
+        workload: &str,
+        outcome: WorkloadOutcome,
+    ) -> WorkloadOutcome {
         let decided_by = outcome.decided_by.as_ref().filter(|_| outcome.disruption.is_none());
         let seen = decided_by.and_then(|by| {
             let whole = format!("{workload}-{}-{}", by.role, by.index);
             // In a JobSet each pod's name ends with a random suffix.
             let prefix = format!("{workload}-{}-0-{}-", by.role, by.index);
-            let mut own = self.current(workload).filter(|pod| pod.disruption.is_some());
+            let mut own = self.current_pods(workload).filter(|pod| pod.disruption.is_some());
             own.find(|pod| pod.name == whole || pod.name.starts_with(&prefix))
         });
         match seen.and_then(|pod| pod.disruption.clone()) {
@@ -339,17 +346,17 @@ impl ObservedPods {
         }
     }
 
-    /// Returns the outcome of a workload with the disruption of a pod that the platform removed before another pod failed.
-    /// The other pod probably failed for the loss of its peer.
+    /// Returns the outcome of a workload with the disruption of a pod that the platform removed before another pod
+    /// failed. The other pod probably failed for the loss of its peer.
     pub(super) fn with_lost_peer(
         &self,
         workload: &str,
         outcome: WorkloadOutcome,
     ) -> WorkloadOutcome {
         let disrupted =
-            self.current(workload).filter_map(|pod| Some((pod, pod.disrupted_at.as_ref()?)));
+            self.current_pods(workload).filter_map(|pod| Some((pod, pod.disrupted_at.as_ref()?)));
         let first = disrupted.min_by_key(|(_, at)| *at);
-        let failed_at = self.current(workload).filter_map(Pod::failed_at).min();
+        let failed_at = self.current_pods(workload).filter_map(Pod::failed_at).min();
         let Some((Pod { disruption: Some(disruption), .. }, at)) = first else { return outcome };
         if failed_at.is_none_or(|failed_at| failed_at < at.as_str()) {
             return outcome;
@@ -358,7 +365,7 @@ impl ObservedPods {
     }
 
     /// Removes the pods of a workload.
-    pub(super) fn forget(&mut self, workload: &str) {
+    pub(super) fn remove_workload(&mut self, workload: &str) {
         self.seen.remove(workload);
     }
 }
@@ -383,7 +390,7 @@ impl Pod {
     }
 
     /// Returns whether an observation is of this pod, and not of another pod with the same name.
-    fn is(&self, seen: &Value) -> bool {
+    fn is_same_pod(&self, seen: &Value) -> bool {
         let id = seen.pointer("/metadata/uid").and_then(Value::as_str);
         let ids = id.zip(self.incarnation.as_deref());
         self.has_name_of(seen) && ids.is_none_or(|(seen, known)| seen == known)

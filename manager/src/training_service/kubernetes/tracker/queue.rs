@@ -6,10 +6,10 @@ use super::TrackerAction;
 use crate::training_service::kubernetes::kueue::{self, QueueState};
 
 /// The reason for the wait of a suspended workload until its queue gives another.
-pub(super) const SUSPENDED: &str = "it is suspended, but not by the manager: a queue, another controller, or a user with `kubectl`, must resume it";
+pub(super) const SUSPENDED_REASON: &str = "it is suspended, but not by the manager: a queue, another controller, or a user with `kubectl`, must resume it";
 
 /// The reason for the wait of a workload that its queue does not know.
-const NO_WORKLOAD: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
+const NO_WORKLOAD_REASON: &str = "Kueue has created no Workload for the trial: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and does the WorkloadPriorityClass exist? Its log gives the reason";
 
 /// The watch of the queues.
 #[derive(Debug, Default)]
@@ -46,8 +46,8 @@ impl QueueWatch {
 /// The place of a workload in a queue.
 #[derive(Debug, Default)]
 pub(super) struct QueueStatus {
-    /// The queue in the object's label, if the experiment file names none. The cluster adds the label in a namespace with
-    /// a default queue.
+    /// The queue in the object's label, if the experiment file names none. The cluster adds the label in a namespace
+    /// with a default queue.
     label: Option<String>,
     /// Set if a queue has noticed the workload.
     is_noticed: bool,
@@ -123,8 +123,10 @@ impl QueueStatus {
     /// Returns the reason for the wait of the suspended workload until its queue gives another.
     pub(super) fn suspended_reason(&self) -> String {
         match &self.label {
-            Some(queue) => format!("it is suspended: {}, so Kueue must admit it", label(queue)),
-            None => SUSPENDED.to_owned(),
+            Some(queue) => {
+                format!("it is suspended: {}, so Kueue must admit it", label_phrase(queue))
+            }
+            None => SUSPENDED_REASON.to_owned(),
         }
     }
 
@@ -132,10 +134,12 @@ impl QueueStatus {
     pub(super) fn unnoticed_reason(&self) -> String {
         match &self.label {
             Some(queue) => {
-                let label = label(queue);
-                format!("it is suspended: {label}, but no Workload exists for it. {NO_WORKLOAD}")
+                let label = label_phrase(queue);
+                format!(
+                    "it is suspended: {label}, but no Workload exists for it. {NO_WORKLOAD_REASON}"
+                )
             }
-            None => NO_WORKLOAD.to_owned(),
+            None => NO_WORKLOAD_REASON.to_owned(),
         }
     }
 
@@ -148,20 +152,20 @@ impl QueueStatus {
     /// tracker cannot know, because no queue is watched without a gap.
     pub(super) fn unnoticed_since(&self, watch: &QueueWatch) -> Option<Duration> {
         let suspended = self.suspended_since.filter(|_| !self.is_noticed)?;
-        Some(suspended.max(watch.listed_at.filter(|_| self.is_named(watch))?))
+        Some(suspended.max(watch.listed_at.filter(|_| self.has_named_queue(watch))?))
     }
 
     /// Returns the time since which another client suspends the workload, and not a queue that the tracker knows.
-    pub(super) fn held_since(&self, watch: &QueueWatch) -> Option<Duration> {
-        self.suspended_since.filter(|_| !self.is_noticed && !self.is_named(watch))
+    pub(super) fn foreign_suspension_since(&self, watch: &QueueWatch) -> Option<Duration> {
+        self.suspended_since.filter(|_| !self.is_noticed && !self.has_named_queue(watch))
     }
 
-    fn is_named(&self, watch: &QueueWatch) -> bool {
+    fn has_named_queue(&self, watch: &QueueWatch) -> bool {
         watch.is_named || self.label.is_some()
     }
 }
 
 /// Returns the phrase about the label of a queue that the experiment file does not name.
-fn label(queue: &str) -> String {
+fn label_phrase(queue: &str) -> String {
     format!("the cluster gave it the label `kueue.x-k8s.io/queue-name: {queue}`")
 }

@@ -5,18 +5,18 @@ use std::time::Duration;
 use crate::training_service::kubernetes::workload::Workload;
 
 /// The time that a new workload may go unnoticed before the tracker gives that as the reason for waiting.
-pub(super) const UNSEEN_TIME: Duration = Duration::from_secs(20);
+pub(super) const UNNOTICED_TIME: Duration = Duration::from_secs(20);
 /// The interval between queries to the cluster about an idle workload.
 pub(super) const QUERY_INTERVAL: Duration = Duration::from_mins(3);
 /// The time for which pods may run before the tracker reports that no agent has started the trial. Most agents start
 /// the trial within seconds. The tracker does not see agents' reports, so the receiver of the news checks that.
-pub(super) const SILENT_TIME: Duration = Duration::from_secs(30);
+pub(super) const AGENT_SILENCE_TIME: Duration = Duration::from_secs(30);
 /// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
 /// but does not complete the workload.
 pub(super) const SETTLE_TIME: Duration = Duration::from_mins(1);
-/// The least time for which a workload waits that is suspended, but not by a queue that the tracker knows. A controller of
-/// the cluster may have a queue of its own, which takes hours. A longer `startUpDeadline` applies instead.
-pub(super) const HELD_TIME: Duration = Duration::from_hours(24);
+/// The least time for which a workload waits that is suspended, but not by a queue that the tracker knows. A controller
+/// of the cluster may have a queue of its own, which takes hours. A longer `startUpDeadline` applies instead.
+pub(super) const MIN_SUSPENSION_LIMIT: Duration = Duration::from_hours(24);
 /// The time beyond its pods' grace period in which a workload must end after a stop. Otherwise it is deleted.
 pub(super) const STOP_MARGIN: Duration = Duration::from_mins(1);
 /// The time beyond its grace period after which a terminating pod counts as gone with its node. A pod that survives

@@ -41,7 +41,7 @@ impl StartProgress {
         self.runs_since
     }
 
-    pub(super) fn places(&self) -> u64 {
+    pub(super) fn place_count(&self) -> u64 {
         self.places
     }
 
@@ -72,7 +72,7 @@ impl StartProgress {
     }
 
     /// Begins the wait for pods, unless it has begun.
-    pub(super) fn wait(&mut self, now: Duration) {
+    pub(super) fn begin_wait(&mut self, now: Duration) {
         self.waits_since = self.waits_since.or(Some(now));
         self.runs_since = None;
     }
@@ -83,7 +83,7 @@ impl StartProgress {
     }
 
     /// Ends the wait, because all pods run. Returns whether the workload waited.
-    pub(super) fn run(&mut self, now: Duration) -> bool {
+    pub(super) fn begin_run(&mut self, now: Duration) -> bool {
         (self.has_run, self.waited) = (true, Duration::ZERO);
         let has_waited = self.waits_since.take().is_some();
         if has_waited {

@@ -8,8 +8,8 @@ mod queue;
 use trial_protocol::Class;
 
 use super::finished::MIN_FINISHED;
-use super::queue::SUSPENDED;
-use super::rules::{QUERY_INTERVAL, SILENT_TIME, STOP_MARGIN, UNSEEN_TIME};
+use super::queue::SUSPENDED_REASON;
+use super::rules::{AGENT_SILENCE_TIME, QUERY_INTERVAL, STOP_MARGIN, UNNOTICED_TIME};
 use super::*;
 use crate::training_service::kubernetes::outcome::DecidingPod;
 use crate::training_service::kubernetes::workload::framework::Framework;
@@ -27,7 +27,7 @@ fn attempt(name: &str) -> AttemptId {
 }
 
 /// Returns the pods' grace period and the margin.
-fn patience() -> Duration {
+fn stop_limit() -> Duration {
     at(30) + STOP_MARGIN
 }
 
@@ -40,24 +40,24 @@ fn tracker() -> Tracker {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.begin_listing();
     assert_eq!(tracker.complete_listing(), []);
-    tracker.submit("fa", trial("a"), attempt("a"), at(0));
+    tracker.add_attempt("fa", trial("a"), attempt("a"), at(0));
     tracker
 }
 
-fn made() -> Tracker {
+fn created_tracker() -> Tracker {
     let mut tracker = tracker();
     assert_eq!(tracker.handle_submission("fa", Ok(()), at(0)), []);
     tracker
 }
 
-fn completed(exit_code: Option<i32>, message: &str) -> JobPhase {
+fn completed_phase(exit_code: Option<i32>, message: &str) -> JobPhase {
     let succeeded = exit_code == Some(0);
     let outcome =
         WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message.to_owned()) };
     JobPhase::Completed(outcome)
 }
 
-fn gone(exit_code: Option<i32>, message: &str) -> TrackerAction {
+fn end_report(exit_code: Option<i32>, message: &str) -> TrackerAction {
     let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
     let succeeded = exit_code == Some(0);
@@ -66,7 +66,7 @@ fn gone(exit_code: Option<i32>, message: &str) -> TrackerAction {
 }
 
 /// Returns the end of a trial whose Framework was deleted by another client.
-fn removed() -> TrackerAction {
+fn deletion_report() -> TrackerAction {
     let message = "its Framework was deleted, but not by the manager".to_owned();
     let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message), Some(Class::Transient));
@@ -74,29 +74,29 @@ fn removed() -> TrackerAction {
 }
 
 /// Returns the end of an attempt that the cluster has never shown.
-fn never_created() -> TrackerAction {
+fn never_created_report() -> TrackerAction {
     let message = "the cluster has no Framework of the attempt that an earlier manager recorded";
     let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message.to_owned()), Some(Class::Transient));
     TrackerAction::Report(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }))
 }
 
-pub(super) fn waits(why: &str) -> TrackerAction {
+pub(super) fn wait_report(why: &str) -> TrackerAction {
     let (trial, attempt) = (trial("a"), attempt("a"));
     TrackerAction::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
 }
 
 #[test]
 fn the_end_is_reported_once() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending] {
         assert_eq!(tracker.handle_phase("fa", phase, at(1)), []);
     }
     assert_eq!(
-        tracker.handle_phase("fa", completed(Some(7), "it failed"), at(1)),
-        [gone(Some(7), "it failed")]
+        tracker.handle_phase("fa", completed_phase(Some(7), "it failed"), at(1)),
+        [end_report(Some(7), "it failed")]
     );
-    assert_eq!(tracker.handle_phase("fa", completed(Some(7), "it failed"), at(1)), []);
+    assert_eq!(tracker.handle_phase("fa", completed_phase(Some(7), "it failed"), at(1)), []);
     assert_eq!(tracker.handle_deleted_workload("fa"), []);
     tracker.begin_listing();
     assert_eq!(tracker.complete_listing(), []);
@@ -107,11 +107,11 @@ fn the_end_is_reported_once() {
 #[test]
 fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     // The workload was deleted while it was watched.
-    assert_eq!(made().handle_deleted_workload("fa"), [removed()]);
+    assert_eq!(created_tracker().handle_deleted_workload("fa"), [deletion_report()]);
     // The workload was deleted during a gap in the watch.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.begin_listing();
-    assert_eq!(tracker.complete_listing(), [removed()]);
+    assert_eq!(tracker.complete_listing(), [deletion_report()]);
     // The workload was created after the listing began, or is not created yet, so the listing need not have it.
     let mut tracker = self::tracker();
     tracker.begin_listing();
@@ -123,50 +123,50 @@ fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     assert_eq!(tracker.complete_listing(), []);
     // The workload disappeared between its turn in the list and the end of the list.
     tracker.begin_listing();
-    assert_eq!(tracker.handle_deleted_workload("fa"), [removed()]);
+    assert_eq!(tracker.handle_deleted_workload("fa"), [deletion_report()]);
     assert_eq!(tracker.complete_listing(), []);
 }
 
 #[test]
 fn a_refused_submission_is_an_end() {
     let refused = tracker().handle_submission("fa", Err("quota exceeded".to_owned()), at(1));
-    assert_eq!(refused, [gone(None, "quota exceeded")]);
+    assert_eq!(refused, [end_report(None, "quota exceeded")]);
 }
 
 #[test]
 fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [TrackerAction::Stop("fa".to_owned())]);
     assert_eq!(tracker.stop_trial(&trial("a"), at(6)), []);
-    assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
+    assert_eq!(tracker.next_deadline(), Some(at(5) + stop_limit()));
     assert_eq!(tracker.tick(at(5)), []);
-    assert_eq!(tracker.tick(at(5) + patience()), [TrackerAction::Delete("fa".to_owned())]);
+    assert_eq!(tracker.tick(at(5) + stop_limit()), [TrackerAction::Delete("fa".to_owned())]);
     assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
         tracker.handle_deleted_workload("fa"),
-        [gone(None, "the workload did not end within its time and was deleted")]
+        [end_report(None, "the workload did not end within its time and was deleted")]
     );
 }
 
 #[test]
 fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.finish(&trial("a"), at(5)), [TrackerAction::Stop("fa".to_owned())]);
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
-    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), at(7));
+    let ended = tracker.handle_phase("fa", completed_phase(None, "stopped on request"), at(7));
     let [TrackerAction::Report(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(
         event.message.as_ref().unwrap().starts_with("the trial ended, but its pod did not"),
         "{event:?}"
     );
     // After a stop by the user, the stop is the reason.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.stop_trial(&trial("a"), at(5));
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
-    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), at(7));
-    assert_eq!(ended, [gone(None, "stopped on request")]);
+    let ended = tracker.handle_phase("fa", completed_phase(None, "stopped on request"), at(7));
+    assert_eq!(ended, [end_report(None, "stopped on request")]);
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn a_stop_before_the_creation_is_sent_after_it() {
 
 #[test]
 fn a_new_reason_to_wait_is_reported() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     assert_eq!(tracker.set_wait_reason("fa", None), []);
-    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [wait_report("no room")]);
     assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), []);
     assert_eq!(tracker.set_wait_reason("fa", None), []);
     assert_eq!(
@@ -193,7 +193,10 @@ fn a_new_reason_to_wait_is_reported() {
         [],
         "the known reason has more details"
     );
-    assert_eq!(tracker.set_wait_reason("fa", Some("no image".to_owned())), [waits("no image")]);
+    assert_eq!(
+        tracker.set_wait_reason("fa", Some("no image".to_owned())),
+        [wait_report("no image")]
+    );
     tracker.handle_phase("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.set_wait_reason("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.set_wait_reason("other", Some("no job".to_owned())), []);
@@ -201,56 +204,65 @@ fn a_new_reason_to_wait_is_reported() {
 
 #[test]
 fn a_controller_that_does_not_notice_the_workload_is_a_reason() {
-    let mut tracker = made();
-    assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME));
+    let mut tracker = created_tracker();
+    assert_eq!(tracker.next_deadline(), Some(UNNOTICED_TIME));
     assert_eq!(tracker.tick(at(1)), []);
-    assert_eq!(tracker.tick(UNSEEN_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNNOTICED_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     let reported = tracker.handle_missing_pod("fa", None);
     assert!(
         matches!(&reported[..], [TrackerAction::Report(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
     );
-    assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME + QUERY_INTERVAL));
-    assert_eq!(tracker.tick(UNSEEN_TIME + at(1)), []);
+    assert_eq!(tracker.next_deadline(), Some(UNNOTICED_TIME + QUERY_INTERVAL));
+    assert_eq!(tracker.tick(UNNOTICED_TIME + at(1)), []);
 }
 
 #[test]
 fn the_cluster_is_queried_before_the_controller_counts_as_absent() {
     // An operator whose pods are refused leaves the status empty and reports an event.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Unseen, at(1));
-    assert_eq!(tracker.tick(UNSEEN_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNNOTICED_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     assert!(!tracker.is_examined("fa"));
-    assert_eq!(tracker.handle_missing_pod("fa", Some("quota q".to_owned())), [waits("quota q")]);
+    assert_eq!(
+        tracker.handle_missing_pod("fa", Some("quota q".to_owned())),
+        [wait_report("quota q")]
+    );
     // The same holds if another pod of the trial was created.
     tracker.observe_pod("fa-master-0", None, None);
-    assert_eq!(tracker.handle_missing_pod("fa", Some("quota r".to_owned())), [waits("quota r")]);
+    assert_eq!(
+        tracker.handle_missing_pod("fa", Some("quota r".to_owned())),
+        [wait_report("quota r")]
+    );
 }
 
 #[test]
 fn a_missing_pod_is_a_reason_until_it_exists() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
-    assert_eq!(tracker.next_deadline(), Some(UNSEEN_TIME));
-    assert_eq!(tracker.tick(UNSEEN_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
-    assert_eq!(tracker.tick(UNSEEN_TIME + at(1)), []);
+    assert_eq!(tracker.next_deadline(), Some(UNNOTICED_TIME));
+    assert_eq!(tracker.tick(UNNOTICED_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNNOTICED_TIME + at(1)), []);
     let reported = tracker.handle_missing_pod("fa", None);
     assert!(
         matches!(&reported[..], [TrackerAction::Report(JobNews::Waits(waits))] if waits.why.contains("quota")),
         "{reported:?}"
     );
-    assert_eq!(tracker.handle_missing_pod("fa", Some("quota q".to_owned())), [waits("quota q")]);
+    assert_eq!(
+        tracker.handle_missing_pod("fa", Some("quota q".to_owned())),
+        [wait_report("quota q")]
+    );
     assert_eq!(tracker.handle_missing_pod("other", Some("no job".to_owned())), []);
     tracker.observe_pod("fa-worker-0", None, None);
     assert_eq!(tracker.handle_missing_pod("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
-    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
-    assert_eq!(ended, [gone(None, why)]);
+    let ended = tracker.handle_phase("fa", completed_phase(None, "stopped on request"), START_UP);
+    assert_eq!(ended, [end_report(None, why)]);
     // A workload with a pod reports the reason itself.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", None, None);
-    assert_eq!(tracker.tick(UNSEEN_TIME), []);
+    assert_eq!(tracker.tick(UNNOTICED_TIME), []);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
 }
 
@@ -262,7 +274,7 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
         let mut tracker = Tracker::new(&BatchJob, START_UP, at(30)).with_pods(2);
         tracker.begin_listing();
         tracker.complete_listing();
-        tracker.submit("fa", trial("a"), attempt("a"), at(0));
+        tracker.add_attempt("fa", trial("a"), attempt("a"), at(0));
         tracker.handle_submission("fa", Ok(()), at(0));
         tracker.handle_phase("fa", JobPhase::Waiting, at(1));
         (0..places).for_each(|_| drop(tracker.observe_pod("fa-0-aaaaa", None, None)));
@@ -275,7 +287,7 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
         assert_eq!((end.message.as_deref(), end.class), (Some(why), Some(Class::Permanent)));
     }
     // All pods exist by now.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", None, None);
     assert_eq!(tracker.handle_denied_pod("fa", why.to_owned(), at(20)), []);
@@ -285,19 +297,19 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
 fn queries_about_one_missing_pod_of_several_are_repeated() {
     let ask = [TrackerAction::QueryMissingPod("fa".to_owned())];
     for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {
-        let mut tracker = made().with_pods(2);
+        let mut tracker = created_tracker().with_pods(2);
         tracker.handle_phase("fa", phase.clone(), at(1));
         tracker.observe_pod("fa-worker-0", None, None);
-        assert_eq!(tracker.tick(UNSEEN_TIME), ask, "{phase:?}");
+        assert_eq!(tracker.tick(UNNOTICED_TIME), ask, "{phase:?}");
         assert_eq!(
             tracker.handle_missing_pod("fa", Some("quota q".to_owned())),
-            [waits("quota q")]
+            [wait_report("quota q")]
         );
         assert_eq!(tracker.tick(QUERY_INTERVAL), []);
-        assert_eq!(tracker.tick(UNSEEN_TIME + QUERY_INTERVAL), ask, "{phase:?}");
+        assert_eq!(tracker.tick(UNNOTICED_TIME + QUERY_INTERVAL), ask, "{phase:?}");
         assert_eq!(
             tracker.handle_missing_pod("fa", Some("quota r".to_owned())),
-            [waits("quota r")]
+            [wait_report("quota r")]
         );
         // The earlier message no longer suppresses the new one.
         tracker.handle_phase("fa", JobPhase::Starting, at(300));
@@ -305,13 +317,14 @@ fn queries_about_one_missing_pod_of_several_are_repeated() {
         assert_eq!(tracker.handle_missing_pod("fa", Some("late news".to_owned())), []);
         assert_eq!(tracker.next_deadline(), Some(START_UP), "{phase:?}");
         tracker.tick(START_UP);
-        let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
+        let ended =
+            tracker.handle_phase("fa", completed_phase(None, "stopped on request"), START_UP);
         let why =
             "the trial did not start within 600 s (startUpDeadline): the cluster shows no reason";
-        assert_eq!(ended, [gone(None, why)]);
+        assert_eq!(ended, [end_report(None, why)]);
     }
     // If the cluster gives no reason, the message names the number of pods.
-    let mut tracker = made().with_pods(2);
+    let mut tracker = created_tracker().with_pods(2);
     tracker.handle_phase("fa", JobPhase::Starting, at(1));
     tracker.observe_pod("fa-worker-0", None, None);
     let reported = tracker.handle_missing_pod("fa", None);
@@ -324,14 +337,14 @@ fn queries_about_one_missing_pod_of_several_are_repeated() {
 #[test]
 fn an_unlisted_pod_lacks_its_end_until_the_watch_reports_it() {
     let pod = |name: &str| serde_json::json!({"metadata": {"name": name}});
-    let mut tracker = made();
-    assert!(!tracker.pods().lacks_end("fa", &[]));
+    let mut tracker = created_tracker();
+    assert!(!tracker.pods().has_unobserved_end("fa", &[]));
     tracker.observe_pod("fa-worker-0", None, None);
     tracker.observe_pod("fb-worker-0", None, None);
-    assert!(tracker.pods().lacks_end("fa", &[]));
-    assert!(!tracker.pods().lacks_end("fa", &[pod("fa-worker-0")]));
+    assert!(tracker.pods().has_unobserved_end("fa", &[]));
+    assert!(!tracker.pods().has_unobserved_end("fa", &[pod("fa-worker-0")]));
     tracker.observe_pod_end("fa-worker-0", pod("fa-worker-0"));
-    assert!(!tracker.pods().lacks_end("fa", &[]));
+    assert!(!tracker.pods().has_unobserved_end("fa", &[]));
 }
 
 #[test]
@@ -354,13 +367,13 @@ fn no_listing_is_needed_if_the_only_pod_was_seen_to_end() {
         (whole,                             false, Some("fa-y"), false),
     ];
     for (pod, several, other, is_enough) in table {
-        let mut tracker = made().with_pods(if several { 2 } else { 1 });
+        let mut tracker = created_tracker().with_pods(if several { 2 } else { 1 });
         tracker.observe_pod("fa-x", None, None);
         tracker.observe_pod_end("fa-x", pod.clone());
         if let Some(other) = other {
             tracker.observe_pod(other, None, None);
         }
-        assert_eq!(tracker.only_pod("fa").is_some(), is_enough, "{pod} {several} {other:?}");
+        assert_eq!(tracker.only_ended_pod("fa").is_some(), is_enough, "{pod} {several} {other:?}");
     }
 }
 
@@ -392,7 +405,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
         (&[],                                                          "worker", none,                     false),
     ];
     for (pods, role, message, is_taken) in table {
-        let mut tracker = made();
+        let mut tracker = created_tracker();
         for (pod, reason) in pods {
             tracker.observe_pod(pod, None, reason.map(taken));
         }
@@ -405,7 +418,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
     // The reason for the stop outranks a disruption of its pod.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.tick(START_UP);
     tracker.observe_pod("fa-worker-0", None, Some(taken("Evicted")));
@@ -417,7 +430,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
 
 #[test]
 fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
@@ -425,14 +438,14 @@ fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
     let why =
         "the trial did not start within 600 s (startUpDeadline): the image x cannot be pulled";
     assert_eq!(
-        tracker.handle_phase("fa", completed(None, "stopped on request"), at(1)),
-        [gone(None, why)]
+        tracker.handle_phase("fa", completed_phase(None, "stopped on request"), at(1)),
+        [end_report(None, why)]
     );
     // A workload that has run has started.
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.observe_pod("fa-worker-0", None, None);
     tracker.handle_phase("fa", JobPhase::Running, at(1));
-    tracker.tick(at(1) + SILENT_TIME);
+    tracker.tick(at(1) + AGENT_SILENCE_TIME);
     tracker.handle_silent_agent("fa", None);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 2), []);
@@ -443,22 +456,25 @@ fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
 
 #[test]
 fn a_pod_that_waits_while_another_runs_has_the_same_deadline() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     assert_eq!(tracker.handle_phase("fa", JobPhase::Starting, at(1)), []);
-    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [wait_report("no room")]);
     assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): no room";
-    let ended = tracker.handle_phase("fa", completed(None, "stopped on request"), START_UP);
-    assert_eq!(ended, [gone(None, why)]);
+    let ended = tracker.handle_phase("fa", completed_phase(None, "stopped on request"), START_UP);
+    assert_eq!(ended, [end_report(None, why)]);
 }
 
 #[test]
 fn running_pods_with_a_silent_agent_are_reported_once() {
-    let mut tracker = made();
+    let mut tracker = created_tracker();
     tracker.handle_phase("fa", JobPhase::Running, at(5));
-    assert_eq!(tracker.next_deadline(), Some(at(5) + SILENT_TIME));
-    assert_eq!(tracker.tick(at(5) + SILENT_TIME), [TrackerAction::ReadOutput("fa".to_owned())]);
-    assert_eq!(tracker.tick(at(6) + SILENT_TIME), []);
+    assert_eq!(tracker.next_deadline(), Some(at(5) + AGENT_SILENCE_TIME));
+    assert_eq!(
+        tracker.tick(at(5) + AGENT_SILENCE_TIME),
+        [TrackerAction::ReadOutput("fa".to_owned())]
+    );
+    assert_eq!(tracker.tick(at(6) + AGENT_SILENCE_TIME), []);
     for (last_line, expected) in [
         (None, "(`kubectl logs -l trialkeeper/attempt=a-1`"),
         (Some("no route"), "last output: no route"),
@@ -488,13 +504,14 @@ fn a_resumed_manager_adopts_existing_workloads() {
     assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
     assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
     // The message of an adopted success mentions that its agent did not report it.
-    let TrackerAction::Report(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else {
+    let TrackerAction::Report(JobNews::Gone(succeeded)) = end_report(Some(0), UNREPORTED_SUCCESS)
+    else {
         panic!()
     };
-    let found = adopted(Some(completed(Some(0), "")));
+    let found = adopted(Some(completed_phase(Some(0), "")));
     assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
-    let failed = adopted(Some(completed(Some(7), "it failed")));
-    assert_eq!(failed, (Adopted::Alive, vec![gone(Some(7), "it failed")]));
+    let failed = adopted(Some(completed_phase(Some(7), "it failed")));
+    assert_eq!(failed, (Adopted::Alive, vec![end_report(Some(7), "it failed")]));
 }
 
 #[test]
@@ -502,12 +519,12 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
     #[rustfmt::skip]
     let table = [
         // The phase that the listing shows, the time of the adoption, and the consequences of the listing.
-        (Some(JobPhase::Running),                  false, vec![]),
-        (Some(JobPhase::Running),                  true,  vec![]),
-        (Some(completed(Some(7), "it failed")),    false, vec![gone(Some(7), "it failed")]),
+        (Some(JobPhase::Running),                     false, vec![]),
+        (Some(JobPhase::Running),                     true,  vec![]),
+        (Some(completed_phase(Some(7), "it failed")), false, vec![end_report(Some(7), "it failed")]),
         // Another attempt replaces one that was never created. This is no retry.
-        (None,                                     false, vec![never_created()]),
-        (None,                                     true,  vec![never_created()]),
+        (None,                                        false, vec![never_created_report()]),
+        (None,                                        true,  vec![never_created_report()]),
     ];
     for (phase, is_during_listing, expected) in table {
         let mut tracker = Tracker::new(&Framework, START_UP, at(30));
@@ -541,13 +558,13 @@ fn an_adopted_attempt_that_was_seen_and_then_removed_is_not_replaced() {
     // Its agent reports to the new manager, and its workload is deleted in the outage.
     tracker.mark_running(&trial("a"));
     tracker.begin_listing();
-    assert_eq!(tracker.complete_listing(), [removed()]);
+    assert_eq!(tracker.complete_listing(), [deletion_report()]);
     // Its workload is deleted, and its pod is still there.
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.adopt("fa", &trial("a"), &attempt("a"), at(1));
     tracker.observe_pod("fa-worker-0", None, None);
     tracker.begin_listing();
-    assert_eq!(tracker.complete_listing(), [removed()]);
+    assert_eq!(tracker.complete_listing(), [deletion_report()]);
 }
 
 #[test]
@@ -561,7 +578,7 @@ fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     tracker.begin_listing();
     tracker.begin_listing();
     assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
-    assert_eq!(tracker.complete_listing(), [removed()]);
+    assert_eq!(tracker.complete_listing(), [deletion_report()]);
     let vanished = tracker.adopt("fb", &trial("b"), &attempt("b"), at(4));
     assert_eq!(vanished, (Adopted::Unknown, vec![]));
 }
@@ -572,9 +589,9 @@ fn the_remains_of_old_ends_are_deleted() {
     let mut tidied = Vec::new();
     for i in 0..400 {
         let name = format!("t{i}");
-        tracker.submit(&name, trial(&name), attempt(&name), at(0));
+        tracker.add_attempt(&name, trial(&name), attempt(&name), at(0));
         tracker.handle_submission(&name, Ok(()), at(0));
-        let actions = tracker.handle_phase(&name, completed(Some(0), ""), at(1));
+        let actions = tracker.handle_phase(&name, completed_phase(Some(0), ""), at(1));
         tidied.extend(actions.into_iter().filter_map(|action| match action {
             TrackerAction::DeleteRemains(attempts) => Some(attempts),
             TrackerAction::Report(_)
@@ -585,7 +602,7 @@ fn the_remains_of_old_ends_are_deleted() {
             | TrackerAction::Discard(_)
             | TrackerAction::ReadEnd(_)
             | TrackerAction::WatchQueue
-            | TrackerAction::Inspect(..)
+            | TrackerAction::InspectPods(..)
             | TrackerAction::AwaitPods(_) => None,
         }));
     }
@@ -606,12 +623,12 @@ fn a_refused_workload_waits_no_longer_than_a_pod() {
     let mut tracker = tracker();
     assert_eq!(
         tracker.set_wait_reason("fa", Some("exceeded quota".to_owned())),
-        [waits("exceeded quota")]
+        [wait_report("exceeded quota")]
     );
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), []);
     assert!(tracker.is_stop_requested("fa"));
     let why = "the trial did not start within 600 s (startUpDeadline): exceeded quota";
     let ended = tracker.handle_submission("fa", Err("it was stopped".to_owned()), START_UP);
-    assert_eq!(ended, [gone(None, why)]);
+    assert_eq!(ended, [end_report(None, why)]);
 }

@@ -14,7 +14,7 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 pub(super) struct UnadoptedWorkloads {
     workloads: HashMap<String, UnadoptedWorkload>,
     /// The time from which unadopted workloads that have not ended are deleted. `None`: more may be adopted.
-    end_at: Option<Duration>,
+    deadline: Option<Duration>,
 }
 
 /// A workload that is not adopted.
@@ -76,22 +76,22 @@ impl UnadoptedWorkloads {
     }
 
     /// Lets the workloads end by themselves until this time.
-    pub(super) fn end_at(&mut self, at: Duration) {
-        self.end_at = Some(at);
+    pub(super) fn set_deadline(&mut self, at: Duration) {
+        self.deadline = Some(at);
     }
 
     /// Returns the time from which workloads that have not ended are deleted.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.end_at
+        self.deadline
     }
 
     /// Returns the deletions, and the attempts of the workloads that have ended, the oldest first. `None`: they are not
     /// due at `now`.
-    pub(super) fn discard(
+    pub(super) fn take_due_deletions(
         &mut self,
         now: Duration,
     ) -> Option<(Vec<TrackerAction>, Vec<AttemptId>)> {
-        self.end_at.take_if(|at| now >= *at)?;
+        self.deadline.take_if(|at| now >= *at)?;
         let (mut actions, mut ended) = (Vec::new(), Vec::new());
         self.workloads.retain(|name, workload| {
             let created = workload.created.take();

@@ -84,7 +84,7 @@ pub(super) fn silent_agent_reason(
         Some(last_line) => format!("the pod's last output: {}", shortened(last_line)),
         None => format!(
             "`kubectl logs -l {}` in its namespace shows the pod's output",
-            kind.pod_label(name, attempt)
+            kind.pod_selector(name, attempt)
         ),
     };
     format!(

@@ -15,8 +15,8 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, example_job, experiment_name, has_retries, labels, labels_of, merge, pod,
-    set_default, trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
+    has_retries, merge, pod, set_default, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 
@@ -29,7 +29,7 @@ pub const FRAMEWORKS: Resource = Resource {
 };
 
 /// The usual name of the controller.
-const CONTROLLER: &str = WorkloadKind::Framework.controller();
+const CONTROLLER_NAME: &str = WorkloadKind::Framework.controller();
 
 /// The time beyond its grace period after which a deleted pod counts as gone with its node, in seconds. An attempt that
 /// survives does no harm, because the next one has another number.
@@ -52,7 +52,7 @@ impl Workload for Framework {
         &["get", "list", "watch", "create", "patch", "delete", "deletecollection"]
     }
 
-    fn installation(&self) -> String {
+    fn installation_advice(&self) -> String {
         "FrameworkController is not installed there (docs/kubernetes.md describes the installation)"
             .to_owned()
     }
@@ -61,14 +61,14 @@ impl Workload for Framework {
         framework(common, job)
     }
 
-    fn examples(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn example_objects(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         // The dry run of the pods already shows unknown fields. The controller silently drops unknown fields elsewhere,
         // which does no harm.
         Vec::new()
     }
 
     fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        pods(common)
+        example_pods(common)
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
@@ -76,7 +76,7 @@ impl Workload for Framework {
         status::read(object, (role.as_str(), *index))
     }
 
-    fn explain(
+    fn explain_outcome(
         &self,
         _spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
@@ -90,32 +90,36 @@ impl Workload for Framework {
         if has_retries(spec) {
             return None;
         }
-        outcome_from_pods(&self.completion(spec), pods, &trial_containers(spec, self.container()))
+        outcome_from_pods(
+            &self.completion(spec),
+            pods,
+            &trial_containers(spec, self.container_name()),
+        )
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
-        let mut completion = several_pods::completion(spec, several_pods::success_by_policy);
+        let mut completion = several_pods::completion_rules(spec, several_pods::success_by_policy);
         for (role, own) in completion.roles.iter_mut().zip(&spec.roles) {
             role.min_failed = u64::try_from(own.policy.min_failed).ok().filter(|least| *least > 0);
         }
         completion
     }
 
-    fn stop(&self) -> StopRequest {
+    fn stop_request(&self) -> StopRequest {
         StopRequest::Patch(json!({"spec": {"executionType": "Stop"}}))
     }
 
-    fn reporter(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
+    fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
         let (role, index) = &spec.metrics_from;
         Some(format!("{name}-{role}-{index}"))
     }
 
-    fn container(&self) -> &'static str {
+    fn container_name(&self) -> &'static str {
         "framework"
     }
 
-    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
-        probe(experiment, namespace)
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        probe_framework(experiment, namespace)
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
@@ -124,14 +128,14 @@ impl Workload for Framework {
 }
 
 /// Returns a Framework that starts no pod, for checking whether its controller notices it.
-fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
+fn probe_framework(experiment: &ExperimentId, namespace: &str) -> Value {
     json!({
         "apiVersion": "frameworkcontroller.microsoft.com/v1",
         "kind": "Framework",
         "metadata": {
-            "name": format!("{}probe", experiment_name(experiment)),
+            "name": format!("{}probe", experiment_object_name(experiment)),
             "namespace": namespace,
-            "labels": labels(experiment),
+            "labels": experiment_labels(experiment),
         },
         "spec": {
             // The Framework waits to be started, which never happens.
@@ -161,7 +165,7 @@ pub(in crate::training_service::kubernetes) fn framework(
         // No status is sent, because the controller would accept it as its own.
         object.shift_remove("status");
     }
-    let labels = labels_of(&common.experiment, job);
+    let labels = attempt_labels(&common.experiment, job);
     let metadata = &mut framework["metadata"];
     if let Some(metadata) = metadata.as_object_mut() {
         // The template may come from `kubectl get -o yaml` and contain the state of another Framework. The cluster
@@ -173,7 +177,7 @@ pub(in crate::training_service::kubernetes) fn framework(
     merge(&mut metadata["labels"], labels.clone());
 
     framework["spec"]["executionType"] = Value::from("Start");
-    set_default(&mut framework["spec"], "retryPolicy", no_retry());
+    set_default(&mut framework["spec"], "retryPolicy", no_retry_policy());
     let templates = framework["spec"]["taskRoles"].take();
     let roles: Vec<Value> = spec
         .roles
@@ -190,15 +194,15 @@ pub(in crate::training_service::kubernetes) fn framework(
                 "minFailedTaskCount": role.policy.min_failed,
                 "minSucceededTaskCount": role.policy.min_succeeded,
             });
-            set_default(&mut whole["task"], "retryPolicy", no_retry());
+            set_default(&mut whole["task"], "retryPolicy", no_retry_policy());
             // Without this limit the controller would wait for a pod on a lost node until the node is removed.
             let gone = pod::grace_period(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
             set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];
             pod::protect_from_controllers(&mut pod["metadata"]);
             merge(&mut pod["metadata"]["labels"], labels.clone());
-            pod::complete(&mut pod["spec"], common, job, role, position);
-            pod::place_output(&mut pod["spec"]["containers"][0], common, job, role);
+            pod::complete_pod(&mut pod["spec"], common, job, role, position);
+            pod::set_output_folders(&mut pod["spec"]["containers"][0], common, job, role);
             whole
         })
         .collect();
@@ -234,7 +238,7 @@ fn outcome_from_pods(
             let is_cause = |end: &&EndedPod| end.role == place.role && end.index == place.index;
             let cause: Vec<EndedPod> = ends.iter().filter(is_cause).cloned().collect();
             let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
-            Some(several_pods::caused(&failed, &main, &cause, |_| true))
+            Some(several_pods::outcome_with_cause(&failed, &main, &cause, |_| true))
         }
         TrialEnd::Succeeded => {
             let (succeeded, exit_code) = (true, Some(0));
@@ -246,7 +250,7 @@ fn outcome_from_pods(
 }
 
 /// Returns the first pod of each role of a trial as `FrameworkController` would create it, with its role.
-pub(in crate::training_service::kubernetes) fn pods(
+pub(in crate::training_service::kubernetes) fn example_pods(
     common: &WorkloadSettings,
 ) -> Vec<(String, Value)> {
     let trial = example_job(&common.experiment);
@@ -260,13 +264,13 @@ pub(in crate::training_service::kubernetes) fn pods(
         pod["metadata"]["name"] = Value::from(format!("{name}-{own}-0"));
         pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
         pod::remove_dropped_fields(&mut pod["spec"]);
-        pod::fill_in(&mut pod);
+        pod::fill_placeholders(&mut pod);
         (own, pod)
     });
     roles.collect()
 }
 
 /// Returns a policy without retries, since a retry is the manager's decision and gets a new attempt number.
-fn no_retry() -> Value {
+fn no_retry_policy() -> Value {
     json!({"fancyRetryPolicy": false, "maxRetryCount": 0})
 }

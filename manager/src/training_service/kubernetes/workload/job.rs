@@ -14,11 +14,13 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, example_job, experiment_name, labels, labels_of, merge, pod,
-    trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
+    merge, pod, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::pending_reason::{condition, is, text};
+use crate::training_service::kubernetes::pending_reason::{
+    find_condition, has_field, shortened_field,
+};
 use crate::training_service::kubernetes::pod_end;
 use crate::util::excerpt::shortened;
 
@@ -52,13 +54,13 @@ impl Workload for Job {
         &["get", "list", "watch", "create", "delete", "deletecollection"]
     }
 
-    fn installation(&self) -> String {
+    fn installation_advice(&self) -> String {
         "it does not serve batch/v1, as every Kubernetes cluster since 1.21 does: is the address that of an API server?"
             .to_owned()
     }
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-        manifest(common, job)
+        job_manifest(common, job)
     }
 
     fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
@@ -73,48 +75,48 @@ impl Workload for Job {
         phase(object)
     }
 
-    fn explain(
+    fn explain_outcome(
         &self,
         spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
     ) -> WorkloadOutcome {
-        explain(outcome, pods, &trial_containers(spec, self.container()))
+        explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
     }
 
     fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let wanted = spec.roles.first()?.task_number;
-        outcome_from_pods(wanted, pods, &trial_containers(spec, self.container()))
+        outcome_from_pods(wanted, pods, &trial_containers(spec, self.container_name()))
     }
 
-    fn place<'a>(&self, pod: &'a str) -> &'a str {
-        place(pod)
+    fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
+        pod_place(pod)
     }
 
-    fn stop(&self) -> StopRequest {
+    fn stop_request(&self) -> StopRequest {
         // Kueue would resume a suspended Job.
         StopRequest::Delete
     }
 
-    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
+    fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
         let (_, index) = &spec.metrics_from;
         let indexed = format!("{name}-{index}-");
         let prefix = if is_indexed(spec) { indexed } else { format!("{name}-") };
         pods.iter().find(|pod| pod.starts_with(&prefix)).cloned()
     }
 
-    fn container(&self) -> &'static str {
+    fn container_name(&self) -> &'static str {
         CONTAINER_NAME
     }
 
-    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
         json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {
-                "name": format!("{}probe", experiment_name(experiment)),
+                "name": format!("{}probe", experiment_object_name(experiment)),
                 "namespace": namespace,
-                "labels": labels(experiment),
+                "labels": experiment_labels(experiment),
             },
             "spec": {
                 // A suspended Job creates no pod, and the controller reports the suspension. A queue that also admits
@@ -137,7 +139,7 @@ impl Workload for Job {
 }
 
 /// Returns the place of a pod of a Job: its name without the random suffix.
-pub(super) fn place(pod: &str) -> &str {
+pub(super) fn pod_place(pod: &str) -> &str {
     pod.rsplit_once('-').map_or(pod, |(place, _)| place)
 }
 
@@ -147,9 +149,9 @@ fn is_indexed(spec: &KubernetesSpec) -> bool {
         || spec.roles.iter().any(|role| role.task_number > 1)
 }
 
-fn manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+fn job_manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
-    let metadata = metadata(common, job);
+    let metadata = workload_metadata(common, job);
 
     let Some(role) = spec.roles.first() else { return Value::Null };
     let mut body = job_spec(&pod_template(common, job, role, 0), role.task_number);
@@ -164,7 +166,7 @@ fn manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
 }
 
 /// Returns the metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
-pub(super) fn metadata(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+pub(super) fn workload_metadata(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
     let mut metadata =
         spec.template.as_ref().map_or(Value::Null, |template| template["metadata"].clone());
@@ -176,7 +178,7 @@ pub(super) fn metadata(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     }
     metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
     metadata["namespace"] = Value::from(common.namespace.as_str());
-    merge(&mut metadata["labels"], labels_of(&common.experiment, job));
+    merge(&mut metadata["labels"], attempt_labels(&common.experiment, job));
     merge(&mut metadata["labels"], queue_labels(spec).collect());
     metadata
 }
@@ -224,20 +226,20 @@ pub(super) fn pod_template(
     });
     let mut template = own.unwrap_or_else(|| json!({}));
     pod::protect_from_controllers(&mut template["metadata"]);
-    merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
-    pod::complete(&mut template["spec"], common, job, role, position);
+    merge(&mut template["metadata"]["labels"], attempt_labels(&common.experiment, job));
+    pod::complete_pod(&mut template["spec"], common, job, role, position);
     let container = &mut template["spec"]["containers"][0];
     pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
     if is_indexed(spec) {
-        pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_ANNOTATION);
+        pod::set_variable_from_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_ANNOTATION);
     } else {
         pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
     }
-    pod::place_output(container, common, job, role);
+    pod::set_output_folders(container, common, job, role);
     // A queue may take the trial back and admit it again, in another pod. A user who suspends it has the same effect. A
     // JobSet recreates a deleted Job.
-    pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
+    pod::set_variable_from_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }
 
@@ -249,7 +251,9 @@ fn phase(object: &Value) -> JobPhase {
     else {
         return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
-    let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
+    let holds = |kind: &str| {
+        find_condition(status, kind).filter(|found| has_field(found, "status", "True"))
+    };
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();
@@ -264,8 +268,8 @@ fn phase(object: &Value) -> JobPhase {
         // While the Job is suspended, its controller will not complete it. The end of a pod that the queue stopped
         // counted as a failure.
         return match (suspended, holds("Failed")) {
-            (true, _) => JobPhase::Completed(evicted(&text(failed, "message"))),
-            (false, Some(_)) => JobPhase::Completed(failure(failed)),
+            (true, _) => JobPhase::Completed(eviction_outcome(&shortened_field(failed, "message"))),
+            (false, Some(_)) => JobPhase::Completed(failed_job_outcome(failed)),
             (false, None) => JobPhase::Ending,
         };
     }
@@ -273,7 +277,7 @@ fn phase(object: &Value) -> JobPhase {
         return JobPhase::Ending;
     }
     let wanted = object.pointer("/spec/parallelism").and_then(Value::as_i64).unwrap_or(1);
-    let is_whole = begun(status) >= wanted;
+    let is_whole = begun_pods(status) >= wanted;
     match (suspended, count("active"), count("ready")) {
         (true, ..) => JobPhase::Suspended,
         (false, active, ready) if active > 0 && ready >= active && is_whole => JobPhase::Running,
@@ -283,7 +287,7 @@ fn phase(object: &Value) -> JobPhase {
 }
 
 /// Returns the number of pods that a Job has, or has had. Its `active` counts only pods that could be created.
-fn begun(status: &Value) -> i64 {
+fn begun_pods(status: &Value) -> i64 {
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     let counted = ["active", "terminating", "succeeded", "failed"].map(count);
     let uncounted = ["succeeded", "failed"].map(|field| {
@@ -295,9 +299,9 @@ fn begun(status: &Value) -> i64 {
 }
 
 /// Returns the outcome of a failed Job.
-fn failure(condition: &Value) -> WorkloadOutcome {
-    let message = text(condition, "message");
-    match text(condition, "reason").as_str() {
+fn failed_job_outcome(condition: &Value) -> WorkloadOutcome {
+    let message = shortened_field(condition, "message");
+    match shortened_field(condition, "reason").as_str() {
         "DeadlineExceeded" => {
             let why = "its Job ran longer than its activeDeadlineSeconds".to_owned();
             let evidence = format!("DeadlineExceeded: {message}");
@@ -318,7 +322,7 @@ fn failure(condition: &Value) -> WorkloadOutcome {
 
 /// Returns the outcome of a workload that its queue took back and that cannot be resumed. The end of a pod that was
 /// stopped for the queue counted as the workload's failure.
-pub(super) fn evicted(message: &str) -> WorkloadOutcome {
+pub(super) fn eviction_outcome(message: &str) -> WorkloadOutcome {
     let why = format!(
         "its queue took the trial back as its pod ended, so the trial cannot be resumed ({message})"
     );
@@ -333,13 +337,13 @@ pub(super) fn evicted(message: &str) -> WorkloadOutcome {
 }
 
 /// Completes a Job's failure from its pods: from the pod that the Job names, or else from one that failed.
-fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> WorkloadOutcome {
+fn explain_failure(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> WorkloadOutcome {
     let end_of = |pod: &Value| pod_end::read(pod, trial);
     let named = |pod: &&Value| {
-        let name = text(&pod["metadata"], "name");
+        let name = shortened_field(&pod["metadata"], "name");
         !name.is_empty() && outcome.message.contains(&format!("/{name} "))
     };
-    let deleted = |pod: &Value| text(&pod["metadata"], "deletionTimestamp");
+    let deleted = |pod: &Value| shortened_field(&pod["metadata"], "deletionTimestamp");
     let failed = |pod: &&Value| pod.pointer("/status/phase").is_some_and(|phase| phase == "Failed");
     // Pods that the controller deletes after a failure may also end as failed, and are not its cause.
     let by_itself = |pod: &&Value| failed(pod) && deleted(pod).is_empty();
@@ -356,7 +360,7 @@ fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> Worklo
         if let Some(disruption) = disruption::of_job(&outcome.message) {
             return WorkloadOutcome { needs_pods: false, ..outcome.with_disruption(disruption) };
         }
-        let exit_code = named_code(&outcome.message);
+        let exit_code = exit_code_of_message(&outcome.message);
         let message = match exit_code {
             Some(code) => format!("the container ended with exit code {code}"),
             None => shortened(&outcome.message),
@@ -393,12 +397,12 @@ fn outcome_from_pods(wanted: u64, pods: &[Value], trial: &[String]) -> Option<Wo
     // A Job fails with its first failed pod.
     pods.iter().find(|pod| has_phase(pod, "Failed"))?;
     let failed = WorkloadOutcome::failure("its pod failed".to_owned());
-    Some(explain(WorkloadOutcome { needs_pods: true, ..failed }, pods, trial))
+    Some(explain_failure(WorkloadOutcome { needs_pods: true, ..failed }, pods, trial))
 }
 
 /// Returns the exit code in the message of a Job's failure policy: `… failed with exit code 3 matching FailJob rule at
 /// index 1`.
-fn named_code(message: &str) -> Option<i32> {
+fn exit_code_of_message(message: &str) -> Option<i32> {
     let (_, rest) = message.split_once(" failed with exit code ")?;
     rest.split(' ').next()?.parse().ok()
 }

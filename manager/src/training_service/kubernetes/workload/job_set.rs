@@ -8,7 +8,9 @@
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::job::{CONTAINER_NAME, evicted, example_pod, job_spec, place, pod_template};
+use super::job::{
+    CONTAINER_NAME, eviction_outcome, example_pod, job_spec, pod_place, pod_template,
+};
 use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
@@ -16,11 +18,13 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, example_job, experiment_name, labels, labels_of, trial_containers,
-    workload_name,
+    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
+    trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::pending_reason::{condition, is, text};
+use crate::training_service::kubernetes::pending_reason::{
+    find_condition, has_field, shortened_field,
+};
 
 const JOB_SETS: Resource = Resource {
     group: "jobset.x-k8s.io",
@@ -46,7 +50,7 @@ impl Workload for JobSet {
         &["get", "list", "watch", "create", "delete", "deletecollection"]
     }
 
-    fn installation(&self) -> String {
+    fn installation_advice(&self) -> String {
         "a trial of several `taskRoles` needs JobSet, which is not installed there; `kubectl apply --server-side -f \
          https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml` installs it, and a trial of one role \
          needs no more than Jobs"
@@ -55,7 +59,7 @@ impl Workload for JobSet {
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         let spec = &common.spec;
-        let mut labels = labels_of(&common.experiment, job);
+        let mut labels = attempt_labels(&common.experiment, job);
         labels.extend(queue_labels(spec));
         let roles = spec.roles.iter().enumerate();
         let roles = roles.map(|(position, role)| replicated_job(common, job, role, position));
@@ -65,7 +69,7 @@ impl Workload for JobSet {
             "replicatedJobs": roles.collect::<Vec<_>>(),
         });
         let deciding: Vec<&str> =
-            spec.roles.iter().filter(|role| decides(role)).map(name).collect();
+            spec.roles.iter().filter(|role| is_deciding(role)).map(role_name).collect();
         if !deciding.is_empty() {
             // The trial succeeds as soon as one of these roles has succeeded. If there is none, all roles must succeed.
             body["successPolicy"] = json!({"operator": "Any", "targetReplicatedJobs": deciding});
@@ -102,13 +106,13 @@ impl Workload for JobSet {
         phase(object, spec)
     }
 
-    fn explain(
+    fn explain_outcome(
         &self,
         spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
     ) -> WorkloadOutcome {
-        explain(outcome, pods, &trial_containers(spec, self.container()))
+        explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
     }
 
     fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
@@ -119,15 +123,15 @@ impl Workload for JobSet {
             wanted: u64::try_from(role.policy.min_succeeded).ok(),
         });
         let main = DecidingPod { role, index, is_main: true };
-        let trial = trial_containers(spec, self.container());
+        let trial = trial_containers(spec, self.container_name());
         outcome_from_pods(&roles.collect::<Vec<_>>(), main, pods, &trial)
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
-        several_pods::completion(spec, several_pods::success_by_policy)
+        several_pods::completion_rules(spec, several_pods::success_by_policy)
     }
 
-    fn ends_before_pods(&self) -> bool {
+    fn can_end_before_pods(&self) -> bool {
         true
     }
 
@@ -137,26 +141,26 @@ impl Workload for JobSet {
         jobs.chain([(JOB_SETS.kind, name.to_owned())]).collect()
     }
 
-    fn place<'a>(&self, pod: &'a str) -> &'a str {
-        place(pod)
+    fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
+        pod_place(pod)
     }
 
-    fn stop(&self) -> StopRequest {
+    fn stop_request(&self) -> StopRequest {
         // Kueue would resume a suspended JobSet.
         StopRequest::Delete
     }
 
-    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
+    fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
         let (role, index) = &spec.metrics_from;
         let prefix = format!("{name}-{role}-0-{index}-");
         pods.iter().find(|pod| pod.starts_with(&prefix)).cloned()
     }
 
-    fn container(&self) -> &'static str {
+    fn container_name(&self) -> &'static str {
         CONTAINER_NAME
     }
 
-    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
         let pod = json!({"spec": {
             "restartPolicy": "Never",
             "containers": [{"name": CONTAINER_NAME, "image": "none"}],
@@ -170,9 +174,9 @@ impl Workload for JobSet {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
             "metadata": {
-                "name": format!("{}probe", experiment_name(experiment)),
+                "name": format!("{}probe", experiment_object_name(experiment)),
                 "namespace": namespace,
-                "labels": labels(experiment),
+                "labels": experiment_labels(experiment),
             },
             "spec": {
                 // A suspended JobSet creates no pod, and the controller reports the suspension.
@@ -191,11 +195,11 @@ impl Workload for JobSet {
 }
 
 /// Returns true if the success of some of the role's pods makes the trial succeed.
-fn decides(role: &RoleSpec) -> bool {
+fn is_deciding(role: &RoleSpec) -> bool {
     role.policy.min_succeeded > 0
 }
 
-fn name(role: &RoleSpec) -> &str {
+fn role_name(role: &RoleSpec) -> &str {
     &role.name
 }
 
@@ -223,7 +227,7 @@ fn replicated_job(
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let (role, index) = spec.metrics_from.clone();
     let main = DecidingPod { role, index, is_main: true };
-    phase_of(object, &STATUS, spec.roles.len(), main)
+    phase_of(object, &STATUS_NAMES, spec.roles.len(), main)
 }
 
 /// The names in the status of a kind that consists of Jobs.
@@ -235,7 +239,8 @@ pub(super) struct StatusNames {
     pub(super) jobs: &'static str,
 }
 
-const STATUS: StatusNames = StatusNames { succeeded: "Completed", jobs: "replicatedJobsStatus" };
+const STATUS_NAMES: StatusNames =
+    StatusNames { succeeded: "Completed", jobs: "replicatedJobsStatus" };
 
 /// Returns the phase of an object that consists of this number of Jobs. `main` is the pod whose metrics are the
 /// trial's.
@@ -252,7 +257,8 @@ pub(super) fn phase_of(
         return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
     let conditions = &object["status"];
-    let holds = |kind: &str| condition(conditions, kind).filter(|it| is(it, "status", "True"));
+    let holds =
+        |kind: &str| find_condition(conditions, kind).filter(|it| has_field(it, "status", "True"));
     if holds(names.succeeded).is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
@@ -263,13 +269,13 @@ pub(super) fn phase_of(
         });
     }
     if let Some(failed) = holds("Failed").filter(|_| suspended) {
-        return JobPhase::Completed(evicted(&text(failed, "message")));
+        return JobPhase::Completed(eviction_outcome(&shortened_field(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
         return JobPhase::Completed(WorkloadOutcome {
             decided_by: Some(main),
             needs_pods: true,
-            ..WorkloadOutcome::failure(text(failed, "message"))
+            ..WorkloadOutcome::failure(shortened_field(failed, "message"))
         });
     }
     if suspended {
@@ -290,23 +296,23 @@ pub(super) fn phase_of(
 
 /// Completes a failure with the pod that caused it. If the `JobSet` names the Job that failed first, the pod is one of
 /// that Job.
-pub(super) fn explain(
+pub(super) fn explain_failure(
     outcome: WorkloadOutcome,
     pods: &[Value],
     trial: &[String],
 ) -> WorkloadOutcome {
-    let ended = |pod: &Value| ended(pod, trial);
+    let ended = |pod: &Value| read_ended_pod(pod, trial);
     let Some(main) = outcome.decided_by.clone() else {
         return WorkloadOutcome { needs_pods: false, ..outcome };
     };
-    let first = first_failed(&outcome.message);
+    let first = first_failed_job(&outcome.message);
     let of_first = |pod: &&Value| {
-        let name = text(&pod["metadata"], "name");
+        let name = shortened_field(&pod["metadata"], "name");
         first.is_some_and(|job| name.strip_prefix(job).is_some_and(|rest| rest.starts_with('-')))
     };
     let own: Vec<EndedPod> = pods.iter().filter(of_first).filter_map(ended).collect();
     let ends = if own.is_empty() { pods.iter().filter_map(ended).collect() } else { own };
-    several_pods::caused(&outcome, &main, &ends, |_| true)
+    several_pods::outcome_with_cause(&outcome, &main, &ends, |_| true)
 }
 
 /// The pods of a role, and the number that must succeed for the role to decide the trial. `None`: the role does not
@@ -328,12 +334,12 @@ pub(super) fn outcome_from_pods(
     let is_over = |pod: &&Value| {
         pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
     };
-    let ends = pods.iter().filter(is_over).filter_map(|pod| ended(pod, trial));
+    let ends = pods.iter().filter(is_over).filter_map(|pod| read_ended_pod(pod, trial));
     let ends: Vec<EndedPod> = ends.collect();
     if ends.iter().any(|end| end.end.exit_code != Some(0)) {
         let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
         let failed = WorkloadOutcome { decided_by: Some(main), needs_pods: true, ..failed };
-        return Some(explain(failed, pods, trial));
+        return Some(explain_failure(failed, pods, trial));
     }
     let succeeded = |role: &RolePods<'_>, wanted: u64| {
         let own = ends.iter().filter(|end| end.role == role.name).count();
@@ -351,13 +357,13 @@ pub(super) fn outcome_from_pods(
 }
 
 /// Returns the Job in a `JobSet`'s message `… (first failed job: NAME)`.
-fn first_failed(message: &str) -> Option<&str> {
+fn first_failed_job(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("(first failed job: ")?;
     rest.split(')').next().filter(|name| !name.is_empty())
 }
 
 /// Reads the end of a pod with the name `SET-ROLE-0-INDEX-SUFFIX`.
-fn ended(pod: &Value, trial: &[String]) -> Option<EndedPod> {
+fn read_ended_pod(pod: &Value, trial: &[String]) -> Option<EndedPod> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(5, '-').skip(1);
     let index = parts.next()?.parse().ok()?;

@@ -13,40 +13,52 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, example_job, experiment_name, labels, labels_of, merge, pod,
-    trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
+    merge, pod, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::pending_reason::{condition, is, text};
+use crate::training_service::kubernetes::pending_reason::{
+    find_condition, has_field, shortened_field,
+};
 
 /// A kind of the training operator, which runs trials as its objects.
 #[derive(Debug)]
 pub struct TrainingJob {
     kind: WorkloadKind,
     /// The field of the specification that holds the roles.
-    roles: &'static str,
+    roles_field: &'static str,
     /// The name that the operator requires for a role's container.
-    container: &'static str,
+    container_name: &'static str,
 }
 
 /// Runs trials as `TFJob`s.
-pub const TF_JOB: TrainingJob =
-    TrainingJob { kind: WorkloadKind::TfJob, roles: "tfReplicaSpecs", container: "tensorflow" };
+pub const TF_JOB: TrainingJob = TrainingJob {
+    kind: WorkloadKind::TfJob,
+    roles_field: "tfReplicaSpecs",
+    container_name: "tensorflow",
+};
 /// Runs trials as `PyTorchJob`s.
 pub const PYTORCH_JOB: TrainingJob = TrainingJob {
     kind: WorkloadKind::PyTorchJob,
-    roles: "pytorchReplicaSpecs",
-    container: "pytorch",
+    roles_field: "pytorchReplicaSpecs",
+    container_name: "pytorch",
 };
 /// Runs trials as `XGBoostJob`s.
-pub const XGBOOST_JOB: TrainingJob =
-    TrainingJob { kind: WorkloadKind::XgBoostJob, roles: "xgbReplicaSpecs", container: "xgboost" };
+pub const XGBOOST_JOB: TrainingJob = TrainingJob {
+    kind: WorkloadKind::XgBoostJob,
+    roles_field: "xgbReplicaSpecs",
+    container_name: "xgboost",
+};
 /// Runs trials as `PaddleJob`s.
-pub const PADDLE_JOB: TrainingJob =
-    TrainingJob { kind: WorkloadKind::PaddleJob, roles: "paddleReplicaSpecs", container: "paddle" };
+pub const PADDLE_JOB: TrainingJob = TrainingJob {
+    kind: WorkloadKind::PaddleJob,
+    roles_field: "paddleReplicaSpecs",
+    container_name: "paddle",
+};
 
 /// The roles of an experiment file, and the operator's spelling of each.
-const ROLES: [(&str, &str); 3] = [("master", "Master"), ("worker", "Worker"), ("ps", "PS")];
+const ROLE_SPELLINGS: [(&str, &str); 3] =
+    [("master", "Master"), ("worker", "Worker"), ("ps", "PS")];
 
 /// The field of a pod with its index in its role.
 const INDEX_LABEL: &str = "metadata.labels['training.kubeflow.org/replica-index']";
@@ -66,7 +78,7 @@ impl Workload for TrainingJob {
         &["get", "list", "watch", "create", "delete"]
     }
 
-    fn installation(&self) -> String {
+    fn installation_advice(&self) -> String {
         format!(
             "Kubeflow's training operator (version 1) is not installed there, or not with {}s; install it with `kubectl \
              apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4\"`, \
@@ -77,7 +89,7 @@ impl Workload for TrainingJob {
 
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         let spec = &common.spec;
-        let mut labels = labels_of(&common.experiment, job);
+        let mut labels = attempt_labels(&common.experiment, job);
         labels.extend(queue_labels(spec));
         let roles = spec.roles.iter().enumerate().map(|(position, role)| {
             let replica = json!({
@@ -86,7 +98,7 @@ impl Workload for TrainingJob {
                 "restartPolicy": "Never",
                 "template": pod_template(common, job, role, position),
             });
-            (spelled(&role.name), replica)
+            (operator_spelling(&role.name), replica)
         });
         let roles: Map<String, Value> = roles.collect();
         // Parameter servers end with the trial, and ended pods stay readable.
@@ -103,7 +115,7 @@ impl Workload for TrainingJob {
                 "namespace": common.namespace,
                 "labels": labels,
             },
-            "spec": {"runPolicy": policy, self.roles: roles},
+            "spec": {"runPolicy": policy, self.roles_field: roles},
         })
     }
 
@@ -118,7 +130,7 @@ impl Workload for TrainingJob {
             pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
             pod["spec"]["restartPolicy"] = Value::from("Never");
             if self.kind == WorkloadKind::PyTorchJob && role.name == "worker" {
-                pod::append(&mut pod["spec"], "initContainers", [init_pytorch()]);
+                pod::append(&mut pod["spec"], "initContainers", [init_pytorch_container()]);
             }
             (role.name.clone(), pod)
         });
@@ -129,23 +141,23 @@ impl Workload for TrainingJob {
         phase(object, spec)
     }
 
-    fn explain(
+    fn explain_outcome(
         &self,
         spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
     ) -> WorkloadOutcome {
-        explain(outcome, pods, &trial_containers(spec, self.container()))
+        explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
     }
 
     fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
-        let deciders = deciders(self.kind, spec);
-        outcome_from_pods(spec, &deciders, pods, &trial_containers(spec, self.container()))
+        let deciders = deciding_pods(self.kind, spec);
+        outcome_from_pods(spec, &deciders, pods, &trial_containers(spec, self.container_name()))
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
         let deciding = deciding_role(spec);
-        several_pods::completion(spec, |role| match deciding {
+        several_pods::completion_rules(spec, |role| match deciding {
             Some(deciding) if deciding.name == role.name && self.kind == WorkloadKind::TfJob => {
                 RoleSuccess::First
             }
@@ -154,29 +166,29 @@ impl Workload for TrainingJob {
         })
     }
 
-    fn ends_before_pods(&self) -> bool {
+    fn can_end_before_pods(&self) -> bool {
         true
     }
 
-    fn stop(&self) -> StopRequest {
+    fn stop_request(&self) -> StopRequest {
         // Deleted rather than suspended, because a suspended job counts as waiting.
         StopRequest::Delete
     }
 
-    fn reporter(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
+    fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
         let (role, index) = &spec.metrics_from;
         Some(format!("{name}-{role}-{index}"))
     }
 
-    fn container(&self) -> &'static str {
-        self.container
+    fn container_name(&self) -> &'static str {
+        self.container_name
     }
 
-    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
         let pod = json!({"spec": {
             // A queue that also admits jobs without a queue label may resume this one. Its pod is then never scheduled.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
-            "containers": [{"name": self.container, "image": "none"}],
+            "containers": [{"name": self.container_name, "image": "none"}],
         }});
         let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
         // A job may consist of this role alone.
@@ -185,26 +197,26 @@ impl Workload for TrainingJob {
             "apiVersion": "kubeflow.org/v1",
             "kind": self.kind.object(),
             "metadata": {
-                "name": format!("{}probe", experiment_name(experiment)),
+                "name": format!("{}probe", experiment_object_name(experiment)),
                 "namespace": namespace,
-                "labels": labels(experiment),
+                "labels": experiment_labels(experiment),
             },
             // A suspended job creates no pod, and the operator reports the suspension.
-            "spec": {"runPolicy": {"suspend": true}, self.roles: {role: replica}},
+            "spec": {"runPolicy": {"suspend": true}, self.roles_field: {role: replica}},
         })
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
         let status = probe.get("status");
         status.is_some_and(|status| {
-            ["Created", "Suspended"].iter().any(|kind| condition(status, kind).is_some())
+            ["Created", "Suspended"].iter().any(|kind| find_condition(status, kind).is_some())
         })
     }
 }
 
 /// Returns the container that the operator adds to a `PyTorchJob`'s workers by default. It waits for the master's name
 /// to resolve. A Pod Security profile or a registry may refuse it.
-fn init_pytorch() -> Value {
+fn init_pytorch_container() -> Value {
     json!({
         "name": "init-pytorch",
         "image": "alpine:3.10",
@@ -218,8 +230,8 @@ fn init_pytorch() -> Value {
 }
 
 /// Returns the operator's spelling of a role.
-fn spelled(role: &str) -> String {
-    let known = ROLES.iter().find(|(name, _)| *name == role);
+fn operator_spelling(role: &str) -> String {
+    let known = ROLE_SPELLINGS.iter().find(|(name, _)| *name == role);
     known.map_or(role, |(_, spelled)| spelled).to_owned()
 }
 
@@ -231,8 +243,8 @@ fn pod_template(
 ) -> Value {
     let mut template = json!({"metadata": {}, "spec": {}});
     pod::protect_from_controllers(&mut template["metadata"]);
-    merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
-    pod::complete(&mut template["spec"], common, job, role, position);
+    merge(&mut template["metadata"]["labels"], attempt_labels(&common.experiment, job));
+    pod::complete_pod(&mut template["spec"], common, job, role, position);
     if let Some(spec) = template["spec"].as_object_mut() {
         // The role has its own restart policy, and the operator warns of a second one in the pod.
         spec.shift_remove("restartPolicy");
@@ -240,11 +252,11 @@ fn pod_template(
     let container = &mut template["spec"]["containers"][0];
     pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
-    pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
-    pod::place_output(container, common, job, role);
+    pod::set_variable_from_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
+    pod::set_output_folders(container, common, job, role);
     // A pod that disappears while the operator is down is recreated under the same name, as is a pod of a job that its
     // queue took back.
-    pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
+    pod::set_variable_from_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }
 
@@ -256,14 +268,16 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let Some(status) = status else {
         return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
-    let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
+    let holds = |kind: &str| {
+        find_condition(status, kind).filter(|found| has_field(found, "status", "True"))
+    };
     let (role, index) = &spec.metrics_from;
     let main = DecidingPod { role: role.clone(), index: *index, is_main: true };
     match (holds("Succeeded"), holds("Failed")) {
         (succeeded, Some(failed)) => {
             // If both conditions hold, one role succeeded as another failed, and the deciding pod determines the
             // outcome.
-            let message = text(failed, "message");
+            let message = shortened_field(failed, "message");
             let (succeeded, decided_by) = (succeeded.is_some(), Some(main));
             return JobPhase::Completed(WorkloadOutcome {
                 succeeded,
@@ -304,25 +318,25 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
 }
 
 /// Completes a failure with the pod that decided it.
-fn explain(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> WorkloadOutcome {
+fn explain_failure(outcome: WorkloadOutcome, pods: &[Value], trial: &[String]) -> WorkloadOutcome {
     let Some(main) = outcome.decided_by.clone() else {
         return WorkloadOutcome { needs_pods: false, ..outcome };
     };
-    let ends: Vec<EndedPod> = pods.iter().filter_map(|pod| ended(pod, trial)).collect();
+    let ends: Vec<EndedPod> = pods.iter().filter_map(|pod| read_ended_pod(pod, trial)).collect();
     // Both conditions hold.
     if outcome.succeeded {
-        let own = ends.iter().find(|end| end.is(&main));
+        let own = ends.iter().find(|end| end.is_pod(&main));
         if own.is_none_or(|end| end.end.exit_code == Some(0)) {
             return WorkloadOutcome { exit_code: Some(0), needs_pods: false, ..outcome };
         }
     }
     let named = |role: &str| outcome.message.to_lowercase().contains(&format!(" {role} replica"));
-    several_pods::caused(&outcome, &main, &ends, |end| named(&end.role))
+    several_pods::outcome_with_cause(&outcome, &main, &ends, |end| named(&end.role))
 }
 
-/// Returns the pods whose success makes a job succeed: the master, or else the first worker of a `TFJob` and all workers
-/// of another kind. Each pod is a role and an index.
-fn deciders(kind: WorkloadKind, spec: &KubernetesSpec) -> Vec<(&str, u64)> {
+/// Returns the pods whose success makes a job succeed: the master, or else the first worker of a `TFJob` and all
+/// workers of another kind. Each pod is a role and an index.
+fn deciding_pods(kind: WorkloadKind, spec: &KubernetesSpec) -> Vec<(&str, u64)> {
     let Some(role) = deciding_role(spec) else { return Vec::new() };
     let count = if kind == WorkloadKind::TfJob { 1 } else { role.task_number };
     (0..count).map(|index| (role.name.as_str(), index)).collect()
@@ -346,12 +360,12 @@ fn outcome_from_pods(
         pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
     };
     let ends: Vec<EndedPod> =
-        pods.iter().filter(is_over).filter_map(|pod| ended(pod, trial)).collect();
+        pods.iter().filter(is_over).filter_map(|pod| read_ended_pod(pod, trial)).collect();
     if ends.iter().any(|end| end.end.exit_code != Some(0)) {
         let (role, index) = spec.metrics_from.clone();
         let decided_by = Some(DecidingPod { role, index, is_main: true });
         let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
-        return Some(explain(
+        return Some(explain_failure(
             WorkloadOutcome { decided_by, needs_pods: true, ..failed },
             pods,
             trial,
@@ -366,7 +380,7 @@ fn outcome_from_pods(
     is_done.then(|| WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message) })
 }
 
-fn ended(pod: &Value, trial: &[String]) -> Option<EndedPod> {
+fn read_ended_pod(pod: &Value, trial: &[String]) -> Option<EndedPod> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(3, '-');
     let index = parts.next()?.parse().ok()?;

@@ -11,7 +11,7 @@ use crate::util::excerpt::shortened;
 
 /// Returns the rules of a kind that fails with its first failed pod. `success` returns the condition under which a role
 /// makes the trial succeed.
-pub(super) fn completion(
+pub(super) fn completion_rules(
     spec: &KubernetesSpec,
     success: impl Fn(&RoleSpec) -> RoleSuccess,
 ) -> TrialCompletion {
@@ -51,22 +51,22 @@ impl EndedPod {
                 if deleted && code == 0 =>
             {
                 // The controller counts the pod as failed because of its deletion, whatever its exit code.
-                PodEnd { exit_code: Some(code), ..was_deleted() }
+                PodEnd { exit_code: Some(code), ..deleted_pod_end() }
             }
             Some(end) => end,
-            None if deleted => was_deleted(),
+            None if deleted => deleted_pod_end(),
             None => return None,
         };
         Some(Self { role: role.to_owned(), index, deleted, end })
     }
 
-    pub(super) fn is(&self, pod: &DecidingPod) -> bool {
+    pub(super) fn is_pod(&self, pod: &DecidingPod) -> bool {
         self.role == pod.role && self.index == pod.index
     }
 }
 
 /// Returns the end of a pod that was deleted and still runs.
-fn was_deleted() -> PodEnd {
+fn deleted_pod_end() -> PodEnd {
     PodEnd {
         exit_code: None,
         message: "the trial's pod was deleted".to_owned(),
@@ -78,7 +78,7 @@ fn was_deleted() -> PodEnd {
 
 /// Returns the failure with the pod that caused it. `named` returns whether the workload's message names a pod. `main`
 /// is the pod whose metrics are the trial's.
-pub(super) fn caused(
+pub(super) fn outcome_with_cause(
     outcome: &WorkloadOutcome,
     main: &DecidingPod,
     ends: &[EndedPod],

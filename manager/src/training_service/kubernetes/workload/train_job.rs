@@ -9,7 +9,7 @@
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, Class, ExperimentId};
 
-use super::job::{example_pod, job_spec, metadata, place, pod_template};
+use super::job::{example_pod, job_spec, pod_place, pod_template, workload_metadata};
 use super::job_set::{self, RolePods, StatusNames};
 use super::{StopRequest, Workload};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
@@ -17,34 +17,37 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, example_job, experiment_name, labels, pod, trial_containers, workload_name,
+    WorkloadSettings, example_job, experiment_labels, experiment_object_name, pod,
+    trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::pending_reason::{condition, is, text};
+use crate::training_service::kubernetes::pending_reason::{
+    find_condition, has_field, shortened_field,
+};
 
-const GROUP: &str = "trainer.kubeflow.org";
-const VERSION: &str = "trainer.kubeflow.org/v1alpha1";
+const API_GROUP: &str = "trainer.kubeflow.org";
+const API_VERSION: &str = "trainer.kubeflow.org/v1alpha1";
 const TRAIN_JOBS: Resource = Resource {
-    group: GROUP,
+    group: API_GROUP,
     version: "v1alpha1",
     kind: WorkloadKind::TrainJob.object(),
     plural: WorkloadKind::TrainJob.plural(),
 };
 const TRAINING_RUNTIMES: Resource = Resource {
-    group: GROUP,
+    group: API_GROUP,
     version: "v1alpha1",
     kind: "TrainingRuntime",
     plural: "trainingruntimes",
 };
 
 /// The name of the role that trains, and of the container in it.
-const NODE: &str = "node";
+const NODE_NAME: &str = "node";
 /// The label of the role that a `TrainJob` completes.
 const STEP_LABEL: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 /// The pod label with the name of its `JobSet`, which equals the `TrainJob`'s name.
 const JOB_SET_LABEL: &str = "jobset.sigs.k8s.io/jobset-name";
 
-const STATUS: StatusNames = StatusNames { succeeded: "Complete", jobs: "jobsStatus" };
+const STATUS_NAMES: StatusNames = StatusNames { succeeded: "Complete", jobs: "jobsStatus" };
 
 /// Runs trials as `TrainJob`s.
 #[derive(Debug)]
@@ -67,32 +70,32 @@ impl Workload for TrainJob {
         &[(TRAINING_RUNTIMES, &["list", "create", "patch", "delete", "deletecollection"])]
     }
 
-    fn shared(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn shared_objects(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         vec![(TRAINING_RUNTIMES, runtime(common))]
     }
 
-    fn lacks_shared(&self, refusal: &str) -> bool {
+    fn is_missing_shared_object(&self, refusal: &str) -> bool {
         // Either webhook may answer first. Kueue's also answers for TrainJobs that name no queue.
         refusal.contains("specified trainingRuntime must be created before the TrainJob")
             || refusal.contains("\"vtrainjob.kb.io\"") && refusal.contains("not found")
     }
 
-    fn examples(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn example_objects(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         // The cluster refuses a TrainJob without its runtime, and the pod is part of the runtime.
-        self.shared(common)
+        self.shared_objects(common)
     }
 
-    fn examples_with_probe(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn example_objects_with_probe(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         let mut trial = self.manifest(common, &example_job(&common.experiment));
         trial["spec"]["runtimeRef"]["name"] = Value::from(probe_name(&common.experiment));
         vec![(TRAIN_JOBS, trial)]
     }
 
-    fn pod_label(&self, name: &str, _attempt: &AttemptId) -> String {
+    fn pod_selector(&self, name: &str, _attempt: &AttemptId) -> String {
         format!("{JOB_SET_LABEL}={name}")
     }
 
-    fn installation(&self) -> String {
+    fn installation_advice(&self) -> String {
         "Kubeflow Trainer (version 2) is not installed there; `kubectl apply --server-side -k \
          \"github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0\"` installs it together with JobSet, and \
          `platform: kubernetes` needs neither"
@@ -107,9 +110,9 @@ impl Workload for TrainJob {
         pod::take_token_from_variable(container, &name);
         let mut body = json!({
             "runtimeRef": {
-                "apiGroup": GROUP,
+                "apiGroup": API_GROUP,
                 "kind": TRAINING_RUNTIMES.kind,
-                "name": experiment_name(&common.experiment),
+                "name": experiment_object_name(&common.experiment),
             },
             "trainer": {
                 "numNodes": role.task_number,
@@ -122,9 +125,9 @@ impl Workload for TrainJob {
             body["suspend"] = Value::Bool(true);
         }
         json!({
-            "apiVersion": VERSION,
+            "apiVersion": API_VERSION,
             "kind": TRAIN_JOBS.kind,
-            "metadata": metadata(common, job),
+            "metadata": workload_metadata(common, job),
             "spec": body,
         })
     }
@@ -134,28 +137,28 @@ impl Workload for TrainJob {
         let name = workload_name(&common.experiment, &trial.attempt);
         let Some(role) = common.spec.roles.first() else { return Vec::new() };
         let mut template = pod_template(common, &trial, role, 0);
-        template["spec"]["containers"][0]["name"] = Value::from(NODE);
-        vec![(role.name.clone(), example_pod(common, template, &format!("{name}-{NODE}-0-0")))]
+        template["spec"]["containers"][0]["name"] = Value::from(NODE_NAME);
+        vec![(role.name.clone(), example_pod(common, template, &format!("{name}-{NODE_NAME}-0-0")))]
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
         phase(object, spec)
     }
 
-    fn explain(
+    fn explain_outcome(
         &self,
         spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
     ) -> WorkloadOutcome {
-        job_set::explain(outcome, pods, &trial_containers(spec, self.container()))
+        job_set::explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
     }
 
     fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
         let count = spec.roles.first()?.task_number;
-        let role = RolePods { name: NODE, pods: count, wanted: Some(count) };
-        let trial = trial_containers(spec, self.container());
-        job_set::outcome_from_pods(&[role], main(spec), pods, &trial)
+        let role = RolePods { name: NODE_NAME, pods: count, wanted: Some(count) };
+        let trial = trial_containers(spec, self.container_name());
+        job_set::outcome_from_pods(&[role], main_pod(spec), pods, &trial)
     }
 
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
@@ -163,41 +166,41 @@ impl Workload for TrainJob {
         vec![("Job", job_name(&name)), ("JobSet", name.clone()), (TRAIN_JOBS.kind, name)]
     }
 
-    fn place<'a>(&self, pod: &'a str) -> &'a str {
-        place(pod)
+    fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
+        pod_place(pod)
     }
 
-    fn stop(&self) -> StopRequest {
+    fn stop_request(&self) -> StopRequest {
         // Kueue would resume a suspended TrainJob.
         StopRequest::Delete
     }
 
-    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
+    fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
         let (_, index) = &spec.metrics_from;
         let prefix = format!("{}-{index}-", job_name(name));
         pods.iter().find(|pod| pod.starts_with(&prefix)).cloned()
     }
 
-    fn container(&self) -> &'static str {
-        NODE
+    fn container_name(&self) -> &'static str {
+        NODE_NAME
     }
 
-    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
         let name = probe_name(experiment);
         json!({
-            "apiVersion": VERSION,
+            "apiVersion": API_VERSION,
             "kind": TRAIN_JOBS.kind,
-            "metadata": {"name": name, "namespace": namespace, "labels": labels(experiment)},
+            "metadata": {"name": name, "namespace": namespace, "labels": experiment_labels(experiment)},
             "spec": {
                 // A suspended TrainJob creates no pod, and the controller reports the suspension.
                 "suspend": true,
-                "runtimeRef": {"apiGroup": GROUP, "kind": TRAINING_RUNTIMES.kind, "name": name},
+                "runtimeRef": {"apiGroup": API_GROUP, "kind": TRAINING_RUNTIMES.kind, "name": name},
                 "trainer": {"numNodes": 1},
             },
         })
     }
 
-    fn shared_by_probe(
+    fn shared_probe_objects(
         &self,
         experiment: &ExperimentId,
         namespace: &str,
@@ -207,11 +210,12 @@ impl Workload for TrainJob {
             // A queue that also admits TrainJobs without a queue label may resume this one. Its pod is then never
             // scheduled.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
-            "containers": [{"name": NODE, "image": "none"}],
+            "containers": [{"name": NODE_NAME, "image": "none"}],
         }});
         let name = probe_name(experiment);
-        let metadata = json!({"name": name, "namespace": namespace, "labels": labels(experiment)});
-        vec![(TRAINING_RUNTIMES, runtime_of(&metadata, &job_spec(&pod, 1)))]
+        let metadata =
+            json!({"name": name, "namespace": namespace, "labels": experiment_labels(experiment)});
+        vec![(TRAINING_RUNTIMES, runtime_with_job(&metadata, &job_spec(&pod, 1)))]
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
@@ -227,45 +231,45 @@ impl Workload for TrainJob {
 }
 
 fn probe_name(experiment: &ExperimentId) -> String {
-    format!("{}probe", experiment_name(experiment))
+    format!("{}probe", experiment_object_name(experiment))
 }
 
 /// Returns the name of the Job that creates the pods.
 fn job_name(name: &str) -> String {
-    format!("{name}-{NODE}-0")
+    format!("{name}-{NODE_NAME}-0")
 }
 
 /// Returns the runtime of an experiment: the pod of every trial, without the parts of a single attempt.
 fn runtime(common: &WorkloadSettings) -> Value {
     let Some(role) = common.spec.roles.first() else { return Value::Null };
     let mut template = pod_template(common, &example_job(&common.experiment), role, 0);
-    let own = labels(&common.experiment);
+    let own = experiment_labels(&common.experiment);
     if let Some(known) = template["metadata"]["labels"].as_object_mut() {
         known.retain(|name, _| !name.starts_with("trialkeeper/"));
         known.extend(own.clone());
     }
     let container = &mut template["spec"]["containers"][0];
-    container["name"] = Value::from(NODE);
+    container["name"] = Value::from(NODE_NAME);
     if let Some(container) = container.as_object_mut() {
         // Each TrainJob has its own command, and its variables would not precede the runtime's.
         container.shift_remove("command");
         container.shift_remove("env");
     }
     let metadata = json!({
-        "name": experiment_name(&common.experiment), "namespace": common.namespace, "labels": own,
+        "name": experiment_object_name(&common.experiment), "namespace": common.namespace, "labels": own,
     });
-    runtime_of(&metadata, &job_spec(&template, role.task_number))
+    runtime_with_job(&metadata, &job_spec(&template, role.task_number))
 }
 
 /// Returns a runtime with one role, for which the Trainer sets the variables of `PyTorch`'s launcher.
-fn runtime_of(metadata: &Value, job: &Value) -> Value {
+fn runtime_with_job(metadata: &Value, job: &Value) -> Value {
     let role = json!({
-        "name": NODE,
+        "name": NODE_NAME,
         "replicas": 1,
         "template": {"metadata": {"labels": {STEP_LABEL: "trainer"}}, "spec": job},
     });
     json!({
-        "apiVersion": VERSION,
+        "apiVersion": API_VERSION,
         "kind": TRAINING_RUNTIMES.kind,
         "metadata": metadata,
         "spec": {
@@ -278,10 +282,10 @@ fn runtime_of(metadata: &Value, job: &Value) -> Value {
 
 /// Returns the phase of a `TrainJob`.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
-    let failed = object.get("status").and_then(|status| condition(status, "Failed"));
-    let failed = failed.filter(|failed| is(failed, "status", "True"));
-    let message = failed.map(|failed| text(failed, "message")).unwrap_or_default();
-    match failed.map(|failed| text(failed, "reason")).as_deref() {
+    let failed = object.get("status").and_then(|status| find_condition(status, "Failed"));
+    let failed = failed.filter(|failed| has_field(failed, "status", "True"));
+    let message = failed.map(|failed| shortened_field(failed, "message")).unwrap_or_default();
+    match failed.map(|failed| shortened_field(failed, "reason")).as_deref() {
         Some("TrainingRuntimeNotSupported") => {
             let message = format!("Kubeflow Trainer rejects the TrainJob: {message}");
             let class = Some(Class::Permanent);
@@ -299,14 +303,14 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
                 ..WorkloadOutcome::failure(why)
             })
         }
-        _ => job_set::phase_of(object, &STATUS, 1, main(spec)),
+        _ => job_set::phase_of(object, &STATUS_NAMES, 1, main_pod(spec)),
     }
 }
 
 /// Returns the pod whose metrics are the trial's.
-fn main(spec: &KubernetesSpec) -> DecidingPod {
+fn main_pod(spec: &KubernetesSpec) -> DecidingPod {
     let (_, index) = spec.metrics_from;
-    DecidingPod { role: NODE.to_owned(), index, is_main: true }
+    DecidingPod { role: NODE_NAME.to_owned(), index, is_main: true }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::pod;
-use super::super::tests::{common, job};
+use super::super::tests::{job, workload_settings};
 use super::*;
 use crate::training_service::kubernetes::workload::workload;
 use crate::util::digest::hexadecimal;
@@ -21,16 +21,16 @@ const AGENT: &str =
     "#!/bin/sh\n[ \"$1\" = version ] || cat \"${TRIALKEEPER_CODE_ARCHIVE:-/dev/null}\"\n";
 const CODE: &str = "the code";
 /// The programs that the scripts use in every image, and the further programs of the usual image.
-const BASE: [&str; 10] =
+const BASE_PROGRAMS: [&str; 10] =
     ["cat", "chmod", "cp", "find", "mkdir", "mktemp", "mv", "rm", "tail", "touch"];
-const IMAGE: [&str; 2] = ["curl", "sha256sum"];
+const IMAGE_PROGRAMS: [&str; 2] = ["curl", "sha256sum"];
 const DAY: Duration = Duration::from_hours(24);
 
 /// Programs of an image that the test replaces by scripts.
 type Scripts<'a> = &'a [(&'a str, &'a str)];
 
 /// A change that damages a file.
-type Harm<'a> = &'a dyn Fn(&Path);
+type Damage<'a> = &'a dyn Fn(&Path);
 
 /// A server that hands out agent and code, and records the requests.
 struct Manager {
@@ -47,21 +47,21 @@ impl Manager {
         std::thread::spawn(move || {
             for connection in listener.incoming() {
                 let known = Arc::clone(&known);
-                std::thread::spawn(move || answer(&connection.unwrap(), &known));
+                std::thread::spawn(move || answer_request(&connection.unwrap(), &known));
             }
         });
         Self { url, requests }
     }
 
     /// Returns the requests since the last call, in alphabetical order.
-    fn requests(&self) -> Vec<String> {
+    fn take_requests(&self) -> Vec<String> {
         let mut requests = std::mem::take(&mut *self.requests.lock().unwrap());
         requests.sort();
         requests
     }
 }
 
-fn answer(mut connection: &TcpStream, requests: &Mutex<Vec<String>>) {
+fn answer_request(mut connection: &TcpStream, requests: &Mutex<Vec<String>>) {
     let head: Vec<String> = BufReader::new(connection)
         .lines()
         .map_while(Result::ok)
@@ -80,7 +80,7 @@ fn answer(mut connection: &TcpStream, requests: &Mutex<Vec<String>>) {
     .unwrap();
 }
 
-fn sum(text: &str) -> String {
+fn checksum(text: &str) -> String {
     hexadecimal(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref())
 }
 
@@ -89,14 +89,14 @@ struct Node {
     manager: Manager,
     folder: tempfile::TempDir,
     /// The checksums of the agent and of the code that the pods receive.
-    sums: [String; 2],
+    checksums: [String; 2],
 }
 
 impl Node {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("cache")).unwrap();
-        Self { manager: Manager::start(), folder, sums: [sum(AGENT), sum(CODE)] }
+        Self { manager: Manager::start(), folder, checksums: [checksum(AGENT), checksum(CODE)] }
     }
 
     fn cache(&self) -> PathBuf {
@@ -105,7 +105,7 @@ impl Node {
 
     /// Returns the paths of the agent and the code in the cache.
     fn files(&self) -> [PathBuf; 2] {
-        [sum(AGENT), sum(CODE)].map(|sum| self.cache().join(format!("trialkeeper-{sum}")))
+        [checksum(AGENT), checksum(CODE)].map(|sum| self.cache().join(format!("trialkeeper-{sum}")))
     }
 
     /// Returns the names in the cache, in alphabetical order.
@@ -118,7 +118,7 @@ impl Node {
     }
 
     /// Starts a pod whose image has these programs, with scripts in place of some of them.
-    fn pod(
+    fn start_pod(
         &self,
         cache: &Path,
         programs: &[&str],
@@ -127,8 +127,8 @@ impl Node {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("programs")).unwrap();
-        for program in BASE.iter().chain(programs) {
-            symlink(real(program), at("programs").join(program)).unwrap();
+        for program in BASE_PROGRAMS.iter().chain(programs) {
+            symlink(program_path(program), at("programs").join(program)).unwrap();
         }
         for (name, script) in scripts {
             let file = at("programs").join(name);
@@ -140,8 +140,13 @@ impl Node {
         fs::write(at("token"), "t\n").unwrap();
         fs::write(at("manager.url"), format!("{}\n", self.manager.url)).unwrap();
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", &format!("{CACHE_SCRIPT}{}", pod::BOOTSTRAP), "trialkeeper", "true"]);
-        shell.arg(folder.path()).arg(cache).args(&self.sums).env_clear();
+        shell.args([
+            "-c",
+            &format!("{CACHE_SCRIPT}{}", pod::BOOTSTRAP_SCRIPT),
+            "trialkeeper",
+            "true",
+        ]);
+        shell.arg(folder.path()).arg(cache).args(&self.checksums).env_clear();
         shell.env("PATH", at("programs")).env("TRIALKEEPER_FETCH", "code");
         shell.env("TRIALKEEPER_TOKEN_FILE", at("token"));
         shell.env("TRIALKEEPER_MANAGER_FILE", at("manager.url"));
@@ -151,12 +156,12 @@ impl Node {
 
     /// Runs a pod of the usual image to its end, checks that its trial has the code, and returns its messages about the
     /// cache.
-    fn start(&self) -> String {
-        self.start_with(&self.cache(), &IMAGE, &[])
+    fn run_pod(&self) -> String {
+        self.run_pod_with(&self.cache(), &IMAGE_PROGRAMS, &[])
     }
 
-    fn start_with(&self, cache: &Path, programs: &[&str], scripts: Scripts<'_>) -> String {
-        let (_folder, child) = self.pod(cache, programs, scripts);
+    fn run_pod_with(&self, cache: &Path, programs: &[&str], scripts: Scripts<'_>) -> String {
+        let (_folder, child) = self.start_pod(cache, programs, scripts);
         let output = child.wait_with_output().unwrap();
         let [stdout, stderr] =
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
@@ -166,7 +171,7 @@ impl Node {
 }
 
 /// Returns the path of a program. (The `python3` of a version manager is a script that needs a home directory.)
-fn real(program: &str) -> PathBuf {
+fn program_path(program: &str) -> PathBuf {
     let mut command = Command::new("sh");
     command.args([
         "-c",
@@ -185,15 +190,15 @@ fn real(program: &str) -> PathBuf {
 fn the_second_pod_of_a_node_fetches_nothing() {
     for check in ["sha256sum", "python3"] {
         let node = Node::new();
-        assert_eq!(node.start_with(&node.cache(), &["curl", check], &[]), "");
-        assert_eq!(node.manager.requests(), ["code", "program"], "{check}");
+        assert_eq!(node.run_pod_with(&node.cache(), &["curl", check], &[]), "");
+        assert_eq!(node.manager.take_requests(), ["code", "program"], "{check}");
         for (file, text) in node.files().iter().zip([AGENT, CODE]) {
             assert_eq!(fs::read_to_string(file).unwrap(), text);
             assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644);
         }
         // This image has no program that can fetch files.
-        assert_eq!(node.start_with(&node.cache(), &[check], &[]), "");
-        assert!(node.manager.requests().is_empty(), "{check}");
+        assert_eq!(node.run_pod_with(&node.cache(), &[check], &[]), "");
+        assert!(node.manager.take_requests().is_empty(), "{check}");
         assert_eq!(node.names().len(), 2);
     }
 }
@@ -205,7 +210,7 @@ fn a_damaged_file_is_fetched_again() {
         fs::remove_file(path).unwrap();
         symlink("/dev/zero", path).unwrap();
     };
-    let harms: [(&str, Harm<'_>); 4] = [
+    let harms: [(&str, Damage<'_>); 4] = [
         ("changed", &|path| fs::write(path, "something else").unwrap()),
         ("cut off", &cut),
         ("a link", &link),
@@ -214,22 +219,22 @@ fn a_damaged_file_is_fetched_again() {
     for (harm, spoil) in harms {
         for (number, what) in [(0, "program"), (1, "code")] {
             let node = Node::new();
-            node.start();
-            node.manager.requests();
+            node.run_pod();
+            node.manager.take_requests();
             let file = &node.files()[number];
             spoil(file);
-            let output_text = node.start();
+            let output_text = node.run_pod();
             let is_told = ["changed", "cut off"].contains(&harm);
             assert_eq!(
                 output_text.contains("is damaged or cannot be read"),
                 is_told,
                 "{harm}: {output_text}"
             );
-            assert_eq!(node.manager.requests(), [what], "{harm}");
+            assert_eq!(node.manager.take_requests(), [what], "{harm}");
             assert_eq!(fs::read_to_string(file).unwrap(), [AGENT, CODE][number], "{harm}");
             assert!(fs::symlink_metadata(file).unwrap().is_file(), "{harm}");
-            assert_eq!(node.start(), "", "{harm}");
-            assert!(node.manager.requests().is_empty(), "{harm}");
+            assert_eq!(node.run_pod(), "", "{harm}");
+            assert!(node.manager.take_requests().is_empty(), "{harm}");
         }
     }
 }
@@ -245,19 +250,19 @@ fn an_unusable_cache_harms_no_trial() {
     let file = |name| (name, "#!/bin/sh\nexit 127\n");
     #[rustfmt::skip]
     let table: [(&str, &Path, &[&str], Scripts<'_>, &str); 6] = [
-        ("a file",             &no_folder, &IMAGE,    &[],               "Not a directory"),
-        ("a missing folder",   &nowhere,   &IMAGE,    &[],               "No such file or directory"),
-        ("a full disk",        &here,      &IMAGE,    &[("cp", full)],   "(cp: No space left on device)"),
-        ("no mktemp",          &here,      &IMAGE,    &[file("mktemp")], "is not kept in the cache"),
-        ("no check",           &here,      &["curl"], &[],               no_check),
-        ("a check that fails", &here,      &["curl"], &[file("sha256sum")], no_check),
+        ("a file",             &no_folder, &IMAGE_PROGRAMS, &[],               "Not a directory"),
+        ("a missing folder",   &nowhere,   &IMAGE_PROGRAMS, &[],               "No such file or directory"),
+        ("a full disk",        &here,      &IMAGE_PROGRAMS, &[("cp", full)],   "(cp: No space left on device)"),
+        ("no mktemp",          &here,      &IMAGE_PROGRAMS, &[file("mktemp")], "is not kept in the cache"),
+        ("no check",           &here,      &["curl"],       &[],               no_check),
+        ("a check that fails", &here,      &["curl"],       &[file("sha256sum")], no_check),
     ];
     for (case, cache, programs, scripts, expected) in table {
-        let output_text = node.start_with(cache, programs, scripts);
+        let output_text = node.run_pod_with(cache, programs, scripts);
         assert!(output_text.contains(expected), "{case}: {output_text}");
         let lines = if expected == no_check { 1 } else { 2 };
         assert_eq!(output_text.lines().count(), lines, "one line for each file: {output_text}");
-        assert_eq!(node.manager.requests(), ["code", "program"], "{case}");
+        assert_eq!(node.manager.take_requests(), ["code", "program"], "{case}");
         assert!(node.names().is_empty(), "{case}: no file remains: {:?}", node.names());
     }
 }
@@ -273,9 +278,9 @@ fn a_full_or_read_only_disk_harms_no_trial() {
     };
     mount("size=4k");
     fs::write(node.cache().join("data"), [0; 4096]).unwrap();
-    let full = node.start();
+    let full = node.run_pod();
     mount("remount,ro");
-    let read_only = node.start();
+    let read_only = node.run_pod();
     let names = node.names();
     assert!(Command::new("umount").arg(node.cache()).status().unwrap().success());
     for (output_text, expected) in
@@ -289,45 +294,46 @@ fn a_full_or_read_only_disk_harms_no_trial() {
 #[test]
 fn pods_that_start_together_cache_each_file_once() {
     let node = Node::new();
-    let pods: Vec<_> = (0..6).map(|_| node.pod(&node.cache(), &IMAGE, &[])).collect();
+    let pods: Vec<_> =
+        (0..6).map(|_| node.start_pod(&node.cache(), &IMAGE_PROGRAMS, &[])).collect();
     for (_folder, child) in pods {
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), CODE.as_bytes()));
         assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     }
     assert_eq!(node.names().len(), 2, "{:?}", node.names());
-    node.manager.requests();
-    node.start();
-    assert!(node.manager.requests().is_empty());
+    node.manager.take_requests();
+    node.run_pod();
+    assert!(node.manager.take_requests().is_empty());
 }
 
 #[test]
 fn a_file_with_another_checksum_is_not_cached() {
     let mut node = Node::new();
-    node.sums = [sum("an earlier agent"), sum(CODE)];
-    let output_text = node.start();
+    node.checksums = [checksum("an earlier agent"), checksum(CODE)];
+    let output_text = node.run_pod();
     assert!(
         output_text.contains("bin/trialkeeper is not kept in the cache: the manager gave out"),
         "{output_text}"
     );
-    assert_eq!(node.names(), [format!("trialkeeper-{}", sum(CODE))]);
+    assert_eq!(node.names(), [format!("trialkeeper-{}", checksum(CODE))]);
 }
 
 #[test]
 fn an_agent_of_the_image_uses_the_cache_for_the_code() {
     let mut node = Node::new();
-    node.sums[0] = String::new();
+    node.checksums[0] = String::new();
     let own = [("trialkeeper", AGENT)];
-    node.start_with(&node.cache(), &IMAGE, &own);
-    assert_eq!(node.manager.requests(), ["code"]);
-    node.start_with(&node.cache(), &["sha256sum"], &own);
-    assert!(node.manager.requests().is_empty());
+    node.run_pod_with(&node.cache(), &IMAGE_PROGRAMS, &own);
+    assert_eq!(node.manager.take_requests(), ["code"]);
+    node.run_pod_with(&node.cache(), &["sha256sum"], &own);
+    assert!(node.manager.take_requests().is_empty());
     // When the pod cannot fetch the code, the agent does.
     fs::remove_file(&node.files()[1]).unwrap();
-    let (_folder, child) = node.pod(&node.cache(), &["sha256sum"], &own);
+    let (_folder, child) = node.start_pod(&node.cache(), &["sha256sum"], &own);
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]));
-    let (_folder, child) = node.pod(&node.cache(), &IMAGE, &[]);
+    let (_folder, child) = node.start_pod(&node.cache(), &IMAGE_PROGRAMS, &[]);
     let output = child.wait_with_output().unwrap();
     let output_text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(125), "{output_text}");
@@ -348,7 +354,7 @@ fn files_unused_for_a_month_are_removed_and_the_users_files_stay() {
         fs::write(&path, "").unwrap();
         age(&path, days);
     }
-    node.start();
+    node.run_pod();
     let [agent, code] =
         node.files().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
     let mut expected = vec![agent, code, "data.bin".to_owned(), "trialkeeper-new".to_owned()];
@@ -356,18 +362,18 @@ fn files_unused_for_a_month_are_removed_and_the_users_files_stay() {
     assert_eq!(node.names(), expected);
     // A use of a file renews its time.
     let then = node.files().map(|file| age(&file, 20));
-    node.start();
+    node.run_pod();
     for (file, then) in node.files().iter().zip(then) {
         assert!(modified(file) > then + DAY);
     }
 }
 
 /// Returns the spec of the first pod in an object, at any depth.
-fn pod_spec(object: &Value) -> Option<&Value> {
+fn find_pod_spec(object: &Value) -> Option<&Value> {
     match object {
         Value::Object(members) if members.contains_key("containers") => Some(object),
-        Value::Object(members) => members.values().find_map(pod_spec),
-        Value::Array(list) => list.iter().find_map(pod_spec),
+        Value::Object(members) => members.values().find_map(find_pod_spec),
+        Value::Array(list) => list.iter().find_map(find_pod_spec),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
@@ -376,8 +382,8 @@ fn pod_spec(object: &Value) -> Option<&Value> {
 fn every_kind_mounts_the_cache_and_passes_the_checksums_to_its_pods() {
     let host = json!({"cache": {"hostPath": "/var/tk"}, "allowHostPath": true});
     let claim = json!({"cache": {"claimName": "agents"}});
-    let of_host = json!({"name": VOLUME, "hostPath": {"path": "/var/tk"}});
-    let of_claim = json!({"name": VOLUME, "persistentVolumeClaim": {"claimName": "agents"}});
+    let of_host = json!({"name": VOLUME_NAME, "hostPath": {"path": "/var/tk"}});
+    let of_claim = json!({"name": VOLUME_NAME, "persistentVolumeClaim": {"claimName": "agents"}});
     for platform in ["kubernetes", "frameworkcontroller", "kubeflow", "trainer"] {
         for (changes, volume, group) in
             [(&host, &of_host, Value::Null), (&claim, &of_claim, json!(65532))]
@@ -391,16 +397,16 @@ fn every_kind_mounts_the_cache_and_passes_the_checksums_to_its_pods() {
             for (field, value) in changes.as_object().unwrap() {
                 section[field] = value.clone();
             }
-            let mut common = common(&section);
-            common.cached =
+            let mut common = workload_settings(&section);
+            common.cached_files =
                 Some(CachedFiles { agent: Some("a1".to_owned()), code: Some("c0".to_owned()) });
             let kind = workload(common.spec.workload);
             let made = kind.manifest(&common, &job());
-            let shared = kind.shared(&common);
-            let runtime = shared.iter().find_map(|(_, object)| pod_spec(object));
-            let pod = pod_spec(&made).or(runtime).unwrap();
+            let shared = kind.shared_objects(&common);
+            let runtime = shared.iter().find_map(|(_, object)| find_pod_spec(object));
+            let pod = find_pod_spec(&made).or(runtime).unwrap();
             assert!(pod["volumes"].as_array().unwrap().contains(volume), "{platform}");
-            let mount = json!({"name": VOLUME, "mountPath": "/trialkeeper-cache"});
+            let mount = json!({"name": VOLUME_NAME, "mountPath": "/trialkeeper-cache"});
             let container = &pod["containers"][0];
             assert!(container["volumeMounts"].as_array().unwrap().contains(&mount), "{platform}");
             assert_eq!(pod["securityContext"].get("fsGroup").unwrap_or(&Value::Null), &group);
@@ -409,7 +415,7 @@ fn every_kind_mounts_the_cache_and_passes_the_checksums_to_its_pods() {
             let tail = json!(["/trialkeeper", "/trialkeeper-cache", "a1", "c0"]);
             assert_eq!(words[words.len() - 4..], tail.as_array().unwrap()[..], "{platform}");
             let script = words[words.len() - 7].as_str().unwrap().replace("$$", "$");
-            assert_eq!(script, format!("{CACHE_SCRIPT}{}", pod::BOOTSTRAP), "{platform}");
+            assert_eq!(script, format!("{CACHE_SCRIPT}{}", pod::BOOTSTRAP_SCRIPT), "{platform}");
         }
     }
 }
@@ -422,9 +428,9 @@ fn an_agent_of_the_image_has_no_checksum_and_a_mounted_claim_no_second_volume() 
         for (field, value) in changes.as_object().unwrap() {
             section[field] = value.clone();
         }
-        let mut common = common(&section);
-        common.cached = Some(CachedFiles { agent: None, code: Some("c0".to_owned()) });
-        pod_spec(&workload(common.spec.workload).manifest(&common, &job())).unwrap().clone()
+        let mut common = workload_settings(&section);
+        common.cached_files = Some(CachedFiles { agent: None, code: Some("c0".to_owned()) });
+        find_pod_spec(&workload(common.spec.workload).manifest(&common, &job())).unwrap().clone()
     };
     for (changes, agent) in [
         (json!({"agent": "image"}), "trialkeeper"),

@@ -5,12 +5,16 @@ use std::path::Path;
 use super::super::pod;
 
 /// Runs the script that fetches the agent with only these programs and a shell.
-fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
-    bootstrap_with(folder, programs, "parameters")
+fn run_bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
+    run_bootstrap_with(folder, programs, "parameters")
 }
 
 /// Runs the script in a pod that must fetch these files.
-fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Option<i32>, String) {
+fn run_bootstrap_with(
+    folder: &Path,
+    programs: &[(&str, &str)],
+    fetch: &str,
+) -> (Option<i32>, String) {
     use std::os::unix::fs::PermissionsExt as _;
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
@@ -25,7 +29,7 @@ fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Opt
     std::fs::write(folder.join("token"), "t\n").unwrap();
     std::fs::write(folder.join("manager.url"), "https://m\n").unwrap();
     let mut shell = std::process::Command::new("/bin/sh");
-    shell.args(["-c", pod::BOOTSTRAP, "trialkeeper", "true"]).arg(folder).env_clear();
+    shell.args(["-c", pod::BOOTSTRAP_SCRIPT, "trialkeeper", "true"]).arg(folder).env_clear();
     shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
     shell.env("TRIALKEEPER_MANAGER_FILE", folder.join("manager.url"));
     shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
@@ -41,14 +45,17 @@ fn an_image_that_cannot_fetch_the_agent_reports_it_at_once() {
     for (programs, expected) in [
         (nothing, "none of curl, python3 and wget"),
         (&[("wget", busybox)][..], "wget: cannot check the manager's certificate"),
-        (&[("python3", CRIPPLED)][..], "python3: ModuleNotFoundError: No module named 'shutil'"),
         (
-            &[("python3", CRIPPLED), ("curl", CRIPPLED), ("wget", busybox)][..],
+            &[("python3", BROKEN_PROGRAM)][..],
+            "python3: ModuleNotFoundError: No module named 'shutil'",
+        ),
+        (
+            &[("python3", BROKEN_PROGRAM), ("curl", BROKEN_PROGRAM), ("wget", busybox)][..],
             "curl: ModuleNotFound",
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let (code, stderr) = bootstrap(folder.path(), programs);
+        let (code, stderr) = run_bootstrap(folder.path(), programs);
         assert_eq!(code, Some(125), "{stderr}");
         assert!(stderr.contains(expected), "{stderr}");
     }
@@ -68,7 +75,7 @@ fn every_program_that_fetches_the_agent_executes_it_and_has_timeouts() {
         [("wget", wget.as_str(), "-T 10 -t 1"), ("curl", curl.as_str(), "--connect-timeout 10")]
     {
         let folder = tempfile::tempdir().unwrap();
-        let (code, stderr) = bootstrap(folder.path(), &[(name, script)]);
+        let (code, stderr) = run_bootstrap(folder.path(), &[(name, script)]);
         let agent = "agent http://proxy.example:3128";
         assert_eq!((code, stderr.trim()), (Some(0), agent), "{name}: the trial has its own proxy");
         let read = |file: &str| std::fs::read_to_string(folder.path().join("bin").join(file));
@@ -86,7 +93,7 @@ fn every_program_that_fetches_the_agent_executes_it_and_has_timeouts() {
 
 /// Returns a program that leaves an agent that prints its code archive. Each of the two downloads ends only after both
 /// have begun. The download of the code fails if `fails` is set.
-fn curl_for_both(fails: bool) -> String {
+fn curl_script_for_both(fails: bool) -> String {
     let code = if fails { "exit 22" } else { "echo archive >\"$out\"" };
     format!(
         "#!/bin/sh\n[ \"$1\" != --version ] || exit 0\n\
@@ -102,15 +109,16 @@ fn curl_for_both(fails: bool) -> String {
 fn the_code_is_fetched_beside_the_agent_or_else_by_the_agent() {
     for (fails, expected) in [(false, "archive code.tar.gz"), (true, "archive")] {
         let folder = tempfile::tempdir().unwrap();
-        let curl = curl_for_both(fails);
-        let (code, stderr) = bootstrap_with(folder.path(), &[("curl", &curl)], "parameters,code");
+        let curl = curl_script_for_both(fails);
+        let (code, stderr) =
+            run_bootstrap_with(folder.path(), &[("curl", &curl)], "parameters,code");
         assert_eq!((code, stderr.trim()), (Some(0), expected));
         assert_eq!(folder.path().join("code.tar.gz").exists(), !fails);
     }
 }
 
 /// A program that exists and never works, such as the `python3` of Debian's `python3-minimal`.
-const CRIPPLED: &str = "#!/bin/sh\necho Traceback >&2\necho \"ModuleNotFoundError: No module named 'shutil'\" >&2\nexit 1\n";
+const BROKEN_PROGRAM: &str = "#!/bin/sh\necho Traceback >&2\necho \"ModuleNotFoundError: No module named 'shutil'\" >&2\nexit 1\n";
 
 #[test]
 fn a_broken_program_is_skipped() {
@@ -123,10 +131,10 @@ fn a_broken_program_is_skipped() {
     };
     let (curl, wget) = (fetches("-o"), fetches("-O"));
     let [curl, wget] = [("curl", curl.as_str()), ("wget", wget.as_str())];
-    let crippled = [("python3", CRIPPLED), ("curl", CRIPPLED)];
+    let crippled = [("python3", BROKEN_PROGRAM), ("curl", BROKEN_PROGRAM)];
     for programs in [vec![crippled[0], curl], vec![crippled[0], crippled[1], wget]] {
         let folder = tempfile::tempdir().unwrap();
-        let (code, stderr) = bootstrap(folder.path(), &programs);
+        let (code, stderr) = run_bootstrap(folder.path(), &programs);
         // A program that works prints nothing else: the script reports every failed try.
         assert_eq!((code, stderr.trim()), (Some(0), "agent"), "{programs:?}");
     }
@@ -136,7 +144,7 @@ fn a_broken_program_is_skipped() {
 fn an_agent_that_does_not_run_in_the_image_is_reported() {
     let curl = "#!/bin/sh\n[ \"$1\" != --version ] || exit 0\nfor to; do [ \"$last\" = -o ] && out=$to; last=$to; done\necho '#!/no/such/loader' >\"$out\"\n";
     let folder = tempfile::tempdir().unwrap();
-    let (code, stderr) = bootstrap(folder.path(), &[("curl", curl)]);
+    let (code, stderr) = run_bootstrap(folder.path(), &[("curl", curl)]);
     assert_eq!(code, Some(125), "{stderr}");
     assert!(stderr.contains("does not run in this image"), "{stderr}");
 }

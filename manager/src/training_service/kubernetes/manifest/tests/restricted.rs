@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::common;
+use super::workload_settings;
 use crate::config::kubernetes::StorageSpec;
-use crate::training_service::kubernetes::manifest::{WorkloadSettings, storage_name};
+use crate::training_service::kubernetes::manifest::{WorkloadSettings, storage_secret_name};
 use crate::training_service::kubernetes::shared_disk::SharedDisk;
 use crate::training_service::kubernetes::workload::workload;
 
@@ -86,22 +86,22 @@ fn sections() -> Vec<Value> {
 }
 
 /// Returns the settings of a section, with the disk of its storage.
-fn whole(section: &Value) -> WorkloadSettings {
-    let common = common(section);
-    let share = match common.spec.storage.clone() {
+fn settings_with_disk(section: &Value) -> WorkloadSettings {
+    let common = workload_settings(section);
+    let shared_disk = match common.spec.storage.clone() {
         StorageSpec::Nfs { server, path } => Some(SharedDisk::Nfs { server, path }),
         StorageSpec::Pvc { claim, .. } => claim.map(|name| SharedDisk::Claim { name }),
         StorageSpec::Azure { share, .. } => {
-            Some(SharedDisk::AzureFile { secret: storage_name(&common.experiment), share })
+            Some(SharedDisk::AzureFile { secret: storage_secret_name(&common.experiment), share })
         }
         StorageSpec::Http | StorageSpec::Image => None,
     };
-    WorkloadSettings { share, ..common }
+    WorkloadSettings { shared_disk, ..common }
 }
 
 /// Asserts that the pods of a section violate exactly these rules.
-fn expect(section: &Value, expected: &[&str]) {
-    let common = whole(section);
+fn assert_violations(section: &Value, expected: &[&str]) {
+    let common = settings_with_disk(section);
     let pods = workload(common.spec.workload).example_pods(&common);
     assert!(!pods.is_empty(), "{section}");
     let mut expected = expected.to_vec();
@@ -116,7 +116,7 @@ fn expect(section: &Value, expected: &[&str]) {
     }
 }
 
-fn with(section: &Value, changes: &Value) -> Value {
+fn with_changes(section: &Value, changes: &Value) -> Value {
     let mut section = section.clone();
     for (field, value) in changes.as_object().unwrap() {
         section[field] = value.clone();
@@ -153,12 +153,12 @@ fn pods_meet_restricted_except_for_the_volumes_and_users_that_the_docs_name() {
                 continue;
             }
             for (changes, expected) in &table {
-                expect(&with(&with(&section, agent), changes), expected);
+                assert_violations(&with_changes(&with_changes(&section, agent), changes), expected);
             }
         }
         if section["platform"] != "frameworkcontroller" {
             let image = json!({"mounts": [{"name": "a", "path": "/a", "image": "i"}]});
-            expect(&with(&section, &image), &[]);
+            assert_violations(&with_changes(&section, &image), &[]);
         }
     }
 }

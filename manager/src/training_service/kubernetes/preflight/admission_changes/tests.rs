@@ -5,15 +5,15 @@ use serde_json::json;
 use super::Consequence::{Fatal, Note, Warning};
 use super::*;
 use crate::config::kubernetes::WorkloadKind;
-use crate::training_service::kubernetes::manifest::tests::common;
+use crate::training_service::kubernetes::manifest::tests::workload_settings;
 use crate::training_service::kubernetes::workload::workload;
 
-/// Returns the changes that a policy makes to the first example of a kind: its object, or the pod of a kind without one.
-/// Null removes a field.
-fn changed(section: &Value, policy: &[(&str, Value)]) -> Vec<Change> {
-    let common = common(section);
+/// Returns the changes that a policy makes to the first example of a kind: its object, or the pod of a kind without
+/// one. Null removes a field.
+fn changes_of_policy(section: &Value, policy: &[(&str, Value)]) -> Vec<Change> {
+    let common = workload_settings(section);
     let kind = workload(common.spec.workload);
-    let objects = kind.examples(&common).into_iter().map(|(_, object)| object);
+    let objects = kind.example_objects(&common).into_iter().map(|(_, object)| object);
     let pods = kind.example_pods(&common).into_iter().map(|(_, pod)| pod);
     let sent = objects.chain(pods).next().unwrap();
     let mut answered = sent.clone();
@@ -28,10 +28,10 @@ fn changed(section: &Value, policy: &[(&str, Value)]) -> Vec<Change> {
             (value, parent) => parent[field] = value.clone(),
         }
     }
-    read(&sent, &answered)
+    find_changes(&sent, &answered)
 }
 
-fn job() -> Value {
+fn job_section() -> Value {
     json!({"platform": "kubernetes", "dockerImage": "busybox"})
 }
 
@@ -65,7 +65,7 @@ fn a_policy_is_judged_by_its_consequence_for_trials() {
         ("a variable and a volume",    "/spec/template/spec/volumes/-",               json!({"name": "ca", "configMap": {"name": "ca"}}), None),
     ];
     for (case, path, value, expected) in table {
-        let found = changed(&job(), &[(path, value)]);
+        let found = changes_of_policy(&job_section(), &[(path, value)]);
         match (found.as_slice(), expected) {
             ([], None) => {}
             ([change], Some((consequence, part))) => {
@@ -76,24 +76,27 @@ fn a_policy_is_judged_by_its_consequence_for_trials() {
         }
     }
     // A program of the cluster may start the agent.
-    let common = common(&job());
-    let (_, sent) = workload(WorkloadKind::Job).examples(&common).remove(0);
+    let common = workload_settings(&job_section());
+    let (_, sent) = workload(WorkloadKind::Job).example_objects(&common).remove(0);
     let mut answered = sent.clone();
     let container = answered.pointer_mut("/spec/template/spec/containers/0").unwrap();
     container["args"] = container["command"].take();
     container["command"] = json!(["/vault/env", "/bin/sh"]);
-    assert_eq!(read(&sent, &answered), []);
+    assert_eq!(find_changes(&sent, &answered), []);
 }
 
 #[test]
 fn a_queue_that_the_cluster_chooses_is_named() {
     let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
-    let found = changed(&job(), &[("/spec/suspend", json!(true)), (label, json!("default"))]);
+    let found = changes_of_policy(
+        &job_section(),
+        &[("/spec/suspend", json!(true)), (label, json!("default"))],
+    );
     let [Change { consequence: Note, text }] = found.as_slice() else { panic!("{found:?}") };
     assert!(text.contains("`kueue.x-k8s.io/queue-name: default`"), "{text}");
     let queued = json!({"platform": "kubernetes", "dockerImage": "i", "queue": "mine"});
-    assert_eq!(changed(&queued, &[]), []);
-    let found = changed(&queued, &[(label, json!("other"))]);
+    assert_eq!(changes_of_policy(&queued, &[]), []);
+    let found = changes_of_policy(&queued, &[(label, json!("other"))]);
     let [Change { consequence: Warning, text }] = found.as_slice() else { panic!("{found:?}") };
     assert!(text.starts_with("`queue: mine` becomes `other`"), "{text}");
 }
@@ -119,7 +122,7 @@ fn each_kind_s_own_fields_are_judged() {
         (&trainer, "/spec/template/spec/replicatedJobs/0/template/spec/template/spec/restartPolicy", json!("OnFailure"), "`restartPolicy: OnFailure`"),
     ];
     for (section, path, value, part) in table {
-        let found = changed(section, &[(path, value)]);
+        let found = changes_of_policy(section, &[(path, value)]);
         assert!(found.len() == 1 && found[0].text.contains(part), "{path}: {found:?}");
     }
 }
@@ -143,6 +146,6 @@ fn an_unchanged_object_has_no_changes() {
             }
             WorkloadKind::JobSet | WorkloadKind::XgBoostJob | WorkloadKind::PaddleJob => continue,
         };
-        assert_eq!(changed(&section, &[]), [], "{section}");
+        assert_eq!(changes_of_policy(&section, &[]), [], "{section}");
     }
 }

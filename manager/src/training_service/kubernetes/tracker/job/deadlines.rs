@@ -9,7 +9,8 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::tracker::pods::ObservedPods;
 use crate::training_service::kubernetes::tracker::queue::QueueWatch;
 use crate::training_service::kubernetes::tracker::rules::{
-    HELD_TIME, QUERY_INTERVAL, SETTLE_TIME, SILENT_TIME, TrackerRules, UNSEEN_TIME,
+    AGENT_SILENCE_TIME, MIN_SUSPENSION_LIMIT, QUERY_INTERVAL, SETTLE_TIME, TrackerRules,
+    UNNOTICED_TIME,
 };
 
 /// The time by which a workload must start.
@@ -19,12 +20,12 @@ pub(super) struct StartDeadline {
     /// The prospect of a retry if the workload does not start.
     pub(super) class: Option<Class>,
     /// The whole time for which the workload may be suspended, if another client suspends it.
-    pub(super) held_time: Option<Duration>,
+    pub(super) suspension_limit: Option<Duration>,
 }
 
 impl StartDeadline {
     fn new(at: Duration, class: Option<Class>) -> Self {
-        Self { at, class, held_time: None }
+        Self { at, class, suspension_limit: None }
     }
 }
 
@@ -47,19 +48,19 @@ impl<'a> JobDeadlines<'a> {
     }
 
     /// Returns the time of the next deadline.
-    pub(in crate::training_service::kubernetes::tracker) fn next(&self) -> Option<Duration> {
+    pub(in crate::training_service::kubernetes::tracker) fn earliest(&self) -> Option<Duration> {
         // The end of the submission, or of the pods, comes next.
         if matches!(self.job.stop, Some(StopState::Pending | StopState::Deleted)) {
             return None;
         }
         let deadlines = [
             self.deletion(),
-            self.hand_over(),
+            self.stop_after_hand_over(),
             self.start().map(|deadline| deadline.at),
-            self.query().or(self.unnoticed()),
+            self.query().or(self.unnoticed_report()),
             self.silence(),
             self.settlement(),
-            self.remains(),
+            self.pods_end(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -73,48 +74,48 @@ impl<'a> JobDeadlines<'a> {
     }
 
     /// Returns the time at which the workload is stopped that outlives its trial.
-    pub(super) fn hand_over(&self) -> Option<Duration> {
-        let handed_over = self.job.handed_over.filter(|_| self.job.stop.is_none())?;
+    pub(super) fn stop_after_hand_over(&self) -> Option<Duration> {
+        let handed_over = self.job.handed_over_at.filter(|_| self.job.stop.is_none())?;
         Some(handed_over + self.rules.stop_limit())
     }
 
     /// Returns the time by which an agent of the running pods must have reported.
     pub(super) fn silence(&self) -> Option<Duration> {
-        Some(self.job.start.runs_since()? + SILENT_TIME)
+        Some(self.job.start.runs_since()? + AGENT_SILENCE_TIME)
     }
 
     /// Returns the time at which the tracker reads the end from the pods, because the controller does not write it.
     pub(super) fn settlement(&self) -> Option<Duration> {
-        let is_said = matches!(self.job.phase, JobPhase::Suspended | JobPhase::Completed(_));
-        let may_read = !is_said && self.job.stop.is_none() && !self.job.is_inspected;
+        let is_reported = matches!(self.job.phase, JobPhase::Suspended | JobPhase::Completed(_));
+        let may_read = !is_reported && self.job.stop.is_none() && !self.job.is_inspected;
         Some(self.job.ending_since.filter(|_| may_read)? + SETTLE_TIME)
     }
 
     /// Returns the time by which the pods must end after their trials. Otherwise, the end is read from them, and the
     /// workload is deleted.
-    pub(super) fn remains(&self) -> Option<Duration> {
-        let remain_since = self.pods.remain_since(&self.job.name);
-        Some(remain_since.filter(|_| self.job.ends_with_pods())? + self.rules.stop_limit())
+    pub(super) fn pods_end(&self) -> Option<Duration> {
+        let outliving_since = self.pods.outliving_since(&self.job.name);
+        Some(outliving_since.filter(|_| self.job.can_end_with_pods())? + self.rules.stop_limit())
     }
 
-    /// Returns the time by which the workload must start. Time in a queue does not count, unless the queue has not noticed
-    /// the workload or can never admit it.
+    /// Returns the time by which the workload must start. Time in a queue does not count, unless the queue has not
+    /// noticed the workload or can never admit it.
     pub(super) fn start(&self) -> Option<StartDeadline> {
         let (job, start_up) = (self.job, self.rules.start_up);
         if job.stop.is_some() {
             return None;
         }
-        if let Some(since) = self.held_since() {
-            let time = start_up.max(HELD_TIME);
+        if let Some(since) = self.foreign_suspension_since() {
+            let time = start_up.max(MIN_SUSPENSION_LIMIT);
             // If the cluster suspends each new workload, it also suspends the next attempt.
             let class = if job.queue.is_requeued() { Class::Transient } else { Class::Permanent };
             return Some(StartDeadline {
                 at: since + time,
                 class: Some(class),
-                held_time: Some(time),
+                suspension_limit: Some(time),
             });
         }
-        let has_all_pods = self.pods.started_places(&job.name) >= self.rules.pods;
+        let has_all_pods = self.pods.started_place_count(&job.name) >= self.rules.pods;
         let may_start = !job.start.is_over(has_all_pods) && !self.pods.is_gated(&job.name);
         let waits = job.start.deadline(start_up).filter(|_| may_start);
         let unnoticed = self.unnoticed_since().map(|since| since + start_up);
@@ -129,8 +130,8 @@ impl<'a> JobDeadlines<'a> {
     }
 
     /// Returns the time since which another client suspends the workload.
-    fn held_since(&self) -> Option<Duration> {
-        let since = self.job.queue.held_since(self.queue_watch)?;
+    fn foreign_suspension_since(&self) -> Option<Duration> {
+        let since = self.job.queue.foreign_suspension_since(self.queue_watch)?;
         (self.job.phase == JobPhase::Suspended).then_some(since)
     }
 
@@ -139,12 +140,12 @@ impl<'a> JobDeadlines<'a> {
         let is_idle = self.job.stop.is_none() && self.job.is_idle(self.rules);
         let since = self.job.start.waits_since().filter(|_| is_idle)?;
         let next = self.job.queried_at.map(|queried_at| queried_at + QUERY_INTERVAL);
-        Some(next.unwrap_or(since + UNSEEN_TIME))
+        Some(next.unwrap_or(since + UNNOTICED_TIME))
     }
 
     /// Returns the time at which it becomes the reason for the wait that the queue has not noticed the workload.
-    pub(super) fn unnoticed(&self) -> Option<Duration> {
-        Some(self.unnoticed_since().filter(|_| self.job.queried_at.is_none())? + UNSEEN_TIME)
+    pub(super) fn unnoticed_report(&self) -> Option<Duration> {
+        Some(self.unnoticed_since().filter(|_| self.job.queried_at.is_none())? + UNNOTICED_TIME)
     }
 
     /// Returns the time since which the queue has not noticed the workload.

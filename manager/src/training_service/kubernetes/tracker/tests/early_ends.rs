@@ -4,7 +4,7 @@ use serde_json::json;
 use trial_protocol::AttemptId;
 
 use super::START_UP;
-use super::queue::{at, ids, made_as};
+use super::queue::{at, created_tracker_of, ids};
 use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
@@ -92,7 +92,7 @@ fn a_failed_pod_ends_its_trial_early_unless_the_cluster_removed_another() {
         (taken(),             false, FailedAndStopped, false),
     ];
     for (phase, is_drained, trust, expected) in table {
-        let mut tracker = made_as(&TF_JOB, false).with_pods(2);
+        let mut tracker = created_tracker_of(&TF_JOB, false).with_pods(2);
         tracker.handle_phase("ja", JobPhase::Running, at(1));
         let disruption = || Disruption { evidence: "e".to_owned(), why: "w".to_owned() };
         tracker.observe_pod("ja-worker-1", None, is_drained.then(disruption));

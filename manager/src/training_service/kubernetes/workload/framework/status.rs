@@ -10,7 +10,7 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
-use super::CONTROLLER;
+use super::CONTROLLER_NAME;
 use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
@@ -20,14 +20,15 @@ use crate::util::excerpt::shortened;
 const MAX_STATUS_BYTES: u64 = 64 << 20;
 
 /// The message of a completed Framework whose status has no outcome.
-const NO_OUTCOME: &str = "the Framework is completed, but its status has no outcome";
+const NO_OUTCOME_MESSAGE: &str = "the Framework is completed, but its status has no outcome";
 
 /// The kubelet's reason for a container that the kernel killed for its memory.
-const OOM: &str = "OOMKilled";
+const OOM_REASON: &str = "OOMKilled";
 /// The code for such a container in FrameworkController's usual configuration.
 const OOM_CODE: i64 = -1200;
 /// The explanation of such an end for the user.
-const OUT_OF_MEMORY: &str = "out of memory: the pod was killed for using more than `memorySize`";
+const OUT_OF_MEMORY_MESSAGE: &str =
+    "out of memory: the pod was killed for using more than `memorySize`";
 
 /// Reads a Framework without its metadata. `main` is the role and index of the pod to use if the status does not name
 /// the deciding pod.
@@ -44,7 +45,7 @@ pub fn read(framework: &Value, main: (&str, u64)) -> JobPhase {
         }
         "AttemptRunning" if is_starting(status) => JobPhase::Starting,
         "AttemptRunning" => JobPhase::Running,
-        "Completed" => JobPhase::Completed(outcome(status, completion, main)),
+        "Completed" => JobPhase::Completed(read_outcome(status, completion, main)),
         // The task is terminating, or about to be retried.
         _ if completion.is_some() => JobPhase::Ending,
         _ => JobPhase::Waiting,
@@ -57,16 +58,16 @@ fn is_starting(status: &Value) -> bool {
     let waits = |task: &Value| {
         task.get("state").and_then(Value::as_str).is_some_and(|state| waits.contains(&state))
     };
-    roles(status).iter().any(|role| {
+    role_statuses(status).iter().any(|role| {
         role.get("taskStatuses")
             .and_then(Value::as_array)
             .is_some_and(|tasks| tasks.iter().any(waits))
     })
 }
 
-fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> WorkloadOutcome {
+fn read_outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> WorkloadOutcome {
     let Some(completion) = completion else {
-        return WorkloadOutcome::failure(NO_OUTCOME.to_owned());
+        return WorkloadOutcome::failure(NO_OUTCOME_MESSAGE.to_owned());
     };
     let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
     let succeeded = text("/type/name") == "Succeeded";
@@ -74,9 +75,9 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Wor
     let trigger = completion.get("trigger").and_then(|trigger| {
         Some((trigger.get("taskRoleName")?.as_str()?, trigger.get("taskIndex")?.as_u64()?))
     });
-    let pod = decisive_pod(status, completion, trigger.unwrap_or(main));
+    let pod = deciding_pod(status, completion, trigger.unwrap_or(main));
     let containers = pod.as_ref().and_then(|pod| pod.get("containers")?.as_array());
-    let container = containers.and_then(|list| decisive(list));
+    let container = containers.and_then(|list| deciding_container(list));
     let exit_code = exit_code(container.as_ref(), succeeded);
     let reason = container.as_ref().and_then(|container| container.get("reason")?.as_str());
     // The pod's own reason and message, if its containers were not the cause of the end.
@@ -93,7 +94,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Wor
         let container = (container.as_ref(), other);
         // The controller's diagnostics quote the whole status of the pod, so the pod's own message is preferred.
         let diagnostics = if pods[1].is_empty() { text("/diagnostics") } else { pods[1] };
-        failure(code, text("/phrase"), diagnostics, container, exit_code)
+        failure_message(code, text("/phrase"), diagnostics, container, exit_code)
     };
     let decided_by = trigger.map(|(role, index)| DecidingPod {
         role: role.to_owned(),
@@ -102,13 +103,13 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Wor
     });
     let message =
         if succeeded { message } else { DecidingPod::with_pod_name(decided_by.as_ref(), message) };
-    let starved = !succeeded && (reason == Some(OOM) || code == Some(OOM_CODE));
-    let permanent = starved || disruption::is_over_its_limit(pods[0], pods[1]);
+    let starved = !succeeded && (reason == Some(OOM_REASON) || code == Some(OOM_CODE));
+    let permanent = starved || disruption::is_over_own_limit(pods[0], pods[1]);
     let outcome = WorkloadOutcome {
         succeeded,
         exit_code,
         message,
-        class: if permanent { Some(Class::Permanent) } else { class(completion) },
+        class: if permanent { Some(Class::Permanent) } else { retry_class(completion) },
         cause: starved.then_some(Cause::OomKernel),
         decided_by,
         ..WorkloadOutcome::failure(String::new())
@@ -131,15 +132,15 @@ fn exit_code(container: Option<&Value>, succeeded: bool) -> Option<i32> {
 }
 
 /// Returns the status of the pod that ended the Framework, or else of the pod `(role, index)`.
-fn decisive_pod(status: &Value, completion: &Value, (role, index): (&str, u64)) -> Option<Value> {
+fn deciding_pod(status: &Value, completion: &Value, (role, index): (&str, u64)) -> Option<Value> {
     completion.get("pod").filter(|pod| pod.is_object()).cloned().or_else(|| {
-        let task = task(status, role, index)?;
+        let task = task_status(status, role, index)?;
         task.pointer("/attemptStatus/completionStatus/pod").cloned()
     })
 }
 
 /// Returns the prospect of a retry according to the controller.
-fn class(completion: &Value) -> Option<Class> {
+fn retry_class(completion: &Value) -> Option<Class> {
     let attributes = completion.pointer("/type/attributes")?.as_array()?;
     let has = |name: &str| attributes.iter().any(|attribute| attribute == name);
     let classes = [("Permanent", Class::Permanent), ("Transient", Class::Transient)];
@@ -147,7 +148,7 @@ fn class(completion: &Value) -> Option<Class> {
 }
 
 /// Returns the reason for a failure, for the user.
-fn failure(
+fn failure_message(
     code: Option<i64>,
     phrase: &str,
     diagnostics: &str,
@@ -161,9 +162,9 @@ fn failure(
     let (reason, termination_message) = (text("reason"), text("message"));
     let what =
         if other { format!("the container {}", text("name")) } else { "the container".to_owned() };
-    let known = known(code, &reason);
+    let known = known_cause(code, &reason);
     if let Ok(verdict) = serde_json::from_str::<Verdict>(&termination_message) {
-        return failure_by_verdict(&verdict, known);
+        return failure_message_by_verdict(&verdict, known);
     }
     let termination_message = termination_message
         .lines()
@@ -175,7 +176,7 @@ fn failure(
     } else {
         format!(": {}", shortened(termination_message))
     };
-    let quoted = quoted(diagnostics);
+    let quoted = quoted_answer(diagnostics);
     let diagnostics = quoted.as_deref().unwrap_or(diagnostics);
     match (known.unwrap_or_default(), exit_code) {
         ("", Some(code)) => {
@@ -196,30 +197,33 @@ fn failure(
             let detail = shortened(first_line(diagnostics));
             // No pod was created, so the API server's message is the only source of a reason.
             let refused = matches!(code, Some(-200 | -310));
-            let detail =
-                if refused { admission_advice::with_advice(detail, CONTROLLER) } else { detail };
+            let detail = if refused {
+                admission_advice::with_advice(detail, CONTROLLER_NAME)
+            } else {
+                detail
+            };
             format!("{known}: {detail}")
         }
     }
 }
 
-/// Returns the reason for a failure of which the agent has left a verdict. `known` is the certain cause according to the
-/// controller or the kubelet.
-fn failure_by_verdict(verdict: &Verdict, known: Option<&str>) -> String {
+/// Returns the reason for a failure of which the agent has left a verdict. `known` is the certain cause according to
+/// the controller or the kubelet.
+fn failure_message_by_verdict(verdict: &Verdict, known: Option<&str>) -> String {
     // The agent's verdict counts if the agent saw the end. A verdict that was written in advance, or that is derived
     // from a signal, is only a guess. The statements of the controller and the kubelet then take precedence.
     let saw_end = verdict.exit.is_some()
         && verdict.cause != Cause::Stopped
         && verdict.confidence == Confidence::Certain;
     match known {
-        Some(known) if !saw_end => format!("{known}{}", memory(verdict)),
+        Some(known) if !saw_end => format!("{known}{}", memory_usage_phrase(verdict)),
         Some(_) | None => shortened(&verdict.message),
     }
 }
 
 /// Returns the certain cause of an end, from the controller's code, or from the kubelet's reason if the controller is
 /// not configured to derive a code from it.
-fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
+fn known_cause(code: Option<i64>, reason: &str) -> Option<&'static str> {
     Some(match code {
         Some(-100) => "the trial's config map was deleted, but not by the manager",
         Some(-101) => "the trial's pod was deleted, but not by the manager",
@@ -236,14 +240,14 @@ fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
         Some(-1000) => "the pod was evicted",
         Some(-1001) => "the pod's node was lost",
         Some(-1002 | -1005 | -1006) => "the pod's node refused it",
-        Some(OOM_CODE) => OUT_OF_MEMORY,
-        _ if reason == OOM => OUT_OF_MEMORY,
+        Some(OOM_CODE) => OUT_OF_MEMORY_MESSAGE,
+        _ if reason == OOM_REASON => OUT_OF_MEMORY_MESSAGE,
         _ => return None,
     })
 }
 
 /// Returns the memory usage that the agent measured, if known.
-fn memory(verdict: &Verdict) -> String {
+fn memory_usage_phrase(verdict: &Verdict) -> String {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let evidence = &verdict.evidence;
     match (evidence.cgroup_memory_peak_bytes, evidence.memory_limit_bytes) {
@@ -255,7 +259,7 @@ fn memory(verdict: &Verdict) -> String {
 }
 
 /// Returns the container whose exit code counts: the first that failed, or else the trial's.
-fn decisive(containers: &[Value]) -> Option<Value> {
+fn deciding_container(containers: &[Value]) -> Option<Value> {
     let code = |container: &Value| container.get("code").and_then(Value::as_i64);
     let named = |container: &&Value| container.get("name").is_some_and(|name| name == "framework");
     let failed = containers.iter().find(|container| code(container).is_some_and(|code| code != 0));
@@ -263,7 +267,7 @@ fn decisive(containers: &[Value]) -> Option<Value> {
 }
 
 /// Returns the statuses of all roles, compressed or not.
-fn roles(status: &Value) -> Cow<'_, [Value]> {
+fn role_statuses(status: &Value) -> Cow<'_, [Value]> {
     let attempt = status.get("attemptStatus").unwrap_or(&Value::Null);
     if let Some(roles) = attempt.get("taskRoleStatuses").and_then(Value::as_array) {
         return Cow::Borrowed(roles);
@@ -276,8 +280,8 @@ fn roles(status: &Value) -> Cow<'_, [Value]> {
 }
 
 /// Returns the status of one task.
-fn task(status: &Value, role: &str, index: u64) -> Option<Value> {
-    let roles = roles(status);
+fn task_status(status: &Value, role: &str, index: u64) -> Option<Value> {
+    let roles = role_statuses(status);
     let role = roles.iter().find(|known| known.get("name").is_some_and(|name| name == role))?;
     let tasks = role.get("taskStatuses")?.as_array()?;
     tasks.iter().find(|task| task.get("index").and_then(Value::as_u64) == Some(index)).cloned()
@@ -292,7 +296,7 @@ fn decompress(text: &str) -> Option<Value> {
 }
 
 /// Returns the API server's answer if the controller quotes it in full.
-fn quoted(diagnostics: &str) -> Option<String> {
+fn quoted_answer(diagnostics: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(&diagnostics[diagnostics.find('{')?..]).ok()?;
     Some(answer.pointer("/ErrStatus/message")?.as_str()?.to_owned())
 }

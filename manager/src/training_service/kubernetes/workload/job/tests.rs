@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use trial_protocol::{Cause, Class};
 
 use super::*;
-use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
@@ -14,7 +14,7 @@ use crate::training_service::{JobEvent, JobNews};
 fn news_of_recording(case: &str) -> Vec<JobNews> {
     let queue = case.starts_with("kueue/").then_some("team");
     let section = json!({"platform": "kubernetes", "dockerImage": "i:1", "queue": queue});
-    recorded::news_of_recording(&Job, &common(&section).spec, case)
+    recorded::news_of_recording(&Job, &workload_settings(&section).spec, case)
 }
 
 #[test]
@@ -95,59 +95,59 @@ fn a_job_that_another_client_deletes_ends_with_its_pods() {
 }
 
 /// A recording, the number of times that its Job is taken back, and the message and the disruption of its end.
-type InQueue = (&'static str, usize, Option<(&'static str, Option<&'static str>)>);
+type QueueCase = (&'static str, usize, Option<(&'static str, Option<&'static str>)>);
 
-const WELL: Option<(&str, Option<&str>)> = Some(("its pod succeeded", None));
+const SUCCESS: Option<(&str, Option<&str>)> = Some(("its pod succeeded", None));
 const FAILED: Option<(&str, Option<&str>)> = Some(("the container ended with exit code 1", None));
 const REMOVED: Option<(&str, Option<&str>)> =
     Some(("its Job was deleted, but not by the manager", None));
 
 #[rustfmt::skip]
-const IN_QUEUE: &[InQueue] = &[
-    ("exit0",                  0, WELL),
-    ("exit1",                  0, FAILED),
-    ("indexed-two-one-fails",  0, FAILED),
+const QUEUE_CASES: &[QueueCase] = &[
+    ("exit0",                        0, SUCCESS),
+    ("exit1",                        0, FAILED),
+    ("indexed-two-one-fails",        0, FAILED),
     // The recording ends when the Job runs again.
-    ("preempted",              1, None),
-    ("preempted-exit0",        1, None),
-    ("preempted-exit1",        1, None),
-    ("preempted-sigkilled",    1, None),
-    ("cohort-reclaimed",       1, None),
-    ("workload-deleted",       1, None),
-    ("never-fits",             0, None),
-    ("waits-then-admitted",    0, WELL),
-    ("partial-admission",      0, WELL),
-    ("localqueue-hold-before", 0, WELL),
-    ("localqueue-hold-running", 0, WELL),
-    ("localqueue-drained",     1, WELL),
-    ("localqueue-missing",     0, WELL),
-    ("localqueue-default",     0, WELL),
-    ("clusterqueue-drained",   1, WELL),
-    ("clusterqueue-missing",   0, WELL),
-    ("priority-class-missing", 0, WELL),
-    ("no-queue-name",          0, WELL),
+    ("preempted",                    1, None),
+    ("preempted-exit0",              1, None),
+    ("preempted-exit1",              1, None),
+    ("preempted-sigkilled",          1, None),
+    ("cohort-reclaimed",             1, None),
+    ("workload-deleted",             1, None),
+    ("never-fits",                   0, None),
+    ("waits-then-admitted",          0, SUCCESS),
+    ("partial-admission",            0, SUCCESS),
+    ("localqueue-hold-before",       0, SUCCESS),
+    ("localqueue-hold-running",      0, SUCCESS),
+    ("localqueue-drained",           1, SUCCESS),
+    ("localqueue-missing",           0, SUCCESS),
+    ("localqueue-default",           0, SUCCESS),
+    ("clusterqueue-drained",         1, SUCCESS),
+    ("clusterqueue-missing",         0, SUCCESS),
+    ("priority-class-missing",       0, SUCCESS),
+    ("no-queue-name",                0, SUCCESS),
     // No condition reports the suspension, but the pod was deleted.
-    ("suspended-by-hand",      1, WELL),
-    ("unsuspended-by-hand",    0, None),
+    ("suspended-by-hand",            1, SUCCESS),
+    ("unsuspended-by-hand",          0, None),
     ("labels-changed-while-running", 0, None),
-    ("kueue-killed",           0, WELL),
-    ("kueue-down-at-end",      0, WELL),
-    ("pod-evicted",            0, Some(("its pod was removed: ", Some("EvictionByEvictionAPI")))),
-    ("delete-background",      0, REMOVED),
-    ("delete-while-waiting",   0, REMOVED),
-    ("workload-deactivated",   0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
-    ("max-exec-time",          0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
+    ("kueue-killed",                 0, SUCCESS),
+    ("kueue-down-at-end",            0, SUCCESS),
+    ("pod-evicted",                  0, Some(("its pod was removed: ", Some("EvictionByEvictionAPI")))),
+    ("delete-background",            0, REMOVED),
+    ("delete-while-waiting",         0, REMOVED),
+    ("workload-deactivated",         0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
+    ("max-exec-time",                0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
     // Kueue deletes the Job itself.
-    ("retention",              0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
+    ("retention",                    0, Some(("the trial ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
     // The image does not exist, and the pod never ran.
-    ("podsready-timeout",      0, Some(("its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
+    ("podsready-timeout",            0, Some(("its pods were so often not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
     // An admission check takes the Job back, and later rejects it.
-    ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
+    ("admission-check",              1, Some(("an admission check of its queue rejected it: ", None))),
 ];
 
 #[test]
 fn every_recorded_action_of_kueue_is_reported_correctly() {
-    for &(case, requeued, end) in IN_QUEUE {
+    for &(case, requeued, end) in QUEUE_CASES {
         let news = news_of_recording(&format!("kueue/{case}"));
         let evicted = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
         assert_eq!(evicted.count(), requeued, "{case}: {news:?}");
@@ -245,14 +245,14 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
         pod("tkx-0-aaaaa", 137, "2026-11-23T00:00:09Z"),
         pod("tkx-1-bbbbb", 143, "2026-11-23T00:00:02Z"),
     ];
-    assert_eq!(explain(outcome, &pods, &[]).exit_code, Some(143));
+    assert_eq!(explain_failure(outcome, &pods, &[]).exit_code, Some(143));
 }
 
 #[test]
 fn a_job_whose_pod_is_gone_still_names_its_disruption() {
     let explain = |reason: &str, message: &str| {
         let condition = json!({"reason": reason, "message": message});
-        explain(failure(&condition), &[], &[])
+        explain_failure(failed_job_outcome(&condition), &[], &[])
     };
     let evicted = explain(
         "PodFailurePolicy",
@@ -276,7 +276,7 @@ fn a_job_whose_pod_is_gone_still_names_its_disruption() {
 fn the_trials_container_outranks_other_containers() {
     let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i:1"}]}});
     let template = json!({"spec": {"template": pod}});
-    let spec = common(&json!({"platform": "kubernetes", "template": template})).spec;
+    let spec = workload_settings(&json!({"platform": "kubernetes", "template": template})).spec;
     let ended = |name: &str, code: u64| {
         let terminated = json!({"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"});
         json!({"name": name, "state": {"terminated": terminated}})
@@ -290,7 +290,7 @@ fn the_trials_container_outranks_other_containers() {
         needs_pods: true,
         ..WorkloadOutcome::failure("its pod failed".to_owned())
     };
-    assert_eq!(Job.explain(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
+    assert_eq!(Job.explain_outcome(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
     assert_eq!(Job.outcome_from_pods(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
 }
 
@@ -333,7 +333,7 @@ fn the_manifest_of_a_job_matches_the_reviewed_one() {
         "platform": "kubernetes", "agent": "image", "dockerImage": "python:3.12", "taskNumber": 2,
         "cpuNumber": 0.5, "memorySize": "8gb", "queue": "research", "priorityClass": "low",
     });
-    let made = manifest(&common(&section), &job());
+    let made = job_manifest(&workload_settings(&section), &job());
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/workload/job/tests/queued.json");
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -351,7 +351,7 @@ fn the_agent_may_be_mounted_from_its_image() {
         "platform": "kubernetes", "agent": "volume", "agentImage": "registry/agent:1", "dockerImage": "python:3.12",
         "imagePullPolicy": "IfNotPresent",
     });
-    let made = manifest(&common(&section), &job());
+    let made = job_manifest(&workload_settings(&section), &job());
     let pod = &made["spec"]["template"]["spec"];
     assert_eq!(pod["initContainers"], Value::Null);
     let named = |list: &Value| {
@@ -376,7 +376,7 @@ proptest! {
             "active": number, "ready": kind,
         }});
         if let JobPhase::Completed(outcome) = phase(&object) {
-            let outcome = explain(outcome, std::slice::from_ref(&object), &[]);
+            let outcome = explain_failure(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use trial_protocol::{Cause, Class};
 
 use super::*;
-use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::workload::tests::recorded::{
     ends, news_after, news_of_recording,
 };
@@ -26,7 +26,7 @@ fn section(roles: &[(&str, u64, i64)]) -> Value {
     json!({"platform": "kubernetes", "agent": "image", "taskRoles": roles, "metricsFrom": "worker"})
 }
 
-fn two() -> Value {
+fn two_roles_section() -> Value {
     section(&[("ps", 1, -1), ("worker", 1, 1)])
 }
 
@@ -57,7 +57,7 @@ fn every_recorded_end_is_reported_correctly() {
         ("badimage",               None,      REMOVED, DELETED, None),
         ("toobig",                 None,      REMOVED, DELETED, None),
     ];
-    let spec = common(&two()).spec;
+    let spec = workload_settings(&two_roles_section()).spec;
     for (case, exit_code, message, class, taken) in table {
         let news = news_of_recording(&JobSet, &spec, &format!("jobset/{case}"));
         let ends = ends(&news);
@@ -73,7 +73,11 @@ fn every_recorded_end_is_reported_correctly() {
 
 #[test]
 fn a_suspended_job_set_waits_for_its_queue() {
-    let news = news_of_recording(&JobSet, &common(&two()).spec, "jobset/suspended-then-resumed");
+    let news = news_of_recording(
+        &JobSet,
+        &workload_settings(&two_roles_section()).spec,
+        "jobset/suspended-then-resumed",
+    );
     let waits =
         news.iter().filter(|news| matches!(news, JobNews::Waits(_) | JobNews::Requeued(_))).count();
     assert!(waits >= 1, "{news:?}");
@@ -83,7 +87,7 @@ fn a_suspended_job_set_waits_for_its_queue() {
 fn a_replaced_pod_does_not_end_its_job_set() {
     let mut section = section(&[("worker", 1, 1)]);
     section["queue"] = json!("team");
-    let spec = common(&section).spec;
+    let spec = workload_settings(&section).spec;
     let cases = [
         "kueue/jobset-preempted",
         "kueue/jobset-preempted-exit1",
@@ -98,7 +102,7 @@ fn a_replaced_pod_does_not_end_its_job_set() {
 
 #[test]
 fn the_phase_of_a_job_set_follows_from_its_jobs_and_conditions() {
-    let spec = common(&two()).spec;
+    let spec = workload_settings(&two_roles_section()).spec;
     let set =
         |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
     let jobs = |ps: &str, worker: &str| {
@@ -136,7 +140,7 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
     let decided_by = Some(DecidingPod { role: "worker".to_owned(), index: 0, is_main: true });
     let cause = |message: &str| {
         let failure = WorkloadOutcome::failure(message.to_owned());
-        let outcome = explain(
+        let outcome = explain_failure(
             WorkloadOutcome { decided_by: decided_by.clone(), needs_pods: true, ..failure },
             &pods,
             &[],
@@ -180,7 +184,7 @@ fn the_end_of_an_incomplete_job_set_is_read_from_its_pods() {
         (&both_decide,  vec![runs(ps), done(first), failed(second)],  Some(Some(3))),
     ];
     for (section, pods, expected) in table {
-        let outcome = JobSet.outcome_from_pods(&common(section).spec, &pods);
+        let outcome = JobSet.outcome_from_pods(&workload_settings(section).spec, &pods);
         let code = outcome.map(|outcome| {
             assert_eq!(outcome.succeeded, outcome.exit_code == Some(0), "{outcome:?}");
             assert!(!outcome.needs_pods, "{outcome:?}");
@@ -193,7 +197,7 @@ fn the_end_of_an_incomplete_job_set_is_read_from_its_pods() {
 #[test]
 fn completion_policies_become_success_policies() {
     let policies = |roles: &[(&str, u64, i64)]| {
-        let made = JobSet.manifest(&common(&section(roles)), &job());
+        let made = JobSet.manifest(&workload_settings(&section(roles)), &job());
         let jobs = made["spec"]["replicatedJobs"].as_array().unwrap().clone();
         let of_jobs: Vec<Value> =
             jobs.iter().map(|job| job["template"]["spec"]["successPolicy"].clone()).collect();
@@ -213,7 +217,7 @@ fn completion_policies_become_success_policies() {
 fn the_manifest_of_a_job_set_matches_the_reviewed_one() {
     let mut section = section(&[("ps", 1, -1), ("worker", 2, 2)]);
     (section["queue"], section["priorityClass"]) = (json!("research"), json!("low"));
-    let made = JobSet.manifest(&common(&section), &job());
+    let made = JobSet.manifest(&workload_settings(&section), &job());
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/workload/job_set/tests/queued.json");
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -227,12 +231,12 @@ fn the_manifest_of_a_job_set_matches_the_reviewed_one() {
 
 #[test]
 fn the_owners_of_the_pods_are_the_jobs_and_the_job_set() {
-    let spec = common(&two()).spec;
+    let spec = workload_settings(&two_roles_section()).spec;
     let owners = [("Job", "tkx-ps-0"), ("Job", "tkx-worker-0"), ("JobSet", "tkx")];
     let owners = owners.map(|(kind, name)| (kind, name.to_owned()));
     assert_eq!(JobSet.pod_owners(&spec, "tkx"), owners);
     let pods = ["tkx-ps-0-0-aaaaa".to_owned(), "tkx-worker-0-0-bbbbb".to_owned()];
-    assert_eq!(JobSet.reporter(&spec, "tkx", &pods).as_deref(), Some("tkx-worker-0-0-bbbbb"));
+    assert_eq!(JobSet.reporting_pod(&spec, "tkx", &pods).as_deref(), Some("tkx-worker-0-0-bbbbb"));
 }
 
 proptest! {
@@ -242,8 +246,8 @@ proptest! {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "replicatedJobsStatus": [{"ready": number}, kind],
         }});
-        if let JobPhase::Completed(outcome) = phase(&object, &common(&two()).spec) {
-            let outcome = explain(outcome, std::slice::from_ref(&object), &[]);
+        if let JobPhase::Completed(outcome) = phase(&object, &workload_settings(&two_roles_section()).spec) {
+            let outcome = explain_failure(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }
     }

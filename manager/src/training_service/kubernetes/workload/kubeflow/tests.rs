@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use trial_protocol::{Cause, Class};
 
 use super::*;
-use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::pod_end;
 use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
@@ -34,7 +34,7 @@ fn kind_of(case: &str) -> (&'static TrainingJob, &'static str, &'static str) {
 /// Returns the news about a recorded job with these roles.
 fn news_of_recording(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
     let (kind, operator, _) = kind_of(case);
-    recorded::news_of_recording(kind, &common(&section(operator, roles)).spec, case)
+    recorded::news_of_recording(kind, &workload_settings(&section(operator, roles)).spec, case)
 }
 
 #[test]
@@ -118,7 +118,8 @@ fn a_job_that_another_client_deletes_ends_with_its_pods() {
 fn a_job_without_a_status_ends_with_its_deciding_pod() {
     // The worker is denied, and the operator writes no status although the master succeeds.
     let case = "pytorchjob/podsecurity-restricted";
-    let spec = common(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
+    let spec =
+        workload_settings(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
     let news = recorded::news_of_recording(&PYTORCH_JOB, &spec, case);
     assert_eq!(ends(&news), Vec::<&JobEvent>::new());
     let news = recorded::news_after(&PYTORCH_JOB, &spec, case, Duration::from_secs(70));
@@ -145,7 +146,7 @@ fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
         let (kind, operator, _) = kind_of(&name);
         let mut section = section(operator, &[(role, 1)]);
         section["queue"] = json!("team");
-        let spec = common(&section).spec;
+        let spec = workload_settings(&section).spec;
         let news = recorded::news_of_recording(kind, &spec, case);
         let back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
         assert_eq!(back.count(), 1, "{news:?}");
@@ -187,8 +188,8 @@ fn the_end_of_a_job_is_read_from_pods_that_outlive_their_trials() {
     for (kind, roles, pods, expected) in table {
         let operator =
             if kind.kind == WorkloadKind::TfJob { "tf-operator" } else { "pytorch-operator" };
-        let spec = common(&section(operator, roles)).spec;
-        let trial = trial_containers(&spec, kind.container());
+        let spec = workload_settings(&section(operator, roles)).spec;
+        let trial = trial_containers(&spec, kind.container_name());
         let seen: Vec<Value> =
             pods.iter().map(|pod| pod_end::without_other_containers(pod.clone(), &trial)).collect();
         let found = kind.outcome_from_pods(&spec, &seen).map(|end| (end.succeeded, end.exit_code));
@@ -225,7 +226,7 @@ fn the_phase_of_a_job_follows_from_its_conditions_and_counts() {
         (at(&[running, condition("Suspended", "False")], both),       JobPhase::Running),
         (at(&[condition("Restarting", "True")], json!({"Worker": {}})), JobPhase::Waiting),
     ];
-    let spec = common(&section("tf-operator", &[("worker", 1), ("ps", 1)])).spec;
+    let spec = workload_settings(&section("tf-operator", &[("worker", 1), ("ps", 1)])).spec;
     for (object, expected) in table {
         assert_eq!(phase(&object, &spec), expected, "{object}");
     }
@@ -233,7 +234,7 @@ fn the_phase_of_a_job_follows_from_its_conditions_and_counts() {
 
 #[test]
 fn the_deciding_pod_counts_if_a_job_has_both_succeeded_and_failed() {
-    let spec = common(&section("tf-operator", &[("worker", 2)])).spec;
+    let spec = workload_settings(&section("tf-operator", &[("worker", 2)])).spec;
     let condition = |kind: &str| json!({"type": kind, "status": "True", "message": "TFJob lab/tkx has failed because 1 Worker replica(s) failed."});
     let object = json!({"status": {"conditions": [condition("Succeeded"), condition("Failed")]}});
     let JobPhase::Completed(outcome) = phase(&object, &spec) else { panic!() };
@@ -241,15 +242,16 @@ fn the_deciding_pod_counts_if_a_job_has_both_succeeded_and_failed() {
         let state = json!({"terminated": {"exitCode": code, "reason": "Error", "startedAt": "t"}});
         json!({"metadata": {"name": format!("tkx-worker-{index}")}, "status": {"containerStatuses": [{"name": "tensorflow", "state": state}]}})
     };
-    let good = explain(outcome.clone(), &[pod(0, 0), pod(1, 1)], &[]);
+    let good = explain_failure(outcome.clone(), &[pod(0, 0), pod(1, 1)], &[]);
     assert!(good.succeeded && good.exit_code == Some(0), "{good:?}");
-    let bad = explain(outcome, &[pod(0, 3), pod(1, 0)], &[]);
+    let bad = explain_failure(outcome, &[pod(0, 3), pod(1, 0)], &[]);
     assert!(!bad.succeeded && bad.exit_code == Some(3), "{bad:?}");
 }
 
 #[test]
 fn the_message_names_a_failed_init_container_of_the_operator() {
-    let spec = common(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
+    let spec =
+        workload_settings(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
     let condition = json!({"type": "Failed", "status": "True", "message": "PyTorchJob tkx is failed because 1 Worker replica(s) failed."});
     let JobPhase::Completed(outcome) =
         phase(&json!({"status": {"conditions": [condition]}}), &spec)
@@ -258,7 +260,7 @@ fn the_message_names_a_failed_init_container_of_the_operator() {
     };
     let state = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "nslookup: can't resolve", "startedAt": "t"}});
     let worker = json!({"metadata": {"name": "tkx-worker-0"}, "status": {"phase": "Failed", "initContainerStatuses": [{"name": "init-pytorch", "state": state}]}});
-    let explained = explain(outcome, &[worker], &[]);
+    let explained = explain_failure(outcome, &[worker], &[]);
     assert_eq!(
         explained.message,
         "worker 0: the container ended with exit code 1: nslookup: can't resolve"
@@ -269,7 +271,7 @@ fn the_message_names_a_failed_init_container_of_the_operator() {
 fn a_job_has_its_roles() {
     let mut wanted = section("tf-operator", &[("worker", 2), ("ps", 1)]);
     wanted["queue"] = json!("research");
-    let made = TF_JOB.manifest(&common(&wanted), &job());
+    let made = TF_JOB.manifest(&workload_settings(&wanted), &job());
     assert_eq!((&made["apiVersion"], &made["kind"]), (&json!("kubeflow.org/v1"), &json!("TFJob")));
     assert_eq!(made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "research");
     assert_eq!(made["spec"]["runPolicy"], json!({"cleanPodPolicy": "Running", "suspend": true}));
@@ -307,7 +309,8 @@ fn a_job_has_its_roles() {
         assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "1");
         assert_eq!(replica["template"]["metadata"]["labels"], job_labels(&made));
     }
-    let alone = TF_JOB.manifest(&common(&section("tf-operator", &[("worker", 1)])), &job());
+    let alone =
+        TF_JOB.manifest(&workload_settings(&section("tf-operator", &[("worker", 1)])), &job());
     assert_eq!(alone["spec"]["runPolicy"], json!({"cleanPodPolicy": "Running"}));
 }
 
@@ -331,17 +334,17 @@ fn the_kinds_differ_only_in_names() {
     for (kind, operator, roles, container, role) in table {
         let own: &[(&str, u64)] =
             if role == "Master" { &[("master", 1), ("worker", 2)] } else { &[("worker", 2)] };
-        let common = common(&section(operator, own));
+        let common = workload_settings(&section(operator, own));
         let made = kind.manifest(&common, &job());
         assert_eq!(made["spec"][roles].as_object().unwrap().len(), own.len(), "{operator}");
         let at = format!("/spec/{roles}/{role}/template/spec/containers/0/name");
         assert_eq!(made.pointer(&at), Some(&json!(container)), "{operator}");
-        let probe = kind.probe(&common.experiment, "lab");
+        let probe = kind.probe_object(&common.experiment, "lab");
         assert_eq!(probe.pointer(&at), Some(&json!(container)), "{operator}");
         assert_eq!(probe["spec"]["runPolicy"]["suspend"], true);
         let gate = format!("/spec/{roles}/{role}/template/spec/schedulingGates/0/name");
         assert_eq!(probe.pointer(&gate), Some(&json!("trialkeeper/probe")), "{operator}");
-        assert!(kind.installation().contains(kind.kind.object()), "{operator}");
+        assert!(kind.installation_advice().contains(kind.kind.object()), "{operator}");
         let names: Vec<String> =
             kind.example_pods(&common).into_iter().map(|(role, _)| role).collect();
         for (role, pod) in kind.example_pods(&common) {
@@ -357,7 +360,7 @@ fn the_kinds_differ_only_in_names() {
 proptest! {
     #[test]
     fn random_statuses_never_panic(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<u64>(), name in "[a-z-]{0,12}[0-9]{0,30}") {
-        let spec = common(&section("tf-operator", &[("worker", 1)])).spec;
+        let spec = workload_settings(&section("tf-operator", &[("worker", 1)])).spec;
         let replicas = json!({"Worker": {"active": number, "failed": number, "succeeded": kind}});
         for kind in ["Failed", "Succeeded", kind.as_str()] {
             let object = json!({"metadata": {"name": name, "deletionTimestamp": status}, "status": {
@@ -365,7 +368,7 @@ proptest! {
                 "replicaStatuses": replicas, "phase": kind,
             }});
             if let JobPhase::Completed(outcome) = phase(&object, &spec) {
-                let outcome = explain(outcome, std::slice::from_ref(&object), &[]);
+                let outcome = explain_failure(outcome, std::slice::from_ref(&object), &[]);
                 prop_assert!(!outcome.needs_pods);
             }
         }

@@ -13,7 +13,7 @@ use super::super::kubeflow::{PYTORCH_JOB, TF_JOB};
 use super::super::train_job::TrainJob;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
-use crate::training_service::kubernetes::manifest::tests::common;
+use crate::training_service::kubernetes::manifest::tests::workload_settings;
 use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::tracker::{
     Tracker, TrackerAction, observe_missing_pod, observe_pod,
@@ -92,11 +92,11 @@ pub(in crate::training_service::kubernetes::workload) fn news_after(
 
 /// Returns the number of places that the recorded pods of the trial have. A recording may have other roles than the
 /// specification.
-fn places(kind: &dyn Workload, lines: &[Value]) -> u64 {
+fn count_places(kind: &dyn Workload, lines: &[Value]) -> u64 {
     let pods = lines.iter().filter(|line| line["kind"] == "Pod");
     let names = pods.filter_map(|pod| pod.pointer("/object/metadata/name")?.as_str());
     let own = names.filter(|name| workload_of(name) == "tkx");
-    let places: HashSet<&str> = own.map(|name| kind.place(name)).collect();
+    let places: HashSet<&str> = own.map(|name| kind.pod_place(name)).collect();
     u64::try_from(places.len()).unwrap().max(1)
 }
 
@@ -115,26 +115,26 @@ impl<'a> Player<'a> {
     fn play(kind: &'static dyn Workload, spec: &'a KubernetesSpec, case: &'a str) -> Self {
         let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
         let lines = recording(case);
-        let pods = places(kind, &lines);
+        let pods = count_places(kind, &lines);
         let tracker = Tracker::new(kind, start_up, grace).with_queue(spec.queue.is_some());
         let mut tracker = tracker.with_pods(pods);
         tracker.begin_listing();
         tracker.complete_listing();
         let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
-        tracker.submit("tkx", trial, attempt, Duration::ZERO);
+        tracker.add_attempt("tkx", trial, attempt, Duration::ZERO);
         tracker.handle_submission("tkx", Ok(()), Duration::ZERO);
         let mut player = Self { kind, spec, case, tracker, now: Duration::ZERO, news: Vec::new() };
         for line in lines {
             // The preparation happened before the start of the recording.
             player.now = Duration::from_secs_f64(line["t"].as_f64().unwrap().max(0.0));
-            let actions = player.see(&line);
+            let actions = player.observe_line(&line);
             player.perform(actions);
         }
         player
     }
 
     /// Passes a line of the recording to the tracker.
-    fn see(&mut self, line: &Value) -> Vec<TrackerAction> {
+    fn observe_line(&mut self, line: &Value) -> Vec<TrackerAction> {
         let (tracker, now) = (&mut self.tracker, self.now);
         let gone = line["type"] == "DELETED";
         let own_kind = self.kind.resource().kind;
@@ -177,12 +177,13 @@ impl<'a> Player<'a> {
                     self.news.push(news);
                     Vec::new()
                 }
-                TrackerAction::Inspect(name, outcome) => {
-                    let pods = self.tracker.pods().with_ended(&name, Vec::new());
-                    self.tracker.complete_end(&name, self.kind.explain(self.spec, outcome, &pods))
+                TrackerAction::InspectPods(name, outcome) => {
+                    let pods = self.tracker.pods().with_ended_pods(&name, Vec::new());
+                    self.tracker
+                        .complete_end(&name, self.kind.explain_outcome(self.spec, outcome, &pods))
                 }
                 TrackerAction::ReadEnd(name) => {
-                    let pods = self.tracker.pods().with_ended(&name, Vec::new());
+                    let pods = self.tracker.pods().with_ended_pods(&name, Vec::new());
                     let outcome = self.kind.outcome_from_pods(self.spec, &pods);
                     outcome
                         .map(|outcome| self.tracker.complete_end(&name, outcome))
@@ -240,7 +241,7 @@ fn a_queued_workload_of_every_kind_ends_as_without_a_queue() {
     ];
     for (kind, case, mut section) in table {
         (section["queue"], section["agent"]) = (json!("team"), json!("image"));
-        let news = news_of_recording(kind, &common(&section).spec, case);
+        let news = news_of_recording(kind, &workload_settings(&section).spec, case);
         let ends = ends(&news);
         let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert!(end.succeeded && end.exit_code == Some(0), "{case}: {end:?}");
@@ -248,7 +249,7 @@ fn a_queued_workload_of_every_kind_ends_as_without_a_queue() {
 }
 
 /// The recordings that no test replays, by the reason.
-const NOT_REPLAYED: &[(&str, &[&str])] = &[
+const UNREPLAYED_RECORDINGS: &[(&str, &[&str])] = &[
     (
         "TrialKeeper's Jobs have another failure policy",
         &[
@@ -304,7 +305,7 @@ const NOT_REPLAYED: &[(&str, &[&str])] = &[
 ];
 
 /// The tests of each kind, which name a recording with or without its kind.
-const TESTS: [(&str, &str); 6] = [
+const TEST_SOURCES: [(&str, &str); 6] = [
     ("job", include_str!("../job/tests.rs")),
     ("kueue", include_str!("../job/tests.rs")),
     ("jobset", include_str!("../job_set/tests.rs")),
@@ -313,21 +314,21 @@ const TESTS: [(&str, &str); 6] = [
     ("trainjob", include_str!("../train_job/tests.rs")),
 ];
 /// The other tests that use recordings, which name them with their kind.
-const OTHER_TESTS: [&str; 2] =
+const OTHER_TEST_SOURCES: [&str; 2] =
     [include_str!("recorded.rs"), include_str!("../../pending_reason.rs")];
 
 /// Returns whether a test names the recording `KIND/CASE`.
 fn is_named(kind: &str, case: &str) -> bool {
     let (whole, short, any_kind) =
         (format!("\"{kind}/{case}\""), format!("\"{case}\""), format!("{{kind}}/{case}\""));
-    let all = TESTS.iter().map(|(_, text)| *text).chain(OTHER_TESTS);
-    let own = TESTS.iter().filter(|(known, _)| *known == kind).map(|(_, text)| *text);
+    let all = TEST_SOURCES.iter().map(|(_, text)| *text).chain(OTHER_TEST_SOURCES);
+    let own = TEST_SOURCES.iter().filter(|(known, _)| *known == kind).map(|(_, text)| *text);
     all.into_iter().any(|text| text.contains(&whole))
         || own.into_iter().any(|text| text.contains(&short) || text.contains(&any_kind))
 }
 
 /// The number of recordings that exist.
-const RECORDINGS: usize = 204;
+const RECORDING_COUNT: usize = 204;
 
 #[test]
 fn every_recording_is_replayed_or_has_a_reason() {
@@ -341,9 +342,10 @@ fn every_recording_is_replayed_or_has_a_reason() {
             kept.push(format!("{kind}/{name}"));
         }
     }
-    let left: Vec<&str> = NOT_REPLAYED.iter().flat_map(|(_, cases)| *cases).copied().collect();
+    let left: Vec<&str> =
+        UNREPLAYED_RECORDINGS.iter().flat_map(|(_, cases)| *cases).copied().collect();
     for case in &left {
         assert!(!kept.iter().any(|kept| kept == case), "{case}");
     }
-    assert_eq!(kept.len() + left.len(), RECORDINGS);
+    assert_eq!(kept.len() + left.len(), RECORDING_COUNT);
 }

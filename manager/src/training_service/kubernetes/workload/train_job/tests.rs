@@ -8,7 +8,7 @@ use trial_protocol::Cause;
 
 use super::*;
 use crate::training_service::JobNews;
-use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::shared_disk::SharedDisk;
 use crate::training_service::kubernetes::workload::tests::recorded::{
     ends, news_after, news_of_recording,
@@ -22,10 +22,10 @@ fn section(pods: u64) -> Value {
     })
 }
 
-fn queued(pods: u64) -> WorkloadSettings {
+fn queued_settings(pods: u64) -> WorkloadSettings {
     let mut section = section(pods);
     (section["queue"], section["priorityClass"]) = (json!("research"), json!("low"));
-    common(&section)
+    workload_settings(&section)
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_missing_runtime_is_known_by_the_words_of_either_webhook() {
         (denied("validate.kyverno.svc", "image not found"), false),
     ];
     for (refusal, expected) in table {
-        assert_eq!(TrainJob.lacks_shared(&refusal), expected, "{refusal}");
+        assert_eq!(TrainJob.is_missing_shared_object(&refusal), expected, "{refusal}");
     }
 }
 
@@ -80,8 +80,11 @@ fn every_recorded_end_is_reported_correctly() {
         ("badimage",                     1, None,      REMOVED, TEMPORARY, None),
     ];
     for (case, pods, exit_code, message, class, taken) in table {
-        let news =
-            news_of_recording(&TrainJob, &common(&section(pods)).spec, &format!("trainjob/{case}"));
+        let news = news_of_recording(
+            &TrainJob,
+            &workload_settings(&section(pods)).spec,
+            &format!("trainjob/{case}"),
+        );
         let ends = ends(&news);
         let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
@@ -95,7 +98,7 @@ fn every_recorded_end_is_reported_correctly() {
 
 #[test]
 fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
-    let (spec, case) = (queued(1).spec, "kueue/trainjob-preempted");
+    let (spec, case) = (queued_settings(1).spec, "kueue/trainjob-preempted");
     let news = news_after(&TrainJob, &spec, case, Duration::from_secs(70));
     let back = news.iter().filter_map(|news| {
         let JobNews::Requeued(waits) = news else { return None };
@@ -109,7 +112,7 @@ fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
 
 #[test]
 fn the_phase_of_a_train_job_follows_from_its_jobs_and_conditions() {
-    let spec = common(&section(1)).spec;
+    let spec = workload_settings(&section(1)).spec;
     let at = |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
     let jobs = |what: &str| json!({"jobsStatus": [{"name": "node", what: 1}]});
     let ends = |kind: &str, reason: &str| {
@@ -166,18 +169,18 @@ fn assert_reviewed(made: &Value, file: &str) {
 
 #[test]
 fn the_manifests_of_a_train_job_and_its_runtime_match_the_reviewed_ones() {
-    let common = queued(2);
+    let common = queued_settings(2);
     assert_reviewed(&TrainJob.manifest(&common, &job()), "queued.json");
-    let [(resource, runtime)] = TrainJob.shared(&common).try_into().unwrap();
+    let [(resource, runtime)] = TrainJob.shared_objects(&common).try_into().unwrap();
     assert_eq!(resource, TRAINING_RUNTIMES);
     assert_reviewed(&runtime, "runtime.json");
 }
 
 #[test]
 fn the_runtime_contains_no_trial_and_neither_object_contains_a_secret() {
-    let common = common(&section(1));
+    let common = workload_settings(&section(1));
     let job = job();
-    let runtime = TrainJob.shared(&common).remove(0).1.to_string();
+    let runtime = TrainJob.shared_objects(&common).remove(0).1.to_string();
     for own in [job.trial.as_str(), job.attempt.as_str(), "example", "TRIALKEEPER_TOKEN"] {
         assert!(!runtime.contains(own), "{own} is in {runtime}");
     }
@@ -191,17 +194,17 @@ fn the_runtime_contains_no_trial_and_neither_object_contains_a_secret() {
 
 #[test]
 fn the_pods_of_an_attempt_are_found_by_their_job_set() {
-    let spec = common(&section(2)).spec;
-    let label = TrainJob.pod_label("tkx", &job().attempt);
+    let spec = workload_settings(&section(2)).spec;
+    let label = TrainJob.pod_selector("tkx", &job().attempt);
     assert_eq!(label, "jobset.sigs.k8s.io/jobset-name=tkx");
     let pods = ["tkx-node-0-1-aaaaa".to_owned(), "tkx-node-0-0-bbbbb".to_owned()];
-    assert_eq!(TrainJob.reporter(&spec, "tkx", &pods).as_deref(), Some("tkx-node-0-0-bbbbb"));
+    assert_eq!(TrainJob.reporting_pod(&spec, "tkx", &pods).as_deref(), Some("tkx-node-0-0-bbbbb"));
 }
 
 #[test]
 fn each_pod_on_a_shared_disk_has_its_own_folder() {
-    let mut common = common(&section(2));
-    common.share = Some(SharedDisk::Claim { name: "data".to_owned() });
+    let mut common = workload_settings(&section(2));
+    common.shared_disk = Some(SharedDisk::Claim { name: "data".to_owned() });
     let made = TrainJob.manifest(&common, &job());
     let env = made["spec"]["trainer"]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
@@ -216,12 +219,12 @@ fn the_pod_of_a_template_is_used_without_its_containers_name() {
     let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i", "command": ["t"], "env": [{"name": "OWN", "value": "1"}]}]}});
     let mut section = section(1);
     section["template"] = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"template": pod}});
-    let common = common(&section);
-    let runtime = TrainJob.shared(&common).remove(0).1;
+    let common = workload_settings(&section);
+    let runtime = TrainJob.shared_objects(&common).remove(0).1;
     let body = &runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"];
-    assert_eq!(body["template"]["spec"]["containers"][0]["name"], NODE);
+    assert_eq!(body["template"]["spec"]["containers"][0]["name"], NODE_NAME);
     let rule = body.pointer("/podFailurePolicy/rules/1/onExitCodes/containerName");
-    assert_eq!(rule, Some(&json!(NODE)));
+    assert_eq!(rule, Some(&json!(NODE_NAME)));
     let made = TrainJob.manifest(&common, &job());
     assert_eq!(made["metadata"]["labels"]["a"], "b");
     let env = made["spec"]["trainer"]["env"].as_array().unwrap();
@@ -235,9 +238,9 @@ proptest! {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "jobsStatus": [{"ready": number}, kind],
         }});
-        if let JobPhase::Completed(outcome) = phase(&object, &common(&section(1)).spec) {
-            let spec = common(&section(1)).spec;
-            let outcome = TrainJob.explain(&spec, outcome, std::slice::from_ref(&object));
+        if let JobPhase::Completed(outcome) = phase(&object, &workload_settings(&section(1)).spec) {
+            let spec = workload_settings(&section(1)).spec;
+            let outcome = TrainJob.explain_outcome(&spec, outcome, std::slice::from_ref(&object));
             prop_assert!(!outcome.needs_pods);
         }
     }

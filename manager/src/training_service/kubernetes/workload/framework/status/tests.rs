@@ -16,7 +16,7 @@ fn recording(case: &str) -> Vec<Value> {
 }
 
 /// Returns the phases of the recorded Framework, version by version, without repetitions.
-fn standings(case: &str) -> Vec<JobPhase> {
+fn recorded_phases(case: &str) -> Vec<JobPhase> {
     let frameworks = recording(case).into_iter().filter(|step| step["kind"] == "framework");
     let mut standings: Vec<JobPhase> = frameworks.map(|step| read(&step, ("worker", 0))).collect();
     standings.dedup();
@@ -49,7 +49,7 @@ fn every_recorded_end_is_read() {
         ("fancy-transient-then-stop", false, None,      "stopped on request"),
     ];
     for (case, succeeded, exit_code, message) in table {
-        let last = standings(case).pop();
+        let last = recorded_phases(case).pop();
         let Some(JobPhase::Completed(outcome)) = last else { panic!("{case} ends as {last:?}") };
         assert_eq!((outcome.succeeded, outcome.exit_code), (succeeded, exit_code), "{case}");
         assert_eq!(outcome.cause, case.starts_with("oom").then_some(Cause::OomKernel), "{case}");
@@ -77,7 +77,7 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
     }
     // The recording of a pod that the controller retries.
     let again = [JobPhase::Running, JobPhase::Starting, JobPhase::Running];
-    assert!(standings("taskretry").windows(3).any(|seen| seen == again));
+    assert!(recorded_phases("taskretry").windows(3).any(|seen| seen == again));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_framework_that_never_ends_is_never_completed() {
         ("nnifail",           JobPhase::Running),
     ];
     for (case, stands) in table {
-        let seen = standings(case);
+        let seen = recorded_phases(case);
         assert_eq!(seen.last(), Some(&stands), "{case}");
         assert!(!seen.iter().any(|phase| matches!(phase, JobPhase::Completed(_))), "{case}");
     }
@@ -100,12 +100,12 @@ fn a_framework_that_never_ends_is_never_completed() {
 fn the_phases_of_a_framework_follow_in_order() {
     let (unseen, waiting, running, ending) =
         (JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending);
-    let seen = standings("ok5");
+    let seen = recorded_phases("ok5");
     assert_eq!(seen[..4], [unseen.clone(), waiting.clone(), running.clone(), ending.clone()]);
     assert_eq!(seen.len(), 5);
     // A command that does not exist never runs. A second attempt waits and runs again.
-    assert!(!standings("badcmd").contains(&running));
-    let retried = standings("retry");
+    assert!(!recorded_phases("badcmd").contains(&running));
+    let retried = recorded_phases("retry");
     let runs = retried.iter().filter(|phase| **phase == running).count();
     assert_eq!(runs, 3, "{retried:?}");
     assert!(matches!(retried.last(), Some(JobPhase::Completed(_))));
@@ -151,7 +151,12 @@ fn the_message_of_the_agents_verdict_is_read_from_the_termination_message() {
 }
 
 /// Returns the outcome of a pod that ended with this verdict in its termination log.
-fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> WorkloadOutcome {
+fn outcome_with_verdict(
+    code: i64,
+    attributes: &Value,
+    container: Value,
+    verdict: &Value,
+) -> WorkloadOutcome {
     let mut container = container;
     container["name"] = json!("framework");
     container["message"] = Value::from(verdict.to_string());
@@ -194,7 +199,7 @@ fn the_platforms_statement_outranks_a_guess_of_the_agent() {
     ];
     for (code, attributes, container, verdict, message, class) in table {
         assert!(serde_json::from_value::<Verdict>(verdict.clone()).is_ok(), "{verdict}");
-        let outcome = ended(code, &attributes, container.clone(), verdict);
+        let outcome = outcome_with_verdict(code, &attributes, container.clone(), verdict);
         assert_eq!((outcome.message.as_str(), outcome.class), (message, class), "{code}");
     }
 }
@@ -291,9 +296,9 @@ proptest! {
     fn random_objects_never_panic(object in any_json(), status in any_json()) {
         read(&object, ("worker", 0));
         read(&json!({"status": {"state": "Completed", "attemptStatus": status}}), ("worker", 0));
-        crate::training_service::kubernetes::pending_reason::of_pod(&object);
-        crate::training_service::kubernetes::pending_reason::of_pod(&json!({"status": status}));
-        crate::training_service::kubernetes::pending_reason::of_event(&object);
+        crate::training_service::kubernetes::pending_reason::pod_reason(&object);
+        crate::training_service::kubernetes::pending_reason::pod_reason(&json!({"status": status}));
+        crate::training_service::kubernetes::pending_reason::event_problem(&object);
     }
 }
 
