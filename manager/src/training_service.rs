@@ -83,9 +83,10 @@ pub struct JobEvent {
     /// True if the service calls the job a success, regardless of its agent's observations. For example, a controller
     /// ends the other pods of a job as soon as enough of them have succeeded.
     pub succeeded: bool,
-    /// True if the attempt has not ended by itself, and another one must replace it. Either the service has fenced it: its
-    /// machine is out of reach, and the service ends the attempt there before it does anything else on the machine. Or the
-    /// service has no job of an attempt that an earlier manager recorded. Further reports of the attempt are ignored.
+    /// True if the attempt has not ended by itself, and another one must replace it. Either the service has fenced it:
+    /// its machine is out of reach, and the service ends the attempt there before it does anything else on the machine.
+    /// Or the service has no job of an attempt that an earlier manager recorded. Further reports of the attempt are
+    /// ignored.
     pub replaced: bool,
     /// True if the service has not created the job and never will. The job may be submitted elsewhere.
     pub refused: bool,
@@ -212,7 +213,7 @@ pub enum VerdictTrust {
 }
 
 /// The sender for the news of all jobs.
-pub type JobEvents = mpsc::UnboundedSender<JobNews>;
+pub type JobNewsSender = mpsc::UnboundedSender<JobNews>;
 
 /// The fate of a job that was submitted before a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,7 +257,7 @@ pub trait TrainingService: Send + Sync {
     fn end_unadopted(&self) {}
 
     /// Delivers the remaining reports of a gone job's agent.
-    async fn recover(&self, trial: &TrialJobId);
+    async fn recover_reports(&self, trial: &TrialJobId);
 
     /// Returns the verdict that an attempt's agent has kept on disk, in case its report was lost. `None`: the service
     /// finds no verdict, or cannot reach the disk.
@@ -268,15 +269,15 @@ pub trait TrainingService: Send + Sync {
     /// at once, and the end is reported as an event. Has no effect on a job that is gone.
     async fn stop(&self, trial: &TrialJobId);
 
-    /// Returns the rules by which a trial ends with its agents' verdicts, even if its job still exists. The service then
-    /// ends the job itself, and the next trial does not wait for that. `None`: the trial ends with its job.
+    /// Returns the rules by which a trial ends with its agents' verdicts, even if its job still exists. The service
+    /// then ends the job itself, and the next trial does not wait for that. `None`: the trial ends with its job.
     fn completion(&self, _trial: &TrialJobId) -> Option<TrialCompletion> {
         None
     }
 
-    /// Informs the service that a trial ends because its agents have reported the ends of all its commands, although the
-    /// job still exists. Returns at once. `false`: the trial must wait for its job, because the service may know another
-    /// reason for the end.
+    /// Informs the service that a trial ends because its agents have reported the ends of all its commands, although
+    /// the job still exists. Returns at once. `false`: the trial must wait for its job, because the service may know
+    /// another reason for the end.
     async fn hand_over(&self, _trial: &TrialJobId, _trust: VerdictTrust) -> bool {
         true
     }
@@ -299,12 +300,12 @@ pub trait TrainingService: Send + Sync {
 
     /// Waits until the service has been out of reach for so long that a stopping manager should not wait for the ends
     /// of its jobs. [`Self::close`] then reports the remaining jobs, their location and the reason.
-    async fn out_of_reach(&self) {
+    async fn wait_until_out_of_reach(&self) {
         std::future::pending::<()>().await;
     }
 
     /// Returns the greatest number of concurrent trials. `None`: there is no known bound.
-    fn room(&self) -> Option<usize> {
+    fn capacity(&self) -> Option<usize> {
         None
     }
 

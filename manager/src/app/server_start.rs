@@ -97,7 +97,7 @@ impl StartedServers {
 /// Returns the number of trials that run at a time: the configured number, or less if the training service has less
 /// room.
 fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
-    match service.room() {
+    match service.capacity() {
         Some(room) if room < wanted => {
             warn!("the training service has room for {room} of {wanted} trials at a time");
             room

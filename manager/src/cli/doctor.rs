@@ -84,7 +84,7 @@ async fn check_place(spec: &ExperimentSpec, common: &Common, checks: &mut Checks
     for note in found.iter().flatten() {
         checks.print("-", "place", note);
     }
-    let place = platform(&spec.training_service).describe();
+    let place = platform(&spec.training_service).success_message();
     checks.check("place", found.map(|_| place).map_err(|error| chain(&error)))
 }
 

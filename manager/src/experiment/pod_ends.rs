@@ -94,7 +94,7 @@ impl PodEnds {
     pub fn decide(&self, completion: &TrialCompletion) -> Option<DecidedEnd> {
         let results: Vec<_> = self.ends.iter().map(|end| (end.place.clone(), end.result)).collect();
         let end = completion.decide(&results)?;
-        let is_over = completion.are_all_over(&results);
+        let is_over = completion.has_every_pod_ended(&results);
         let signaled = results.iter().any(|(_, result)| *result == PodResult::Signaled);
         let trust = match &end {
             TrialEnd::Unexplained => return None,

@@ -104,7 +104,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
     }
     let mut news = Vec::new();
     let service = Arc::clone(task.launcher.service());
-    let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
+    let mut out_of_reach = Box::pin(async move { service.wait_until_out_of_reach().await });
     while !task.has_ended() {
         // The ends of one batch are recorded before the next batch.
         if task.conclude_by_verdicts().await? {
@@ -539,7 +539,7 @@ impl ExperimentTask {
     /// not wait for the experiment's task meanwhile.
     async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let service = Arc::clone(self.launcher.service());
-        let recover = service.recover(trial);
+        let recover = service.recover_reports(trial);
         tokio::pin!(recover);
         loop {
             tokio::select! {

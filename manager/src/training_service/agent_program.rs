@@ -5,13 +5,13 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// The name of the program.
-const NAME: &str = "trialkeeper";
+const PROGRAM_NAME: &str = "trialkeeper";
 
 /// The number of bytes to read. They contain the header and all program headers, which linkers put first: a few dozen
 /// of at most 56 bytes.
-const HEAD: u64 = 64 << 10;
+const HEADER_BYTES: u64 = 64 << 10;
 /// The program header that names a loader (`PT_INTERP`). An image may lack that loader, or have another version of it.
-const INTERP: u32 = 3;
+const INTERPRETER_HEADER: u32 = 3;
 
 /// The agent program was not found.
 #[derive(Debug, thiserror::Error)]
@@ -26,23 +26,24 @@ pub struct Error {
 pub fn find(chosen: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(path) = chosen {
         return if path.is_file() {
-            Ok(absolute(path.to_owned()))
+            Ok(absolute_path(path.to_owned()))
         } else {
             Err(Error { path: path.to_owned() })
         };
     }
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(NAME)));
+    let beside =
+        std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM_NAME)));
     let in_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
-        std::env::split_paths(&path).map(|dir| dir.join(NAME)).collect::<Vec<_>>()
+        std::env::split_paths(&path).map(|dir| dir.join(PROGRAM_NAME)).collect::<Vec<_>>()
     });
     let mut candidates = beside.clone().into_iter().chain(in_path);
     candidates
         .find(|path| path.is_file())
-        .map(absolute)
-        .ok_or(Error { path: beside.unwrap_or_else(|| NAME.into()) })
+        .map(absolute_path)
+        .ok_or(Error { path: beside.unwrap_or_else(|| PROGRAM_NAME.into()) })
 }
 
-fn absolute(path: PathBuf) -> PathBuf {
+fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
@@ -50,11 +51,11 @@ fn absolute(path: PathBuf) -> PathBuf {
 pub fn image_problem(program: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     // An unreadable program is reported later, when it is needed.
-    File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
-    of(&head)
+    File::open(program).ok()?.take(HEADER_BYTES).read_to_end(&mut head).ok()?;
+    header_problem(&head)
 }
 
-fn of(head: &[u8]) -> Option<&'static str> {
+fn header_problem(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"#!") {
         return None;
     }
@@ -70,7 +71,7 @@ fn of(head: &[u8]) -> Option<&'static str> {
     let (first, size, count) = (place(32, 8)?, place(54, 2)?, place(56, 2)?);
     let dynamic = (0..count).any(|index| {
         let at = size.checked_mul(index).and_then(|offset| offset.checked_add(first));
-        at.and_then(|at| number(at, 4)) == Some(u64::from(INTERP))
+        at.and_then(|at| number(at, 4)) == Some(u64::from(INTERPRETER_HEADER))
     });
     dynamic.then_some("it needs the C library of this machine, which an image may lack or have in an older version")
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     /// Returns a header of 64 bytes and program headers of these types.
-    fn program(types: &[u32]) -> Vec<u8> {
+    fn elf_program(types: &[u32]) -> Vec<u8> {
         let mut head = vec![0; 64];
         head[..6].copy_from_slice(b"\x7fELF\x02\x01");
         head[32] = 64;
@@ -95,19 +96,23 @@ mod tests {
 
     #[test]
     fn only_a_program_without_a_loader_runs_in_every_image() {
-        assert_eq!(of(&program(&[6, 1, 1])), None);
-        assert!(of(&program(&[6, 3, 1])).is_some_and(|why| why.contains("C library")));
-        assert!(of(b"\xcf\xfa\xed\xfe").is_some_and(|why| why.contains("not a program")));
-        assert_eq!(of(b"#!/bin/sh\n"), None);
+        assert_eq!(header_problem(&elf_program(&[6, 1, 1])), None);
+        assert!(
+            header_problem(&elf_program(&[6, 3, 1])).is_some_and(|why| why.contains("C library"))
+        );
+        assert!(
+            header_problem(b"\xcf\xfa\xed\xfe").is_some_and(|why| why.contains("not a program"))
+        );
+        assert_eq!(header_problem(b"#!/bin/sh\n"), None);
         // The file may be truncated, or contain invalid offsets.
-        let whole = program(&[3]);
+        let whole = elf_program(&[3]);
         for length in 0..whole.len() {
-            of(&whole[..length]);
+            header_problem(&whole[..length]);
         }
         let mut wild = whole;
         wild[32..40].fill(0xff);
         wild[54..58].fill(0xff);
-        assert_eq!(of(&wild), None);
+        assert_eq!(header_problem(&wild), None);
     }
 
     #[test]

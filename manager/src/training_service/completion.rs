@@ -90,16 +90,16 @@ impl TrialCompletion {
 
     /// Returns the end that follows from the ends of pods, in their order. `None`: the end is undecided.
     pub fn decide(&self, ends: &[(PodPlace, PodResult)]) -> Option<TrialEnd> {
-        let by_rule = (1..=ends.len()).find_map(|count| self.decided_by_last(&ends[..count]));
-        by_rule.or_else(|| self.are_all_over(ends).then_some(TrialEnd::Succeeded))
+        let by_rule = (1..=ends.len()).find_map(|count| self.decide_by_last(&ends[..count]));
+        by_rule.or_else(|| self.has_every_pod_ended(ends).then_some(TrialEnd::Succeeded))
     }
 
     /// Returns the end for which the last of these ends is the reason.
-    fn decided_by_last(&self, ends: &[(PodPlace, PodResult)]) -> Option<TrialEnd> {
+    fn decide_by_last(&self, ends: &[(PodPlace, PodResult)]) -> Option<TrialEnd> {
         let ((place, result), _) = ends.split_last()?;
-        let role = self.roles.iter().find(|role| role.has(place))?;
+        let role = self.roles.iter().find(|role| role.has_pod(place))?;
         let number = |counts: fn(PodResult) -> bool| {
-            let own = ends.iter().filter(|(pod, result)| role.has(pod) && counts(*result));
+            let own = ends.iter().filter(|(pod, result)| role.has_pod(pod) && counts(*result));
             u64::try_from(own.count()).unwrap_or(u64::MAX)
         };
         let has_failed = |result| matches!(result, PodResult::Failed | PodResult::Signaled);
@@ -123,16 +123,16 @@ impl TrialCompletion {
     }
 
     /// Returns whether the commands of all pods have ended.
-    pub fn are_all_over(&self, ends: &[(PodPlace, PodResult)]) -> bool {
+    pub fn has_every_pod_ended(&self, ends: &[(PodPlace, PodResult)]) -> bool {
         self.roles.iter().all(|role| {
-            let own = ends.iter().filter(|(pod, _)| role.has(pod));
+            let own = ends.iter().filter(|(pod, _)| role.has_pod(pod));
             u64::try_from(own.count()).is_ok_and(|own| own == role.pods)
         })
     }
 }
 
 impl RoleCompletion {
-    fn has(&self, pod: &PodPlace) -> bool {
+    fn has_pod(&self, pod: &PodPlace) -> bool {
         pod.role == self.role && pod.index < self.pods
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         for (completion, ends, end, is_over) in table {
             let ends: Vec<_> = ends.iter().map(|(pod, result)| (place(pod), *result)).collect();
             assert_eq!(completion.decide(&ends), *end, "{completion:?} {ends:?}");
-            assert_eq!(completion.are_all_over(&ends), *is_over, "{completion:?} {ends:?}");
+            assert_eq!(completion.has_every_pod_ended(&ends), *is_over, "{completion:?} {ends:?}");
         }
     }
 }

@@ -19,7 +19,7 @@ use trial_protocol::{AttemptId, Class, TrialJobId, Verdict};
 use self::schedule::{RefusalResult, Schedule};
 use super::completion::TrialCompletion;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobPart, JobWaits, Output, PartStatus,
+    Adopted, FreeRoom, JobEvent, JobNews, JobNewsSender, JobPart, JobWaits, Output, PartStatus,
     SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
 use crate::util::errors::chain;
@@ -39,7 +39,7 @@ pub struct Settings {
     /// The experiment's folder.
     pub dir: ExperimentDir,
     /// The receiver of news of jobs.
-    pub events: JobEvents,
+    pub events: JobNewsSender,
     /// The parts, in the order of the file.
     pub parts: Vec<PartService>,
 }
@@ -64,7 +64,7 @@ pub struct Hybrid {
 struct HybridState {
     parts: Vec<StartedPart>,
     dir: ExperimentDir,
-    events: JobEvents,
+    events: JobNewsSender,
     schedule: Mutex<Schedule>,
     /// Held while a job is submitted, stopped or moved, so that no stop overtakes the submit of its job.
     placement_lock: tokio::sync::Mutex<()>,
@@ -124,7 +124,7 @@ impl HybridState {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn news(&self, news: JobNews) {
+    fn send_news(&self, news: JobNews) {
         // The receiver lives as long as the experiment, and later news has no reader.
         drop(self.events.send(news));
     }
@@ -138,13 +138,13 @@ impl HybridState {
         loop {
             // A timeout is expected: the room is also read at intervals.
             drop(timeout(ROOM_INTERVAL, self.changed.notified()).await);
-            self.move_waiting().await;
-            self.place().await;
+            self.move_waiting_trials().await;
+            self.place_trials().await;
         }
     }
 
     /// Submits trials to parts that have room. The trial with the longest wait comes first.
-    async fn place(&self) {
+    async fn place_trials(&self) {
         let _guard = self.placement_lock.lock().await;
         loop {
             let rooms = self.rooms();
@@ -153,9 +153,9 @@ impl HybridState {
             self.submit_to(part, &job).await;
         }
         let rooms = self.rooms();
-        let waiting = self.schedule().news_of_waiting(&rooms, Instant::now());
+        let waiting = self.schedule().new_wait_reasons(&rooms, Instant::now());
         for (trial, attempt, why) in waiting {
-            self.news(JobNews::Waits(JobWaits { trial, attempt, why }));
+            self.send_news(JobNews::Waits(JobWaits { trial, attempt, why }));
         }
     }
 
@@ -170,7 +170,7 @@ impl HybridState {
             let message = Some(format!("cannot write {}: {error}", dir.path().display()));
             let unexplained = JobEvent::unexplained(trial.clone(), attempt.clone());
             let class = Some(Class::Transient);
-            return self.news(JobNews::Gone(JobEvent { message, class, ..unexplained }));
+            return self.send_news(JobNews::Gone(JobEvent { message, class, ..unexplained }));
         }
         self.report_part(trial, attempt, part);
         if let Err(error) = self.parts[part].service.submit(job).await {
@@ -183,7 +183,7 @@ impl HybridState {
     }
 
     fn report_part(&self, trial: &TrialJobId, attempt: &AttemptId, part: usize) {
-        self.news(JobNews::Placed(JobPart {
+        self.send_news(JobNews::Placed(JobPart {
             trial: trial.clone(),
             attempt: attempt.clone(),
             part,
@@ -202,23 +202,23 @@ impl HybridState {
             }
             RefusalResult::ByAll(reasons) => {
                 let message = Some(format!("no training service accepts the trial: {reasons}"));
-                self.news(JobNews::Gone(JobEvent { message, ..event }));
+                self.send_news(JobNews::Gone(JobEvent { message, ..event }));
             }
-            RefusalResult::Unknown => self.news(JobNews::Gone(event)),
+            RefusalResult::Unknown => self.send_news(JobNews::Gone(event)),
         }
     }
 
     /// Takes back trials that wait at a part while another has room for them.
-    async fn move_waiting(&self) {
+    async fn move_waiting_trials(&self) {
         let rooms = self.rooms();
-        let movable = self.schedule().movable(&rooms, Instant::now());
+        let movable = self.schedule().movable_trials(&rooms, Instant::now());
         for (trial, part) in movable {
             let _guard = self.placement_lock.lock().await;
             if self.schedule().part_of(&trial) == Some(part)
                 && self.parts[part].service.withdraw(&trial).await
             {
                 info!(%trial, "trainingService[{part}] has not started the trial; moving it to another part");
-                self.schedule().take_back(&trial, Instant::now());
+                self.schedule().requeue(&trial, Instant::now());
                 // One trial moves at a time, because the next part may have room for only one.
                 return self.changed.notify_one();
             }
@@ -236,18 +236,18 @@ impl HybridState {
                 }
                 schedule.remove(&event.trial, &event.attempt);
                 drop(schedule);
-                self.news(JobNews::Gone(event));
+                self.send_news(JobNews::Gone(event));
             }
             JobNews::Waits(waits) => {
-                self.schedule().waits(&waits.trial, &waits.attempt, false);
-                self.news(JobNews::Waits(self.with_part_name(part, waits)));
+                self.schedule().record_wait(&waits.trial, &waits.attempt, false);
+                self.send_news(JobNews::Waits(self.with_part_name(part, waits)));
             }
             JobNews::Requeued(waits) => {
-                self.schedule().waits(&waits.trial, &waits.attempt, true);
-                self.news(JobNews::Requeued(self.with_part_name(part, waits)));
+                self.schedule().record_wait(&waits.trial, &waits.attempt, true);
+                self.send_news(JobNews::Requeued(self.with_part_name(part, waits)));
             }
             other @ (JobNews::PodLeft(_) | JobNews::Image(_) | JobNews::Placed(_)) => {
-                self.news(other);
+                self.send_news(other);
             }
         }
         self.changed.notify_one();
@@ -275,9 +275,9 @@ impl HybridState {
         Some(&self.parts[part].service)
     }
 
-    fn status(&self, number: usize) -> PartStatus {
+    fn part_status(&self, number: usize) -> PartStatus {
         let part = &self.parts[number];
-        let (jobs, waiting) = self.schedule().counts(number);
+        let (jobs, waiting) = self.schedule().trial_counts(number);
         let beyond_limit = part.limit.map(|limit| limit.saturating_sub(jobs));
         let (room, trouble) = match part.service.free_room() {
             FreeRoom::Unknown => (None, None),
@@ -295,8 +295,8 @@ impl HybridState {
 #[async_trait]
 impl TrainingService for Hybrid {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        self.shared.schedule().add(job.clone());
-        self.shared.place().await;
+        self.shared.schedule().enqueue(job.clone());
+        self.shared.place_trials().await;
         Ok(())
     }
 
@@ -326,9 +326,9 @@ impl TrainingService for Hybrid {
         self.shared.parts.iter().for_each(|part| part.service.end_unadopted());
     }
 
-    async fn recover(&self, trial: &TrialJobId) {
+    async fn recover_reports(&self, trial: &TrialJobId) {
         if let Some(service) = self.shared.service_of(trial) {
-            service.recover(trial).await;
+            service.recover_reports(trial).await;
         }
     }
 
@@ -341,7 +341,7 @@ impl TrainingService for Hybrid {
         let queued = self.shared.schedule().remove_queued(trial);
         if let Some(attempt) = queued {
             let event = JobEvent::unexplained(trial.clone(), attempt);
-            return self.shared.news(JobNews::Gone(event));
+            return self.shared.send_news(JobNews::Gone(event));
         }
         self.shared.schedule().request_stop(trial);
         if let Some(service) = self.shared.service_of(trial) {
@@ -374,14 +374,14 @@ impl TrainingService for Hybrid {
         self.shared.service_of(trial)?.output(trial, ago).await
     }
 
-    async fn out_of_reach(&self) {
-        let parts = self.shared.parts.iter().map(|part| part.service.out_of_reach());
+    async fn wait_until_out_of_reach(&self) {
+        let parts = self.shared.parts.iter().map(|part| part.service.wait_until_out_of_reach());
         select_all(parts).await;
     }
 
-    fn room(&self) -> Option<usize> {
+    fn capacity(&self) -> Option<usize> {
         let rooms = self.shared.parts.iter().map(|part| {
-            let limits = part.service.room().into_iter().chain(part.limit);
+            let limits = part.service.capacity().into_iter().chain(part.limit);
             limits.min()
         });
         rooms.sum()
@@ -396,7 +396,7 @@ impl TrainingService for Hybrid {
     }
 
     fn parts(&self) -> Vec<PartStatus> {
-        (0..self.shared.parts.len()).map(|part| self.shared.status(part)).collect()
+        (0..self.shared.parts.len()).map(|part| self.shared.part_status(part)).collect()
     }
 
     async fn close(&self) {

@@ -26,7 +26,7 @@ use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec,
+    Adopted, FreeRoom, JobEvent, JobNews, JobNewsSender, SubmitError, TrainingService, TrialJobSpec,
 };
 use crate::token::Secret;
 use crate::util::files::{private_folder, try_lock, write_file};
@@ -41,17 +41,17 @@ mod platform;
 const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The exit code of an agent that could not start (`docs/exit-codes.md`).
-const AGENT_ERROR: i32 = 125;
+const AGENT_ERROR_CODE: i32 = 125;
 /// The time limit for an agent's report of a problem with its settings.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+const SETTINGS_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between tries to examine an unreadable lock.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The stack size of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
 /// The longest verdict that is read, in bytes. Usual verdicts have a few thousand.
-const VERDICT_BYTES: u64 = 1 << 20;
+const MAX_VERDICT_BYTES: u64 = 1 << 20;
 /// The variable with which the manager's user chooses whether agents send their trials' output.
-const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
+const LOG_COLLECTION_VARIABLE: &str = "TRIALKEEPER_LOG_COLLECTION";
 
 /// Runs trials on this machine.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ pub struct Settings {
     /// The secret from which trials' tokens are derived, for agents that an earlier manager started.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
-    pub events: JobEvents,
+    pub events: JobNewsSender,
 }
 
 /// A reason why a job could not be submitted.
@@ -152,14 +152,14 @@ impl LocalState {
     }
 
     /// Reports that a job is gone, after the delivery of its agent's remaining reports.
-    async fn send_event(&self, event: JobEvent) {
-        self.deliver_remaining(&event.trial).await;
+    async fn report_end(&self, event: JobEvent) {
+        self.deliver_remaining_reports(&event.trial).await;
         self.gpus().release(&event.trial);
         // The receiver lives as long as the experiment, and later news has no use.
         drop(self.settings.events.send(JobNews::Gone(event)));
     }
 
-    fn prepare(&self, job: &TrialJobSpec) -> Result<TrialDir, Error> {
+    fn write_job_files(&self, job: &TrialJobSpec) -> Result<TrialDir, Error> {
         let dir = self.settings.dir.trial(&job.trial);
         let write = |path: PathBuf, mode: u32, text: &str| {
             write_file(&path, mode, text).map_err(|source| Error::Write { path, source })
@@ -171,7 +171,7 @@ impl LocalState {
         Ok(dir)
     }
 
-    fn command(&self, job: &TrialJobSpec, dir: &TrialDir) -> Command {
+    fn agent_command(&self, job: &TrialJobSpec, dir: &TrialDir) -> Command {
         let mut command = Command::new(&self.settings.agent);
         for name in &self.settings.secret_variables {
             command.env_remove(name);
@@ -202,7 +202,7 @@ impl LocalState {
             command.arg("--ca-file").arg(ca_file);
         }
         // The web pages show the growing output. Storing it takes as much disk space again as the files.
-        if std::env::var_os(LOG_COLLECTION).is_none() {
+        if std::env::var_os(LOG_COLLECTION_VARIABLE).is_none() {
             command.args(["--log-collection", "http"]);
         }
         command.args(["--shell", &job.command]);
@@ -217,9 +217,10 @@ impl LocalState {
     /// Returns the agent's own message about its failure to start. The agent is started again only to check its
     /// settings. Its first message is not kept, because the agent's streams carry its trial's output.
     async fn start_error(&self, job: &TrialJobSpec) -> Option<String> {
-        let mut command = self.command(job, &self.settings.dir.trial(&job.trial));
+        let mut command = self.agent_command(job, &self.settings.dir.trial(&job.trial));
         command.arg("--print-config").kill_on_drop(true);
-        let output = tokio::time::timeout(CHECK_TIMEOUT, command.output()).await.ok()?.ok()?;
+        let output =
+            tokio::time::timeout(SETTINGS_CHECK_TIMEOUT, command.output()).await.ok()?.ok()?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         let stderr = stderr.lines().next().map(|line| line.trim().trim_start_matches("error: "));
         let stderr = stderr.filter(|line| !output.status.success() && !line.is_empty())?;
@@ -227,9 +228,9 @@ impl LocalState {
     }
 
     /// Delivers an agent's remaining reports from its spool. Usually there are none.
-    async fn deliver_remaining(&self, trial: &TrialJobId) {
+    async fn deliver_remaining_reports(&self, trial: &TrialJobId) {
         if has_remaining_reports(&self.settings.dir.trial(trial).spool()) {
-            self.replay(trial).await;
+            self.replay_reports(trial).await;
         }
     }
 
@@ -243,7 +244,7 @@ impl LocalState {
         }
     }
 
-    async fn replay(&self, trial: &TrialJobId) {
+    async fn replay_reports(&self, trial: &TrialJobId) {
         self.renew_token(trial);
         let dir = self.settings.dir.trial(trial);
         let mut command = Command::new(&self.settings.agent);
@@ -288,16 +289,18 @@ impl TrainingService for Local {
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
                 // The task is not tracked, so that the end of the experiment does not wait for it.
-                tokio::spawn(async move { watch_unseen(&shared, &path, trial, attempt).await });
+                tokio::spawn(
+                    async move { watch_unreadable_lock(&shared, &path, trial, attempt).await },
+                );
                 Adopted::Alive
             }
             Ok(Ok(lock)) => {
                 drop(lock);
-                self.shared.deliver_remaining(trial).await;
+                self.shared.deliver_remaining_reports(trial).await;
                 gone()
             }
             Ok(Err(file)) => {
-                self.shared.take_over(trial, LockHolder::of(&file).pid);
+                self.shared.take_over(trial, LockHolder::read(&file).pid);
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
                 let watch = async move { watch_lock(&shared, file, trial, attempt).await };
@@ -307,8 +310,8 @@ impl TrainingService for Local {
         }
     }
 
-    async fn recover(&self, trial: &TrialJobId) {
-        self.shared.deliver_remaining(trial).await;
+    async fn recover_reports(&self, trial: &TrialJobId) {
+        self.shared.deliver_remaining_reports(trial).await;
     }
 
     async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
@@ -316,7 +319,7 @@ impl TrainingService for Local {
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        if !self.shared.signal(trial, Signal::SIGTERM) {
+        if !self.shared.signal_agent(trial, Signal::SIGTERM) {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -330,12 +333,12 @@ impl TrainingService for Local {
                 }
             }
             warn!(%trial, "the agent did not end within {AGENT_END_TIMEOUT:?} of the stop request; killing it");
-            shared.signal(&trial, Signal::SIGKILL);
+            shared.signal_agent(&trial, Signal::SIGKILL);
         });
     }
 
-    fn room(&self) -> Option<usize> {
-        self.shared.gpus().room()
+    fn capacity(&self) -> Option<usize> {
+        self.shared.gpus().capacity()
     }
 
     fn free_room(&self) -> FreeRoom {
@@ -357,9 +360,9 @@ impl LocalState {
     /// Starts an agent for a job.
     fn submit(self: &Arc<Self>, job: &TrialJobSpec) -> Result<(), Error> {
         let shared = Arc::clone(self);
-        let dir = shared.prepare(job)?;
-        let mut command = shared.command(job, &dir);
-        if let Some(visible) = shared.gpus().take(&job.trial) {
+        let dir = shared.write_job_files(job)?;
+        let mut command = shared.agent_command(job, &dir);
+        if let Some(visible) = shared.gpus().assign(&job.trial) {
             // The numbers come from nvidia-smi, which orders GPUs by bus. CUDA's own order has the fastest first (CUDA
             // C++ Programming Guide, "CUDA Environment Variables").
             command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
@@ -390,7 +393,7 @@ impl LocalState {
     fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
         self.renew_token(trial);
         // The trial keeps the GPUs that the earlier manager chose. Only their number is counted here.
-        self.gpus().take(trial);
+        self.gpus().assign(trial);
         if let Some(pid) = pid {
             self.agents().insert(trial.clone(), pid);
         }
@@ -398,15 +401,15 @@ impl LocalState {
 
     /// Returns the earlier agent of the job, if the new agent ended because it found the lock of the same attempt held.
     /// The manager that started the earlier agent was killed before that agent took the lock.
-    fn other_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
+    fn earlier_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
         let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
-        let holder = LockHolder::of(&file);
+        let holder = LockHolder::read(&file);
         let same = holder.attempt.as_deref() == Some(job.attempt.as_str());
         holder.pid.filter(|_| same).map(|pid| (file, pid))
     }
 
     /// Sends a signal to a trial's agent. Returns `false` if there is none.
-    fn signal(&self, trial: &TrialJobId, signal: Signal) -> bool {
+    fn signal_agent(&self, trial: &TrialJobId, signal: Signal) -> bool {
         let agents = self.agents();
         let Some(pid) = agents.get(trial) else { return false };
         if let Err(error) = kill(*pid, signal) {
@@ -421,15 +424,16 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
     shared.agents().remove(&job.trial);
     let event = match status {
         Ok(status) => {
-            let code = shell_code(status);
-            if code == AGENT_ERROR
-                && let Some((file, pid)) = shared.other_agent(&job)
+            let code = shell_exit_code(status);
+            if code == AGENT_ERROR_CODE
+                && let Some((file, pid)) = shared.earlier_agent(&job)
             {
                 info!(trial = %job.trial, "an earlier manager had already started an agent for the trial: process {pid}");
                 shared.agents().insert(job.trial.clone(), pid);
                 return watch_lock(shared, file, job.trial, job.attempt).await;
             }
-            let message = if code == AGENT_ERROR { shared.start_error(&job).await } else { None };
+            let message =
+                if code == AGENT_ERROR_CODE { shared.start_error(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
             JobEvent { exit_code: Some(code), message, ..JobEvent::unexplained(trial, attempt) }
         }
@@ -439,7 +443,7 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
             JobEvent { message, ..JobEvent::unexplained(trial, attempt) }
         }
     };
-    shared.send_event(event).await;
+    shared.report_end(event).await;
 }
 
 async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {
@@ -459,11 +463,16 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
         (Ok(_), Err(_)) => warn!(%trial, "the wait for the agent's lock was aborted"),
     }
     shared.agents().remove(&trial);
-    shared.send_event(JobEvent::unexplained(trial, attempt)).await;
+    shared.report_end(JobEvent::unexplained(trial, attempt)).await;
 }
 
 /// Watches an agent whose lock cannot be examined yet.
-async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attempt: AttemptId) {
+async fn watch_unreadable_lock(
+    shared: &LocalState,
+    path: &Path,
+    trial: TrialJobId,
+    attempt: AttemptId,
+) {
     let held = loop {
         tokio::time::sleep(LOCK_RETRY_PAUSE).await;
         match try_lock(path) {
@@ -474,12 +483,12 @@ async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attem
         }
     };
     if let Some(file) = held {
-        if let Some(pid) = LockHolder::of(&file).pid {
+        if let Some(pid) = LockHolder::read(&file).pid {
             shared.agents().insert(trial.clone(), pid);
         }
         return watch_lock(shared, file, trial, attempt).await;
     }
-    shared.send_event(JobEvent::unexplained(trial, attempt)).await;
+    shared.report_end(JobEvent::unexplained(trial, attempt)).await;
 }
 
 /// Returns whether a spool holds reports. An agent that has delivered everything leaves no segment.
@@ -495,11 +504,11 @@ fn has_remaining_reports(spool: &Path) -> bool {
 /// of an earlier attempt.
 fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     let lock = File::open(dir.agent_lock()).ok()?;
-    if LockHolder::of(&lock).attempt.as_deref() != Some(attempt.as_str()) {
+    if LockHolder::read(&lock).attempt.as_deref() != Some(attempt.as_str()) {
         return None;
     }
     let taken_at = lock.metadata().and_then(|lock| lock.modified()).ok()?;
-    let mut file = File::open(dir.verdict()).ok()?.take(VERDICT_BYTES);
+    let mut file = File::open(dir.verdict()).ok()?.take(MAX_VERDICT_BYTES);
     if file.get_ref().metadata().and_then(|file| file.modified()).ok()? < taken_at {
         return None;
     }
@@ -515,7 +524,7 @@ struct LockHolder {
 }
 
 impl LockHolder {
-    fn of(mut file: &File) -> Self {
+    fn read(mut file: &File) -> Self {
         let mut text = String::new();
         // An unreadable file names no holder.
         file.read_to_string(&mut text).ok();
@@ -531,7 +540,7 @@ fn pid_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-fn shell_code(status: ExitStatus) -> i32 {
+fn shell_exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use trial_protocol::ExperimentId;
 
-use super::{JobEvents, TrainingService};
+use super::{JobNewsSender, TrainingService};
 use crate::config::{ExperimentSpec, TrainingServiceSpec};
 use crate::token::Secret;
 use crate::util::layout::ExperimentDir;
@@ -33,11 +33,11 @@ pub struct CheckContext<'a> {
     pub tolerates_absence: bool,
 }
 
-/// The error of a platform that does not answer or cannot be used now, although its section may be right. Other services
-/// of the same experiment can run the trials.
+/// The error of a platform that does not answer or cannot be used now, although its section may be right. Other
+/// services of the same experiment can run the trials.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct OutOfReach(pub BoxError);
+pub struct UnavailableError(pub BoxError);
 
 /// The input of a service's start.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ pub struct StartContext<'a> {
     /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
-    pub events: JobEvents,
+    pub events: JobNewsSender,
 }
 
 /// The input of a cleanup.
@@ -93,7 +93,7 @@ pub trait Platform: Send + Sync {
     }
 
     /// Returns the message about a successful check, for the user.
-    fn describe(&self) -> String;
+    fn success_message(&self) -> String;
 
     /// Stops the jobs of an experiment without a manager, and deletes its remains outside its folder.
     ///
@@ -118,8 +118,8 @@ pub trait CheckedPlatform: Send + Sync {
         None
     }
 
-    /// Returns sentences about the platform that the user may want to know, although trials can run. By default, returns
-    /// none.
+    /// Returns sentences about the platform that the user may want to know, although trials can run. By default,
+    /// returns none.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 
-use self::handshake::{Capabilities, initialize, program, unanswered};
+use self::handshake::{Capabilities, initialize, program, startup_error};
 pub use self::handshake::{Identity, clean_up, probe};
 use self::job::{Job, JobMessage};
 use self::link::{AskError, Link, Program, StartedProcess};
@@ -29,7 +29,7 @@ use self::parameters::RequestParameters;
 use self::room::RoomCount;
 use self::wire::{AttemptKey, Message};
 use super::{
-    Adopted, FreeRoom, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec,
+    Adopted, FreeRoom, JobNews, JobNewsSender, Output, SubmitError, TrainingService, TrialJobSpec,
 };
 use crate::config::PluginSpec;
 use crate::token::Secret;
@@ -64,7 +64,7 @@ const FIRST_LINK_TIMEOUT: Duration = Duration::from_mins(2);
 /// The first and the longest pause before a process is restarted.
 const RESTART_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The lifetime of a process after which the pauses begin anew.
-const STEADY_LIFE: Duration = Duration::from_mins(1);
+const STEADY_LIFETIME: Duration = Duration::from_mins(1);
 /// The number of bytes of output that one request asks for, and the time that the plugin may wait for them.
 const OUTPUT_BYTES: u64 = 256 << 10;
 const OUTPUT_WAIT: Duration = Duration::from_secs(20);
@@ -101,7 +101,7 @@ pub struct Settings {
     /// The secret from which the trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
-    pub events: JobEvents,
+    pub events: JobNewsSender,
 }
 
 /// A reason why a plugin cannot be used.
@@ -156,11 +156,11 @@ impl Error {
 /// Runs trials at the user's own training service.
 #[derive(Debug, Clone)]
 pub struct Plugin {
-    shared: Arc<Shared>,
+    shared: Arc<PluginState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PluginState {
     settings: Settings,
     program: Program,
     state_dir: PathBuf,
@@ -171,7 +171,7 @@ struct Shared {
     capabilities: Mutex<Capabilities>,
     jobs: Mutex<HashMap<TrialJobId, JobTask>>,
     /// Wakes the jobs that wait for room.
-    room: Notify,
+    room_available: Notify,
     room_count: Arc<RoomCount>,
     /// Triggers a new request for room.
     room_changed: Notify,
@@ -184,7 +184,7 @@ struct Shared {
 #[derive(Debug)]
 struct JobTask {
     attempt: AttemptId,
-    orders: mpsc::UnboundedSender<JobMessage>,
+    messages: mpsc::UnboundedSender<JobMessage>,
 }
 
 impl Plugin {
@@ -204,7 +204,7 @@ impl Plugin {
             &state_dir,
             settings.secret_variables.clone(),
         );
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PluginState {
             settings,
             program,
             state_dir,
@@ -213,14 +213,14 @@ impl Plugin {
             trouble: Mutex::new("the plugin is being started".to_owned()),
             capabilities: Mutex::default(),
             jobs: Mutex::default(),
-            room: Notify::new(),
+            room_available: Notify::new(),
             room_count: Arc::default(),
             room_changed: Notify::new(),
             began: Instant::now(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        shared.tasks.spawn(keep(Arc::clone(&shared)));
+        shared.tasks.spawn(keep_running(Arc::clone(&shared)));
         Ok(Self { shared })
     }
 }
@@ -239,18 +239,18 @@ fn url_file(settings: &Settings, state_dir: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Keeps a process running until the service is closed.
-async fn keep(shared: Arc<Shared>) {
+async fn keep_running(shared: Arc<PluginState>) {
     let mut backoff = Backoff::new(RESTART_PAUSES.0, RESTART_PAUSES.1);
     loop {
         let began = Instant::now();
-        let why = match shared.open().await {
-            Ok(started) => shared.serve(started).await,
+        let why = match shared.start_process().await {
+            Ok(started) => shared.serve_process(started).await,
             Err(error) => error.to_string(),
         };
         if shared.ended.is_cancelled() {
             return;
         }
-        if began.elapsed() > STEADY_LIFE {
+        if began.elapsed() > STEADY_LIFETIME {
             backoff.reset();
         }
         let pause = backoff.next_pause();
@@ -262,13 +262,13 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl PluginState {
     fn parameters(&self) -> RequestParameters<'_> {
         RequestParameters::new(&self.settings, &self.url_file)
     }
 
     /// Starts a process and prepares it for jobs.
-    async fn open(&self) -> Result<StartedProcess, Error> {
+    async fn start_process(&self) -> Result<StartedProcess, Error> {
         let mut started = Link::start(&self.program).map_err(Error::Start)?;
         let StartedProcess { link, notifications, .. } = &mut started;
         // A plugin may send any number of messages before its answer, and may take minutes.
@@ -279,36 +279,36 @@ impl Shared {
             std::future::pending::<()>().await;
         };
         let opened = tokio::select! {
-            opened = self.handshake(link) => opened,
+            opened = self.complete_handshake(link) => opened,
             () = self.ended.cancelled() => Err(Error::Closed),
             () = messages => Err(Error::Closed),
         };
         if let Err(error) = opened {
-            link::end(&started.link, &mut started.child).await;
+            link::end_process(&started.link, &mut started.child).await;
             return Err(error);
         }
         Ok(started)
     }
 
-    async fn handshake(&self, link: &Link) -> Result<(), Error> {
+    async fn complete_handshake(&self, link: &Link) -> Result<(), Error> {
         let Settings { experiment, name, spec, gpus_each, .. } = &self.settings;
         let (state_dir, about) = (&self.state_dir, (experiment, name.as_deref()));
         let hello = initialize(&self.program, link, about, state_dir, spec, *gpus_each).await?;
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = hello.capabilities;
         let in_flight = hello.limits["in_flight"].as_u64().unwrap_or(0).min(MAX_IN_FLIGHT);
         link.allow_in_flight(usize::try_from(in_flight).unwrap_or(0));
-        let answer = link.ask("open", &self.parameters().open(), OPEN_TIMEOUT).await;
-        answer.map_err(|error| unanswered(&self.program, link, &error))?;
+        let answer = link.ask("open", &self.parameters().open_params(), OPEN_TIMEOUT).await;
+        answer.map_err(|error| startup_error(&self.program, link, &error))?;
         self.ask_for_room(link).await;
-        info!("the plugin `{}` is ready", self.program.shown());
+        info!("the plugin `{}` is ready", self.program.command_line());
         Ok(())
     }
 
     /// Serves a process until it ends, and returns the reason for its end.
-    async fn serve(&self, started: StartedProcess) -> String {
+    async fn serve_process(&self, started: StartedProcess) -> String {
         let StartedProcess { link, mut notifications, mut child } = started;
         self.link.send_replace(Some(Arc::clone(&link)));
-        self.room.notify_waiters();
+        self.room_available.notify_waiters();
         let messages = async {
             while let Some(message) = notifications.recv().await {
                 self.handle_message(message);
@@ -316,17 +316,17 @@ impl Shared {
         };
         tokio::select! {
             () = messages => {}
-            () = link.lost() => {}
+            () = link.wait_until_lost() => {}
             () = self.keep_asking_for_room(&link) => {}
             () = self.ended.cancelled() => {
                 drop(timeout(CLOSE_TIMEOUT, link.ask("close", &json!({}), CLOSE_TIMEOUT)).await);
             }
         }
         self.link.send_replace(None);
-        let why = link.why();
-        let how = link::end(&link, &mut child).await;
+        let why = link.lost_reason();
+        let how = link::end_process(&link, &mut child).await;
         let why = if why.is_empty() { format!("it ended ({how})") } else { why };
-        format!("the plugin `{}`: {why}{}", self.program.shown(), self.program.last_errors())
+        format!("the plugin `{}`: {why}{}", self.program.command_line(), self.program.last_errors())
     }
 
     /// Requests the room after each change, and from time to time.
@@ -341,14 +341,14 @@ impl Shared {
     }
 
     async fn ask_for_room(&self, link: &Link) {
-        let counted = self.room_count.submitted();
+        let counted = self.room_count.submitted_count();
         let free = if self.capabilities().room {
             match link.ask("room", &json!({}), ROOM_TIMEOUT).await {
                 Ok(answer) => answer["free"].as_u64(),
                 Err(AskError::Refused(refusal)) => {
                     info!(
                         "the plugin `{}` cannot determine its room: {refusal}",
-                        self.program.shown()
+                        self.program.command_line()
                     );
                     None
                 }
@@ -357,7 +357,7 @@ impl Shared {
         } else {
             None
         };
-        self.room_count.note(free, counted);
+        self.room_count.record_answer(free, counted);
     }
 
     /// Handles a notification from the plugin.
@@ -367,15 +367,15 @@ impl Shared {
             Message::Waits(waits) => (waits.key, JobMessage::Waits(waits.why)),
             Message::Room => {
                 self.room_changed.notify_one();
-                return self.room.notify_waiters();
+                return self.room_available.notify_waiters();
             }
             Message::Log(text) => {
-                return info!("the plugin `{}` reports: {text}", self.program.shown());
+                return info!("the plugin `{}` reports: {text}", self.program.command_line());
             }
             Message::Unknown(method) => {
                 return info!(
                     "the plugin `{}` sent an unknown notification: {method}; the manager ignores it",
-                    self.program.shown()
+                    self.program.command_line()
                 );
             }
             Message::Answer { .. } => return,
@@ -383,9 +383,9 @@ impl Shared {
         let jobs = self.jobs();
         match jobs.get(&key.trial).filter(|known| known.attempt == key.attempt) {
             // The send fails if the job has ended, and the message is then obsolete.
-            Some(known) => drop(known.orders.send(order)),
+            Some(known) => drop(known.messages.send(order)),
             None => {
-                let name = self.program.shown();
+                let name = self.program.command_line();
                 info!(trial = %key.trial, "the plugin `{name}` reports an attempt that has ended");
             }
         }
@@ -398,7 +398,7 @@ impl Shared {
     }
 
     /// Waits until a process is available.
-    async fn linked(&self) -> Arc<Link> {
+    async fn wait_for_link(&self) -> Arc<Link> {
         let mut links = self.link.subscribe();
         let usable = |link: &Option<Arc<Link>>| link.as_ref().is_some_and(|link| !link.is_lost());
         match links.wait_for(usable).await.map(|link| link.clone()) {
@@ -420,30 +420,30 @@ impl Shared {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    fn news(&self, news: JobNews) {
+    fn send_news(&self, news: JobNews) {
         // The receiver lives as long as the experiment, and later news has no reader.
         drop(self.settings.events.send(news));
     }
 
-    fn key(&self, trial: &TrialJobId, attempt: &AttemptId) -> AttemptKey {
+    fn attempt_key(&self, trial: &TrialJobId, attempt: &AttemptId) -> AttemptKey {
         let experiment = self.settings.experiment.clone();
         AttemptKey { experiment, trial: trial.clone(), attempt: attempt.clone() }
     }
 
     /// Starts the task of a job.
-    fn begin(self: &Arc<Self>, key: AttemptKey, spec: Option<TrialJobSpec>) {
-        let (orders, waiting) = mpsc::unbounded_channel();
-        let known = JobTask { attempt: key.attempt.clone(), orders };
+    fn start_job_task(self: &Arc<Self>, key: AttemptKey, spec: Option<TrialJobSpec>) {
+        let (messages, waiting) = mpsc::unbounded_channel();
+        let known = JobTask { attempt: key.attempt.clone(), messages };
         self.jobs().insert(key.trial.clone(), known);
-        let sent = spec.is_none();
-        let pending = spec.as_ref().map(|_| self.room_count.add());
+        let may_exist = spec.is_none();
+        let pending = spec.as_ref().map(|_| self.room_count.add_pending());
         let (trial, attempt) = (key.trial.clone(), key.attempt.clone());
         let job = Job {
             shared: Arc::clone(self),
             key,
             spec,
-            orders: waiting,
-            sent,
+            messages: waiting,
+            may_exist,
             pending,
             stop_requested: None,
             withdrawn: false,
@@ -461,15 +461,15 @@ impl Shared {
             shared.room_changed.notify_one();
             // A withdrawn job produces no news.
             if let Some(event) = event {
-                shared.news(JobNews::Gone(event));
+                shared.send_news(JobNews::Gone(event));
             }
         });
     }
 
-    fn order(&self, trial: &TrialJobId, order: JobMessage) {
+    fn send_to_job(&self, trial: &TrialJobId, order: JobMessage) {
         if let Some(known) = self.jobs().get(trial) {
             // A job that is gone needs no stop.
-            drop(known.orders.send(order));
+            drop(known.messages.send(order));
         }
     }
 }
@@ -477,42 +477,43 @@ impl Shared {
 #[async_trait]
 impl TrainingService for Plugin {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        let key = self.shared.key(&job.trial, &job.attempt);
-        self.shared.begin(key, Some(job.clone()));
+        let key = self.shared.attempt_key(&job.trial, &job.attempt);
+        self.shared.start_job_task(key, Some(job.clone()));
         Ok(())
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let shared = &self.shared;
-        let key = shared.key(trial, attempt);
+        let key = shared.attempt_key(trial, attempt);
         // All jobs share this time limit, so that hundreds of them do not wait one after the other.
         let until = shared.began + FIRST_LINK_TIMEOUT;
-        if let Ok(link) = timeout_at(until, shared.linked()).await {
-            let answer = link.ask("adopt", &shared.parameters().adopt(&key), ADOPT_TIMEOUT).await;
+        if let Ok(link) = timeout_at(until, shared.wait_for_link()).await {
+            let answer =
+                link.ask("adopt", &shared.parameters().adopt_params(&key), ADOPT_TIMEOUT).await;
             let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
             if phase == Some("unknown") {
                 return Adopted::Unknown;
             }
         }
         // Even without an answer, the job may run, and it must not run twice.
-        shared.begin(key, None);
+        shared.start_job_task(key, None);
         Adopted::Alive
     }
 
-    async fn recover(&self, _: &TrialJobId) {
+    async fn recover_reports(&self, _: &TrialJobId) {
         // Nothing to do: the reports are delivered before the end of the job is reported.
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        self.shared.order(trial, JobMessage::Stop { force: false });
+        self.shared.send_to_job(trial, JobMessage::Stop { force: false });
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        self.shared.order(trial, JobMessage::Stop { force: true });
+        self.shared.send_to_job(trial, JobMessage::Stop { force: true });
     }
 
     fn mark_running(&self, trial: &TrialJobId) {
-        self.shared.order(trial, JobMessage::Began);
+        self.shared.send_to_job(trial, JobMessage::Began);
     }
 
     fn free_room(&self) -> FreeRoom {
@@ -528,7 +529,7 @@ impl TrainingService for Plugin {
 
     async fn withdraw(&self, trial: &TrialJobId) -> bool {
         let (reply, answer) = oneshot::channel();
-        self.shared.order(trial, JobMessage::Withdraw(reply));
+        self.shared.send_to_job(trial, JobMessage::Withdraw(reply));
         // The task of a job that is gone does not answer.
         answer.await.unwrap_or(false)
     }
@@ -543,12 +544,12 @@ impl TrainingService for Plugin {
         if !shared.capabilities().output {
             return None;
         }
-        let key = shared.key(trial, &attempt);
+        let key = shared.attempt_key(trial, &attempt);
         // Earlier output is not requested if the caller wants only recent output.
         let from = if ago.is_some() { u64::MAX } else { 0 };
         let pieces = stream::unfold(Some(from), move |from| {
             let (shared, key) = (Arc::clone(&shared), key.clone());
-            async move { piece(&shared, &key, from?).await }
+            async move { request_output_piece(&shared, &key, from?).await }
         });
         Some(Ok(pieces.boxed()))
     }
@@ -562,8 +563,12 @@ impl TrainingService for Plugin {
 
 /// Requests a piece of a job's output from this byte on. Returns the piece and the position of the next one. `None` as
 /// the position: the output has ended.
-async fn piece(shared: &Shared, key: &AttemptKey, from: u64) -> Option<(Vec<u8>, Option<u64>)> {
-    let link = shared.linked().await;
+async fn request_output_piece(
+    shared: &PluginState,
+    key: &AttemptKey,
+    from: u64,
+) -> Option<(Vec<u8>, Option<u64>)> {
+    let link = shared.wait_for_link().await;
     let wait_ms = u64::try_from(OUTPUT_WAIT.as_millis()).unwrap_or(0);
     let params = json!({
         "key": key, "stream": "stdout", "offset": from, "max_bytes": OUTPUT_BYTES, "wait_ms": wait_ms,

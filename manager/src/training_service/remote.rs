@@ -30,10 +30,10 @@ use self::machine_assignment::Assignments;
 use self::manager_tunnel::DirectAddress;
 use self::output::MAX_OUTPUTS;
 use self::records::{Fence, Records, TrialPlacement};
-use self::session::MESSAGE_BYTES;
+use self::session::MAX_MESSAGE_BYTES;
 use self::ssh::Ssh;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, Output, SubmitError,
+    Adopted, FreeRoom, JobEvent, JobNews, JobNewsSender, JobWaits, Output, SubmitError,
     TrainingService, TrialJobSpec,
 };
 use crate::config::MachineSpec;
@@ -63,12 +63,12 @@ mod ssh_errors;
 /// socket.
 const MANAGER_LINK: &str = "manager";
 /// The pause after a failure to write fences.
-const WRITE_RETRY_PAUSE: Duration = Duration::from_secs(1);
+const FENCE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The interval between repetitions of a stop to an agent that did not exist yet.
 const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// The exit code of an agent that could not start.
-const AGENT_ERROR: i32 = 125;
+const AGENT_ERROR_CODE: i32 = 125;
 
 /// The settings of a [`Remote`].
 #[derive(Debug)]
@@ -82,7 +82,7 @@ pub struct Settings {
     /// The machines.
     pub machines: Vec<MachineSpec>,
     /// The time for which a machine may be out of reach before its trials run elsewhere.
-    pub patience: Duration,
+    pub max_absence: Duration,
     /// The manager's address for other machines. `None`: they cannot reach the manager, or only without encryption.
     direct: Option<DirectAddress>,
     /// `trialGpuNumber`.
@@ -94,7 +94,7 @@ pub struct Settings {
     /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
-    pub events: JobEvents,
+    pub events: JobNewsSender,
 }
 
 /// A reason why the service cannot start.
@@ -126,11 +126,11 @@ pub enum Error {
 /// Runs trials on machines that are reached over SSH.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    shared: Arc<Shared>,
+    shared: Arc<RemoteState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RemoteState {
     settings: Settings,
     /// The machines of the experiment file, followed by those that it no longer names.
     machines: Vec<MachineSpec>,
@@ -143,7 +143,7 @@ struct Shared {
     /// The outputs that can still be read from each machine.
     outputs: Vec<Arc<Semaphore>>,
     /// The machines to which a task keeps a connection.
-    started: Mutex<HashSet<usize>>,
+    kept_connections: Mutex<HashSet<usize>>,
     /// Notified when [`Assignments::next_change`] may have moved closer.
     changed: Notify,
     ended: CancellationToken,
@@ -165,16 +165,16 @@ impl Remote {
             .map_err(Error::Sockets)?;
         let path = settings.dir.remote_machines();
         let known = Records::load(path.clone()).and_then(|mut records| {
-            let retired = records.enter(&settings.machines)?;
+            let retired = records.record_machines(&settings.machines)?;
             Ok((records, retired))
         });
         let (records, retired) = known.map_err(|source| Error::Records { path, source })?;
         let named = settings.machines.len();
         let machines: Vec<_> = settings.machines.iter().cloned().chain(retired).collect();
-        let (each, patience) = (settings.gpus_each, settings.patience);
-        let assignments = Assignments::new(&machines, named, each, patience, Instant::now());
+        let (each, max_absence) = (settings.gpus_each, settings.max_absence);
+        let assignments = Assignments::new(&machines, named, each, max_absence, Instant::now());
         let outputs = machines.iter().map(|_| Arc::new(Semaphore::new(MAX_OUTPUTS))).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RemoteState {
             settings,
             machines,
             outputs,
@@ -183,28 +183,28 @@ impl Remote {
             sockets,
             assignments: Mutex::new(assignments),
             records: Mutex::new(records),
-            started: Mutex::default(),
+            kept_connections: Mutex::default(),
             changed: Notify::new(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
         for number in 0..shared.machines.len() {
             let is_needed = number < named
-                || !shared.records().unconfirmed(&shared.machines[number].name).is_empty();
+                || !shared.records().unconfirmed_fences(&shared.machines[number].name).is_empty();
             if is_needed {
-                shared.keep(number);
+                shared.keep_connection(number);
             }
         }
         let watch = Arc::clone(&shared);
         let stopped = shared.ended.clone();
         shared.tasks.spawn(async move {
-            stopped.run_until_cancelled(watch.watch_absent()).await;
+            stopped.run_until_cancelled(watch.watch_absent_machines()).await;
         });
         Ok(Self { shared })
     }
 }
 
-impl Shared {
+impl RemoteState {
     fn assignments(&self) -> MutexGuard<'_, Assignments> {
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -213,44 +213,44 @@ impl Shared {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn news(&self, news: JobNews) {
+    fn send_news(&self, news: JobNews) {
         // The receiver lives as long as the experiment, and later news has no reader.
         drop(self.settings.events.send(news));
     }
 
     /// Starts the task that keeps the connection to a machine, unless it already runs.
-    fn keep(self: &Arc<Self>, number: usize) {
-        if self.started.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
+    fn keep_connection(self: &Arc<Self>, number: usize) {
+        if self.kept_connections.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
             let keeper = Arc::clone(self);
             let stopped = self.ended.clone();
             self.tasks.spawn(async move {
-                stopped.run_until_cancelled(connection::keep(&keeper, number)).await;
+                stopped.run_until_cancelled(connection::keep_connected(&keeper, number)).await;
             });
         }
     }
 
     /// Fences the attempts whose machines have been absent for too long, and places trials at the end of a machine's
     /// pause.
-    async fn watch_absent(self: Arc<Self>) {
+    async fn watch_absent_machines(self: Arc<Self>) {
         loop {
             let change = self.assignments().next_change(Instant::now());
             tokio::select! {
-                () = connection::until(change) => {}
+                () = connection::wait_until(change) => {}
                 () = self.changed.notified() => continue,
             }
-            if let Err(error) = self.fence_absent() {
+            if let Err(error) = self.fence_absent_jobs() {
                 warn!("cannot write {}: {error}", self.settings.dir.remote_machines().display());
-                sleep(WRITE_RETRY_PAUSE).await;
+                sleep(FENCE_RETRY_PAUSE).await;
             }
-            self.place();
+            self.place_trials();
         }
     }
 
     /// Fences the attempts whose machines have been absent for too long. It fences none if the fences cannot be
     /// recorded.
-    fn fence_absent(self: &Arc<Self>) -> io::Result<()> {
+    fn fence_absent_jobs(self: &Arc<Self>) -> io::Result<()> {
         let mut assignments = self.assignments();
-        let absent = assignments.absent(Instant::now());
+        let absent = assignments.absent_jobs(Instant::now());
         if absent.is_empty() {
             return Ok(());
         }
@@ -260,25 +260,25 @@ impl Shared {
             attempt: job.attempt.clone(),
             confirmed: false,
         });
-        self.records().fence(fences.collect())?;
+        self.records().record_fences(fences.collect())?;
         for job in &absent {
             assignments.remove(&job.trial, &job.attempt);
         }
         drop(assignments);
         for job in absent {
-            self.fenced(job.trial, job.attempt, job.why);
+            self.report_fenced(job.trial, job.attempt, job.why);
         }
         Ok(())
     }
 
-    fn fenced(&self, trial: TrialJobId, attempt: AttemptId, why: String) {
+    fn report_fenced(&self, trial: TrialJobId, attempt: AttemptId, why: String) {
         let (message, class) = (Some(why), Some(Class::Transient));
         let unexplained = JobEvent::unexplained(trial, attempt);
-        self.news(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }));
+        self.send_news(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }));
     }
 
     /// Assigns waiting trials to machines with room, in the order of their waits.
-    fn place(self: &Arc<Self>) {
+    fn place_trials(self: &Arc<Self>) {
         loop {
             let mut assignments = self.assignments();
             let Some((trial, machine)) = assignments.place(Instant::now()) else { break };
@@ -292,7 +292,7 @@ impl Shared {
                 Ok(()) => self.send_state(machine, &trial),
                 Err(error) => {
                     let message = Some(format!("cannot write {}: {error}", dir.path().display()));
-                    self.ended(&trial, &place.attempt, None, message, Some(Class::Transient));
+                    self.report_end(&trial, &place.attempt, None, message, Some(Class::Transient));
                 }
             }
         }
@@ -303,12 +303,12 @@ impl Shared {
     fn report_waits(&self) {
         let (why, unreported_waits) = self.assignments().unreported_waits(Instant::now());
         for (trial, attempt) in unreported_waits {
-            self.news(JobNews::Waits(JobWaits { trial, attempt, why: why.clone() }));
+            self.send_news(JobNews::Waits(JobWaits { trial, attempt, why: why.clone() }));
         }
     }
 
     /// Reports the end of a job once, and assigns its room to the next trial.
-    fn ended(
+    fn report_end(
         self: &Arc<Self>,
         trial: &TrialJobId,
         attempt: &AttemptId,
@@ -321,12 +321,12 @@ impl Shared {
         }
         let (trial, attempt) = (trial.clone(), attempt.clone());
         let unexplained = JobEvent::unexplained(trial, attempt);
-        self.news(JobNews::Gone(JobEvent { exit_code, message, class, ..unexplained }));
-        self.place();
+        self.send_news(JobNews::Gone(JobEvent { exit_code, message, class, ..unexplained }));
+        self.place_trials();
     }
 
     /// Sends a machine all requests that it may not have received.
-    fn send_all(self: &Arc<Self>, number: usize) {
+    fn send_all_states(self: &Arc<Self>, number: usize) {
         let trials: Vec<TrialJobId> = self.assignments().trials_on(number).cloned().collect();
         for trial in trials {
             self.send_state(number, &trial);
@@ -338,7 +338,7 @@ impl Shared {
         let now = Instant::now();
         let mut assignments = self.assignments();
         let Some(job) = assignments.jobs.get(trial) else { return };
-        let key = self.key(trial, &job.attempt);
+        let key = self.attempt_key(trial, &job.attempt);
         let (method, params) = match &job.spec {
             Some(spec) if !job.is_stop_requested() => {
                 ("submit", job_protocol::submit_params(&self.settings, job, spec, &key))
@@ -353,9 +353,9 @@ impl Shared {
             let attempt = job.attempt.clone();
             drop(assignments);
             let message = format!(
-                "its parameters and its command have {length} bytes; the maximum is {MESSAGE_BYTES}"
+                "its parameters and its command have {length} bytes; the maximum is {MAX_MESSAGE_BYTES}"
             );
-            return self.ended(trial, &attempt, None, Some(message), Some(Class::Permanent));
+            return self.report_end(trial, &attempt, None, Some(message), Some(Class::Permanent));
         }
         let is_stop_requested = job.is_stop_requested();
         assignments.request(number, trial, method, &params, now);
@@ -364,17 +364,17 @@ impl Shared {
         }
     }
 
-    fn key(&self, trial: &TrialJobId, attempt: &AttemptId) -> Value {
-        job_protocol::key(&self.settings.experiment, trial, attempt)
+    fn attempt_key(&self, trial: &TrialJobId, attempt: &AttemptId) -> Value {
+        job_protocol::attempt_key(&self.settings.experiment, trial, attempt)
     }
 
     /// Handles a line from a machine's helper.
     fn handle_line(self: &Arc<Self>, number: usize, line: &str) {
         match HelperMessage::read(line) {
             Some(HelperMessage::Room(facts)) => {
-                let too_few = self.assignments().enter_reading(number, &facts);
+                let too_few = self.assignments().record_reading(number, &facts);
                 self.warn_of_gpus(number, too_few);
-                self.place();
+                self.place_trials();
             }
             Some(HelperMessage::Reply(reply)) => self.handle_reply(number, &reply),
             Some(HelperMessage::End(report)) => self.handle_end(number, report),
@@ -383,7 +383,7 @@ impl Shared {
     }
 
     fn handle_reply(self: &Arc<Self>, number: usize, reply: &Reply) {
-        let Some(request) = self.assignments().answered(number, reply.id) else { return };
+        let Some(request) = self.assignments().complete_request(number, reply.id) else { return };
         let (trial, attempt) = (request.trial, request.attempt);
         match request.method {
             "submit" => {
@@ -393,16 +393,16 @@ impl Shared {
                     let why = format!("another experiment has just taken {why}");
                     self.place_again(number, &trial, &attempt, waits, &why);
                 } else {
-                    self.refused(number, &trial, &attempt, why);
+                    self.handle_refusal(number, &trial, &attempt, why);
                 }
             }
-            "adopt" if reply.is_unknown => self.ended(&trial, &attempt, None, None, None),
+            "adopt" if reply.is_unknown => self.report_end(&trial, &attempt, None, None, None),
             "cancel" if reply.is_unknown => {
                 let shared = Arc::clone(self);
                 let stopped = self.ended.clone();
                 self.tasks.spawn(async move {
                     stopped.run_until_cancelled(sleep(STOP_REPEAT_INTERVAL)).await;
-                    let params = json!({"key": shared.key(&trial, &attempt)});
+                    let params = json!({"key": shared.attempt_key(&trial, &attempt)});
                     let now = Instant::now();
                     shared.assignments().request(number, &trial, "cancel", &params, now);
                 });
@@ -414,20 +414,20 @@ impl Shared {
     fn handle_end(self: &Arc<Self>, number: usize, report: JobEndReport) {
         let JobEndReport { trial, attempt, exit_code, has_left_reports } = report;
         // The agent could not deliver its last reports to the manager, so they are requested.
-        if has_left_reports && self.assignments().may_replay(number, &trial, &attempt) {
-            let params = json!({"key": self.key(&trial, &attempt)});
+        if has_left_reports && self.assignments().begin_replay(number, &trial, &attempt) {
+            let params = json!({"key": self.attempt_key(&trial, &attempt)});
             self.assignments().request(number, &trial, "adopt", &params, Instant::now());
             return;
         }
         let mut message = None;
-        if exit_code == Some(AGENT_ERROR) {
-            let why = format!("the agent could not start there (code {AGENT_ERROR})");
+        if exit_code == Some(AGENT_ERROR_CODE) {
+            let why = format!("the agent could not start there (code {AGENT_ERROR_CODE})");
             message = Some(format!("{}: {why}", self.machines[number].name));
             self.pause_machine(number, &why);
         } else {
             self.assignments().reset_pauses(number);
         }
-        self.ended(&trial, &attempt, exit_code, message, None);
+        self.report_end(&trial, &attempt, exit_code, message, None);
     }
 
     /// Warns of a machine that has too few GPUs for a trial.
@@ -440,7 +440,7 @@ impl Shared {
 
     /// Handles a machine's failure to start a trial. The trial has not run there, so the same attempt waits for another
     /// machine.
-    fn refused(
+    fn handle_refusal(
         self: &Arc<Self>,
         number: usize,
         trial: &TrialJobId,
@@ -449,7 +449,7 @@ impl Shared {
     ) {
         let why = &ssh_errors::explain(why).unwrap_or_else(|| why.to_owned());
         self.pause_machine(number, why);
-        let waits = self.assignments().withdraw(trial, attempt);
+        let waits = self.assignments().requeue(trial, attempt);
         self.place_again(number, trial, attempt, waits, why);
     }
 
@@ -463,10 +463,10 @@ impl Shared {
         why: &str,
     ) {
         if waits {
-            self.place();
+            self.place_trials();
         } else {
             let message = format!("{}: {why}", self.machines[number].name);
-            self.ended(trial, attempt, None, Some(message), Some(Class::Transient));
+            self.report_end(trial, attempt, None, Some(message), Some(Class::Transient));
         }
     }
 
@@ -483,7 +483,7 @@ impl Shared {
 impl TrainingService for Remote {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         self.shared.assignments().enqueue(job.clone());
-        self.shared.place();
+        self.shared.place_trials();
         Ok(())
     }
 
@@ -497,17 +497,17 @@ impl TrainingService for Remote {
         let (false, Some(number)) = (is_fenced, known) else {
             // The earlier manager died before it could replace the attempt, or the machine is no longer known.
             let why = format!("it was assigned to {}, which is out of reach", place.machine);
-            shared.fenced(trial.clone(), attempt.clone(), why);
+            shared.report_fenced(trial.clone(), attempt.clone(), why);
             return Adopted::Alive;
         };
         shared.assignments().take_over(trial, attempt, number, place.gpus);
-        shared.keep(number);
+        shared.keep_connection(number);
         shared.changed.notify_one();
         shared.send_state(number, trial);
         Adopted::Alive
     }
 
-    async fn recover(&self, trial: &TrialJobId) {
+    async fn recover_reports(&self, trial: &TrialJobId) {
         // Nothing to do: the helper delivers remaining reports before it reports that a job is gone.
         let _ = trial;
     }
@@ -517,9 +517,9 @@ impl TrainingService for Remote {
         let (waited, job) = self.shared.assignments().request_stop(trial, now);
         if let Some(attempt) = waited {
             let event = JobEvent::unexplained(trial.clone(), attempt);
-            self.shared.news(JobNews::Gone(event));
+            self.shared.send_news(JobNews::Gone(event));
         } else if let Some((number, attempt)) = job {
-            let params = json!({"key": self.shared.key(trial, &attempt)});
+            let params = json!({"key": self.shared.attempt_key(trial, &attempt)});
             self.shared.assignments().request(number, trial, "cancel", &params, now);
             self.shared.changed.notify_one();
         }
@@ -538,7 +538,7 @@ impl TrainingService for Remote {
         let ssh = Ssh::new(machine, shared.sockets.path(), number);
         let ids = (&shared.settings.experiment, trial);
         // Earlier output is not requested if the caller wants only recent output.
-        let output = output::follow(&ssh, machine, ids, ago.is_some(), permit).await?;
+        let output = output::follow_output(&ssh, machine, ids, ago.is_some(), permit).await?;
         Some(Ok(output))
     }
 
@@ -547,7 +547,7 @@ impl TrainingService for Remote {
     }
 
     async fn withdraw(&self, trial: &TrialJobId) -> bool {
-        self.shared.assignments().take_back(trial)
+        self.shared.assignments().withdraw_waiting(trial)
     }
 
     async fn close(&self) {

@@ -29,7 +29,7 @@ impl TrainingService for Service {
         Adopted::Unknown
     }
 
-    async fn recover(&self, _: &TrialJobId) {}
+    async fn recover_reports(&self, _: &TrialJobId) {}
 
     async fn stop(&self, _: &TrialJobId) {}
 

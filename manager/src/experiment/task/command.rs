@@ -159,7 +159,7 @@ impl CommandHandler<'_> {
             }
         }
         if let Some(concurrency) = concurrency {
-            let room = self.launcher.service().room();
+            let room = self.launcher.service().capacity();
             if let Some(room) = room.filter(|room| concurrency > *room) {
                 let why = format!(
                     "the training service has room for {room} of {concurrency} trials at a time"

@@ -344,7 +344,7 @@ async fn recover(
         }
         deps.inbox.wait_until_writable(&store).await?;
         watch = WriteWatch::begin(&store);
-        deps.inbox.run_keeping_events(service.recover(&row.id)).await;
+        deps.inbox.run_keeping_events(service.recover_reports(&row.id)).await;
     }
 }
 

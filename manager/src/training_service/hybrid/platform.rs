@@ -12,8 +12,8 @@ use super::{Hybrid, PartService, Settings};
 use crate::config::{ExperimentSpec, HybridPart, HybridSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, OutOfReach, Platform,
-    StartContext, platform,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
+    UnavailableError, platform,
 };
 use crate::util::errors::chain;
 
@@ -33,7 +33,7 @@ impl PartError {
 }
 
 /// Returns the specification of the experiment for a part.
-fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
+fn spec_of_part(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
     ExperimentSpec {
         training_service: part.spec.clone(),
         trial_gpu_number: part.gpus,
@@ -42,7 +42,7 @@ fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
 }
 
 /// Returns a part that is out of reach at the start. Its service starts without its platform and reconnects by itself.
-async fn checked_without(
+async fn check_absent_part(
     part: &HybridPart,
     context: CheckContext<'_>,
 ) -> Result<Box<dyn CheckedPlatform>, BoxError> {
@@ -55,7 +55,7 @@ impl Platform for HybridSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let (mut parts, mut problems, mut away) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in self.parts.iter().enumerate() {
-            let spec = spec_of(context.spec, part);
+            let spec = spec_of_part(context.spec, part);
             let context = CheckContext { spec: &spec, ..context };
             let error = match platform(&part.spec).check(context).await {
                 Ok(checked) => {
@@ -65,11 +65,11 @@ impl Platform for HybridSpec {
                 Err(error) => error,
             };
             let problem = PartError::new(number, &error).0;
-            if !context.tolerates_absence || !error.is::<OutOfReach>() {
+            if !context.tolerates_absence || !error.is::<UnavailableError>() {
                 problems.push(problem);
                 continue;
             }
-            match checked_without(part, context).await {
+            match check_absent_part(part, context).await {
                 Ok(checked) => {
                     parts.push((part.clone(), checked));
                     away.push(problem);
@@ -92,7 +92,7 @@ impl Platform for HybridSpec {
     async fn examine(&self, spec: &ExperimentSpec) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {
-            for Finding { found } in platform(&part.spec).examine(&spec_of(spec, part)).await {
+            for Finding { found } in platform(&part.spec).examine(&spec_of_part(spec, part)).await {
                 let with_part = |message| format!("trainingService[{number}]: {message}");
                 findings.push(Finding { found: found.map(with_part).map_err(with_part) });
             }
@@ -100,9 +100,9 @@ impl Platform for HybridSpec {
         findings
     }
 
-    fn describe(&self) -> String {
+    fn success_message(&self) -> String {
         let parts = self.parts.iter().enumerate().map(|(number, part)| {
-            format!("trainingService[{number}]: {}", platform(&part.spec).describe())
+            format!("trainingService[{number}]: {}", platform(&part.spec).success_message())
         });
         parts.collect::<Vec<_>>().join("; ")
     }
@@ -110,7 +110,7 @@ impl Platform for HybridSpec {
     async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
         let mut problems = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {
-            let (spec, dir) = (spec_of(context.spec, part), context.dir.of_part(number));
+            let (spec, dir) = (spec_of_part(context.spec, part), context.dir.of_part(number));
             let context = CleanContext { spec: &spec, dir: &dir, ..context };
             if let Err(error) = platform(&part.spec).clean(context).await {
                 problems.push(PartError::new(number, &error).0);
@@ -156,7 +156,7 @@ impl CheckedPlatform for CheckedHybrid {
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
         let mut parts = Vec::new();
         for (number, (part, checked)) in self.parts.into_iter().enumerate() {
-            let spec = spec_of(context.spec, &part);
+            let spec = spec_of_part(context.spec, &part);
             // Each event of a job produces one item of news, as in an experiment with one service.
             let (events, news) = mpsc::unbounded_channel();
             let dir = context.dir.of_part(number);

@@ -15,7 +15,7 @@ use crate::training_service::{FreeRoom, TrialJobSpec};
 
 /// The first and the longest time for which a part is skipped after it did not start a trial. The time doubles with
 /// each further such trial.
-const SKIP_TIME: Duration = Duration::from_secs(5);
+const MIN_SKIP_TIME: Duration = Duration::from_secs(5);
 const MAX_SKIP_TIME: Duration = Duration::from_mins(5);
 
 /// The parts, and the trials that are at them or wait for them.
@@ -40,7 +40,7 @@ struct PartState {
 
 impl PartState {
     fn skip(&mut self, now: Instant) {
-        let pause = SKIP_TIME.saturating_mul(1 << self.failed_starts.min(8)).min(MAX_SKIP_TIME);
+        let pause = MIN_SKIP_TIME.saturating_mul(1 << self.failed_starts.min(8)).min(MAX_SKIP_TIME);
         self.failed_starts = self.failed_starts.saturating_add(1);
         self.skipped_until = Some(now + pause);
     }
@@ -99,7 +99,7 @@ impl Schedule {
     }
 
     /// Adds a trial to the queue.
-    pub(super) fn add(&mut self, job: TrialJobSpec) {
+    pub(super) fn enqueue(&mut self, job: TrialJobSpec) {
         self.queue.push_back(QueuedTrial { job, refusals: BTreeMap::new(), reported_reason: None });
     }
 
@@ -205,7 +205,7 @@ impl Schedule {
     }
 
     /// Records that a trial waits at its part.
-    pub(super) fn waits(&mut self, trial: &TrialJobId, attempt: &AttemptId, requeued: bool) {
+    pub(super) fn record_wait(&mut self, trial: &TrialJobId, attempt: &AttemptId, requeued: bool) {
         let placed = self.placed.get_mut(trial).filter(|placed| placed.attempt == *attempt);
         if let Some(placed) =
             placed.filter(|placed| requeued || placed.phase != PlacementPhase::Running)
@@ -216,7 +216,11 @@ impl Schedule {
 
     /// Returns the trials that wait at a part while another part has room for them, each with its present part. A trial
     /// does not move from one queue to another.
-    pub(super) fn movable(&self, rooms: &[FreeRoom], now: Instant) -> Vec<(TrialJobId, usize)> {
+    pub(super) fn movable_trials(
+        &self,
+        rooms: &[FreeRoom],
+        now: Instant,
+    ) -> Vec<(TrialJobId, usize)> {
         let waiting = self.placed.iter().filter(|(trial, placed)| {
             let elsewhere = || self.best_part(trial, &placed.refusals, rooms, now);
             placed.phase == PlacementPhase::Waiting
@@ -229,7 +233,7 @@ impl Schedule {
     }
 
     /// Moves a trial that was withdrawn from its part to the head of the queue.
-    pub(super) fn take_back(&mut self, trial: &TrialJobId, now: Instant) {
+    pub(super) fn requeue(&mut self, trial: &TrialJobId, now: Instant) {
         let Some(PlacedTrial { part, job: Some(job), refusals, .. }) = self.placed.remove(trial)
         else {
             return;
@@ -302,7 +306,7 @@ impl Schedule {
     }
 
     /// Returns the waiting trials whose reason for waiting is new, each with the reason.
-    pub(super) fn news_of_waiting(
+    pub(super) fn new_wait_reasons(
         &mut self,
         rooms: &[FreeRoom],
         now: Instant,
@@ -334,7 +338,7 @@ impl Schedule {
     }
 
     /// Returns the number of trials at a part, and the number of those that wait there.
-    pub(super) fn counts(&self, part: usize) -> (usize, usize) {
+    pub(super) fn trial_counts(&self, part: usize) -> (usize, usize) {
         let waiting =
             self.trials_at(part).filter(|placed| placed.phase == PlacementPhase::Waiting).count();
         (self.trials_at(part).count(), waiting)

@@ -19,7 +19,7 @@ use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, OutOfReach, Platform, StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext, UnavailableError,
 };
 use crate::util::digest::sha256_of_file;
 
@@ -37,12 +37,12 @@ enum Error {
 #[async_trait]
 impl Platform for KubernetesSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
-        self.check_cluster(context)
-            .await
-            .map_err(|error| if is_temporary(&error) { OutOfReach(error).into() } else { error })
+        self.check_cluster(context).await.map_err(|error| {
+            if is_temporary(&error) { UnavailableError(error).into() } else { error }
+        })
     }
 
-    fn describe(&self) -> String {
+    fn success_message(&self) -> String {
         self.workload.success_message()
     }
 

@@ -34,7 +34,8 @@ use super::{cleanup, client, manifest};
 use crate::config::kubernetes::HandOver;
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::{
-    Adopted, FreeRoom, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+    Adopted, FreeRoom, JobNewsSender, Output, SubmitError, TrainingService, TrialJobSpec,
+    VerdictTrust,
 };
 
 /// The time limit for the cleanup at the end.
@@ -67,7 +68,7 @@ pub struct Settings {
     /// The reason why the cluster is out of reach at the start, if it is. The shared objects are then written later.
     pub outage: Option<String>,
     /// The channel that receives news of jobs.
-    pub events: JobEvents,
+    pub events: JobNewsSender,
 }
 
 /// A training service that runs trials as Kubernetes objects of one kind.
@@ -141,7 +142,7 @@ impl TrainingService for KubernetesService {
         self.context.wake_timekeeper();
     }
 
-    async fn recover(&self, _trial: &TrialJobId) {
+    async fn recover_reports(&self, _trial: &TrialJobId) {
         // An agent's remaining reports disappear with its pod. The agent therefore waits for the manager before it
         // ends.
     }
@@ -211,7 +212,7 @@ impl TrainingService for KubernetesService {
         }
     }
 
-    async fn out_of_reach(&self) {
+    async fn wait_until_out_of_reach(&self) {
         let (cluster, resource) = (self.context.cluster(), self.context.kind().resource());
         let mut since = None;
         loop {

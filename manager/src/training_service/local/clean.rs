@@ -25,29 +25,29 @@ const POLL_PAUSE: Duration = Duration::from_millis(50);
     "trials still run: {}; `spool/lock` in each trial's folder is held, perhaps by a process of another machine or container",
     .0.join(", ")
 )]
-pub(super) struct Left(Vec<String>);
+pub(super) struct RemainingAgents(Vec<String>);
 
 /// Stops the agents of an experiment as a stop of their trials would, and waits for their ends.
-pub(super) async fn clean(dir: &ExperimentDir) -> Result<(), Left> {
+pub(super) async fn clean(dir: &ExperimentDir) -> Result<(), RemainingAgents> {
     for (signal, limit) in [(Signal::SIGTERM, AGENT_END_TIMEOUT), (Signal::SIGKILL, KILL_TIMEOUT)] {
-        for agent in agents(dir) {
+        for agent in running_agents(dir) {
             // Ignored: the agent may end on its own.
             kill(agent, signal).ok();
         }
         let until = Instant::now() + limit;
-        while !agents(dir).is_empty() && Instant::now() < until {
+        while !running_agents(dir).is_empty() && Instant::now() < until {
             tokio::time::sleep(POLL_PAUSE).await;
         }
     }
     let is_held = |id: &TrialJobId| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)));
     let left = dir.trials().into_iter().filter(is_held);
     let left: Vec<String> = left.map(|trial| trial.to_string()).collect();
-    if left.is_empty() { Ok(()) } else { Err(Left(left)) }
+    if left.is_empty() { Ok(()) } else { Err(RemainingAgents(left)) }
 }
 
 /// Returns the processes of this machine whose command line is that of an agent with a trial's folder in `dir`. Unlike
 /// the lock, the command line also shows an agent that was started just before its manager ended.
-fn agents(dir: &ExperimentDir) -> Vec<Pid> {
+fn running_agents(dir: &ExperimentDir) -> Vec<Pid> {
     let Ok(folder) = dir.path().canonicalize() else { return Vec::new() };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_command_line_is_read(command: Vec<u8>) {
+        fn random_command_lines_never_panic(command: Vec<u8>) {
             output_dir(&command);
         }
     }

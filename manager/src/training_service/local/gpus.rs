@@ -1,7 +1,7 @@
 //! The GPUs of this machine and their distribution among trials.
 //!
 //! A trial that requests GPUs gets the least used ones and sees no others (`CUDA_VISIBLE_DEVICES`). The concurrency
-//! never exceeds [`Gpus::room`], so a trial that starts never waits for GPUs.
+//! never exceeds [`Gpus::capacity`], so a trial that starts never waits for GPUs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Command;
@@ -12,9 +12,9 @@ use trial_protocol::TrialJobId;
 #[derive(Debug)]
 pub struct Gpus {
     /// The number of GPUs of each trial. `None`: the trials' GPU variables stay unchanged. `Some(0)`: trials see none.
-    each: Option<usize>,
+    per_trial: Option<usize>,
     /// The number of trials that may share a GPU.
-    sharers: usize,
+    trials_per_gpu: usize,
     /// The number of trials on each GPU, by its index.
     users: BTreeMap<u64, usize>,
     assigned: HashMap<TrialJobId, Vec<u64>>,
@@ -24,21 +24,21 @@ pub struct Gpus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuRequest {
     /// `trialGpuNumber`.
-    pub each: Option<u32>,
+    pub per_trial: Option<u32>,
     /// `maxTrialNumberPerGpu`.
-    pub sharers: u64,
+    pub trials_per_gpu: u64,
     /// `gpuIndices`. `None`: all GPUs.
     pub indices: Option<Vec<u64>>,
     /// `useActiveGpu`: includes GPUs on which other processes compute.
-    pub active: bool,
+    pub includes_active: bool,
 }
 
 /// The machine cannot satisfy the demand.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("trialGpuNumber (`trial.gpuNum` in a version 1 file) is {each}, but {there}")]
+#[error("trialGpuNumber (`trial.gpuNum` in a version 1 file) is {wanted}, but {problem}")]
 pub struct Error {
-    each: usize,
-    there: String,
+    wanted: usize,
+    problem: String,
 }
 
 /// A GPU of this machine.
@@ -55,14 +55,14 @@ pub struct Gpu {
 impl Gpus {
     /// Selects from `machine`'s GPUs those that satisfy the demand.
     pub fn new(request: &GpuRequest, machine: &[Gpu]) -> Result<Self, Error> {
-        let each = request.each.map(|each| usize::try_from(each).unwrap_or(usize::MAX));
+        let each = request.per_trial.map(|each| usize::try_from(each).unwrap_or(usize::MAX));
         let allowed = |gpu: &&Gpu| {
             request.indices.as_ref().is_none_or(|indices| indices.contains(&gpu.index))
-                && (request.active || !gpu.busy)
+                && (request.includes_active || !gpu.busy)
         };
         let users: BTreeMap<_, _> =
             machine.iter().filter(allowed).map(|gpu| (gpu.index, 0)).collect();
-        let sharers = usize::try_from(request.sharers).unwrap_or(usize::MAX);
+        let sharers = usize::try_from(request.trials_per_gpu).unwrap_or(usize::MAX);
         if let Some(each) = each
             && users.len() < each
         {
@@ -78,25 +78,25 @@ impl Gpus {
                     users.len(),
                 )
             };
-            return Err(Error { each, there });
+            return Err(Error { wanted: each, problem: there });
         }
-        Ok(Self { each, sharers, users, assigned: HashMap::new() })
+        Ok(Self { per_trial: each, trials_per_gpu: sharers, users, assigned: HashMap::new() })
     }
 
     /// Returns the number of trials that can run at a time. `None`: GPUs set no limit.
-    pub fn room(&self) -> Option<usize> {
-        let each = self.each.filter(|each| *each > 0)?;
-        Some(self.users.len().saturating_mul(self.sharers) / each)
+    pub fn capacity(&self) -> Option<usize> {
+        let each = self.per_trial.filter(|each| *each > 0)?;
+        Some(self.users.len().saturating_mul(self.trials_per_gpu) / each)
     }
 
     /// Returns the number of further trials that can run now. `None`: GPUs set no limit.
     pub fn free(&self) -> Option<usize> {
-        self.room().map(|room| room.saturating_sub(self.assigned.len()))
+        self.capacity().map(|room| room.saturating_sub(self.assigned.len()))
     }
 
     /// Gives a trial its GPUs and returns the value for `CUDA_VISIBLE_DEVICES`. `None`: the variable stays unchanged.
-    pub fn take(&mut self, trial: &TrialJobId) -> Option<String> {
-        let each = self.each?;
+    pub fn assign(&mut self, trial: &TrialJobId) -> Option<String> {
+        let each = self.per_trial?;
         let mut by_use: Vec<_> = self.users.iter().map(|(index, users)| (*users, *index)).collect();
         by_use.sort_unstable();
         let mut taken: Vec<_> = by_use.into_iter().take(each).map(|(_, index)| index).collect();
@@ -133,7 +133,7 @@ impl Gpus {
 }
 
 /// Returns this machine's GPUs according to `nvidia-smi`, or an empty list if `nvidia-smi` cannot be run.
-pub fn of_this_machine() -> Vec<Gpu> {
+pub fn list_gpus() -> Vec<Gpu> {
     let ask = |query: &str| {
         let output = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output();
         let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
@@ -142,11 +142,11 @@ pub fn of_this_machine() -> Vec<Gpu> {
     let gpus = ask("--query-gpu=index,uuid");
     let busy =
         if gpus.trim().is_empty() { String::new() } else { ask("--query-compute-apps=gpu_uuid") };
-    read(&gpus, &busy)
+    parse_nvidia_smi(&gpus, &busy)
 }
 
 /// Reads the two answers of `nvidia-smi` and skips unknown lines.
-fn read(gpus: &str, busy: &str) -> Vec<Gpu> {
+fn parse_nvidia_smi(gpus: &str, busy: &str) -> Vec<Gpu> {
     let busy: HashSet<_> = busy.lines().map(str::trim).collect();
     let gpu = |line: &str| {
         let (index, uuid) = line.split_once(',')?;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn request(each: Option<u32>) -> GpuRequest {
-        GpuRequest { each, sharers: 1, indices: None, active: true }
+        GpuRequest { per_trial: each, trials_per_gpu: 1, indices: None, includes_active: true }
     }
 
     fn trial(number: usize) -> TrialJobId {
@@ -181,24 +181,24 @@ mod tests {
         let indices = Some(vec![0, 2]);
         #[rustfmt::skip]
         let table = [
-            // the case              request                                           GPUs  room           the GPUs of three trials
-            ("unchanged",            request(None),                                    2,    Some(None),    [None, None, None]),
-            ("hidden",               request(Some(0)),                                 2,    Some(None),    [Some(""), Some(""), Some("")]),
-            ("hidden, without GPUs", request(Some(0)),                                 0,    Some(None),    [Some(""), Some(""), Some("")]),
-            ("one each",             request(Some(1)),                                 3,    Some(Some(3)), [Some("0"), Some("1"), Some("2")]),
-            ("a machine with one",   request(Some(1)),                                 1,    Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
-            ("two each, shared",     GpuRequest { sharers: 2, ..request(Some(2)) },    3,    Some(Some(3)), [Some("0,1"), Some("0,2"), Some("1,2")]),
-            ("only these",           GpuRequest { indices, ..request(Some(1)) },       4,    Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
-            ("without busy ones",    GpuRequest { active: false, ..request(Some(1)) }, 3,    Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
-            ("more than exist",      request(Some(2)),                                 1,    None,          [None, None, None]),
-            ("none at all",          request(Some(1)),                                 0,    None,          [None, None, None]),
+            // the case              request                                                    GPUs  room           the GPUs of three trials
+            ("unchanged",            request(None),                                             2,    Some(None),    [None, None, None]),
+            ("hidden",               request(Some(0)),                                          2,    Some(None),    [Some(""), Some(""), Some("")]),
+            ("hidden, without GPUs", request(Some(0)),                                          0,    Some(None),    [Some(""), Some(""), Some("")]),
+            ("one each",             request(Some(1)),                                          3,    Some(Some(3)), [Some("0"), Some("1"), Some("2")]),
+            ("a machine with one",   request(Some(1)),                                          1,    Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
+            ("two each, shared",     GpuRequest { trials_per_gpu: 2, ..request(Some(2)) },      3,    Some(Some(3)), [Some("0,1"), Some("0,2"), Some("1,2")]),
+            ("only these",           GpuRequest { indices, ..request(Some(1)) },                4,    Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("without busy ones",    GpuRequest { includes_active: false, ..request(Some(1)) }, 3,    Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("more than exist",      request(Some(2)),                                          1,    None,          [None, None, None]),
+            ("none at all",          request(Some(1)),                                          0,    None,          [None, None, None]),
         ];
         for (case, request, count, room, seen) in table {
             let gpus = Gpus::new(&request, &machine(count));
-            assert_eq!(gpus.as_ref().ok().map(Gpus::room), room, "{case}");
+            assert_eq!(gpus.as_ref().ok().map(Gpus::capacity), room, "{case}");
             let Ok(mut gpus) = gpus else { continue };
             for (number, visible) in seen.into_iter().enumerate() {
-                assert_eq!(gpus.take(&trial(number)).as_deref(), visible, "{case}");
+                assert_eq!(gpus.assign(&trial(number)).as_deref(), visible, "{case}");
             }
         }
     }
@@ -215,34 +215,34 @@ mod tests {
     #[test]
     fn released_gpus_are_used_again() {
         let mut gpus = Gpus::new(&request(Some(1)), &machine(2)).unwrap();
-        assert_eq!((gpus.free(), gpus.take(&trial(0)).as_deref()), (Some(2), Some("0")));
-        assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
+        assert_eq!((gpus.free(), gpus.assign(&trial(0)).as_deref()), (Some(2), Some("0")));
+        assert_eq!(gpus.assign(&trial(1)).as_deref(), Some("1"));
         assert_eq!(gpus.free(), Some(0));
         gpus.release(&trial(0));
         gpus.release(&trial(0)); // Without effect.
         assert_eq!(gpus.free(), Some(1));
-        assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
+        assert_eq!(gpus.assign(&trial(2)).as_deref(), Some("0"));
     }
 
     #[test]
     fn the_gpus_of_adopted_trials_are_taken() {
         let mut gpus = Gpus::new(&request(Some(1)), &machine(2)).unwrap();
         gpus.restore(&trial(0), &[0]);
-        assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
+        assert_eq!(gpus.assign(&trial(1)).as_deref(), Some("1"));
         gpus.release(&trial(0));
-        assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
+        assert_eq!(gpus.assign(&trial(2)).as_deref(), Some("0"));
     }
 
     #[test]
-    fn nvidia_smi_is_read() {
-        let found = read("0, GPU-0\n1, GPU-1\nnonsense\n", "GPU-1\nGPU-1\n");
+    fn the_output_of_nvidia_smi_is_read() {
+        let found = parse_nvidia_smi("0, GPU-0\n1, GPU-1\nnonsense\n", "GPU-1\nGPU-1\n");
         assert_eq!(found, machine(2));
     }
 
     proptest! {
         #[test]
         fn random_nvidia_smi_output_never_panics(gpus in ".*", busy in ".*") {
-            drop(read(&gpus, &busy));
+            drop(parse_nvidia_smi(&gpus, &busy));
         }
     }
 }

@@ -18,11 +18,11 @@ use crate::training_service::platform::{
 impl Platform for LocalSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let agent = agent_program::find(context.agent)?;
-        let gpus = share_gpus(context.spec, self)?;
+        let gpus = select_gpus(context.spec, self)?;
         Ok(Box::new(CheckedLocal { agent, gpus, section: self.clone() }))
     }
 
-    fn describe(&self) -> String {
+    fn success_message(&self) -> String {
         "this machine can run trials".to_owned()
     }
 
@@ -64,16 +64,16 @@ impl CheckedPlatform for CheckedLocal {
 }
 
 /// Distributes this machine's GPUs as the experiment requires. Lists them only if trials use any.
-fn share_gpus(spec: &ExperimentSpec, section: &LocalSpec) -> Result<Gpus, gpus::Error> {
+fn select_gpus(spec: &ExperimentSpec, section: &LocalSpec) -> Result<Gpus, gpus::Error> {
     let wanted = GpuRequest {
-        each: spec.trial_gpu_number,
-        sharers: section.max_trial_number_per_gpu,
+        per_trial: spec.trial_gpu_number,
+        trials_per_gpu: section.max_trial_number_per_gpu,
         indices: section.gpu_indices.clone(),
-        active: section.use_active_gpu.unwrap_or(true),
+        includes_active: section.use_active_gpu.unwrap_or(true),
     };
     let machine = match spec.trial_gpu_number {
         None | Some(0) => Vec::new(),
-        Some(_) => gpus::of_this_machine(),
+        Some(_) => gpus::list_gpus(),
     };
     Gpus::new(&wanted, &machine)
 }

@@ -12,7 +12,7 @@ use super::*;
 
 /// A script that replaces the agent. `run` holds the lock, records the arguments, runs the last argument as a shell
 /// line, and ends with its exit code. `replay` only records the call.
-const AGENT: &str = r#"#!/bin/sh
+const AGENT_SCRIPT: &str = r#"#!/bin/sh
 mode="$1"; shift
 if [ "$mode" = replay ]; then echo "$@" >> "$1/replayed"; exit 0; fi
 for argument; do
@@ -28,15 +28,15 @@ printf '%s\n' "$@" > "$dir/arguments"
 eval "$line"
 "#;
 
-struct Bed {
+struct TestBed {
     root: Arc<tempfile::TempDir>,
     service: Local,
     events: mpsc::UnboundedReceiver<JobNews>,
 }
 
-fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
+fn test_bed_in(root: Arc<tempfile::TempDir>) -> TestBed {
     let agent = root.path().join("agent");
-    write_file(&agent, 0o755, AGENT).unwrap();
+    write_file(&agent, 0o755, AGENT_SCRIPT).unwrap();
     let experiment = ExperimentId::new("exp").unwrap();
     let (events, receiver) = mpsc::unbounded_channel();
     let settings = Settings {
@@ -52,13 +52,18 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),
         events,
     };
-    let wanted = gpus::GpuRequest { each: Some(0), sharers: 1, indices: None, active: true };
+    let wanted = gpus::GpuRequest {
+        per_trial: Some(0),
+        trials_per_gpu: 1,
+        indices: None,
+        includes_active: true,
+    };
     let service = Local::new(settings, Gpus::new(&wanted, &[]).unwrap());
-    Bed { root, service, events: receiver }
+    TestBed { root, service, events: receiver }
 }
 
-fn bed() -> Bed {
-    bed_in(Arc::new(tempfile::tempdir().unwrap()))
+fn test_bed() -> TestBed {
+    test_bed_in(Arc::new(tempfile::tempdir().unwrap()))
 }
 
 fn job(line: &str) -> TrialJobSpec {
@@ -81,9 +86,9 @@ fn attempt() -> AttemptId {
     AttemptId::new("abcde-1").unwrap()
 }
 
-impl Bed {
+impl TestBed {
     /// Waits until this service knows the agent that another manager's service started.
-    async fn until_known(&self, other: &Self) {
+    async fn wait_until_known(&self, other: &Self) {
         let known = async {
             let theirs = other.service.shared.agents().get(&trial()).copied();
             while self.service.shared.agents().get(&trial()).copied() != theirs {
@@ -96,18 +101,18 @@ impl Bed {
         );
     }
 
-    fn dir(&self) -> PathBuf {
+    fn trial_dir(&self) -> PathBuf {
         self.root.path().join("exp").join("abcde")
     }
 
     /// Returns the trial for which the token in the trial's file is valid.
-    fn token_s_trial(&self) -> TrialJobId {
-        let token = std::fs::read_to_string(self.dir().join("token")).unwrap();
+    fn trial_of_token(&self) -> TrialJobId {
+        let token = std::fs::read_to_string(self.trial_dir().join("token")).unwrap();
         let secret = Secret::load_or_create(&self.root.path().join("secret")).unwrap();
         secret.identify(&token, secret.now_ms()).unwrap().trial
     }
 
-    async fn event(&mut self) -> JobEvent {
+    async fn next_end(&mut self) -> JobEvent {
         let news = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
         match news.expect("the news arrives within the time limit").expect("the service runs") {
             JobNews::Gone(event) => event,
@@ -121,8 +126,8 @@ impl Bed {
         }
     }
 
-    async fn file(&self, name: &str) -> String {
-        let path = self.dir().join(name);
+    async fn wait_for_file(&self, name: &str) -> String {
+        let path = self.trial_dir().join(name);
         for _ in 0..3000 {
             match std::fs::read_to_string(&path) {
                 Ok(text) if !text.is_empty() => return text,
@@ -133,25 +138,25 @@ impl Bed {
     }
 }
 
-fn gone(exit_code: Option<i32>) -> JobEvent {
+fn end_with_code(exit_code: Option<i32>) -> JobEvent {
     JobEvent { exit_code, ..JobEvent::unexplained(trial(), attempt()) }
 }
 
 #[tokio::test]
 async fn the_end_of_a_job_has_its_exit_code() {
     for (line, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
-        let mut bed = bed();
+        let mut bed = test_bed();
         bed.service.submit(&job(line)).await.unwrap();
-        assert_eq!(bed.event().await, gone(Some(code)), "{line}");
+        assert_eq!(bed.next_end().await, end_with_code(Some(code)), "{line}");
     }
 }
 
 #[tokio::test]
 async fn a_job_gets_its_files_and_its_arguments_contain_no_secret() {
-    let mut bed = bed();
+    let mut bed = test_bed();
     bed.service.submit(&job("true")).await.unwrap();
-    bed.event().await;
-    let arguments = bed.file("arguments").await;
+    bed.next_end().await;
+    let arguments = bed.wait_for_file("arguments").await;
     for pair in [
         ["--experiment", "exp"],
         ["--trial", "abcde"],
@@ -164,63 +169,64 @@ async fn a_job_gets_its_files_and_its_arguments_contain_no_secret() {
         assert!(arguments.contains(&pair.join("\n")), "{pair:?} in {arguments}");
     }
     assert!(!arguments.contains("hush"));
-    assert_eq!(bed.file("token").await, "hush");
-    let mode =
-        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(bed.dir().join("token")).unwrap());
+    assert_eq!(bed.wait_for_file("token").await, "hush");
+    let mode = std::os::unix::fs::MetadataExt::mode(
+        &std::fs::metadata(bed.trial_dir().join("token")).unwrap(),
+    );
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(bed.file("parameter.cfg").await, r#"{"parameters":{"x":1}}"#);
+    assert_eq!(bed.wait_for_file("parameter.cfg").await, r#"{"parameters":{"x":1}}"#);
 }
 
 #[tokio::test]
 async fn a_job_sees_only_its_gpus() {
-    let mut bed = bed();
+    let mut bed = test_bed();
     bed.service
         .submit(&job(r#"echo "<${CUDA_VISIBLE_DEVICES-unset}> $CUDA_DEVICE_ORDER" > "$dir/gpus""#))
         .await
         .unwrap();
-    bed.event().await;
-    assert_eq!(bed.file("gpus").await.trim(), "<> PCI_BUS_ID", "all GPUs are hidden");
+    bed.next_end().await;
+    assert_eq!(bed.wait_for_file("gpus").await.trim(), "<> PCI_BUS_ID", "all GPUs are hidden");
 }
 
 #[tokio::test]
 async fn a_stop_sends_sigterm() {
-    let mut bed = bed();
+    let mut bed = test_bed();
     let line = r#"trap 'exit 3' TERM; echo y > "$dir/ready"; while :; do sleep 0.1; done"#;
     bed.service.submit(&job(line)).await.unwrap();
-    bed.file("ready").await;
+    bed.wait_for_file("ready").await;
     bed.service.stop(&trial()).await;
-    assert_eq!(bed.event().await, gone(Some(3)));
+    assert_eq!(bed.next_end().await, end_with_code(Some(3)));
     bed.service.stop(&trial()).await; // The job is already gone: no process is signalled.
     bed.service.close().await;
 }
 
 #[tokio::test]
 async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
-    let first = bed();
+    let first = test_bed();
     first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
-    first.file("arguments").await;
-    let mut second = bed_in(Arc::clone(&first.root));
+    first.wait_for_file("arguments").await;
+    let mut second = test_bed_in(Arc::clone(&first.root));
     assert_eq!(second.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
-    assert_eq!(second.token_s_trial(), trial(), "the old token may have expired");
+    assert_eq!(second.trial_of_token(), trial(), "the old token may have expired");
     second.service.stop(&trial()).await;
-    assert_eq!(second.event().await, gone(None));
+    assert_eq!(second.next_end().await, end_with_code(None));
 }
 
 #[tokio::test]
 async fn clean_ends_the_agents_of_an_earlier_manager() {
-    let bed = bed();
+    let bed = test_bed();
     let line = r#"trap 'echo y > "$dir/stopped"; exit 3' TERM; while :; do sleep 0.1; done"#;
     bed.service.submit(&job(line)).await.unwrap();
-    bed.file("arguments").await;
+    bed.wait_for_file("arguments").await;
     let dir = &bed.service.shared.settings.dir;
     clean::clean(dir).await.unwrap();
-    assert_eq!(bed.file("stopped").await, "y\n", "the agent receives SIGTERM");
+    assert_eq!(bed.wait_for_file("stopped").await, "y\n", "the agent receives SIGTERM");
     assert!(matches!(try_lock(&dir.trial(&trial()).agent_lock()), Ok(Ok(_))));
 }
 
 #[tokio::test]
 async fn clean_signals_no_process_that_is_not_the_trial_s_agent() {
-    let bed = bed();
+    let bed = test_bed();
     let dir = &bed.service.shared.settings.dir;
     let lock = dir.trial(&trial()).agent_lock();
     private_folder(lock.parent().unwrap()).unwrap();
@@ -238,64 +244,70 @@ async fn clean_signals_no_process_that_is_not_the_trial_s_agent() {
 
 #[tokio::test]
 async fn a_second_start_does_not_end_the_running_job() {
-    let first = bed();
+    let first = test_bed();
     first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
-    first.file("arguments").await;
-    let mut second = bed_in(Arc::clone(&first.root));
+    first.wait_for_file("arguments").await;
+    let mut second = test_bed_in(Arc::clone(&first.root));
     second.service.submit(&job("true")).await.unwrap();
     // Only a service that knows the first agent can end it.
-    second.until_known(&first).await;
+    second.wait_until_known(&first).await;
     second.service.stop(&trial()).await;
-    assert_eq!(second.event().await, gone(None), "the second agent's exit code 125 is not the end");
+    assert_eq!(
+        second.next_end().await,
+        end_with_code(None),
+        "the second agent's exit code 125 is not the end"
+    );
 }
 
 #[tokio::test]
 async fn a_job_with_an_unreadable_lock_counts_as_running() {
-    let mut bed = bed();
+    let mut bed = test_bed();
     let lock = bed.service.shared.settings.dir.trial(&trial()).agent_lock();
     // A folder in place of the file, because permissions do not stop a superuser.
     std::fs::create_dir_all(&lock).unwrap();
     assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
     std::fs::remove_dir(&lock).unwrap();
-    assert_eq!(bed.event().await, gone(None));
+    assert_eq!(bed.next_end().await, end_with_code(None));
 }
 
 /// A command that leaves a file in the spool, like an agent that could not deliver its reports.
-const LEAVE: &str = r#"mkdir -p "$dir/spool/abcde-1"; echo x > "$dir/spool/abcde-1/bulk-0.seg""#;
+const LEAVE_REPORT_COMMAND: &str =
+    r#"mkdir -p "$dir/spool/abcde-1"; echo x > "$dir/spool/abcde-1/bulk-0.seg""#;
 
 #[tokio::test]
 async fn remaining_reports_are_delivered_before_the_end_is_reported() {
-    for (line, replays) in [("true", 0), (LEAVE, 1)] {
-        let mut bed = bed();
+    for (line, replays) in [("true", 0), (LEAVE_REPORT_COMMAND, 1)] {
+        let mut bed = test_bed();
         bed.service.submit(&job(line)).await.unwrap();
-        bed.event().await;
-        let replayed = std::fs::read_to_string(bed.dir().join("replayed")).unwrap_or_default();
+        bed.next_end().await;
+        let replayed =
+            std::fs::read_to_string(bed.trial_dir().join("replayed")).unwrap_or_default();
         assert_eq!(replayed.lines().count(), replays, "{line}");
     }
 }
 
 #[tokio::test]
 async fn the_reports_of_a_gone_job_are_delivered() {
-    let mut first = bed();
-    first.service.submit(&job(LEAVE)).await.unwrap();
-    first.event().await;
-    let before = first.file("replayed").await.lines().count();
-    assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone(gone(None)));
-    let calls = first.file("replayed").await;
+    let mut first = test_bed();
+    first.service.submit(&job(LEAVE_REPORT_COMMAND)).await.unwrap();
+    first.next_end().await;
+    let before = first.wait_for_file("replayed").await.lines().count();
+    assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone(end_with_code(None)));
+    let calls = first.wait_for_file("replayed").await;
     assert_eq!(calls.lines().count(), before + 1, "{calls}");
-    assert_eq!(first.token_s_trial(), trial(), "the old token may have expired");
+    assert_eq!(first.trial_of_token(), trial(), "the old token may have expired");
     assert!(calls.contains("--manager-file") && calls.contains("--token-file"), "{calls}");
 }
 
 #[tokio::test]
 async fn a_job_that_never_started_is_unknown() {
-    let bed = bed();
+    let bed = test_bed();
     assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Unknown);
 }
 
 #[tokio::test]
 async fn the_error_for_a_missing_agent_names_it() {
-    let bed = bed();
+    let bed = test_bed();
     std::fs::remove_file(bed.root.path().join("agent")).unwrap();
     let error = bed.service.submit(&job("true")).await.unwrap_err();
     assert!(error.to_string().contains("agent"), "{error}");

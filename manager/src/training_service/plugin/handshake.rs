@@ -24,7 +24,7 @@ const INITIALIZE_TIMEOUT: Duration = Duration::from_mins(1);
 const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for the end of cancelled jobs, and the interval at which they are listed.
-const END_TIMEOUT: Duration = Duration::from_mins(1);
+const JOBS_END_TIMEOUT: Duration = Duration::from_mins(1);
 const LIST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The optional parts of the protocol that a plugin supports.
@@ -49,7 +49,7 @@ pub(super) struct Capabilities {
 
 /// The answer to `initialize`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Hello {
+pub(super) struct InitializeAnswer {
     protocol: u64,
     #[serde(default)]
     service: Value,
@@ -82,13 +82,13 @@ pub async fn probe(
     let folder = tempfile::tempdir()
         .map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
     let program = program(spec, code_directory, folder.path(), secret_variables);
-    let (link, mut child) = start(&program)?;
+    let (link, mut child) = start_without_jobs(&program)?;
     let experiment = ExperimentId::new("probe").expect("a valid id");
     let answer = async {
         let (state_dir, about) = (folder.path(), (&experiment, None));
         let hello = initialize(&program, &link, about, state_dir, spec, gpus_each).await?;
         if hello.capabilities.check {
-            check(&program, &link).await?;
+            check_settings(&program, &link).await?;
         }
         let name = hello.service["name"].as_str().unwrap_or("a plugin without a name");
         let version = hello.service["version"].as_str().unwrap_or_default();
@@ -103,7 +103,7 @@ pub async fn probe(
     };
     let answer = answer.await;
     drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
-    link::end(&link, &mut child).await;
+    link::end_process(&link, &mut child).await;
     answer
 }
 
@@ -122,7 +122,7 @@ pub async fn clean_up(
 ) -> Result<Vec<String>, Error> {
     let state_dir = dir.plugin();
     let program = program(spec, code_directory, &state_dir, secret_variables);
-    let (link, mut child) = start(&program)?;
+    let (link, mut child) = start_without_jobs(&program)?;
     let cleaned = async {
         let about = (experiment, None);
         let hello = initialize(&program, &link, about, &state_dir, spec, None).await?;
@@ -130,19 +130,19 @@ pub async fn clean_up(
             return Ok(cancel_all(&program, &link).await);
         }
         let answer = link.ask("clean_up", &json!({}), CLEAN_UP_TIMEOUT).await;
-        let answer = answer.map_err(|error| unanswered(&program, &link, &error))?;
+        let answer = answer.map_err(|error| startup_error(&program, &link, &error))?;
         let left = answer["left"].as_array().into_iter().flatten();
         let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
         Ok(left.map(|one| format!("{}: {}", text(one, "place"), text(one, "why"))).collect())
     };
     let cleaned = cleaned.await;
     drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
-    link::end(&link, &mut child).await;
+    link::end_process(&link, &mut child).await;
     cleaned
 }
 
 /// Starts the program for a few requests, without jobs. Its notifications are read and ignored.
-fn start(program: &Program) -> Result<(Arc<Link>, Child), Error> {
+fn start_without_jobs(program: &Program) -> Result<(Arc<Link>, Child), Error> {
     let StartedProcess { link, mut notifications, child } =
         Link::start(program).map_err(Error::Start)?;
     tokio::spawn(async move { while notifications.recv().await.is_some() {} });
@@ -154,9 +154,9 @@ fn start(program: &Program) -> Result<(Arc<Link>, Child), Error> {
 async fn cancel_all(program: &Program, link: &Link) -> Vec<String> {
     let mut left = vec![format!(
         "what its jobs left on the platform, because `{}` has no capability `clean_up`",
-        program.shown()
+        program.command_line()
     )];
-    let until = Instant::now() + END_TIMEOUT;
+    let until = Instant::now() + JOBS_END_TIMEOUT;
     let mut cancelled = Vec::new();
     loop {
         let listed = match link.ask("list", &json!({}), LIST_TIMEOUT).await {
@@ -220,7 +220,7 @@ pub(super) async fn initialize(
     state_dir: &Path,
     spec: &PluginSpec,
     gpus_each: Option<u32>,
-) -> Result<Hello, Error> {
+) -> Result<InitializeAnswer, Error> {
     let mut about = json!({"id": experiment});
     if let Some(name) = name {
         about["name"] = name.into();
@@ -233,10 +233,10 @@ pub(super) async fn initialize(
         "settings": spec.settings,
         "resources": resources(gpus_each),
     });
-    let shown = program.shown();
+    let shown = program.command_line();
     let answer = link.ask("initialize", &params, INITIALIZE_TIMEOUT).await;
-    let answer = answer.map_err(|error| unanswered(program, link, &error))?;
-    let hello: Hello = serde_json::from_value(answer).map_err(|error| {
+    let answer = answer.map_err(|error| startup_error(program, link, &error))?;
+    let hello: InitializeAnswer = serde_json::from_value(answer).map_err(|error| {
         Error::Unusable(format!("the answer of `{shown}` to initialize cannot be read: {error}"))
     })?;
     if hello.protocol != PROTOCOL_VERSION {
@@ -255,8 +255,8 @@ pub(super) fn resources(gpus_each: Option<u32>) -> Value {
     gpus_each.map_or_else(|| json!({}), |gpus| json!({"gpus": gpus}))
 }
 
-pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Error {
-    let shown = program.shown();
+pub(super) fn startup_error(program: &Program, link: &Link, error: &AskError) -> Error {
+    let shown = program.command_line();
     match error {
         AskError::Refused(refusal) => {
             let message = refusal.message.clone();
@@ -271,7 +271,7 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
             }
         }
         AskError::Lost => {
-            let why = link.why();
+            let why = link.lost_reason();
             let why = if why.is_empty() { "it ended before it answered".to_owned() } else { why };
             Error::Unusable(format!("`{shown}`: {why}{}", program.last_errors()))
         }
@@ -279,9 +279,9 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
 }
 
 /// Makes the plugin check its settings and its platform. Warnings go to the log.
-async fn check(program: &Program, link: &Link) -> Result<(), Error> {
+async fn check_settings(program: &Program, link: &Link) -> Result<(), Error> {
     let answer = link.ask("check", &json!({}), CHECK_TIMEOUT).await;
-    let answer = answer.map_err(|error| unanswered(program, link, &error))?;
+    let answer = answer.map_err(|error| startup_error(program, link, &error))?;
     let (mut errors, mut names_setting) = (Vec::new(), false);
     for problem in answer["problems"].as_array().into_iter().flatten() {
         let text = |name: &str| problem[name].as_str().unwrap_or_default();
@@ -292,7 +292,7 @@ async fn check(program: &Program, link: &Link) -> Result<(), Error> {
         let error_line =
             format!("{path}{}{advice}", text("message")).replace(char::is_control, " ");
         if text("level") == "warning" {
-            warn!("the plugin `{}` reports: {error_line}", program.shown());
+            warn!("the plugin `{}` reports: {error_line}", program.command_line());
         } else {
             names_setting |= !path.is_empty();
             errors.push(error_line);
@@ -301,7 +301,7 @@ async fn check(program: &Program, link: &Link) -> Result<(), Error> {
     if errors.is_empty() {
         return Ok(());
     }
-    let (program, message) = (program.shown(), errors.join("; "));
+    let (program, message) = (program.command_line(), errors.join("; "));
     // A problem without a setting concerns the platform.
     Err(if names_setting {
         Error::Refused { program, message }

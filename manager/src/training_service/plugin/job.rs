@@ -12,9 +12,9 @@ use trial_protocol::{Cause, Class};
 
 use super::link::{AskError, Link};
 use super::room::PendingJob;
-use super::wire::{AttemptKey, Gone, Reason, Refusal, Remedy, Spool};
+use super::wire::{AttemptKey, GoneMessage, GoneReason, Refusal, Remedy, SpoolFate};
 use super::{
-    ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, RECOVER_TIMEOUT, SUBMIT_TIMEOUT, Shared,
+    ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, PluginState, RECOVER_TIMEOUT, SUBMIT_TIMEOUT,
     TrialJobSpec,
 };
 use crate::training_service::{JobEvent, JobNews, JobWaits};
@@ -36,7 +36,7 @@ pub(super) enum JobMessage {
     /// The agent has reported, so the job exists, whatever the plugin answers.
     Began,
     /// The plugin reports that the job is gone.
-    Gone(Box<Gone>),
+    Gone(Box<GoneMessage>),
     /// The plugin reports the reason for a wait.
     Waits(String),
     /// Withdraws the job if the plugin has not created it. The reply tells whether it was withdrawn.
@@ -45,13 +45,13 @@ pub(super) enum JobMessage {
 
 /// A job, and the requests that were made for it.
 pub(super) struct Job {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<PluginState>,
     pub(super) key: AttemptKey,
     /// The submission. `None`: an earlier manager submitted the job, or its agent has reported.
     pub(super) spec: Option<TrialJobSpec>,
-    pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,
+    pub(super) messages: mpsc::UnboundedReceiver<JobMessage>,
     /// True if the plugin may have created the job.
-    pub(super) sent: bool,
+    pub(super) may_exist: bool,
     /// The job's place in the count of room. `None`: the plugin counts it.
     pub(super) pending: Option<PendingJob>,
     /// The requested stop, with its `force` flag.
@@ -59,7 +59,7 @@ pub(super) struct Job {
     /// True if the job goes to another service.
     pub(super) withdrawn: bool,
     /// The end of the job, if the plugin reported it before its answer.
-    pub(super) gone: Option<Box<Gone>>,
+    pub(super) gone: Option<Box<GoneMessage>>,
 }
 
 /// The state of a job after a process was informed of it.
@@ -69,7 +69,7 @@ enum StartResult {
     /// The job has ended, or will never exist.
     Ended(JobEvent),
     /// The request must be repeated, after a pause or when there is room.
-    Again(Duration, String),
+    Retry(Duration, String),
     /// The process ended.
     Lost,
 }
@@ -81,34 +81,34 @@ impl Job {
             if self.withdrawn {
                 return None;
             }
-            if self.stop_requested.is_some() && !self.sent {
+            if self.stop_requested.is_some() && !self.may_exist {
                 return Some(self.unexplained());
             }
             let shared = Arc::clone(&self.shared);
             if let Some(trouble) = shared.unavailable_reason() {
-                self.waits(&trouble);
+                self.report_wait(&trouble);
             }
             let link = tokio::select! {
-                link = shared.linked() => link,
-                order = self.orders.recv() => {
-                    self.take(order?, None);
+                link = shared.wait_for_link() => link,
+                order = self.messages.recv() => {
+                    self.handle_message(order?, None);
                     continue;
                 }
             };
-            match self.begin(&link).await {
+            match self.inform_process(&link).await {
                 StartResult::Alive => {
                     if let Some(pending) = self.pending.take() {
-                        pending.take();
+                        pending.mark_submitted();
                     }
                 }
                 StartResult::Ended(event) => return Some(event),
                 StartResult::Lost => continue,
-                StartResult::Again(pause, why) => {
-                    self.waits(&why);
+                StartResult::Retry(pause, why) => {
+                    self.report_wait(&why);
                     tokio::select! {
                         () = sleep(pause) => {}
-                        () = shared.room.notified() => {}
-                        order = self.orders.recv() => self.take(order?, Some(&link)),
+                        () = shared.room_available.notified() => {}
+                        order = self.messages.recv() => self.handle_message(order?, Some(&link)),
                     }
                     continue;
                 }
@@ -118,32 +118,33 @@ impl Job {
             }
             loop {
                 if let Some(gone) = self.gone.take() {
-                    return Some(self.ended(&gone).await);
+                    return Some(self.end_event(&gone).await);
                 }
                 tokio::select! {
                     biased;
-                    order = self.orders.recv() => self.take(order?, Some(&link)),
-                    () = link.lost() => break,
+                    order = self.messages.recv() => self.handle_message(order?, Some(&link)),
+                    () = link.wait_until_lost() => break,
                 }
             }
         }
     }
 
     /// Handles a message. A stop is sent at once and may overtake the submit.
-    fn take(&mut self, order: JobMessage, link: Option<&Arc<Link>>) {
+    fn handle_message(&mut self, order: JobMessage, link: Option<&Arc<Link>>) {
         match order {
             JobMessage::Stop { force } => {
                 self.stop_requested = Some(force);
-                if let Some(link) = link.filter(|_| self.sent) {
+                if let Some(link) = link.filter(|_| self.may_exist) {
                     self.send_cancel(link, force);
                 }
             }
             // A second submit could start the job again, because the plugin may have died before it recorded the job.
             JobMessage::Began => self.spec = None,
             JobMessage::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
-            JobMessage::Waits(why) => self.waits(&why),
+            JobMessage::Waits(why) => self.report_wait(&why),
             JobMessage::Withdraw(reply) => {
-                let given_up = !self.sent && self.spec.is_some() && self.stop_requested.is_none();
+                let given_up =
+                    !self.may_exist && self.spec.is_some() && self.stop_requested.is_none();
                 // If the caller no longer waits for the reply, the job stays at this service.
                 self.withdrawn |= given_up && reply.send(true).is_ok();
             }
@@ -151,23 +152,23 @@ impl Job {
     }
 
     /// Informs a process of the job.
-    async fn begin(&mut self, link: &Arc<Link>) -> StartResult {
+    async fn inform_process(&mut self, link: &Arc<Link>) -> StartResult {
         let spec = self.spec.clone().filter(|_| self.stop_requested.is_none());
         let (method, params, bound) = match &spec {
-            Some(spec) => match self.shared.parameters().submit(&self.key, spec) {
+            Some(spec) => match self.shared.parameters().submit_params(&self.key, spec) {
                 Ok(params) => ("submit", params, SUBMIT_TIMEOUT),
-                Err(why) => return self.refused(why, Some(Class::Transient)),
+                Err(why) => return self.refusal_end(why, Some(Class::Transient)),
             },
-            None => ("adopt", self.shared.parameters().adopt(&self.key), ADOPT_TIMEOUT),
+            None => ("adopt", self.shared.parameters().adopt_params(&self.key), ADOPT_TIMEOUT),
         };
-        self.sent = true;
+        self.may_exist = true;
         let asker = Arc::clone(link);
         let mut answer = std::pin::pin!(async move { asker.ask(method, &params, bound).await });
         let answer = loop {
             tokio::select! {
                 biased;
                 answer = &mut answer => break answer,
-                Some(order) = self.orders.recv() => self.take(order, Some(link)),
+                Some(order) = self.messages.recv() => self.handle_message(order, Some(link)),
             }
         };
         match answer {
@@ -186,33 +187,33 @@ impl Job {
                 begun
             }
             Ok(_) if spec.is_some() => StartResult::Alive,
-            Ok(answer) => self.adopted(&answer).await,
+            Ok(answer) => self.handle_adopt_answer(&answer).await,
         }
     }
 
     fn handle_start_refusal(&mut self, Refusal { message, remedy }: Refusal) -> StartResult {
         match remedy {
             Remedy::None | Remedy::OtherSettings | Remedy::OtherVersion => {
-                self.refused(message, Some(Class::Permanent))
+                self.refusal_end(message, Some(Class::Permanent))
             }
-            Remedy::NextAttempt => self.refused(message, Some(Class::Transient)),
+            Remedy::NextAttempt => self.refusal_end(message, Some(Class::Transient)),
             Remedy::Cancelled => StartResult::Ended(self.unexplained()),
             Remedy::Room(pause) => {
-                self.sent = self.spec.is_none();
-                StartResult::Again(pause, message)
+                self.may_exist = self.spec.is_none();
+                StartResult::Retry(pause, message)
             }
-            Remedy::Later(pause) => StartResult::Again(pause, message),
+            Remedy::Later(pause) => StartResult::Retry(pause, message),
         }
     }
 
     /// Reads the answer to `adopt`.
-    async fn adopted(&mut self, answer: &Value) -> StartResult {
+    async fn handle_adopt_answer(&mut self, answer: &Value) -> StartResult {
         match answer["phase"].as_str() {
             Some("running" | "waiting") => StartResult::Alive,
             Some("unreachable") => {
                 let pause = answer["after_ms"].as_u64();
                 let pause = pause.map_or(UNREACHABLE_PAUSE, Duration::from_millis);
-                StartResult::Again(pause, "the platform cannot be reached".to_owned())
+                StartResult::Retry(pause, "the platform cannot be reached".to_owned())
             }
             Some("gone") => {
                 let end = self
@@ -220,12 +221,12 @@ impl Job {
                     .take()
                     .or_else(|| serde_json::from_value(answer["gone"].clone()).ok().map(Box::new));
                 match end {
-                    Some(gone) => StartResult::Ended(self.ended(&gone).await),
+                    Some(gone) => StartResult::Ended(self.end_event(&gone).await),
                     None => StartResult::Ended(self.unexplained()),
                 }
             }
             _ if self.stop_requested.is_some() => StartResult::Ended(self.unexplained()),
-            _ => self.refused("the plugin no longer knows the job".to_owned(), None),
+            _ => self.refusal_end("the plugin no longer knows the job".to_owned(), None),
         }
     }
 
@@ -243,29 +244,37 @@ impl Job {
     }
 
     /// Returns the end of a job that is gone, after the delivery of its agent's remaining reports.
-    async fn ended(&self, gone: &Gone) -> JobEvent {
-        if gone.spool == Spool::Left && self.shared.capabilities().recover {
-            self.recover().await;
+    async fn end_event(&self, gone: &GoneMessage) -> JobEvent {
+        if gone.spool == SpoolFate::Left && self.shared.capabilities().recover {
+            self.recover_reports().await;
         }
         let words = || {
             gone.message.clone().or_else(|| match gone.reason {
-                Reason::Timeout => Some("the platform's time limit ended the job".to_owned()),
-                Reason::Oom => Some("the job used more memory than the platform allows".to_owned()),
-                Reason::Preempted => Some("the job was preempted".to_owned()),
-                Reason::NodeLost => Some("the job's machine was lost".to_owned()),
-                Reason::StartFailed => Some("the job could not be started".to_owned()),
-                Reason::Revoked => Some("the job was ended, but not by the manager".to_owned()),
-                Reason::Exit | Reason::Cancelled | Reason::Unknown => None,
+                GoneReason::Timeout => Some("the platform's time limit ended the job".to_owned()),
+                GoneReason::Oom => {
+                    Some("the job used more memory than the platform allows".to_owned())
+                }
+                GoneReason::Preempted => Some("the job was preempted".to_owned()),
+                GoneReason::NodeLost => Some("the job's machine was lost".to_owned()),
+                GoneReason::StartFailed => Some("the job could not be started".to_owned()),
+                GoneReason::Revoked => Some("the job was ended, but not by the manager".to_owned()),
+                GoneReason::Exit | GoneReason::Cancelled | GoneReason::Unknown => None,
             })
         };
         let class = gone.class.or(match gone.reason {
-            Reason::Timeout => Some(Class::Permanent),
-            Reason::Oom => Some(Class::UserError),
-            Reason::Preempted | Reason::NodeLost | Reason::StartFailed => Some(Class::Transient),
-            Reason::Exit | Reason::Cancelled | Reason::Revoked | Reason::Unknown => None,
+            GoneReason::Timeout => Some(Class::Permanent),
+            GoneReason::Oom => Some(Class::UserError),
+            GoneReason::Preempted | GoneReason::NodeLost | GoneReason::StartFailed => {
+                Some(Class::Transient)
+            }
+            GoneReason::Exit
+            | GoneReason::Cancelled
+            | GoneReason::Revoked
+            | GoneReason::Unknown => None,
         });
-        let cause = (gone.reason == Reason::Oom).then_some(Cause::OomKernel);
-        let disruption = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
+        let cause = (gone.reason == GoneReason::Oom).then_some(Cause::OomKernel);
+        let disruption =
+            matches!(gone.reason, GoneReason::Preempted | GoneReason::NodeLost).then(words);
         JobEvent {
             exit_code: gone.exit.shell_code(),
             message: words(),
@@ -277,9 +286,9 @@ impl Job {
         }
     }
 
-    async fn recover(&self) {
+    async fn recover_reports(&self) {
         for _ in 0..MAX_RECOVERIES {
-            let link = self.shared.linked().await;
+            let link = self.shared.wait_for_link().await;
             match link.ask("recover", &json!({"key": self.key}), RECOVER_TIMEOUT).await {
                 Ok(_) => return,
                 Err(AskError::Lost) => {}
@@ -296,13 +305,13 @@ impl Job {
         JobEvent::unexplained(self.key.trial.clone(), self.key.attempt.clone())
     }
 
-    fn refused(&self, message: String, class: Option<Class>) -> StartResult {
+    fn refusal_end(&self, message: String, class: Option<Class>) -> StartResult {
         StartResult::Ended(JobEvent { message: Some(message), class, ..self.unexplained() })
     }
 
-    fn waits(&self, why: &str) {
+    fn report_wait(&self, why: &str) {
         let (trial, attempt, why) =
             (self.key.trial.clone(), self.key.attempt.clone(), why.to_owned());
-        self.shared.news(JobNews::Waits(JobWaits { trial, attempt, why }));
+        self.shared.send_news(JobNews::Waits(JobWaits { trial, attempt, why }));
     }
 }

@@ -21,13 +21,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::wire::{MESSAGE_BYTES, Message, Refusal, read, request};
+use super::wire::{MAX_MESSAGE_BYTES, Message, Refusal, read_message, request_line};
 
 /// The number of notifications that are read ahead. Beyond it, the manager reads nothing from the plugin until they are
 /// handled.
 const MAX_NOTIFICATIONS: usize = 10_000;
 /// The number of unreadable lines, and of unexpected answers, that the log reports. Further ones are only counted.
-const QUOTED_LINES: u64 = 3;
+const MAX_QUOTED_LINES: u64 = 3;
 /// The longest line that is skipped, in bytes. A plugin that continues without an end of line is given up.
 const MAX_SKIPPED_BYTES: usize = 16 << 20;
 /// The time that a process has to end after its standard input was closed, and again after SIGTERM.
@@ -35,9 +35,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The length of the end of the plugin's standard error that a message quotes, in bytes.
 const LAST_ERRORS_BYTES: u64 = 2_000;
 /// The size of a plugin's log at which it is rotated, in bytes.
-const LOG_BYTES: u64 = 10 << 20;
+const MAX_LOG_BYTES: u64 = 10 << 20;
 /// The number of concurrent requests until the plugin names its own limit.
-const IN_FLIGHT: usize = 8;
+const DEFAULT_IN_FLIGHT: usize = 8;
 /// The length of a piece of a request that is sent in pieces, in characters.
 const PIECE_CHARS: usize = 300;
 
@@ -56,20 +56,20 @@ pub(super) struct Program {
 
 impl Program {
     /// Returns the command line, as a user would type it.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn command_line(&self) -> String {
         self.command.join(" ")
     }
 
     /// Returns the last lines of its standard error, for a message.
     pub(super) fn last_errors(&self) -> String {
-        let words = tail(&self.log).unwrap_or_default();
+        let words = read_tail(&self.log).unwrap_or_default();
         let words: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let last = words.len().saturating_sub(3);
         if words.is_empty() { String::new() } else { format!(": {}", words[last..].join(" | ")) }
     }
 }
 
-fn tail(path: &Path) -> io::Result<String> {
+fn read_tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let from = file.metadata()?.len().saturating_sub(LAST_ERRORS_BYTES);
     file.seek(SeekFrom::Start(from))?;
@@ -101,7 +101,7 @@ pub(super) struct Link {
     in_flight: Semaphore,
     /// Cancelled when the process has ended or must end.
     lost: CancellationToken,
-    why: Mutex<String>,
+    lost_reason: Mutex<String>,
 }
 
 #[derive(Debug, Default)]
@@ -121,13 +121,14 @@ pub(super) struct StartedProcess {
 impl Link {
     /// Starts the program.
     pub(super) fn start(program: &Program) -> Result<StartedProcess, String> {
-        let failed = |error: io::Error| format!("`{}` cannot be started: {error}", program.shown());
+        let failed =
+            |error: io::Error| format!("`{}` cannot be started: {error}", program.command_line());
         let log = open_log(&program.log)
             .map_err(|error| format!("cannot write {}: {error}", program.log.display()))?;
         let (name, arguments) = program.command.split_first().expect("a command has a program");
         let mut command = Command::new(name);
         command.args(arguments).current_dir(&program.directory);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(name)) {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_trialkeeper_variable(name)) {
             command.env_remove(name);
         }
         for name in &program.secret_variables {
@@ -143,21 +144,21 @@ impl Link {
         let (outgoing, lines) = mpsc::unbounded_channel();
         let (messages, notifications) = mpsc::channel(MAX_NOTIFICATIONS);
         let link = Arc::new(Self {
-            name: program.shown(),
+            name: program.command_line(),
             outgoing,
             pending: Mutex::default(),
-            in_flight: Semaphore::new(IN_FLIGHT),
+            in_flight: Semaphore::new(DEFAULT_IN_FLIGHT),
             lost: CancellationToken::new(),
-            why: Mutex::default(),
+            lost_reason: Mutex::default(),
         });
-        tokio::spawn(write_all(Arc::clone(&link), stdin, lines));
-        tokio::spawn(read_all(Arc::clone(&link), stdout, messages));
+        tokio::spawn(write_lines(Arc::clone(&link), stdin, lines));
+        tokio::spawn(read_messages(Arc::clone(&link), stdout, messages));
         Ok(StartedProcess { link, notifications, child })
     }
 
-    /// Allows this number of concurrent requests, at least [`IN_FLIGHT`].
+    /// Allows this number of concurrent requests, at least [`DEFAULT_IN_FLIGHT`].
     pub(super) fn allow_in_flight(&self, requests: usize) {
-        self.in_flight.add_permits(requests.saturating_sub(IN_FLIGHT));
+        self.in_flight.add_permits(requests.saturating_sub(DEFAULT_IN_FLIGHT));
     }
 
     /// Sends a request and waits for the answer. A process that has not answered within `bound` is given up.
@@ -189,10 +190,11 @@ impl Link {
                 pending.replies.insert(id, reply);
                 id
             };
-            let line = request(id, method, params);
-            if line.len() > MESSAGE_BYTES {
+            let line = request_line(id, method, params);
+            if line.len() > MAX_MESSAGE_BYTES {
                 self.pending().replies.remove(&id);
-                let message = format!("the request {method} is longer than {MESSAGE_BYTES} bytes");
+                let message =
+                    format!("the request {method} is longer than {MAX_MESSAGE_BYTES} bytes");
                 return Err(Refusal { message, remedy: super::wire::Remedy::None }.into());
             }
             let mut rest = line.as_str();
@@ -227,7 +229,7 @@ impl Link {
     }
 
     /// Waits until the process has ended or was given up.
-    pub(super) async fn lost(&self) {
+    pub(super) async fn wait_until_lost(&self) {
         self.lost.cancelled().await;
     }
 
@@ -237,12 +239,12 @@ impl Link {
     }
 
     /// Returns the reason why the process was given up. The text is empty if it was not.
-    pub(super) fn why(&self) -> String {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn lost_reason(&self) -> String {
+        self.lost_reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn give_up(&self, why: String) {
-        let mut known = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lost_reason.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_empty() {
             *known = why;
         }
@@ -254,19 +256,19 @@ impl Link {
     }
 }
 
-fn is_ours(name: &OsStr) -> bool {
+fn is_trialkeeper_variable(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"TRIALKEEPER_")
 }
 
 /// Opens the file for a plugin's standard error, after rotating a long one.
 fn open_log(path: &Path) -> io::Result<File> {
-    if path.metadata().is_ok_and(|log| log.len() > LOG_BYTES) {
+    if path.metadata().is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
         std::fs::rename(path, path.with_extension("1"))?;
     }
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-async fn write_all(
+async fn write_lines(
     link: Arc<Link>,
     mut stdin: ChildStdin,
     mut lines: mpsc::UnboundedReceiver<String>,
@@ -283,12 +285,12 @@ async fn write_all(
     link.lost.cancel();
 }
 
-async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<Message>) {
+async fn read_messages(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<Message>) {
     let mut reader = BufReader::with_capacity(64 << 10, stdout);
     let (mut bytes, mut unreadable, mut unexpected) = (Vec::new(), 0_u64, 0_u64);
     let name = &link.name;
     loop {
-        let whole = match next_line(&mut reader, &mut bytes).await {
+        let whole = match read_line(&mut reader, &mut bytes).await {
             Ok(Some(whole)) => whole,
             Ok(None) => break,
             Err(error) => {
@@ -297,9 +299,9 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<M
             }
         };
         let message = if whole {
-            read(&bytes).map_err(|error| error.to_string())
+            read_message(&bytes).map_err(|error| error.to_string())
         } else {
-            Err(format!("is longer than {MESSAGE_BYTES} bytes"))
+            Err(format!("is longer than {MAX_MESSAGE_BYTES} bytes"))
         };
         match message {
             Ok(Message::Answer { id, result }) => {
@@ -309,7 +311,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<M
                     Some(reply) => drop(reply.send(result)),
                     None => {
                         unexpected += 1;
-                        if unexpected <= QUOTED_LINES {
+                        if unexpected <= MAX_QUOTED_LINES {
                             warn!(
                                 "the plugin `{name}` answered request {id}, which is not pending; a plugin must answer \
                                  each request once, with the id of the request"
@@ -325,17 +327,17 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<M
             }
             Err(why) => {
                 unreadable += 1;
-                if unreadable <= QUOTED_LINES {
+                if unreadable <= MAX_QUOTED_LINES {
                     let start: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
                     warn!("a line of the plugin `{name}` {why}: {start:?}");
                 }
             }
         }
     }
-    if unreadable > QUOTED_LINES {
+    if unreadable > MAX_QUOTED_LINES {
         warn!("{unreadable} lines of the plugin `{name}` were not messages");
     }
-    if unexpected > QUOTED_LINES {
+    if unexpected > MAX_QUOTED_LINES {
         warn!("{unexpected} answers of the plugin `{name}` had no request");
     }
     link.lost.cancel();
@@ -344,7 +346,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, messages: mpsc::Sender<M
 }
 
 /// Reads a line without its end. `false`: the line was too long and was skipped. `None`: there are no more lines.
-async fn next_line(
+async fn read_line(
     reader: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
 ) -> io::Result<Option<bool>> {
@@ -357,7 +359,7 @@ async fn next_line(
         }
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let piece = end.unwrap_or(bytes.len());
-        if skipped == 0 && line.len() + piece < MESSAGE_BYTES {
+        if skipped == 0 && line.len() + piece < MAX_MESSAGE_BYTES {
             line.extend_from_slice(&bytes[..piece]);
         } else {
             skipped += piece;
@@ -377,7 +379,7 @@ async fn next_line(
 
 /// Ends a process: closes its standard input, then sends SIGTERM to its group, then SIGKILL. Returns a description of
 /// its end.
-pub(super) async fn end(link: &Link, child: &mut Child) -> String {
+pub(super) async fn end_process(link: &Link, child: &mut Child) -> String {
     link.lost.cancel();
     let mut status = timeout(END_TIMEOUT, child.wait()).await;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
@@ -414,27 +416,27 @@ mod tests {
         let asked = link.ask("submit", &Value::Null, Duration::from_mins(1)).await;
         assert!(matches!(asked, Err(AskError::Lost)), "{asked:?}");
         assert_eq!(
-            (link.is_lost(), link.why().as_str()),
+            (link.is_lost(), link.lost_reason().as_str()),
             (true, "no answer to submit within 60 s")
         );
         tokio::time::resume();
-        assert_eq!(end(&link, &mut child).await, "exit status: 0");
+        assert_eq!(end_process(&link, &mut child).await, "exit status: 0");
     }
 
     #[tokio::test]
     async fn long_lines_are_skipped() {
-        let long = vec![b'x'; MESSAGE_BYTES];
+        let long = vec![b'x'; MAX_MESSAGE_BYTES];
         let text = [b"one\n".as_slice(), &long, b"\ntwo\r\n\nhalf"].concat();
         let mut reader = BufReader::with_capacity(1_000, text.as_slice());
         let (mut line, mut lines) = (Vec::new(), Vec::new());
-        while let Some(whole) = next_line(&mut reader, &mut line).await.unwrap() {
+        while let Some(whole) = read_line(&mut reader, &mut line).await.unwrap() {
             lines.push((whole, line.len()));
         }
-        assert!(!lines[1].0 && lines[1].1 < MESSAGE_BYTES);
+        assert!(!lines[1].0 && lines[1].1 < MAX_MESSAGE_BYTES);
         lines.remove(1);
         assert_eq!(lines, [(true, 3), (true, 4), (true, 0)]);
-        let endless = vec![b'x'; MAX_SKIPPED_BYTES + 2 * MESSAGE_BYTES];
+        let endless = vec![b'x'; MAX_SKIPPED_BYTES + 2 * MAX_MESSAGE_BYTES];
         let mut reader = BufReader::new(endless.as_slice());
-        assert!(next_line(&mut reader, &mut line).await.is_err());
+        assert!(read_line(&mut reader, &mut line).await.is_err());
     }
 }

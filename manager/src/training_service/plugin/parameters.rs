@@ -25,7 +25,7 @@ impl<'a> RequestParameters<'a> {
     }
 
     /// Returns the parameters of `open`: the files that all jobs share.
-    pub(super) fn open(&self) -> Value {
+    pub(super) fn open_params(&self) -> Value {
         let Settings { agent, dir, ca_file, .. } = self.settings;
         let file = |name: &str, path: &Path| json!({"name": name, "path": path});
         let mut files =
@@ -35,7 +35,11 @@ impl<'a> RequestParameters<'a> {
     }
 
     /// Writes a job's files and returns the parameters of `submit`.
-    pub(super) fn submit(&self, key: &AttemptKey, spec: &TrialJobSpec) -> Result<Value, String> {
+    pub(super) fn submit_params(
+        &self,
+        key: &AttemptKey,
+        spec: &TrialJobSpec,
+    ) -> Result<Value, String> {
         let dir = self.settings.dir.trial(&key.trial);
         let write = |path: &Path, text: &str| {
             write_file(path, 0o600, text)
@@ -50,7 +54,7 @@ impl<'a> RequestParameters<'a> {
             "name": format!("tk-{}-{}", key.experiment, key.attempt).to_lowercase(),
             "sequence": spec.sequence,
             "folder": dir.path(),
-            "args": self.arguments(spec),
+            "args": self.agent_arguments(spec),
             "files": [
                 {"name": "token", "path": dir.token(), "secret": true},
                 {"name": "parameter.cfg", "path": dir.parameters()},
@@ -61,7 +65,7 @@ impl<'a> RequestParameters<'a> {
     }
 
     /// Returns the agent's arguments. The plugin fills in the paths.
-    fn arguments(&self, spec: &TrialJobSpec) -> Vec<Value> {
+    fn agent_arguments(&self, spec: &TrialJobSpec) -> Vec<Value> {
         let shared = |name: &str| json!({"in": "shared", "name": name});
         let job = |name: &str| json!({"in": "job", "name": name});
         let work = |name: &str| json!({"in": "work", "name": name});
@@ -94,7 +98,7 @@ impl<'a> RequestParameters<'a> {
     }
 
     /// Renews a job's token and returns the parameters of `adopt`. The old token may have expired while no manager ran.
-    pub(super) fn adopt(&self, key: &AttemptKey) -> Value {
+    pub(super) fn adopt_params(&self, key: &AttemptKey) -> Value {
         let Settings { dir, secret, experiment, .. } = self.settings;
         let token = secret.trial_token(experiment, &key.trial, secret.now_ms());
         let path = dir.trial(&key.trial).token();

@@ -11,8 +11,8 @@ use crate::config::{ExperimentSpec, PluginSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, OutOfReach, Platform,
-    StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
+    UnavailableError,
 };
 use crate::util::errors::chain;
 
@@ -25,7 +25,7 @@ impl Platform for PluginSpec {
             let (gpus, code) = (context.spec.trial_gpu_number, &context.spec.trial_code_directory);
             let plugin = probe(self, gpus, code, secrets).await.map_err(|error| {
                 if error.is_temporary() {
-                    OutOfReach(error.into()).into()
+                    UnavailableError(error.into()).into()
                 } else {
                     BoxError::from(error)
                 }
@@ -50,7 +50,7 @@ impl Platform for PluginSpec {
             .collect()
     }
 
-    fn describe(&self) -> String {
+    fn success_message(&self) -> String {
         "the plugin answers and accepts its settings".to_owned()
     }
 

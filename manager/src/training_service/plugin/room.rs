@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The number of jobs that a plugin can start.
 #[derive(Debug, Default)]
-pub(super) struct RoomCount(Mutex<Numbers>);
+pub(super) struct RoomCount(Mutex<RoomNumbers>);
 
 #[derive(Debug, Default)]
-struct Numbers {
+struct RoomNumbers {
     /// The last answer. `None`: the plugin does not know its room.
     free: Option<u64>,
     /// The total number of jobs whose submit was answered.
@@ -19,23 +19,23 @@ struct Numbers {
 }
 
 impl RoomCount {
-    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+    fn numbers(&self) -> MutexGuard<'_, RoomNumbers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a job that is about to be submitted.
-    pub(super) fn add(self: &Arc<Self>) -> PendingJob {
+    pub(super) fn add_pending(self: &Arc<Self>) -> PendingJob {
         self.numbers().pending += 1;
         PendingJob { count: Arc::clone(self), submitted: false }
     }
 
     /// Returns the number of jobs that the answer to a request would include if it were sent now.
-    pub(super) fn submitted(&self) -> u64 {
+    pub(super) fn submitted_count(&self) -> u64 {
         self.numbers().submitted
     }
 
     /// Records an answer, and the number of jobs that it includes.
-    pub(super) fn note(&self, free: Option<u64>, counted: u64) {
+    pub(super) fn record_answer(&self, free: Option<u64>, counted: u64) {
         let mut numbers = self.numbers();
         (numbers.free, numbers.counted) = (free, counted);
     }
@@ -59,7 +59,7 @@ pub(super) struct PendingJob {
 
 impl PendingJob {
     /// Records that the plugin has accepted the job.
-    pub(super) fn take(mut self) {
+    pub(super) fn mark_submitted(mut self) {
         self.submitted = true;
     }
 }
@@ -80,22 +80,22 @@ mod tests {
     fn jobs_that_an_answer_does_not_include_take_room() {
         let count = Arc::new(RoomCount::default());
         assert_eq!(count.free(), None, "the plugin was not asked");
-        count.note(Some(3), count.submitted());
-        let (first, second) = (count.add(), count.add());
+        count.record_answer(Some(3), count.submitted_count());
+        let (first, second) = (count.add_pending(), count.add_pending());
         assert_eq!(count.free(), Some(1), "two jobs have no answer yet");
-        first.take();
+        first.mark_submitted();
         drop(second);
         assert_eq!(count.free(), Some(2), "one job was accepted, and one was refused");
-        let submitted = count.submitted();
-        let third = count.add();
-        third.take();
-        count.note(Some(2), submitted);
+        let submitted = count.submitted_count();
+        let third = count.add_pending();
+        third.mark_submitted();
+        count.record_answer(Some(2), submitted);
         assert_eq!(count.free(), Some(1), "the third job was added after the request");
-        count.note(Some(0), count.submitted());
-        let fourth = count.add();
+        count.record_answer(Some(0), count.submitted_count());
+        let fourth = count.add_pending();
         assert_eq!(count.free(), Some(0));
-        fourth.take();
-        count.note(None, count.submitted());
+        fourth.mark_submitted();
+        count.record_answer(None, count.submitted_count());
         assert_eq!(count.free(), None, "the room is unknown");
     }
 }

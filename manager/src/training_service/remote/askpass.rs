@@ -17,15 +17,15 @@ pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<Strin
         let host = hostname(configuration).unwrap_or(&machine.host);
         let plain = quoted(&format!("@{host}'s password: "));
         let interactive = quoted(&format!("@{host}) "));
-        cases.push_str(&case(&format!("*{plain}|'('*{interactive}*assword*"), file));
+        cases.push_str(&case_branch(&format!("*{plain}|'('*{interactive}*assword*"), file));
     }
     if let Some(file) = passphrase_file {
-        cases.push_str(&case("'Enter passphrase for key '*", file));
+        cases.push_str(&case_branch("'Enter passphrase for key '*", file));
     }
     (!cases.is_empty()).then(|| format!("#!/bin/sh\ncase $1 in\n{cases}esac\nexit 1\n"))
 }
 
-fn case(pattern: &str, file: &Path) -> String {
+fn case_branch(pattern: &str, file: &Path) -> String {
     format!("{pattern}) exec cat -- {} ;;\n", quoted(&file.to_string_lossy()))
 }
 

@@ -8,7 +8,7 @@ use trial_protocol::ExperimentId;
 
 use super::code_cache;
 use super::records::Records;
-use super::shell::{folders, place, quoted};
+use super::shell::{experiment_folder_script, folders, quoted};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::util::layout::ExperimentDir;
@@ -27,7 +27,7 @@ pub(super) enum Error {
     },
     /// These machines could not be cleaned.
     #[error("files of the experiment may remain on {}; solve the problem and run `clean` again", .0.join("; on "))]
-    Left(Vec<String>),
+    Incomplete(Vec<String>),
 }
 
 /// Removes an experiment from the machines in its file and from its earlier machines.
@@ -45,7 +45,7 @@ pub(super) async fn clean(
     let mut builder = tempfile::Builder::new();
     let tmp = Path::new("/tmp");
     let sockets = builder.prefix("tk-").tempdir_in(tmp).map_err(local(tmp))?;
-    let machines = named.iter().chain(records.retired(named));
+    let machines = named.iter().chain(records.retired_machines(named));
     let cleaned = machines.enumerate().map(|(number, machine)| {
         let ssh = Ssh::new(machine, sockets.path(), number);
         async move {
@@ -54,7 +54,7 @@ pub(super) async fn clean(
         }
     });
     let left: Vec<String> = join_all(cleaned).await.into_iter().flatten().collect();
-    if left.is_empty() { Ok(()) } else { Err(Error::Left(left)) }
+    if left.is_empty() { Ok(()) } else { Err(Error::Incomplete(left)) }
 }
 
 async fn clean_machine(
@@ -65,7 +65,8 @@ async fn clean_machine(
     // The connection ends when this value is dropped.
     let _control = ssh.connect().await?;
     let (cache, root) = folders(machine);
-    let (place, prune) = (place(experiment.as_str()), code_cache::prune());
+    let (place, prune) =
+        (experiment_folder_script(experiment.as_str()), code_cache::prune_script());
     let experiment = quoted(experiment.as_str());
     // The script recognises an agent by its lock, its program and its command line, so that it ends no other process
     // with a reused id. It also removes code that no experiment uses. With the last experiment, it removes the cache

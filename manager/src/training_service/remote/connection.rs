@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::session::{Session, SessionFiles};
 use super::ssh::Ssh;
-use super::{MANAGER_LINK, Shared};
+use super::{MANAGER_LINK, RemoteState};
 use crate::util::backoff::Backoff;
 
 /// The first and the longest pause between two attempts to reach a machine.
@@ -22,7 +22,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits until this time. Never returns for `None`.
-pub(super) async fn until(at: Option<Instant>) {
+pub(super) async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
@@ -30,17 +30,17 @@ pub(super) async fn until(at: Option<Instant>) {
 }
 
 /// Keeps a session on a machine, without end.
-pub(super) async fn keep(shared: &Arc<Shared>, number: usize) {
+pub(super) async fn keep_connected(shared: &Arc<RemoteState>, number: usize) {
     let machine = &shared.machines[number];
     let ssh = Ssh::new(machine, shared.sockets.path(), number);
     let mut backoff = Backoff::new(RECONNECT_PAUSES.0, RECONNECT_PAUSES.1);
     loop {
         let begun = Instant::now();
-        let why = match session(shared, number, &ssh).await {
+        let why = match run_session(shared, number, &ssh).await {
             Ok(why) | Err(why) => why,
         };
         warn!(machine = %machine.name, "not connected: {why}");
-        shared.assignments().disconnected(number, why, Instant::now());
+        shared.assignments().record_disconnection(number, why, Instant::now());
         shared.changed.notify_one();
         shared.report_waits();
         if begun.elapsed() > STEADY_SESSION {
@@ -51,11 +51,14 @@ pub(super) async fn keep(shared: &Arc<Shared>, number: usize) {
 }
 
 /// Runs one session from its beginning to its end, and returns the reason for the end.
-async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<String, String> {
-    let settings = &shared.settings;
-    let machine = &shared.machines[number];
+async fn run_session(
+    shared: &Arc<RemoteState>,
+    number: usize,
+    ssh: &Ssh,
+) -> Result<String, String> {
+    let (settings, machine) = (&shared.settings, &shared.machines[number]);
     let code = settings.dir.code_archive();
-    let fences = shared.records().unconfirmed(&machine.name);
+    let fences = shared.records().unconfirmed_fences(&machine.name);
     let session_files = SessionFiles {
         experiment: settings.experiment.as_str(),
         agent: &settings.agent,
@@ -71,35 +74,35 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
     let too_few = {
         let mut assignments = shared.assignments();
         let mut records = shared.records();
-        let confirmed = records.confirm(&fences);
+        let confirmed = records.confirm_fences(&fences);
         confirmed.map_err(|error| {
             format!("cannot record the fences that {} confirmed: {error}", machine.name)
         })?;
         // The next session first fences attempts that were fenced during the start of this one.
-        if !records.unconfirmed(&machine.name).is_empty() {
+        if !records.unconfirmed_fences(&machine.name).is_empty() {
             return Err("a trial there was fenced meanwhile".to_owned());
         }
-        assignments.connected(number, &session.facts, sender)
+        assignments.record_connection(number, &session.facts, sender)
     };
     info!(machine = %machine.name, "connected");
     shared.warn_of_gpus(number, too_few);
-    shared.send_all(number);
-    shared.place();
+    shared.send_all_states(number);
+    shared.place_trials();
     let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     loop {
         tokio::select! {
             line = session.lines.recv() => match line {
                 Some(line) => shared.handle_line(number, &line),
-                None => return Ok(session.errors.explain("the helper there ended".to_owned())),
+                None => return Ok(session.errors.append_to("the helper there ended".to_owned())),
             },
             Some(line) = outgoing.recv() => session.send(&line).await?,
-            ended = session.control.ended() => return Ok(match ended {
+            ended = session.control.wait_for_end() => return Ok(match ended {
                 Ok(status) => format!("the connection was lost (ssh: {status})"),
                 Err(error) => format!("the connection was lost: {error}"),
             }),
             now = checks.tick() => {
                 let since = now.checked_sub(ANSWER_TIMEOUT);
-                let hangs = since.and_then(|since| shared.assignments().unanswered(number, since));
+                let hangs = since.and_then(|since| shared.assignments().late_request(number, since));
                 if let Some(method) = hangs {
                     let seconds = ANSWER_TIMEOUT.as_secs();
                     return Ok(format!("the helper there has not answered {method} for {seconds} s"));

@@ -10,7 +10,8 @@ use tokio::net::UnixListener;
 
 use super::logind::{self, Logind};
 use super::shell::{
-    FURTHER_TOOLS, MARK, SESSION_TOOLS, SHARED_FILE_SYSTEMS, folders, lacking, look_for, quoted,
+    FURTHER_TOOLS, LINE_MARK, SESSION_TOOLS, SHARED_FILE_SYSTEMS, folders, missing_tools_fault,
+    missing_tools_script, quoted,
 };
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
@@ -18,16 +19,16 @@ use crate::training_service::platform::Finding;
 use crate::util::files::write_file;
 
 /// The least free space of a machine, which must suffice for an agent, the code, and the trials' files.
-const LEAST_SPACE_MIB: u64 = 200;
+const MIN_FREE_SPACE_MIB: u64 = 200;
 /// The tolerated difference between two clocks. A trial's timestamps come from its machine's clock.
 pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 
 /// The answers of a machine.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Answers {
+struct MachineAnswers {
     system: String,
     /// The missing programs.
-    lacks: Vec<String>,
+    missing_programs: Vec<String>,
     /// The folder into which the user cannot write.
     unwritable: Option<String>,
     space_kib: Option<u64>,
@@ -60,7 +61,7 @@ pub(super) async fn examine(
     let found = machines.iter().enumerate().map(|(number, machine)| {
         let ssh = Ssh::new(machine, sockets.path(), number);
         let sockets = &sockets;
-        async move { of_machine(&ssh, machine, sockets, number, gpus, now_s).await }
+        async move { examine_machine(&ssh, machine, sockets, number, gpus, now_s).await }
     });
     join_all(found).await.into_iter().flatten().collect()
 }
@@ -70,7 +71,7 @@ fn finding(name: &str, found: Result<String, String>) -> Finding {
     Finding { found: found.map(with_name).map_err(with_name) }
 }
 
-async fn of_machine(
+async fn examine_machine(
     ssh: &Ssh,
     machine: &MachineSpec,
     sockets: &TempDir,
@@ -85,54 +86,56 @@ async fn of_machine(
         Err(why) => return vec![finding(name, Err(format!("cannot log in: {why}")))],
     };
     let (_, root) = folders(machine);
-    let answers = match ssh.run(&questions(&root)).await {
-        Ok(text) => read(&text),
+    let answers = match ssh.run(&questions_script(&root)).await {
+        Ok(text) => read_answers(&text),
         Err(why) => {
             return vec![finding(name, Err(format!("its shell cannot run a script: {why}")))];
         }
     };
-    let mut findings: Vec<_> =
-        judge(&answers, gpus, now_s).into_iter().map(|found| finding(name, found)).collect();
+    let mut findings: Vec<_> = judge_answers(&answers, gpus, now_s)
+        .into_iter()
+        .map(|found| finding(name, found))
+        .collect();
     findings.push(finding(name, try_tunnel(ssh, sockets.path(), number).await));
     findings
 }
 
 /// Returns the script that asks the questions. It marks the line of each answer, to distinguish it from a login shell's
 /// banner.
-fn questions(root: &str) -> String {
+fn questions_script(root: &str) -> String {
     format!(
         r#"root={root}; at=$root
 while [ ! -d "$at" ]; do at=$(dirname "$at"); done
-echo "{MARK}system $(uname -sm)"
+echo "{LINE_MARK}system $(uname -sm)"
 {}
 {}
-[ -w "$at" ] || echo "{MARK}unwritable $at"
-echo "{MARK}space $(df -Pk "$at" | awk 'NR == 2 {{ print $4 }}')"
-echo "{MARK}files $(stat -f -c %T "$at" 2>/dev/null)"
-echo "{MARK}time $(date +%s)"
-echo "{MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
+[ -w "$at" ] || echo "{LINE_MARK}unwritable $at"
+echo "{LINE_MARK}space $(df -Pk "$at" | awk 'NR == 2 {{ print $4 }}')"
+echo "{LINE_MARK}files $(stat -f -c %T "$at" 2>/dev/null)"
+echo "{LINE_MARK}time $(date +%s)"
+echo "{LINE_MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
 {}
 :"#,
-        look_for(&SESSION_TOOLS),
-        look_for(&FURTHER_TOOLS),
-        logind::questions()
+        missing_tools_script(&SESSION_TOOLS),
+        missing_tools_script(&FURTHER_TOOLS),
+        logind::questions_script()
     )
 }
 
 /// PURE: reads the answers and skips other lines.
-fn read(text: &str) -> Answers {
-    let mut answers = Answers::default();
-    for line in text.lines().filter_map(|line| line.strip_prefix(MARK)) {
+fn read_answers(text: &str) -> MachineAnswers {
+    let mut answers = MachineAnswers::default();
+    for line in text.lines().filter_map(|line| line.strip_prefix(LINE_MARK)) {
         let (word, value) = line.split_once(' ').unwrap_or((line, ""));
         let value = value.trim();
         match word {
             "system" => value.clone_into(&mut answers.system),
-            "lacks" => answers.lacks.push(value.to_owned()),
+            "lacks" => answers.missing_programs.push(value.to_owned()),
             "unwritable" => answers.unwritable = Some(value.to_owned()),
             "space" => answers.space_kib = value.parse().ok(),
             "files" => value.clone_into(&mut answers.file_system),
             "time" => answers.time_s = value.parse().ok(),
-            "logind" => answers.logind.take(value),
+            "logind" => answers.logind.read_line(value),
             "gpus" => answers.gpus = value.parse().unwrap_or(0),
             _ => {}
         }
@@ -141,7 +144,11 @@ fn read(text: &str) -> Answers {
 }
 
 /// PURE: judges the answers.
-fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String, String>> {
+fn judge_answers(
+    answers: &MachineAnswers,
+    gpus: Option<u32>,
+    now_s: i64,
+) -> Vec<Result<String, String>> {
     let ours = format!("Linux {}", std::env::consts::ARCH);
     let system = if answers.system == ours {
         Ok(format!("login and shell work; its system is {ours}"))
@@ -149,16 +156,16 @@ fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String,
         Err(format!("its system is {:?}, but the agent is for {ours}", answers.system))
     };
     let mut judged = vec![system];
-    let lacks: Vec<&str> = answers.lacks.iter().map(String::as_str).collect();
-    judged.extend(lacking(&lacks).map(Err));
+    let lacks: Vec<&str> = answers.missing_programs.iter().map(String::as_str).collect();
+    judged.extend(missing_tools_fault(&lacks).map(Err));
     judged.extend(answers.unwritable.as_ref().map(|folder| {
         Err(format!(
             "you may not write into {folder} there; set `remoteDirectory` to a folder of yours"
         ))
     }));
-    judged.push(space(answers));
-    judged.extend(file_system(&answers.file_system).map(Err));
-    judged.push(clock(answers.time_s, now_s));
+    judged.push(judge_space(answers));
+    judged.extend(file_system_fault(&answers.file_system).map(Err));
+    judged.push(judge_clock(answers.time_s, now_s));
     judged.extend(answers.logind.fault().map(Err));
     let wanted = gpus.map_or(0, |gpus| usize::try_from(gpus).unwrap_or(usize::MAX));
     judged.push(if answers.gpus < wanted {
@@ -170,9 +177,9 @@ fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String,
     judged
 }
 
-fn space(answers: &Answers) -> Result<String, String> {
+fn judge_space(answers: &MachineAnswers) -> Result<String, String> {
     match answers.space_kib.map(|kib| kib / 1024) {
-        Some(mib) if mib < LEAST_SPACE_MIB => Err(format!(
+        Some(mib) if mib < MIN_FREE_SPACE_MIB => Err(format!(
             "it has {mib} MiB of free space; free some, or set `remoteDirectory` to a folder on another disk"
         )),
         Some(mib) => Ok(format!("it has {mib} MiB of free space")),
@@ -181,7 +188,7 @@ fn space(answers: &Answers) -> Result<String, String> {
 }
 
 /// Returns the reason why a file system is unsuitable: the agents' locks and sockets are unreliable on it.
-pub(super) fn file_system(kind: &str) -> Option<String> {
+pub(super) fn file_system_fault(kind: &str) -> Option<String> {
     let kind = kind.to_lowercase();
     SHARED_FILE_SYSTEMS.iter().any(|shared| kind.contains(shared)).then(|| {
         format!(
@@ -192,7 +199,7 @@ pub(super) fn file_system(kind: &str) -> Option<String> {
 }
 
 /// Compares a machine's clock with this one's, in seconds since the Unix epoch.
-pub(super) fn clock(theirs: Option<i64>, ours: i64) -> Result<String, String> {
+pub(super) fn judge_clock(theirs: Option<i64>, ours: i64) -> Result<String, String> {
     let Some(theirs) = theirs else { return Err("date does not show the time".to_owned()) };
     let apart = theirs.saturating_sub(ours);
     if Duration::from_secs(apart.unsigned_abs()) <= CLOCK_TOLERANCE {
@@ -227,9 +234,9 @@ mod tests {
 
     #[test]
     fn a_machine_is_judged_by_its_answers() {
-        let fine = Answers {
+        let fine = MachineAnswers {
             system: format!("Linux {}", std::env::consts::ARCH),
-            lacks: Vec::new(),
+            missing_programs: Vec::new(),
             unwritable: None,
             space_kib: Some(1 << 30),
             file_system: "ext2/ext3".to_owned(),
@@ -237,10 +244,10 @@ mod tests {
             gpus: 2,
             logind: Logind::default(),
         };
-        let of = |change: fn(&mut Answers)| {
-            let mut answers = Answers {
+        let of = |change: fn(&mut MachineAnswers)| {
+            let mut answers = MachineAnswers {
                 system: fine.system.clone(),
-                lacks: Vec::new(),
+                missing_programs: Vec::new(),
                 unwritable: None,
                 file_system: fine.file_system.clone(),
                 logind: Logind::default(),
@@ -250,22 +257,22 @@ mod tests {
             answers
         };
         #[rustfmt::skip]
-        let table: [(Answers, &[&str]); 11] = [
+        let table: [(MachineAnswers, &[&str]); 11] = [
             // the answers                                              the failures
-            (of(|_| {}),                                                &[]),
-            (of(|answers| answers.system = "Darwin arm64".to_owned()),  &["Darwin arm64"]),
-            (of(|answers| answers.lacks = vec!["sha256sum".to_owned()]), &["lacks sha256sum; install coreutils"]),
-            (of(|answers| answers.unwritable = Some("/".to_owned())),   &["may not write into /"]),
-            (of(|answers| answers.space_kib = Some(1024)),              &["1 MiB"]),
-            (of(|answers| answers.space_kib = None),                    &["df"]),
-            (of(|answers| answers.file_system = "nfs".to_owned()),      &["remoteDirectory"]),
-            (of(|answers| answers.time_s = Some(1_003_600)),            &["3600 s ahead of"]),
-            (of(|answers| answers.time_s = Some(996_400)),              &["3600 s behind"]),
-            (of(|answers| answers.gpus = 0),                            &["0 GPUs"]),
-            (of(|answers| answers.logind.take("KillUserProcesses=yes")), &["enable-linger"]),
+            (of(|_| {}),                                                            &[]),
+            (of(|answers| answers.system = "Darwin arm64".to_owned()),              &["Darwin arm64"]),
+            (of(|answers| answers.missing_programs = vec!["sha256sum".to_owned()]), &["lacks sha256sum; install coreutils"]),
+            (of(|answers| answers.unwritable = Some("/".to_owned())),               &["may not write into /"]),
+            (of(|answers| answers.space_kib = Some(1024)),                          &["1 MiB"]),
+            (of(|answers| answers.space_kib = None),                                &["df"]),
+            (of(|answers| answers.file_system = "nfs".to_owned()),                  &["remoteDirectory"]),
+            (of(|answers| answers.time_s = Some(1_003_600)),                        &["3600 s ahead of"]),
+            (of(|answers| answers.time_s = Some(996_400)),                          &["3600 s behind"]),
+            (of(|answers| answers.gpus = 0),                                        &["0 GPUs"]),
+            (of(|answers| answers.logind.read_line("KillUserProcesses=yes")),       &["enable-linger"]),
         ];
         for (answers, failing) in table {
-            let judged = judge(&answers, Some(1), 1_000_000);
+            let judged = judge_answers(&answers, Some(1), 1_000_000);
             let failures: Vec<_> = judged.into_iter().filter_map(Result::err).collect();
             assert_eq!(failures.len(), failing.len(), "{failures:?}");
             for (failure, part) in failures.iter().zip(failing) {
@@ -277,11 +284,11 @@ mod tests {
     #[test]
     fn a_login_banner_is_skipped() {
         let text = format!(
-            "Welcome!\n{MARK}system Linux x86_64\n{MARK}lacks a\n{MARK}lacks b\n{MARK}gpus many\nbye"
+            "Welcome!\n{LINE_MARK}system Linux x86_64\n{LINE_MARK}lacks a\n{LINE_MARK}lacks b\n{LINE_MARK}gpus many\nbye"
         );
-        let answers = read(&text);
+        let answers = read_answers(&text);
         assert_eq!(
-            (answers.system.as_str(), answers.lacks.join(" ")),
+            (answers.system.as_str(), answers.missing_programs.join(" ")),
             ("Linux x86_64", "a b".to_owned())
         );
         assert_eq!((answers.gpus, answers.space_kib), (0, None));

@@ -20,7 +20,7 @@ fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String
             let setting = "StrictHostKeyChecking no".to_owned();
             Some((setting, instead("StrictHostKeyChecking accept-new")))
         }
-        "userknownhostsfile" if stores_no_key(value) => {
+        "userknownhostsfile" if can_store_no_key(value) => {
             let setting = format!("UserKnownHostsFile {value}");
             Some((setting, instead("UserKnownHostsFile ~/.ssh/known_hosts")))
         }
@@ -36,7 +36,7 @@ fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String
 }
 
 /// Returns whether no file in a list can store a key.
-fn stores_no_key(files: &str) -> bool {
+fn can_store_no_key(files: &str) -> bool {
     files.split_whitespace().all(|file| matches!(file, "/dev/null" | "none"))
 }
 
@@ -45,14 +45,18 @@ fn is_local(host: &str) -> bool {
 }
 
 /// Returns the machines that a connection passes through, as destinations and ports for `ssh -G`.
-pub(super) fn jumps(configuration: &str) -> Vec<(String, Option<String>)> {
+pub(super) fn jump_hosts(configuration: &str) -> Vec<(String, Option<String>)> {
     let line = configuration.lines().find_map(|line| line.strip_prefix("proxyjump "));
     let jumps = line.into_iter().flat_map(|line| line.split(','));
-    jumps.map(str::trim).filter(|jump| !jump.is_empty() && *jump != "none").map(jump).collect()
+    jumps
+        .map(str::trim)
+        .filter(|jump| !jump.is_empty() && *jump != "none")
+        .map(read_jump_host)
+        .collect()
 }
 
 /// Reads `[user@]host[:port]` or `ssh://[user@]host[:port]`.
-fn jump(text: &str) -> (String, Option<String>) {
+fn read_jump_host(text: &str) -> (String, Option<String>) {
     let text = text.strip_prefix("ssh://").unwrap_or(text);
     let (user, place) =
         text.rsplit_once('@').map_or((None, text), |(user, place)| (Some(user), place));
@@ -108,10 +112,10 @@ mod tests {
 
     #[test]
     fn jump_hosts_are_found() {
-        let of = |text: &str| jumps(&format!("user me\nproxyjump {text}\n"));
+        let of = |text: &str| jump_hosts(&format!("user me\nproxyjump {text}\n"));
         let jump = |host: &str, port: Option<&str>| (host.to_owned(), port.map(str::to_owned));
         assert_eq!(of("none"), []);
-        assert_eq!(jumps("user me\n"), []);
+        assert_eq!(jump_hosts("user me\n"), []);
         assert_eq!(of("me@a:2222,b"), [jump("me@a", Some("2222")), jump("b", None)]);
         assert_eq!(of("ssh://me@[::1]:7"), [jump("me@::1", Some("7"))]);
         assert_eq!(of("fe80::1"), [jump("fe80::1", None)]);
@@ -120,7 +124,7 @@ mod tests {
     proptest! {
         #[test]
         fn random_configurations_never_panic(text in ".*") {
-            drop((fault("h", &text), jumps(&format!("proxyjump {text}"))));
+            drop((fault("h", &text), jump_hosts(&format!("proxyjump {text}"))));
         }
     }
 }

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use super::code_cache::ARCHIVE;
+use super::code_cache::ARCHIVE_NAME;
 use super::machine_assignment::Job;
-use super::manager_tunnel::AUTHORITY;
-use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
+use super::manager_tunnel::AUTHORITY_FILE;
+use super::session::{MAX_MESSAGE_BYTES, MachineFacts, ROOM_REQUEST_ID, request_line};
 use super::{Settings, TrialJobSpec};
 
 /// The code with which a helper refuses a job because another experiment has just taken one of its GPUs.
-const GPU_IN_USE: i64 = -32011;
+const GPU_IN_USE_CODE: i64 = -32011;
 /// The size of a message without its parameters, in bytes.
 const ENVELOPE_BYTES: usize = 200;
 
@@ -18,7 +18,7 @@ const ENVELOPE_BYTES: usize = 200;
 #[derive(Debug)]
 pub(super) enum HelperMessage {
     /// The machine's room changed.
-    Room(Facts),
+    Room(MachineFacts),
     /// The answer to a request.
     Reply(Reply),
     /// A job has ended.
@@ -57,13 +57,13 @@ impl HelperMessage {
             return JobEndReport::read(&message["params"]).map(Self::End);
         }
         let result = &message["result"];
-        if message["id"] == ROOM_ID {
-            return Some(Self::Room(Facts::read(result)));
+        if message["id"] == ROOM_REQUEST_ID {
+            return Some(Self::Room(MachineFacts::read(result)));
         }
         Some(Self::Reply(Reply {
             id: message["id"].as_u64()?,
             refusal: message["error"]["message"].as_str().map(str::to_owned),
-            is_gpu_in_use: message["error"]["code"] == GPU_IN_USE,
+            is_gpu_in_use: message["error"]["code"] == GPU_IN_USE_CODE,
             is_unknown: result["phase"] == "unknown" || result["known"] == false,
         }))
     }
@@ -82,14 +82,18 @@ impl JobEndReport {
 }
 
 /// Returns the key of an attempt in all messages.
-pub(super) fn key(experiment: &ExperimentId, trial: &TrialJobId, attempt: &AttemptId) -> Value {
+pub(super) fn attempt_key(
+    experiment: &ExperimentId,
+    trial: &TrialJobId,
+    attempt: &AttemptId,
+) -> Value {
     json!({"experiment": experiment, "trial": trial, "attempt": attempt})
 }
 
 /// Returns the length of a request if it is too long. It would end the helper, and each later one.
 pub(super) fn excessive_length(method: &str, params: &Value) -> Option<usize> {
-    let length = request(0, method, params).len() + ENVELOPE_BYTES;
-    u64::try_from(length).is_ok_and(|length| length > MESSAGE_BYTES).then_some(length)
+    let length = request_line(0, method, params).len() + ENVELOPE_BYTES;
+    u64::try_from(length).is_ok_and(|length| length > MAX_MESSAGE_BYTES).then_some(length)
 }
 
 /// Returns the parameters of `adopt` with a new token.
@@ -114,13 +118,13 @@ pub(super) fn submit_params(
     add_flag("--sequence", json!(spec.sequence.to_string()));
     add_flag("--manager-file", place("shared", "manager.url"));
     if settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some()) {
-        add_flag("--ca-file", place("shared", AUTHORITY));
+        add_flag("--ca-file", place("shared", AUTHORITY_FILE));
     }
     add_flag("--token-file", place("job", "token"));
     add_flag("--output-dir", place("job", ""));
     add_flag("--spool-dir", place("job", "spool"));
     add_flag("--parameters", place("job", "parameter.cfg"));
-    add_flag("--code-archive", place("shared", ARCHIVE));
+    add_flag("--code-archive", place("shared", ARCHIVE_NAME));
     add_flag("--log-file", place("job", "agent.log"));
     add_flag("--log-collection", json!("http"));
     if let Some(objective) = &settings.objective {

@@ -5,32 +5,32 @@
 //! for the user. The helper and its agents therefore start in such a scope. Without lingering, `doctor` names the
 //! remedy.
 
-use super::shell::MARK;
+use super::shell::LINE_MARK;
 
 /// The setting of `logind.conf`. The two settings below name the users that it spares and those to which it applies.
-const KILLS: &str = "KillUserProcesses";
-const EXCLUDED: &str = "KillExcludeUsers";
-const ONLY: &str = "KillOnlyUsers";
+const KILL_SETTING: &str = "KillUserProcesses";
+const EXCLUDED_USERS_SETTING: &str = "KillExcludeUsers";
+const ONLY_USERS_SETTING: &str = "KillOnlyUsers";
 
 /// Returns the shell lines that print logind's settings and the user. They read logind's files if logind itself cannot
 /// be queried.
-pub(super) fn questions() -> String {
+pub(super) fn questions_script() -> String {
     format!(
         r#"user=$(id -un)
 {{
-  loginctl show-session -p {KILLS} -p {EXCLUDED} -p {ONLY} ||
+  loginctl show-session -p {KILL_SETTING} -p {EXCLUDED_USERS_SETTING} -p {ONLY_USERS_SETTING} ||
     for etc in /usr/lib/systemd /run/systemd /etc/systemd; do cat $etc/logind.conf $etc/logind.conf.d/*.conf; done
   loginctl show-user "$user" -p Linger || {{ [ ! -e "/var/lib/systemd/linger/$user" ] || echo Linger=yes; }}
   echo "User=$user"
-}} </dev/null 2>/dev/null | sed -n -e 's/^ *Kill/{MARK}logind Kill/p' -e 's/^Linger=/{MARK}logind &/p' -e 's/^User=/{MARK}logind &/p'"#
+}} </dev/null 2>/dev/null | sed -n -e 's/^ *Kill/{LINE_MARK}logind Kill/p' -e 's/^Linger=/{LINE_MARK}logind &/p' -e 's/^User=/{LINE_MARK}logind &/p'"#
     )
 }
 
 /// Returns the shell lines that set `$@` to the prefix of a command that must outlive its login session.
-pub(super) fn launcher() -> String {
+pub(super) fn launcher_script() -> String {
     format!(
         r#"set --
-if loginctl show-session -p {KILLS} </dev/null 2>/dev/null | grep -q '=yes$' &&
+if loginctl show-session -p {KILL_SETTING} </dev/null 2>/dev/null | grep -q '=yes$' &&
   loginctl show-user "$(id -un)" -p Linger </dev/null 2>/dev/null | grep -q '=yes$' &&
   systemd-run --user --scope --quiet true </dev/null >/dev/null 2>&1
 then set -- systemd-run --user --scope --quiet --; fi
@@ -50,16 +50,16 @@ pub(super) struct Logind {
 
 impl Logind {
     /// Reads a line `NAME=VALUE`. A later line overrides an earlier one, and other names are skipped.
-    pub(super) fn take(&mut self, line: &str) {
+    pub(super) fn read_line(&mut self, line: &str) {
         let Some((name, value)) = line.split_once('=') else { return };
         let value = value.trim();
         let is_on =
             || ["1", "yes", "y", "true", "t", "on"].iter().any(|on| value.eq_ignore_ascii_case(on));
         let users = || value.split_whitespace().map(str::to_owned).collect();
         match name.trim() {
-            KILLS => self.kills = is_on(),
-            EXCLUDED => self.excluded = users(),
-            ONLY => self.only = users(),
+            KILL_SETTING => self.kills = is_on(),
+            EXCLUDED_USERS_SETTING => self.excluded = users(),
+            ONLY_USERS_SETTING => self.only = users(),
             "Linger" => self.lingers = is_on(),
             "User" => value.clone_into(&mut self.user),
             _ => {}
@@ -75,7 +75,7 @@ impl Logind {
         (self.kills && !spared && !self.lingers).then(|| {
             let user = &self.user;
             format!(
-                "its systemd-logind ends all processes of {user} with the connection, trials too ({KILLS}=yes); run \
+                "its systemd-logind ends all processes of {user} with the connection, trials too ({KILL_SETTING}=yes); run \
                  `loginctl enable-linger {user}` there"
             )
         })
@@ -94,7 +94,7 @@ mod tests {
     fn logind(lines: &[&str]) -> Logind {
         let mut logind = Logind::default();
         for line in lines {
-            logind.take(line);
+            logind.read_line(line);
         }
         logind
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     /// Runs shell lines with these programs first in `PATH`.
-    fn run(programs: &[(&str, &str)], script: &str) -> String {
+    fn run_script(programs: &[(&str, &str)], script: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in programs {
             let path = folder.path().join(name);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// A script that answers as logind's own program does.
-    const LOGINCTL: &str = r#"case $1 in
+    const LOGINCTL_SCRIPT: &str = r#"case $1 in
 show-session) printf 'KillUserProcesses=yes\nKillExcludeUsers=root\nKillOnlyUsers=\n' ;;
 show-user) [ "$2" = me ] && echo Linger=$LINGERS ;;
 esac"#;
@@ -148,8 +148,9 @@ esac"#;
     #[test]
     fn the_shell_lines_print_loginds_settings() {
         for (lingers, is_fault) in [("no", true), ("yes", false)] {
-            let loginctl = LOGINCTL.replace("$LINGERS", lingers);
-            let output = run(&[("loginctl", &loginctl), ("id", "echo me")], &questions());
+            let loginctl = LOGINCTL_SCRIPT.replace("$LINGERS", lingers);
+            let output =
+                run_script(&[("loginctl", &loginctl), ("id", "echo me")], &questions_script());
             let lines: Vec<_> =
                 output.lines().filter_map(|line| line.strip_prefix("tk:logind ")).collect();
             assert_eq!(lines.len(), 5, "{output}");
@@ -163,7 +164,7 @@ esac"#;
         let no_scope = ("systemd-run", "exit 1");
         let id = ("id", "echo me");
         let (lingers, not) =
-            (LOGINCTL.replace("$LINGERS", "yes"), LOGINCTL.replace("$LINGERS", "no"));
+            (LOGINCTL_SCRIPT.replace("$LINGERS", "yes"), LOGINCTL_SCRIPT.replace("$LINGERS", "no"));
         let kills_nothing = "echo KillUserProcesses=no";
         #[rustfmt::skip]
         let table = [
@@ -174,8 +175,8 @@ esac"#;
             (vec![("loginctl", "exit 1"), id, scope],            "helper a b\n"),
         ];
         for (programs, expected) in table {
-            let script = format!("{}exec \"$@\" echo helper 'a b'", launcher());
-            assert_eq!(run(&programs, &script), expected, "{programs:?}");
+            let script = format!("{}exec \"$@\" echo helper 'a b'", launcher_script());
+            assert_eq!(run_script(&programs, &script), expected, "{programs:?}");
         }
     }
 

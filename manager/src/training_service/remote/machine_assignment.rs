@@ -10,18 +10,18 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::super::local::gpus::{Gpu, GpuRequest, Gpus};
 use super::super::{FreeRoom, TrialJobSpec};
-use super::session::{Facts, ROOM_ID, request};
+use super::session::{MachineFacts, ROOM_REQUEST_ID, request_line};
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
 
 /// The greatest number of requests to a helper for an agent's remaining reports.
 const MAX_REPLAYS: u32 = 5;
 /// The first and the longest pause of a machine that could not start a trial. It gets no trial during the pause.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+const MACHINE_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The percentage of available memory below which a machine gets no further trial.
-const LEAST_MEMORY_PERCENT: u64 = 10;
+const MIN_MEMORY_PERCENT: u64 = 10;
 /// The time for which the stop of a trial waits for an absent machine.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_ABSENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All machines and jobs.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Assignments {
     waiting: VecDeque<WaitingJob>,
     machines: Vec<Machine>,
     /// The time for which a machine may be absent before its trials run elsewhere.
-    patience: Duration,
+    max_absence: Duration,
     /// The last reported reason why trials wait.
     reported_reason: String,
 }
@@ -41,7 +41,7 @@ pub(super) struct Assignments {
 struct WaitingJob {
     spec: TrialJobSpec,
     /// True if the present reason was reported for it.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// A job on a machine.
@@ -111,7 +111,7 @@ struct Machine {
     pending_reading: Option<HashSet<u64>>,
     link: Option<UnboundedSender<String>>,
     /// The reason why there is no link, and the time since which there is none.
-    why: String,
+    absence_reason: String,
     absent_since: Instant,
     pause: Option<Pause>,
     last_id: u64,
@@ -131,10 +131,10 @@ impl Machine {
         Self {
             name: spec.name.clone(),
             wanted: GpuRequest {
-                each,
-                sharers: spec.max_trial_number_per_gpu,
+                per_trial: each,
+                trials_per_gpu: spec.max_trial_number_per_gpu,
                 indices: spec.gpu_indices.clone(),
-                active: spec.use_active_gpu,
+                includes_active: spec.use_active_gpu,
             },
             max_trials: spec
                 .max_trial_number
@@ -148,7 +148,7 @@ impl Machine {
             has_lost_gpu: false,
             pending_reading: None,
             link: None,
-            why: "not connected yet".to_owned(),
+            absence_reason: "not connected yet".to_owned(),
             absent_since: now,
             pause: None,
             last_id: 0,
@@ -161,8 +161,8 @@ impl Machine {
     }
 
     /// Returns true if trials must not get GPUs that other processes use.
-    fn avoids_busy_gpus(&self) -> bool {
-        self.wanted.each.is_some_and(|each| each > 0) && !self.wanted.active
+    fn is_avoiding_busy_gpus(&self) -> bool {
+        self.wanted.per_trial.is_some_and(|each| each > 0) && !self.wanted.includes_active
     }
 
     /// Returns the number of further trials that the machine can run. Without any other limit, the machine runs one
@@ -170,7 +170,7 @@ impl Machine {
     fn free(&self) -> usize {
         let is_open = !self.lacks_memory && !self.has_lost_gpu;
         let Some(gpus) = self.gpus.as_ref().ok().filter(|_| is_open) else { return 0 };
-        let bounds = [gpus.room(), self.max_trials];
+        let bounds = [gpus.capacity(), self.max_trials];
         let room = bounds.into_iter().flatten().min().unwrap_or(self.cores);
         room.saturating_sub(self.trials)
     }
@@ -181,20 +181,20 @@ impl Machine {
     }
 
     /// Returns the reason why the machine gets no trial.
-    fn why(&self, now: Instant) -> String {
+    fn unavailable_reason(&self, now: Instant) -> String {
         let why = match (&self.link, &self.pause, &self.gpus) {
-            (None, _, _) => self.why.clone(),
+            (None, _, _) => self.absence_reason.clone(),
             (Some(_), Some(pause), _) if pause.until > now => {
                 format!("it pauses, because it could not start a trial: {}", pause.why)
             }
             (Some(_), _, Err(too_few)) => too_few.clone(),
             (Some(_), _, Ok(_)) if self.lacks_memory => {
-                format!("less than {LEAST_MEMORY_PERCENT} % of its memory is available")
+                format!("less than {MIN_MEMORY_PERCENT} % of its memory is available")
             }
             (Some(_), _, Ok(_)) if self.max_trials.is_some_and(|most| self.trials >= most) => {
                 "maxTrialNumber trials run there".to_owned()
             }
-            (Some(_), _, Ok(gpus)) if gpus.room().is_none() => {
+            (Some(_), _, Ok(gpus)) if gpus.capacity().is_none() => {
                 "it runs as many trials as it has processors, and `maxTrialNumber` is not set"
                     .to_owned()
             }
@@ -211,7 +211,7 @@ impl Assignments {
         machines: &[MachineSpec],
         named: usize,
         each: Option<u32>,
-        patience: Duration,
+        max_absence: Duration,
         now: Instant,
     ) -> Self {
         let machines = machines.iter().enumerate();
@@ -220,22 +220,22 @@ impl Assignments {
             jobs: HashMap::new(),
             waiting: VecDeque::new(),
             machines: machines.collect(),
-            patience,
+            max_absence,
             reported_reason: String::new(),
         }
     }
 
     /// Records the connection to a machine. Returns the reason for too few GPUs, if it is new.
-    pub(super) fn connected(
+    pub(super) fn record_connection(
         &mut self,
         number: usize,
-        facts: &Facts,
+        facts: &MachineFacts,
         link: UnboundedSender<String>,
     ) -> Option<String> {
         let machine = &mut self.machines[number];
         machine.cores = facts.cores.unwrap_or(1).max(1);
         machine.link = Some(link);
-        self.enter_facts(number, facts, HashSet::new())
+        self.record_facts(number, facts, HashSet::new())
     }
 
     /// Requests a new reading of the available memory and, if they matter, of the GPUs in use.
@@ -245,27 +245,32 @@ impl Assignments {
         let Some(link) = &machine.link else { return };
         if !machine.is_retired && machine.pending_reading.is_none() {
             machine.pending_reading = Some(own);
-            let params = json!({"gpus": machine.avoids_busy_gpus()});
+            let params = json!({"gpus": machine.is_avoiding_busy_gpus()});
             // The send fails if the session has ended. The next session begins with a reading.
-            drop(link.send(request(ROOM_ID, "room", &params)));
+            drop(link.send(request_line(ROOM_REQUEST_ID, "room", &params)));
         }
     }
 
     /// Records the answer to [`Self::request_reading`]. Returns the reason for too few GPUs, if it is new.
-    pub(super) fn enter_reading(&mut self, number: usize, facts: &Facts) -> Option<String> {
+    pub(super) fn record_reading(&mut self, number: usize, facts: &MachineFacts) -> Option<String> {
         let own = self.machines[number].pending_reading.take()?;
-        self.enter_facts(number, facts, own)
+        self.record_facts(number, facts, own)
     }
 
-    fn enter_facts(&mut self, number: usize, facts: &Facts, own: HashSet<u64>) -> Option<String> {
+    fn record_facts(
+        &mut self,
+        number: usize,
+        facts: &MachineFacts,
+        own: HashSet<u64>,
+    ) -> Option<String> {
         let percent = facts.available_memory_percent;
-        self.machines[number].lacks_memory = percent.is_some_and(|of| of < LEAST_MEMORY_PERCENT);
-        self.share_gpus(number, facts.gpus.as_ref()?, own)
+        self.machines[number].lacks_memory = percent.is_some_and(|of| of < MIN_MEMORY_PERCENT);
+        self.update_gpus(number, facts.gpus.as_ref()?, own)
     }
 
     /// Offers the GPUs that no other user has. A GPU that a trial of the manager uses, or used at the time of the
     /// request, is busy in the reading but has no other user.
-    fn share_gpus(
+    fn update_gpus(
         &mut self,
         number: usize,
         found: &[Gpu],
@@ -298,19 +303,19 @@ impl Assignments {
     }
 
     /// Records the loss of the connection to a machine.
-    pub(super) fn disconnected(&mut self, number: usize, why: String, now: Instant) {
+    pub(super) fn record_disconnection(&mut self, number: usize, why: String, now: Instant) {
         let machine = &mut self.machines[number];
         if machine.link.take().is_some() {
             machine.absent_since = now;
         }
         machine.pending.clear();
         machine.pending_reading = None;
-        machine.why = why;
+        machine.absence_reason = why;
     }
 
     /// Adds a job to the queue of jobs that wait for a machine.
     pub(super) fn enqueue(&mut self, spec: TrialJobSpec) {
-        self.waiting.push_back(WaitingJob { spec, is_told: false });
+        self.waiting.push_back(WaitingJob { spec, is_reported: false });
     }
 
     /// Assigns the first waiting job to the machine with room that has the fewest trials for each processor. Returns
@@ -327,7 +332,7 @@ impl Assignments {
         let machine = &mut self.machines[number];
         machine.trials += 1;
         let gpus = machine.gpus.as_mut().ok().and_then(|gpus| {
-            gpus.take(&trial)?;
+            gpus.assign(&trial)?;
             gpus.gpus_of(&trial).map(<[u64]>::to_vec)
         });
         let uuids = gpus.iter().flatten().filter_map(|index| machine.gpu_uuids.get(index).cloned());
@@ -336,7 +341,7 @@ impl Assignments {
             machine: number,
             spec: Some(spec),
             gpu_uuids: uuids.collect(),
-            has_exclusive_gpus: machine.avoids_busy_gpus(),
+            has_exclusive_gpus: machine.is_avoiding_busy_gpus(),
             gpus,
             stop_requested: None,
             replays: 0,
@@ -353,14 +358,14 @@ impl Assignments {
         };
         let mut ready = self.machines.iter().filter(takes).peekable();
         if ready.peek().is_none() {
-            return FreeRoom::Unreachable(self.why(now));
+            return FreeRoom::Unreachable(self.wait_reason(now));
         }
         let free: usize = ready.map(Machine::free).sum();
         FreeRoom::Jobs(free.saturating_sub(self.waiting.len()))
     }
 
     /// Withdraws a job that waits for a machine. Returns `false` if the job does not wait.
-    pub(super) fn take_back(&mut self, trial: &TrialJobId) -> bool {
+    pub(super) fn withdraw_waiting(&mut self, trial: &TrialJobId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|job| job.spec.trial != *trial);
         self.waiting.len() < before
@@ -371,9 +376,9 @@ impl Assignments {
         self.jobs.iter().filter(move |(_, job)| job.machine == number).map(|(trial, _)| trial)
     }
 
-    fn why(&self, now: Instant) -> String {
+    fn wait_reason(&self, now: Instant) -> String {
         let named = self.machines.iter().filter(|machine| !machine.is_retired);
-        let all: Vec<String> = named.map(|machine| machine.why(now)).collect();
+        let all: Vec<String> = named.map(|machine| machine.unavailable_reason(now)).collect();
         format!("no machine has room ({})", all.join("; "))
     }
 
@@ -385,11 +390,11 @@ impl Assignments {
         if self.waiting.is_empty() {
             return (String::new(), Vec::new());
         }
-        let why = self.why(now);
+        let why = self.wait_reason(now);
         let is_new = why != self.reported_reason;
         let mut unreported_waits = Vec::new();
-        for job in self.waiting.iter_mut().filter(|job| is_new || !job.is_told) {
-            job.is_told = true;
+        for job in self.waiting.iter_mut().filter(|job| is_new || !job.is_reported) {
+            job.is_reported = true;
             unreported_waits.push((job.spec.trial.clone(), job.spec.attempt.clone()));
         }
         self.reported_reason.clone_from(&why);
@@ -413,16 +418,16 @@ impl Assignments {
         let pending = PendingRequest { method, trial, attempt, asked_at: now };
         machine.pending.insert(machine.last_id, pending);
         // The send fails if the session has ended. The next session sends the request again.
-        drop(link.send(request(machine.last_id, method, params)));
+        drop(link.send(request_line(machine.last_id, method, params)));
     }
 
     /// Removes the request with this number, which has been answered, and returns it.
-    pub(super) fn answered(&mut self, number: usize, id: u64) -> Option<PendingRequest> {
+    pub(super) fn complete_request(&mut self, number: usize, id: u64) -> Option<PendingRequest> {
         self.machines[number].pending.remove(&id)
     }
 
     /// Returns a request of a machine that was sent before `since` and has no answer.
-    pub(super) fn unanswered(&self, number: usize, since: Instant) -> Option<&'static str> {
+    pub(super) fn late_request(&self, number: usize, since: Instant) -> Option<&'static str> {
         let mut pending = self.machines[number].pending.values();
         pending.find(|pending| pending.asked_at < since).map(|pending| pending.method)
     }
@@ -432,7 +437,7 @@ impl Assignments {
     pub(super) fn pause_machine(&mut self, number: usize, why: String, now: Instant) -> Duration {
         let machine = &mut self.machines[number];
         let last = machine.pause.take().map(|pause| pause.pauses);
-        let mut pauses = last.unwrap_or_else(|| Backoff::new(PAUSES.0, PAUSES.1));
+        let mut pauses = last.unwrap_or_else(|| Backoff::new(MACHINE_PAUSES.0, MACHINE_PAUSES.1));
         let pause = pauses.next_pause();
         machine.pause = Some(Pause { pauses, until: now + pause, why });
         pause
@@ -448,7 +453,7 @@ impl Assignments {
     ) -> bool {
         let job = self.jobs.get(trial).filter(|job| job.attempt == *attempt);
         let lost = job.and_then(|job| job.gpus.clone()).unwrap_or_default();
-        let waits = self.withdraw(trial, attempt);
+        let waits = self.requeue(trial, attempt);
         let machine = &mut self.machines[number];
         machine.has_lost_gpu = true;
         // In a pending reading, the GPUs count as those of another user.
@@ -466,17 +471,17 @@ impl Assignments {
 
     /// Removes a refused job from its machine, so that it waits for another one. Returns `false` if the job must not
     /// run any more.
-    pub(super) fn withdraw(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
+    pub(super) fn requeue(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         let here =
             self.jobs.get(trial).filter(|job| job.attempt == *attempt && !job.is_stop_requested());
         let Some(spec) = here.and_then(|job| job.spec.clone()) else { return false };
         self.remove(trial, attempt);
-        self.waiting.push_front(WaitingJob { spec, is_told: false });
+        self.waiting.push_front(WaitingJob { spec, is_reported: false });
         true
     }
 
     /// Returns whether a helper may be asked once more for a job's remaining reports, and counts the request.
-    pub(super) fn may_replay(
+    pub(super) fn begin_replay(
         &mut self,
         number: usize,
         trial: &TrialJobId,
@@ -548,11 +553,11 @@ impl Assignments {
     }
 
     /// Returns the jobs that no longer wait for their absent machines, sorted by id. The caller must fence them.
-    pub(super) fn absent(&self, now: Instant) -> Vec<AbsentJob> {
+    pub(super) fn absent_jobs(&self, now: Instant) -> Vec<AbsentJob> {
         let late =
             self.jobs.iter().filter(|(_, job)| self.deadline(job).is_some_and(|at| at <= now));
         let absent = late.map(|(trial, job)| {
-            let Machine { name, why, absent_since, .. } = &self.machines[job.machine];
+            let Machine { name, absence_reason: why, absent_since, .. } = &self.machines[job.machine];
             let seconds = now.saturating_duration_since(*absent_since).as_secs();
             let why = format!(
                 "{name} has been out of reach for {seconds} s ({why}); the trial's run there is ignored, and it runs again \
@@ -585,9 +590,9 @@ impl Assignments {
             return None;
         }
         let absent_since = machine.absent_since;
-        let stop = job.stop_requested.map(|at| at.max(absent_since) + STOP_PATIENCE);
-        let patience = absent_since + self.patience;
-        Some(stop.map_or(patience, |stop| stop.min(patience)))
+        let stop = job.stop_requested.map(|at| at.max(absent_since) + STOP_ABSENCE_TIMEOUT);
+        let limit = absent_since + self.max_absence;
+        Some(stop.map_or(limit, |stop| stop.min(limit)))
     }
 }
 

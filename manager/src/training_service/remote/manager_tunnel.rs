@@ -10,13 +10,13 @@ use super::ssh::Ssh;
 /// The address in the file next to the socket. It is invalid, so that no agent connects to a port.
 const NO_ADDRESS: &str = "http://127.0.0.1:0";
 /// The name of the socket in an experiment's folder on the machine.
-const SOCKET: &str = "manager.sock";
+const SOCKET_NAME: &str = "manager.sock";
 /// The name of the socket until it replaces that of an earlier session.
-const TEMPORARY_SOCKET: &str = "manager.new";
+const TEMPORARY_SOCKET_NAME: &str = "manager.new";
 /// The longest path that the kernel accepts for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
-const LONGEST_SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// The file of the authority for the manager's certificate, in an experiment's folder on the machine.
-pub(super) const AUTHORITY: &str = "ca.pem";
+pub(super) const AUTHORITY_FILE: &str = "ca.pem";
 
 /// The address of a manager that other machines may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,10 @@ pub(super) struct DirectAddress {
 
 impl DirectAddress {
     /// Returns the manager's address. `None`: the connection would not be encrypted.
-    pub(super) fn of(url: String, ca_file: Option<&Path>) -> io::Result<Option<Self>> {
+    pub(super) fn new_if_encrypted(
+        url: String,
+        ca_file: Option<&Path>,
+    ) -> io::Result<Option<Self>> {
         if !url.starts_with("https://") {
             return Ok(None);
         }
@@ -47,11 +50,11 @@ pub(super) async fn open<'a>(
     direct: Option<&'a DirectAddress>,
 ) -> Result<&'a str, String> {
     if let Some(direct) = direct
-        && is_reached(ssh, agent, root, direct).await
+        && can_reach_manager(ssh, agent, root, direct).await
     {
         return Ok(&direct.url);
     }
-    let forwarded = forward(ssh, root, socket).await;
+    let forwarded = forward_socket(ssh, root, socket).await;
     forwarded.map(|()| NO_ADDRESS).map_err(|why| match direct {
         Some(direct) => format!("{why}; nor does it reach {}", direct.url),
         None => {
@@ -62,25 +65,25 @@ pub(super) async fn open<'a>(
 
 /// Makes the agent on the machine test whether it reaches the manager directly. Returns `false` for a machine that has
 /// had a socket, because agents that have seen a socket use only the socket.
-async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) -> bool {
+async fn can_reach_manager(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) -> bool {
     let (agent, url, folder) = (quoted(agent), quoted(&direct.url), quoted(root));
     let trust = match direct.authority {
-        Some(_) => format!("--ca-file {folder}/{AUTHORITY}"),
+        Some(_) => format!("--ca-file {folder}/{AUTHORITY_FILE}"),
         None => String::new(),
     };
     let script = format!(
-        "[ ! -S {folder}/{SOCKET} ] && exec {agent} doctor --manager {url} {trust} --output-dir {folder} --gpu-program true"
+        "[ ! -S {folder}/{SOCKET_NAME} ] && exec {agent} doctor --manager {url} {trust} --output-dir {folder} --gpu-program true"
     );
     ssh.run(&script).await.is_ok()
 }
 
 /// Forwards a socket in the experiment's folder on the machine to the manager's socket. Only the folder's owner can
 /// enter it. A port, in contrast, is open to any user of the machine as soon as the connection is gone.
-async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
-    let new = format!("{root}/{TEMPORARY_SOCKET}");
-    if new.len() > LONGEST_SOCKET_PATH {
+async fn forward_socket(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
+    let new = format!("{root}/{TEMPORARY_SOCKET_NAME}");
+    if new.len() > MAX_SOCKET_PATH_BYTES {
         return Err(format!(
-            "{new} is too long for a socket, which may have {LONGEST_SOCKET_PATH} bytes; set a shorter `remoteDirectory`"
+            "{new} is too long for a socket, which may have {MAX_SOCKET_PATH_BYTES} bytes; set a shorter `remoteDirectory`"
         ));
     }
     let (folder, file) = (quoted(root), quoted(&new));
@@ -89,7 +92,7 @@ async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
         format!("the machine does not forward a socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
     })?;
     // The rename is atomic, so a socket exists at every moment.
-    ssh.run(&format!("mv -f {file} {folder}/{SOCKET}")).await?;
+    ssh.run(&format!("mv -f {file} {folder}/{SOCKET_NAME}")).await?;
     Ok(())
 }
 
@@ -101,7 +104,7 @@ mod tests {
     fn an_address_without_encryption_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let ca_file = folder.path().join("ca.pem");
-        let of = |url: &str, ca_file| DirectAddress::of(url.to_owned(), ca_file);
+        let of = |url: &str, ca_file| DirectAddress::new_if_encrypted(url.to_owned(), ca_file);
         assert_eq!(of("http://10.0.0.1:8080", Some(&ca_file)).unwrap(), None);
         assert!(of("https://10.0.0.1:8080", Some(&ca_file)).is_err(), "the authority is missing");
         std::fs::write(&ca_file, "PEM").unwrap();

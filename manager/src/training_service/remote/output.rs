@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use trial_protocol::{ExperimentId, TrialJobId};
 
-use super::shell::{MARK, folders, place};
+use super::shell::{LINE_MARK, experiment_folder_script, folders};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::Output;
@@ -27,30 +27,30 @@ const RECENT_BYTES: u64 = 16 << 10;
 
 /// Returns the script that prints a trial's output from its beginning, or from the recent part on. The script prints
 /// nothing if the trial has not begun, and ends with its standard input.
-fn script(
+fn output_script(
     machine: &MachineSpec,
     experiment: &ExperimentId,
     trial: &TrialJobId,
     is_recent: bool,
 ) -> String {
-    let ((_, root), place) = (folders(machine), place(experiment.as_str()));
+    let ((_, root), place) = (folders(machine), experiment_folder_script(experiment.as_str()));
     let from = if is_recent { RECENT_BYTES.to_string() } else { "+1".to_owned() };
     format!(
         r#"root={root}; {place}
 cd "$root/$at/trials/{trial}" && [ -f stdout ] || exit 1
-echo {MARK}; tail -q -c {from} -f stdout stderr 2>/dev/null & cat >/dev/null; kill $!"#
+echo {LINE_MARK}; tail -q -c {from} -f stdout stderr 2>/dev/null & cat >/dev/null; kill $!"#
     )
 }
 
 /// Follows the output of a trial. `None`: the trial has not begun, or the machine is out of reach.
-pub(super) async fn follow(
+pub(super) async fn follow_output(
     ssh: &Ssh,
     machine: &MachineSpec,
     (experiment, trial): (&ExperimentId, &TrialJobId),
     is_recent: bool,
     permit: OwnedSemaphorePermit,
 ) -> Option<Output> {
-    let mut command = ssh.script(&script(machine, experiment, trial, is_recent));
+    let mut command = ssh.script_command(&output_script(machine, experiment, trial, is_recent));
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut reader = BufReader::new(child.stdout.take()?);
     timeout(START_TIMEOUT, skip_banner(&mut reader)).await.ok()??;
@@ -71,7 +71,7 @@ async fn skip_banner(reader: &mut (impl AsyncBufRead + Unpin)) -> Option<()> {
         let mut line = Vec::new();
         reader.read_until(b'\n', &mut line).await.ok()?;
         let line = line.strip_suffix(b"\n")?;
-        if line == MARK.as_bytes() {
+        if line == LINE_MARK.as_bytes() {
             return Some(());
         }
     }
@@ -109,7 +109,7 @@ mod tests {
         };
         let (experiment, trial) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
         let run = |is_recent| {
-            let script = script(&machine, &experiment, &trial, is_recent);
+            let script = output_script(&machine, &experiment, &trial, is_recent);
             let mut shell = Command::new("/bin/sh");
             shell
                 .args(["-c", &script])

@@ -45,7 +45,7 @@ impl Platform for RemoteSpec {
         Ok(Box::new(CheckedRemote {
             agent,
             machines: self.machines.clone(),
-            patience: self.patience,
+            max_absence: self.patience,
         }))
     }
 
@@ -58,7 +58,7 @@ impl Platform for RemoteSpec {
         Ok(clean::clean(&self.machines, context.id, context.dir).await?)
     }
 
-    fn describe(&self) -> String {
+    fn success_message(&self) -> String {
         "an agent for the machines exists; they are contacted when the search begins".to_owned()
     }
 }
@@ -67,7 +67,7 @@ impl Platform for RemoteSpec {
 struct CheckedRemote {
     agent: PathBuf,
     machines: Vec<MachineSpec>,
-    patience: Duration,
+    max_absence: Duration,
 }
 
 #[async_trait]
@@ -77,7 +77,7 @@ impl CheckedPlatform for CheckedRemote {
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
         let StartContext { id, spec, dir, ca_file, url, secret, events } = context;
-        let direct = DirectAddress::of(url, ca_file.as_deref());
+        let direct = DirectAddress::new_if_encrypted(url, ca_file.as_deref());
         let direct = direct.map_err(|source| {
             StartError(RemoteError::Read { path: ca_file.unwrap_or_default(), source })
         })?;
@@ -86,7 +86,7 @@ impl CheckedPlatform for CheckedRemote {
             experiment: id.clone(),
             dir,
             machines: self.machines,
-            patience: self.patience,
+            max_absence: self.max_absence,
             direct,
             gpus_each: spec.trial_gpu_number,
             objective: spec.objective.clone(),

@@ -53,15 +53,18 @@ impl Records {
     }
 
     /// Records the machines of the experiment file, and returns the earlier machines that the file no longer names.
-    pub(super) fn enter(&mut self, named: &[MachineSpec]) -> io::Result<Vec<MachineSpec>> {
-        let retired: Vec<MachineSpec> = self.retired(named).cloned().collect();
+    pub(super) fn record_machines(
+        &mut self,
+        named: &[MachineSpec],
+    ) -> io::Result<Vec<MachineSpec>> {
+        let retired: Vec<MachineSpec> = self.retired_machines(named).cloned().collect();
         self.content.machines = named.iter().chain(&retired).cloned().collect();
         self.write()?;
         Ok(retired)
     }
 
     /// Returns the machines that the experiment file no longer names.
-    pub(super) fn retired<'a>(
+    pub(super) fn retired_machines<'a>(
         &'a self,
         named: &'a [MachineSpec],
     ) -> impl Iterator<Item = &'a MachineSpec> {
@@ -70,7 +73,7 @@ impl Records {
     }
 
     /// Records fences. If that fails, no fence of the list holds.
-    pub(super) fn fence(&mut self, fences: Vec<Fence>) -> io::Result<()> {
+    pub(super) fn record_fences(&mut self, fences: Vec<Fence>) -> io::Result<()> {
         let before = self.content.fences.len();
         self.content.fences.extend(fences);
         self.write().inspect_err(|_| self.content.fences.truncate(before))
@@ -83,13 +86,13 @@ impl Records {
     }
 
     /// Returns the fences that a machine has not confirmed.
-    pub(super) fn unconfirmed(&self, machine: &str) -> Vec<Fence> {
+    pub(super) fn unconfirmed_fences(&self, machine: &str) -> Vec<Fence> {
         let fences = self.content.fences.iter();
         fences.filter(|fence| fence.machine == machine && !fence.confirmed).cloned().collect()
     }
 
     /// Records that a machine has confirmed these fences.
-    pub(super) fn confirm(&mut self, confirmed: &[Fence]) -> io::Result<()> {
+    pub(super) fn confirm_fences(&mut self, confirmed: &[Fence]) -> io::Result<()> {
         if confirmed.is_empty() {
             return Ok(());
         }
@@ -175,11 +178,11 @@ mod tests {
             confirmed: false,
         };
         let mut records = load();
-        records.fence(vec![fence("a"), fence("b")]).unwrap();
-        records.confirm(&[fence("a")]).unwrap();
+        records.record_fences(vec![fence("a"), fence("b")]).unwrap();
+        records.confirm_fences(&[fence("a")]).unwrap();
         let read = load();
-        assert_eq!(read.unconfirmed("one"), [fence("b")]);
-        assert_eq!(read.unconfirmed("two"), []);
+        assert_eq!(read.unconfirmed_fences("one"), [fence("b")]);
+        assert_eq!(read.unconfirmed_fences("two"), []);
         assert!(
             read.is_fenced(&id("a"), &attempt("a-1")) && read.is_fenced(&id("b"), &attempt("b-1"))
         );
@@ -192,7 +195,7 @@ mod tests {
         let mut records = Records::load(folder.path().join("absent/machines.json")).unwrap();
         let machine = "one".to_owned();
         let fence = Fence { machine, trial: id("a"), attempt: attempt("a-1"), confirmed: false };
-        assert!(records.fence(vec![fence]).is_err());
+        assert!(records.record_fences(vec![fence]).is_err());
         assert!(!records.is_fenced(&id("a"), &attempt("a-1")));
     }
 }

@@ -16,9 +16,12 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::manager_tunnel::{self, AUTHORITY, DirectAddress};
+use super::manager_tunnel::{self, AUTHORITY_FILE, DirectAddress};
 use super::records::Fence;
-use super::shell::{MARK, SESSION_TOOLS, folders, lacking, look_for, place, quoted};
+use super::shell::{
+    LINE_MARK, SESSION_TOOLS, experiment_folder_script, folders, missing_tools_fault,
+    missing_tools_script, quoted,
+};
 use super::ssh::{ControlConnection, Ssh};
 use super::{code_cache, examine, logind};
 use crate::config::MachineSpec;
@@ -28,16 +31,16 @@ use crate::util::clock::{Clock as _, SystemClock};
 /// The time limit for the helper's answers to the first requests.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest message, in bytes with its newline.
-pub(super) const MESSAGE_BYTES: u64 = 1 << 20;
+pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// The number of attempts that one request fences, which keeps the message short.
-const FENCES_AT_ONCE: usize = 500;
+const MAX_FENCES_PER_REQUEST: usize = 500;
 /// The number of lines of a helper's standard error that are kept, and their greatest length in bytes.
-const ERROR_LINES: usize = 3;
-const ERROR_LINE_BYTES: u64 = 500;
+const MAX_ERROR_LINES: usize = 3;
+const MAX_ERROR_LINE_BYTES: u64 = 500;
 /// The number of messages that are read ahead.
 const MAX_READ_AHEAD: usize = 64;
 /// The id of a request for the room, which concerns no job. The ids of other requests count from 1.
-pub(super) const ROOM_ID: u64 = 0;
+pub(super) const ROOM_REQUEST_ID: u64 = 0;
 
 /// The files and names for a machine.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub(super) struct SessionFiles<'a> {
 
 /// The facts that a machine reports when it is connected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct MachineFacts {
     /// The GPUs. `None`: they were not requested.
     pub(super) gpus: Option<Vec<Gpu>>,
     /// The number of processors. `None`: unknown.
@@ -71,7 +74,7 @@ pub(super) struct Facts {
     pub(super) available_memory_percent: Option<u64>,
 }
 
-impl Facts {
+impl MachineFacts {
     /// Reads the answer to `room`.
     pub(super) fn read(answer: &Value) -> Self {
         let gpu = |gpu: &Value| {
@@ -105,7 +108,7 @@ pub(super) struct Session {
     /// The lines of the helper.
     pub(super) lines: mpsc::Receiver<String>,
     /// The facts that scheduling needs.
-    pub(super) facts: Facts,
+    pub(super) facts: MachineFacts,
     /// The last lines of the helper's standard error.
     pub(super) errors: LastLines,
     stdin: ChildStdin,
@@ -120,10 +123,10 @@ impl Session {
         session_files: &SessionFiles<'_>,
     ) -> Result<Self, String> {
         let control = ssh.connect().await?;
-        let (agent, root) = bootstrap(ssh, machine, session_files).await?;
+        let (agent, root) = copy_agent_and_code(ssh, machine, session_files).await?;
         let mut session = Self::start_helper(ssh, machine, control, &agent, &root)?;
-        let begun = session.begin(ssh, &agent, &root, session_files).await;
-        begun.map_err(|why| session.errors.explain(why))?;
+        let begun = session.prepare_machine(ssh, &agent, &root, session_files).await;
+        begun.map_err(|why| session.errors.append_to(why))?;
         Ok(session)
     }
 
@@ -136,10 +139,10 @@ impl Session {
     ) -> Result<Self, String> {
         let path = machine.python_path.as_ref();
         let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quoted(path)));
-        let (path, launcher) = (path.unwrap_or_default(), logind::launcher());
+        let (path, launcher) = (path.unwrap_or_default(), logind::launcher_script());
         let line =
             format!("{launcher}{path}exec \"$@\" {} machine {}", quoted(agent), quoted(root));
-        let mut helper = ssh.script(&line);
+        let mut helper = ssh.script_command(&line);
         helper.stdin(Stdio::piped());
         let mut helper = helper.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
         let pipes = (helper.stdin.take(), helper.stdout.take(), helper.stderr.take());
@@ -149,12 +152,12 @@ impl Session {
         let (sender, lines) = mpsc::channel(MAX_READ_AHEAD);
         tokio::spawn(read_messages(stdout, sender));
         let errors = LastLines::default();
-        tokio::spawn(errors.clone().keep(stderr));
-        Ok(Self { control, lines, facts: Facts::default(), errors, stdin, _helper: helper })
+        tokio::spawn(errors.clone().read_from(stderr));
+        Ok(Self { control, lines, facts: MachineFacts::default(), errors, stdin, _helper: helper })
     }
 
     /// Prepares the machine. The fences are sent before any other request.
-    async fn begin(
+    async fn prepare_machine(
         &mut self,
         ssh: &Ssh,
         agent: &str,
@@ -169,12 +172,12 @@ impl Session {
             let Fence { trial, attempt, .. } = fence;
             json!({"experiment": session_files.experiment, "trial": trial, "attempt": attempt})
         };
-        for fences in session_files.fences.chunks(FENCES_AT_ONCE) {
+        for fences in session_files.fences.chunks(MAX_FENCES_PER_REQUEST) {
             let keys: Vec<Value> = fences.iter().map(key).collect();
             self.ask(0, "fence", &json!({"attempts": keys})).await?;
         }
         if let Some(pem) = session_files.direct.and_then(|direct| direct.authority.as_ref()) {
-            let files = [json!({"name": AUTHORITY, "text": pem})];
+            let files = [json!({"name": AUTHORITY_FILE, "text": pem})];
             self.ask(0, "open", &json!({"files": files})).await?;
         }
         let url =
@@ -182,14 +185,15 @@ impl Session {
                 .await?;
         let files = [json!({"name": "manager.url", "text": format!("{url}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
-        self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({"gpus": true})).await?);
+        self.facts =
+            MachineFacts::read(&self.ask(ROOM_REQUEST_ID, "room", &json!({"gpus": true})).await?);
         Ok(())
     }
 
     /// Sends a request and waits for its answer. Only used for the first requests, during which the helper sends no
     /// other messages.
     async fn ask(&mut self, id: u64, method: &str, params: &Value) -> Result<Value, String> {
-        self.send(&request(id, method, params)).await?;
+        self.send(&request_line(id, method, params)).await?;
         let answer = async {
             while let Some(line) = self.lines.recv().await {
                 // A login shell's banner is skipped.
@@ -222,7 +226,7 @@ async fn read_messages(stdout: ChildStdout, sender: mpsc::Sender<String>) {
     let mut reader = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
-        let read = (&mut reader).take(MESSAGE_BYTES).read_until(b'\n', &mut line).await;
+        let read = (&mut reader).take(MAX_MESSAGE_BYTES).read_until(b'\n', &mut line).await;
         // A longer or incomplete line ends the session, because the helper sends no such message.
         if read.is_err() || !line.ends_with(b"\n") {
             return;
@@ -238,32 +242,32 @@ async fn read_messages(stdout: ChildStdout, sender: mpsc::Sender<String>) {
 pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
 impl LastLines {
-    async fn keep(self, stderr: impl AsyncRead + Unpin) {
+    async fn read_from(self, stderr: impl AsyncRead + Unpin) {
         let mut reader = BufReader::new(stderr);
         loop {
             let mut line = Vec::new();
             // A longer line is read in pieces.
-            match (&mut reader).take(ERROR_LINE_BYTES).read_until(b'\n', &mut line).await {
+            match (&mut reader).take(MAX_ERROR_LINE_BYTES).read_until(b'\n', &mut line).await {
                 Ok(0) | Err(_) => return,
-                Ok(_) => self.enter(&String::from_utf8_lossy(&line)),
+                Ok(_) => self.add_line(&String::from_utf8_lossy(&line)),
             }
         }
     }
 
-    fn enter(&self, line: &str) {
+    fn add_line(&self, line: &str) {
         let line = line.trim();
         if line.is_empty() {
             return;
         }
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == ERROR_LINES {
+        if lines.len() == MAX_ERROR_LINES {
             lines.pop_front();
         }
         lines.push_back(line.to_owned());
     }
 
     /// Appends the last lines to the reason for an end.
-    pub(super) fn explain(&self, why: String) -> String {
+    pub(super) fn append_to(&self, why: String) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() {
             return why;
@@ -274,7 +278,7 @@ impl LastLines {
 }
 
 /// Returns a request as a line.
-pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
+pub(super) fn request_line(id: u64, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
 }
 
@@ -282,35 +286,37 @@ pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
 fn warn_of_limitations(machine: &str, answers: &[&str]) {
     let answer = |word: &str| answers.iter().find_map(|answer| answer.strip_prefix(word));
     let time = answer("time ").and_then(|time| time.parse().ok());
-    let clock = examine::clock(time, SystemClock.now_ms() / 1000).err();
-    let files = answer("files ").and_then(examine::file_system);
+    let clock = examine::judge_clock(time, SystemClock.now_ms() / 1000).err();
+    let files = answer("files ").and_then(examine::file_system_fault);
     for oddity in clock.into_iter().chain(files) {
         warn!(%machine, "{machine}: {oddity}");
     }
 }
 
 /// Copies the agent and the code unless the machine has them. Returns the agent's path and the experiment's folder.
-async fn bootstrap(
+async fn copy_agent_and_code(
     ssh: &Ssh,
     machine: &MachineSpec,
     session_files: &SessionFiles<'_>,
 ) -> Result<(String, String), String> {
     let (cache, all) = folders(machine);
-    let (sha256, place) = (session_files.agent_sha256, place(session_files.experiment));
-    let code = code_cache::find(session_files.code_sha256);
-    let look = look_for(&SESSION_TOOLS);
+    let (sha256, place) =
+        (session_files.agent_sha256, experiment_folder_script(session_files.experiment));
+    let code = code_cache::find_script(session_files.code_sha256);
+    let look = missing_tools_script(&SESSION_TOOLS);
     let output = ssh
         .run(&format!(
             r#"{look}
 cache={cache}; root={all}; {place}
-echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/$at"; echo "{MARK}time $(date +%s)"; echo "{MARK}files $files"
-if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {MARK}agent; fi
+echo "{LINE_MARK}$(uname -sm)"; echo "{LINE_MARK}$cache/{sha256}"; echo "{LINE_MARK}$root/$at"; echo "{LINE_MARK}time $(date +%s)"; echo "{LINE_MARK}files $files"
+if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {LINE_MARK}agent; fi
 {code}"#
         ))
         .await?;
-    let output: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(MARK)).collect();
+    let output: Vec<&str> =
+        output.lines().filter_map(|line| line.strip_prefix(LINE_MARK)).collect();
     let lacks: Vec<_> = output.iter().filter_map(|line| line.strip_prefix("lacks ")).collect();
-    if let Some(fault) = lacking(&lacks) {
+    if let Some(fault) = missing_tools_fault(&lacks) {
         return Err(fault);
     }
     let mut output = output.into_iter();
@@ -332,11 +338,11 @@ if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256} 
 chmod 700 "$new"; mv "$new" {file}
 [ -x {file} ] || {{ echo "$(dirname {file}) permits no programs (noexec); set \`remoteDirectory\` to a folder on another disk" >&2; exit 1; }}"#
         );
-        ssh.send(&script, session_files.agent).await?;
+        ssh.run_with_input(&script, session_files.agent).await?;
     }
     if !rest.contains(&"code") {
-        let receive = code_cache::receive(root, session_files.code_sha256);
-        ssh.send(&format!("root={all}; {receive}"), session_files.code).await?;
+        let receive = code_cache::receive_script(root, session_files.code_sha256);
+        ssh.run_with_input(&format!("root={all}; {receive}"), session_files.code).await?;
     }
     Ok((agent.to_owned(), root.to_owned()))
 }
@@ -352,12 +358,12 @@ mod tests {
         let meminfo =
             "MemTotal:        4000 kB\nMemFree:          100 kB\nMemAvailable:     399 kB\n";
         let gpus = json!([{"index": 1, "uuid": "GPU-b", "busy": true}, {"index": -1}]);
-        let facts = Facts::read(&json!({"gpus": gpus, "cores": 8, "meminfo": meminfo}));
+        let facts = MachineFacts::read(&json!({"gpus": gpus, "cores": 8, "meminfo": meminfo}));
         let gpus = Some(vec![Gpu { index: 1, uuid: "GPU-b".to_owned(), busy: true }]);
-        let expected = Facts { gpus, cores: Some(8), available_memory_percent: Some(9) };
+        let expected = MachineFacts { gpus, cores: Some(8), available_memory_percent: Some(9) };
         assert_eq!(facts, expected);
         for none in [json!({"gpus": null, "cores": null, "meminfo": null}), Value::Null] {
-            assert_eq!(Facts::read(&none), Facts::default());
+            assert_eq!(MachineFacts::read(&none), MachineFacts::default());
         }
     }
 
@@ -365,19 +371,19 @@ mod tests {
         #[test]
         fn random_tables_of_memory_never_panic(total in ".*", available in ".*") {
             let meminfo = format!("MemTotal: {total}\nMemAvailable: {available}\n");
-            prop_assert_eq!(Facts::read(&json!({"meminfo": meminfo})).cores, None);
+            prop_assert_eq!(MachineFacts::read(&json!({"meminfo": meminfo})).cores, None);
         }
     }
 
     #[tokio::test]
     async fn the_last_lines_of_a_helper_explain_its_end() {
         let errors = LastLines::default();
-        assert_eq!(errors.explain("it ended".to_owned()), "it ended");
+        assert_eq!(errors.append_to("it ended".to_owned()), "it ended");
         let long = "x".repeat(2_000);
         let output = format!("one\n{long}\n\n two\r\nthree\nfour\n");
-        errors.clone().keep(output.as_bytes()).await;
+        errors.clone().read_from(output.as_bytes()).await;
         assert_eq!(
-            errors.explain("it ended".to_owned()),
+            errors.append_to("it ended".to_owned()),
             "it ended; it printed: two / three / four"
         );
     }

@@ -3,7 +3,7 @@
 use crate::config::MachineSpec;
 
 /// The mark of the lines that TrialKeeper's scripts print, which a login shell's banner does not have.
-pub(super) const MARK: &str = "tk:";
+pub(super) const LINE_MARK: &str = "tk:";
 
 /// The programs that the scripts of a session use.
 pub(super) const SESSION_TOOLS: [&str; 10] =
@@ -13,15 +13,15 @@ pub(super) const FURTHER_TOOLS: [&str; 11] =
     ["awk", "date", "df", "find", "grep", "id", "mktemp", "readlink", "rmdir", "sed", "sleep"];
 
 /// Returns the shell line that prints `lacks` with each missing program.
-pub(super) fn look_for(tools: &[&str]) -> String {
+pub(super) fn missing_tools_script(tools: &[&str]) -> String {
     let tools = tools.join(" ");
     format!(
-        r#"for tool in {tools}; do command -v $tool >/dev/null || echo "{MARK}lacks $tool"; done"#
+        r#"for tool in {tools}; do command -v $tool >/dev/null || echo "{LINE_MARK}lacks $tool"; done"#
     )
 }
 
 /// Returns the fault of a machine that lacks programs, and the remedy.
-pub(super) fn lacking(tools: &[&str]) -> Option<String> {
+pub(super) fn missing_tools_fault(tools: &[&str]) -> Option<String> {
     let package = |tool: &&str| match *tool {
         "awk" => "gawk",
         "find" => "findutils",
@@ -48,13 +48,13 @@ const UNQUOTABLE: [(char, char); 4] =
 
 /// Returns the command that runs a script in a Bourne shell, whatever the login shell is. The first line of the output
 /// is empty, because a login shell may print text without a line break first.
-pub(super) fn command(script: &str) -> String {
+pub(super) fn bourne_command(script: &str) -> String {
     let mut encoded = format!("echo\n{script}");
     for (character, stand_in) in UNQUOTABLE {
         encoded = encoded.replace(character, &stand_in.to_string());
     }
     let decode = r#"tr "\001\002\003\004" "\047\012\134\041""#;
-    let look = format!("command -v tr >/dev/null || {{ echo; echo {MARK}lacks tr; exit; }}");
+    let look = format!("command -v tr >/dev/null || {{ echo; echo {LINE_MARK}lacks tr; exit; }}");
     let run = format!(r#"{look}; script=$1; shift; eval "$(printf %s "$script" | {decode})""#);
     format!("exec /bin/sh -c '{run}' /bin/sh '{encoded}'")
 }
@@ -68,7 +68,7 @@ pub(super) const SHARED_FILE_SYSTEMS: [&str; 8] =
 /// On a file system that machines may share, each machine has a folder of its own. Otherwise they would replace each
 /// other's socket to the manager, which works only on the machine that created it. An experiment that began without
 /// such folders keeps its folder.
-pub(super) fn place(experiment: &str) -> String {
+pub(super) fn experiment_folder_script(experiment: &str) -> String {
     let shared = SHARED_FILE_SYSTEMS.map(|name| format!("*{name}*")).join("|");
     format!(
         r#"at={experiment}; there=$root; while [ ! -d "$there" ]; do there=$(dirname "$there"); done
@@ -128,7 +128,7 @@ done; exec "$@" echo "last \"word\""
                 std::fs::create_dir_all(root.join("e")).unwrap();
                 std::fs::write(root.join("e/manager.url"), "").unwrap();
             }
-            let (root, place) = (quoted(root.to_str().unwrap()), place("e"));
+            let (root, place) = (quoted(root.to_str().unwrap()), experiment_folder_script("e"));
             let script = format!("root={root}\n{place}\nprintf '%s %s' \"$at\" \"$files\"");
             let mut shell = std::process::Command::new("/bin/sh");
             shell
@@ -146,9 +146,9 @@ done; exec "$@" echo "last \"word\""
             std::os::unix::fs::symlink("/bin/true", folder.path().join(tool)).unwrap();
         }
         let mut shell = std::process::Command::new("/bin/sh");
-        shell.args(["-c", &look_for(&SESSION_TOOLS)]).env("PATH", folder.path());
+        shell.args(["-c", &missing_tools_script(&SESSION_TOOLS)]).env("PATH", folder.path());
         let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
-        assert_eq!(output, format!("{MARK}lacks sha256sum\n"));
+        assert_eq!(output, format!("{LINE_MARK}lacks sha256sum\n"));
         #[rustfmt::skip]
         let table: [(&[&str], Option<&str>); 3] = [
             (&[],                               None),
@@ -156,14 +156,14 @@ done; exec "$@" echo "last \"word\""
             (&["grep", "find", "mv", "rm"],     Some("it lacks grep, find, mv, rm; install coreutils, findutils, grep there")),
         ];
         for (tools, expected) in table {
-            assert_eq!(lacking(tools).as_deref(), expected);
+            assert_eq!(missing_tools_fault(tools).as_deref(), expected);
         }
     }
 
-    fn expect_in(shell: &str) {
+    fn assert_script_runs_in(shell: &str) {
         use std::io::Write as _;
         let mut login = std::process::Command::new(shell);
-        login.args(["-c", &command(SCRIPT)]).env("HOME", "/nonexistent");
+        login.args(["-c", &bourne_command(SCRIPT)]).env("HOME", "/nonexistent");
         let pipe = std::process::Stdio::piped;
         let login = login.stdin(pipe()).stdout(pipe()).spawn();
         let mut login = login.unwrap_or_else(|error| panic!("{shell}: {error}"));
@@ -172,28 +172,29 @@ done; exec "$@" echo "last \"word\""
         let expected = "\na 'quoted' word\\\\\né!\nthe input\n1\n2\nlast \"word\"\n";
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{shell}");
         let mut failing = std::process::Command::new(shell);
-        let output = failing.args(["-c", &command("\nexec no-such-program")]).output().unwrap();
+        let output =
+            failing.args(["-c", &bourne_command("\nexec no-such-program")]).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(message.starts_with("/bin/sh: "), "{shell}: {message}");
     }
 
     #[test]
     fn a_script_runs_whatever_the_login_shell_is() {
-        expect_in("sh");
-        expect_in("bash");
+        assert_script_runs_in("sh");
+        assert_script_runs_in("bash");
     }
 
     #[test]
     #[ignore = "needs zsh and fish"]
     fn a_script_runs_if_zsh_or_fish_is_the_login_shell() {
-        expect_in("zsh");
-        expect_in("fish");
+        assert_script_runs_in("zsh");
+        assert_script_runs_in("fish");
     }
 
     #[test]
     #[ignore = "needs tcsh"]
     fn a_script_runs_if_a_c_shell_is_the_login_shell() {
-        expect_in("tcsh");
+        assert_script_runs_in("tcsh");
     }
 
     proptest! {

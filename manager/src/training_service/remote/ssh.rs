@@ -27,7 +27,8 @@ const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 /// The line that an established connection prints.
 const CONNECTED_LINE: &str = "connected";
 
-/// Overrides a command in the user's SSH configuration, such as `tmux attach`. With it, `ssh` refuses all other commands.
+/// Overrides a command in the user's SSH configuration, such as `tmux attach`. With it, `ssh` refuses all other
+/// commands.
 const NO_REMOTE_COMMAND: &str = "RemoteCommand=none";
 
 /// The command that holds a control connection. It ends when its standard input closes, which also happens when the
@@ -44,7 +45,7 @@ pub(super) struct ControlConnection {
 
 impl ControlConnection {
     /// Waits for the end of the connection.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+    pub(super) async fn wait_for_end(&mut self) -> io::Result<ExitStatus> {
         self.ssh.wait().await
     }
 }
@@ -72,16 +73,16 @@ impl Ssh {
             command.arg("-o").arg(option);
         }
         command.arg("--").arg(&self.machine.host);
-        let configuration = configuration(command).await?;
+        let configuration = read_configuration(command).await?;
         if let Some(fault) = host_keys::fault(&self.machine.host, &configuration) {
             return Err(fault);
         }
-        for (host, port) in host_keys::jumps(&configuration) {
+        for (host, port) in host_keys::jump_hosts(&configuration) {
             let mut command = Command::new("ssh");
             command.arg("-G");
             command.args(port.map(|port| format!("-p{port}")));
             command.arg("--").arg(&host);
-            if let Some(fault) = host_keys::fault(&host, &self::configuration(command).await?) {
+            if let Some(fault) = host_keys::fault(&host, &read_configuration(command).await?) {
                 return Err(fault);
             }
         }
@@ -144,8 +145,8 @@ impl Ssh {
 
     /// Sets the program that answers ssh's questions. Without files with secrets, no question is answered.
     fn set_askpass(&self, command: &mut Command, configuration: &str) -> Result<(), String> {
-        // `force`: the program is used even if there is a terminal. The variables also apply to a further ssh, to a jump
-        // host or in a `ProxyCommand`.
+        // `force`: the program is used even if there is a terminal. The variables also apply to a further ssh, to a
+        // jump host or in a `ProxyCommand`.
         command.env("SSH_ASKPASS_REQUIRE", "force");
         let Some(script) = askpass::script(&self.machine, configuration) else {
             command.env("SSH_ASKPASS", "false").args(["-o", "BatchMode=yes"]);
@@ -191,7 +192,7 @@ impl Ssh {
         options
     }
 
-    fn over(&self) -> Command {
+    fn command_over_connection(&self) -> Command {
         let mut command = Command::new("ssh");
         command.arg("-S").arg(&self.socket);
         let options =
@@ -203,54 +204,59 @@ impl Ssh {
     }
 
     /// Returns a command that runs `script` in a Bourne shell of the machine, regardless of the login shell.
-    pub(super) fn script(&self, script: &str) -> Command {
-        let mut command = self.over();
+    pub(super) fn script_command(&self, script: &str) -> Command {
+        let mut command = self.command_over_connection();
         command.args(["-T", "--"]).arg(&self.machine.host);
-        command.arg(shell::command(script));
+        command.arg(shell::bourne_command(script));
         command
     }
 
     /// Runs a short script and returns its output.
     pub(super) async fn run(&self, script: &str) -> Result<String, String> {
-        finished(timeout(COMMAND_TIMEOUT, self.script(script).output()).await)
+        command_output(timeout(COMMAND_TIMEOUT, self.script_command(script).output()).await)
     }
 
     /// Runs a script that may take minutes and returns its output.
     pub(super) async fn run_slowly(&self, script: &str) -> Result<String, String> {
-        finished(timeout(COPY_TIMEOUT, self.script(script).output()).await)
+        command_output(timeout(COPY_TIMEOUT, self.script_command(script).output()).await)
     }
 
     /// Runs a script with a file as its input.
-    pub(super) async fn send(&self, script: &str, file: &Path) -> Result<String, String> {
+    pub(super) async fn run_with_input(&self, script: &str, file: &Path) -> Result<String, String> {
         let input = std::fs::File::open(file);
         let input = input.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        finished(
-            timeout(COPY_TIMEOUT, self.script(script).stdin(Stdio::from(input)).output()).await,
+        command_output(
+            timeout(COPY_TIMEOUT, self.script_command(script).stdin(Stdio::from(input)).output())
+                .await,
         )
     }
 
     /// Forwards a new Unix socket `there` on the machine to the socket `here` on this machine.
     pub(super) async fn forward(&self, there: &str, here: &Path) -> Result<(), String> {
-        let mut command = self.over();
-        let ends = format!("{}:{}", in_forward(there), in_forward(&here.to_string_lossy()));
+        let mut command = self.command_over_connection();
+        let ends = format!(
+            "{}:{}",
+            escape_for_forward(there),
+            escape_for_forward(&here.to_string_lossy())
+        );
         command.args(["-O", "forward", "-R", &ends, "--"]);
         command.arg(&self.machine.host);
-        finished(timeout(COMMAND_TIMEOUT, command.output()).await).map(|_| ())
+        command_output(timeout(COMMAND_TIMEOUT, command.output()).await).map(|_| ())
     }
 }
 
 /// Returns the output of `ssh -G`.
-async fn configuration(mut command: Command) -> Result<String, String> {
+async fn read_configuration(mut command: Command) -> Result<String, String> {
     command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
-    finished(timeout(COMMAND_TIMEOUT, command.output()).await)
+    command_output(timeout(COMMAND_TIMEOUT, command.output()).await)
 }
 
 /// Escapes a path for a forward: a colon ends a field, and a percent sign begins a token.
-fn in_forward(path: &str) -> String {
+fn escape_for_forward(path: &str) -> String {
     path.replace('\\', r"\\").replace(':', r"\:").replace('%', "%%")
 }
 
-fn finished(
+fn command_output(
     output: Result<std::io::Result<Output>, tokio::time::error::Elapsed>,
 ) -> Result<String, String> {
     let output = output.map_err(|_| "the machine did not answer in time".to_owned())?;
@@ -268,6 +274,6 @@ mod tests {
 
     #[test]
     fn a_path_in_a_forward_keeps_its_colons() {
-        assert_eq!(in_forward(r"/data/a:b/100%\x"), r"/data/a\:b/100%%\\x");
+        assert_eq!(escape_for_forward(r"/data/a:b/100%\x"), r"/data/a\:b/100%%\\x");
     }
 }

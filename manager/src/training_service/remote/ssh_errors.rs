@@ -4,7 +4,7 @@
 
 /// Returns the reason in a process's messages, with the remedy for a reason that is known.
 pub(super) fn explain(messages: &str) -> Option<String> {
-    let reason = last_line(messages)?;
+    let reason = reason_line(messages)?;
     Some(match remedy(reason, messages) {
         Some(remedy) => format!("{}; {remedy}", reason.trim_end_matches('.')),
         None => reason.to_owned(),
@@ -13,7 +13,7 @@ pub(super) fn explain(messages: &str) -> Option<String> {
 
 /// Returns the reason why `ssh` could not log in, like [`explain`]. With a password, `ssh` has tried it after the keys.
 pub(super) fn explain_login(messages: &str, has_password: bool) -> Option<String> {
-    let reason = last_line(messages)?;
+    let reason = reason_line(messages)?;
     if !has_password || !reason.contains("Permission denied (") {
         return explain(messages);
     }
@@ -26,7 +26,7 @@ pub(super) fn explain_login(messages: &str, has_password: bool) -> Option<String
 
 /// Returns the last line that is not empty, where ssh prints its reason. After the reason of a jump host, ssh only adds
 /// that the connection was closed.
-fn last_line(text: &str) -> Option<&str> {
+fn reason_line(text: &str) -> Option<&str> {
     const CONSEQUENCES: [&str; 2] = ["Connection closed by ", "kex_exchange_identification: "];
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let is_reason = |line: &&str| !CONSEQUENCES.iter().any(|start| line.starts_with(start));
@@ -48,12 +48,12 @@ const REMEDIES: [(&str, &str); 9] = [
     ("Connection refused", "correct `port`, or start sshd there"),
     ("No route to host", "check the network, and that the machine is on"),
     ("timed out", "check the network, and that the machine is on"),
-    ("No space left on device", NO_SPACE),
-    ("Disk quota exceeded", NO_SPACE),
-    ("Read-only file system", NO_SPACE),
+    ("No space left on device", NO_SPACE_REMEDY),
+    ("Disk quota exceeded", NO_SPACE_REMEDY),
+    ("Read-only file system", NO_SPACE_REMEDY),
 ];
 
-const NO_SPACE: &str =
+const NO_SPACE_REMEDY: &str =
     "free some space there, or set `remoteDirectory` to a folder on another disk";
 
 fn remedy(reason: &str, messages: &str) -> Option<String> {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     /// The output of Debian's OpenSSH 9.2. OpenSSH itself prints no command.
-    const CHANGED: &str = "\
+    const CHANGED_KEY_MESSAGES: &str = "\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r
@@ -116,23 +116,23 @@ Please contact your system administrator.\r
 Add correct host key in /home/me/.ssh/known_hosts to get rid of this message.\r
 Offending ED25519 key in /home/me/.ssh/known_hosts:7\r
 ";
-    const COMMAND: &str =
+    const KEYGEN_COMMAND: &str =
         "  remove with:\r\n  ssh-keygen -f \"/home/me/.ssh/known_hosts\" -R \"[gpu1]:2222\"\r\n";
-    const REFUSED: &str = "Host key for [gpu1]:2222 has changed and you have requested strict checking.\r\nHost key verification failed.\r\n";
+    const REFUSED_KEY_MESSAGES: &str = "Host key for [gpu1]:2222 has changed and you have requested strict checking.\r\nHost key verification failed.\r\n";
 
     #[test]
     fn a_known_reason_has_a_remedy() {
         let jump = format!(
-            "{CHANGED}{REFUSED}kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n"
+            "{CHANGED_KEY_MESSAGES}{REFUSED_KEY_MESSAGES}kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n"
         );
         #[rustfmt::skip]
         let table: [(String, &[&str]); 13] = [
             // the messages     parts of the explanation
-            (format!("{CHANGED}{COMMAND}{REFUSED}"), &[
+            (format!("{CHANGED_KEY_MESSAGES}{KEYGEN_COMMAND}{REFUSED_KEY_MESSAGES}"), &[
                 "Host key verification failed; ", "[gpu1]:2222 has changed to SHA256:Kq/SW2/50K2ITR0FeZ5QtO2t0e2xwQLUuaxfFrNEiD0; ",
                 "/home/me/.ssh/known_hosts:7 has another key", "`ssh-keygen -f \"/home/me/.ssh/known_hosts\" -R \"[gpu1]:2222\"`",
             ]),
-            (format!("{CHANGED}{REFUSED}"), &["`ssh-keygen -R '[gpu1]:2222'`"]),
+            (format!("{CHANGED_KEY_MESSAGES}{REFUSED_KEY_MESSAGES}"), &["`ssh-keygen -R '[gpu1]:2222'`"]),
             (jump, &["known_hosts:7 has another key"]),
             ("No ED25519 host key is known for gpu1 and you have requested strict checking.\r\nHost key verification failed.\r\n".to_owned(),
                 &["Host key verification failed; no ED25519 key of gpu1 is known; ", "`knownHosts: acceptNew`"]),

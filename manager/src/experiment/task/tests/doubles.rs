@@ -68,7 +68,7 @@ impl TrainingService for Service {
         Adopted::Gone(JobEvent::unexplained(trial, attempt))
     }
 
-    async fn recover(&self, _: &TrialJobId) {
+    async fn recover_reports(&self, _: &TrialJobId) {
         self.deliver_rest().await;
     }
 
@@ -89,7 +89,7 @@ impl TrainingService for Service {
         !self.keeps
     }
 
-    fn room(&self) -> Option<usize> {
+    fn capacity(&self) -> Option<usize> {
         self.room
     }
 

@@ -16,10 +16,10 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::super::handshake::{Capabilities, initialize, program};
 use super::super::link::{self, AskError, Link, Program, StartedProcess};
-use super::super::wire::{AttemptKey, Gone, Message, Remedy};
+use super::super::wire::{AttemptKey, GoneMessage, Message, Remedy};
 use super::super::{ADOPT_TIMEOUT, CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, Error, SUBMIT_TIMEOUT};
 use super::job::Job;
-use super::{PIECE_PAUSE, SHORT_GRACE, STATE_TIMEOUT, later_version};
+use super::{PIECE_PAUSE, SHORT_GRACE, STATE_TIMEOUT, unsupported_version_params};
 use crate::config::PluginSpec;
 use crate::util::ids;
 
@@ -35,7 +35,7 @@ pub(super) struct Harness {
     experiment: ExperimentId,
     folder: TempDir,
     process: Option<StartedProcess>,
-    gone: Vec<Gone>,
+    gone: Vec<GoneMessage>,
     jobs: AtomicU64,
 }
 
@@ -108,13 +108,15 @@ impl Harness {
         };
         let link = self.link()?;
         link.ask(method, params, bound).await.map_err(|error| match error {
-            AskError::Lost if !link.why().is_empty() => format!("{method}: {}", link.why()),
+            AskError::Lost if !link.lost_reason().is_empty() => {
+                format!("{method}: {}", link.lost_reason())
+            }
             error @ (AskError::Lost | AskError::Refused(_)) => format!("{method}: {error}"),
         })
     }
 
     /// Creates a job without submitting it.
-    pub(super) fn job(&self, command: &str) -> Job {
+    pub(super) fn new_job(&self, command: &str) -> Job {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed);
         let trial = TrialJobId::new(format!("t{number}")).expect("a valid id");
         let attempt = AttemptId::new(format!("t{number}-1")).expect("a valid id");
@@ -126,7 +128,7 @@ impl Harness {
 
     /// Creates a job that runs until its gate, a file, exists.
     pub(super) fn job_at_gate(&self) -> Job {
-        let mut job = self.job("");
+        let mut job = self.new_job("");
         let gate = job.folder.join("gate");
         // A job that starts late must not outlive the case, whose folder is removed at its end.
         let (folder, gate) = (job.folder.display(), gate.display());
@@ -136,8 +138,8 @@ impl Harness {
     }
 
     /// Submits a job without waiting for its start.
-    pub(super) async fn run(&self, command: &str) -> Result<Job, String> {
-        let job = self.job(command);
+    pub(super) async fn submit_new(&self, command: &str) -> Result<Job, String> {
+        let job = self.new_job(command);
         self.submit(&job).await?;
         Ok(job)
     }
@@ -152,7 +154,7 @@ impl Harness {
 
     /// Creates a job that runs `action` on SIGTERM.
     pub(super) fn job_trapping(&self, action: &str) -> Job {
-        let mut job = self.job("");
+        let mut job = self.new_job("");
         // The trap is set before the start is recorded.
         job.command = format!("trap '{action}' TERM; {} while :; do sleep 0.05; done", job.command);
         job
@@ -207,14 +209,14 @@ impl Harness {
     pub(super) async fn adopt(&mut self, job: &Job) -> Result<String, String> {
         let params = json!({"key": job.key, "files": []});
         let answer = self.ask("adopt", &params).await?;
-        if let Ok(gone) = serde_json::from_value::<Gone>(answer["gone"].clone()) {
+        if let Ok(gone) = serde_json::from_value::<GoneMessage>(answer["gone"].clone()) {
             self.gone.push(gone);
         }
         Ok(answer["phase"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Waits until the plugin reports that a job is gone.
-    pub(super) async fn gone(&mut self, job: &Job) -> Result<Gone, String> {
+    pub(super) async fn wait_until_gone(&mut self, job: &Job) -> Result<GoneMessage, String> {
         let until = Instant::now() + STATE_TIMEOUT;
         loop {
             if let Some(gone) = self.gone.iter().find(|gone| gone.key == job.key) {
@@ -236,19 +238,19 @@ impl Harness {
     }
 
     /// Returns the number of jobs that the plugin lists.
-    pub(super) async fn listed(&self) -> Result<usize, String> {
+    pub(super) async fn count_listed(&self) -> Result<usize, String> {
         let answer = self.ask("list", &json!({})).await?;
         let jobs = answer["jobs"].as_array().map(Vec::len);
         jobs.ok_or_else(|| format!("the answer to list is {answer}, without `jobs`"))
     }
 
     /// Adopts a job that has ended or is about to, and waits for the report of its end.
-    pub(super) async fn gone_after_adopt(&mut self, job: &Job) -> Result<Gone, String> {
+    pub(super) async fn adopt_until_gone(&mut self, job: &Job) -> Result<GoneMessage, String> {
         let phase = self.adopt(job).await?;
         if phase == "unknown" {
             return Err("the plugin no longer knows a started job".to_owned());
         }
-        self.gone(job).await
+        self.wait_until_gone(job).await
     }
 
     /// Kills the plugin and its entire process group.
@@ -272,7 +274,7 @@ impl Harness {
     }
 
     /// Starts the program as a user would at a terminal.
-    pub(super) async fn by_hand(&self) -> Result<(), String> {
+    pub(super) async fn start_by_hand(&self) -> Result<(), String> {
         let (name, arguments) = self.program.command.split_first().ok_or("there is no command")?;
         let mut command = Command::new(name);
         command.args(arguments).env_remove("TRIALKEEPER_PLUGIN").stdin(Stdio::null());
@@ -288,11 +290,14 @@ impl Harness {
     }
 
     /// Offers a version that does not exist.
-    pub(super) async fn other_version(&mut self) -> Result<(), String> {
+    pub(super) async fn offer_unsupported_version(&mut self) -> Result<(), String> {
         let started = Link::start(&self.program)?;
         let link = Arc::clone(&started.link);
         self.process = Some(started);
-        match link.ask("initialize", &later_version(&self.state_dir()), ADOPT_TIMEOUT).await {
+        match link
+            .ask("initialize", &unsupported_version_params(&self.state_dir()), ADOPT_TIMEOUT)
+            .await
+        {
             Err(AskError::Refused(refusal)) if refusal.remedy == Remedy::OtherVersion => Ok(()),
             Err(AskError::Refused(refusal)) => {
                 Err(format!("it refuses, but not with -32007: {refusal}"))
@@ -303,7 +308,7 @@ impl Harness {
     }
 
     /// Sends lines that are not requests, and a request with an unknown method.
-    pub(super) async fn garbage(&mut self) -> Result<(), String> {
+    pub(super) async fn send_invalid_lines(&mut self) -> Result<(), String> {
         self.open().await?;
         let link = self.link()?;
         for line in ["no JSON\n", "[]\n", "{}\n", "\n", "{\"method\": \"sings\"}\n"] {
@@ -312,8 +317,8 @@ impl Harness {
         if link.ask("dances", &json!({}), ADOPT_TIMEOUT).await.is_ok() {
             return Err("it accepts an unknown request".to_owned());
         }
-        let job = self.run("true").await?;
-        self.gone(&job).await.map(drop)
+        let job = self.submit_new("true").await?;
+        self.wait_until_gone(&job).await.map(drop)
     }
 
     /// Ends the plugin and the remaining jobs.
@@ -328,7 +333,7 @@ impl Harness {
         }
         drop(self.ask("clean_up", &json!({})).await);
         if let Some(mut process) = self.process.take() {
-            link::end(&process.link, &mut process.child).await;
+            link::end_process(&process.link, &mut process.child).await;
         }
     }
 }

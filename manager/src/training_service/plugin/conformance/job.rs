@@ -13,7 +13,7 @@ use super::{SHORT_GRACE, STATE_TIMEOUT};
 use crate::util::files::write_file;
 
 /// The interval between checks of the files.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const FILE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A job of the test.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ impl Job {
     }
 
     /// Returns the number of starts of the job's command.
-    pub(super) fn starts(&self) -> usize {
+    pub(super) fn count_starts(&self) -> usize {
         let text = std::fs::read_to_string(self.folder.join("starts")).unwrap_or_default();
         text.lines().count()
     }
@@ -73,7 +73,7 @@ impl Job {
     }
 
     pub(super) async fn wait_for_start(&self) -> Result<(), String> {
-        wait_until(|| self.starts() > 0, "a job was not started").await
+        wait_until(|| self.count_starts() > 0, "a job was not started").await
     }
 
     /// Kills the job's agent. Returns false if the agent is no process of this machine.
@@ -91,11 +91,11 @@ impl Job {
 
     /// Returns whether the job's agent has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.starts() > 0 && !is_locked(&self.folder.join("spool/lock"))
+        self.count_starts() > 0 && !is_locked(&self.folder.join("spool/lock"))
     }
 
     /// Waits for the job's end for at most `bound`.
-    pub(super) async fn end_within(&self, bound: Duration) {
+    pub(super) async fn wait_for_end_within(&self, bound: Duration) {
         drop(timeout(bound, self.wait_for_end()).await);
     }
 
@@ -110,7 +110,7 @@ async fn wait_until(state: impl Fn() -> bool, otherwise: &str) -> Result<(), Str
         if Instant::now() >= until {
             return Err(otherwise.to_owned());
         }
-        sleep(LOOK_INTERVAL).await;
+        sleep(FILE_POLL_INTERVAL).await;
     }
     Ok(())
 }
