@@ -64,7 +64,7 @@ impl fmt::Debug for Token {
 
 /// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobEvent {
+pub struct JobEndEvent {
     /// The trial.
     pub trial: TrialJobId,
     /// Its attempt.
@@ -92,7 +92,7 @@ pub struct JobEvent {
     pub refused: bool,
 }
 
-impl JobEvent {
+impl JobEndEvent {
     /// Returns the end of a job about which the service knows nothing else.
     pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl JobEvent {
 
 /// The reason why a submitted job does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobWaits {
+pub struct JobWait {
     /// The trial.
     pub trial: TrialJobId,
     /// Its attempt.
@@ -123,7 +123,7 @@ pub struct JobWaits {
 
 /// A pod that the platform removes from a job with several pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodLeft {
+pub struct DepartedPod {
     /// The trial.
     pub trial: TrialJobId,
     /// The attempt of the trial.
@@ -160,13 +160,13 @@ pub struct JobPart {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobNews {
     /// A job is gone, and its agent's remaining reports were delivered. Sent once for each job.
-    Gone(JobEvent),
+    Gone(JobEndEvent),
     /// A job waits for a new reason.
-    Waits(JobWaits),
+    Waits(JobWait),
     /// A running job waits again, because its queue evicted it. The job is not gone.
-    Requeued(JobWaits),
+    Requeued(JobWait),
     /// A pod no longer belongs to its job, and another pod may replace it. Sent once for each pod.
-    PodLeft(PodLeft),
+    PodLeft(DepartedPod),
     /// The platform has resolved a job's image. Sent once for each attempt.
     Image(JobImage),
     /// An attempt is about to be submitted to one of several services. Sent once for each submission.
@@ -217,12 +217,12 @@ pub type JobNewsSender = mpsc::UnboundedSender<JobNews>;
 
 /// The fate of a job that was submitted before a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Adopted {
+pub enum AdoptionResult {
     /// The job still exists. Its end will be reported as an event.
     Alive,
     /// The job is gone, and its agent's remaining reports were delivered. The event has the service's knowledge of the
     /// end.
-    Gone(JobEvent),
+    Gone(JobEndEvent),
     /// The job was never created, and may be submitted.
     Unknown,
 }
@@ -250,7 +250,7 @@ pub trait TrainingService: Send + Sync {
 
     /// Takes over a job that an earlier manager submitted. If the job still exists, the service watches it. Otherwise,
     /// the service delivers its agent's remaining reports.
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted;
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult;
 
     /// Informs the service that all live jobs of an earlier manager were adopted. The service ends the others, whose
     /// trials have ended. Returns at once.

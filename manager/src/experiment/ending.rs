@@ -23,7 +23,7 @@
 use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
 use crate::job_state::JobState;
-use crate::training_service::JobEvent;
+use crate::training_service::JobEndEvent;
 use crate::training_service::completion::PodResult;
 
 /// The end of a job at its training service.
@@ -47,9 +47,10 @@ pub struct JobEnd {
 
 impl JobEnd {
     /// Converts a service's report of an end.
-    pub fn of(event: JobEvent) -> Self {
-        let JobEvent { exit_code, message, class, cause, disruption, succeeded, replaced, .. } =
-            event;
+    pub fn of(event: JobEndEvent) -> Self {
+        let JobEndEvent {
+            exit_code, message, class, cause, disruption, succeeded, replaced, ..
+        } = event;
         Self { exit_code, message, class, cause, disruption, succeeded, replaced }
     }
 }

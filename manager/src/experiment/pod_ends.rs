@@ -7,7 +7,7 @@ use trial_protocol::{AttemptId, Class, Verdict};
 
 use super::ending;
 use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
-use crate::training_service::{JobEvent, VerdictTrust};
+use crate::training_service::{JobEndEvent, VerdictTrust};
 use crate::util::ids;
 
 /// The ends of the pods' commands, in the order in which they were reported.
@@ -111,17 +111,19 @@ impl PodEnds {
         &self,
         decided: &DecidedEnd,
         completion: &TrialCompletion,
-        unexplained: JobEvent,
-    ) -> JobEvent {
+        unexplained: JobEndEvent,
+    ) -> JobEndEvent {
         match &decided.end {
-            TrialEnd::Succeeded => JobEvent { succeeded: true, exit_code: Some(0), ..unexplained },
+            TrialEnd::Succeeded => {
+                JobEndEvent { succeeded: true, exit_code: Some(0), ..unexplained }
+            }
             TrialEnd::Failed(place) if *place != completion.main => {
                 let Some(pod) = self.ends.iter().find(|end| end.place == *place) else {
                     return unexplained;
                 };
                 let message = format!("{} {}: {}", place.role, place.index, pod.message);
                 let (exit_code, class) = (pod.exit_code, Some(pod.class));
-                JobEvent { exit_code, message: Some(message), class, ..unexplained }
+                JobEndEvent { exit_code, message: Some(message), class, ..unexplained }
             }
             TrialEnd::Failed(_) | TrialEnd::Requested | TrialEnd::Unexplained => unexplained,
         }

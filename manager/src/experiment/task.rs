@@ -61,7 +61,7 @@ use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::search::tuner::Sample;
 use crate::store::{self, FinalRecords};
-use crate::training_service::{JobEvent, JobNews, JobWaits};
+use crate::training_service::{JobEndEvent, JobNews, JobWait};
 use crate::util::ids;
 
 /// The code of the note by which an agent reports that it stopped its trial by a rule of the assessor.
@@ -418,7 +418,7 @@ impl ExperimentTask {
     }
 
     /// Makes a running trial wait that its queue has taken back.
-    async fn handle_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
+    async fn handle_requeue(&mut self, news: JobWait) -> Result<(), store::Error> {
         let (trial, why) = (news.trial.clone(), news.why.clone());
         let Some(sequence) = self.trial_effects().requeue(news).await? else { return Ok(()) };
         self.perform(state::Event::Requeued { trial: trial.clone() }).await?;
@@ -438,7 +438,7 @@ impl ExperimentTask {
 
     /// Handles the ends of jobs together, since a commit for one costs as much as for a hundred. Their agents' reports
     /// come from the store, independent of the order of events.
-    async fn handle_ends(&mut self, mut events: Vec<JobEvent>) -> Result<(), store::Error> {
+    async fn handle_ends(&mut self, mut events: Vec<JobEndEvent>) -> Result<(), store::Error> {
         // Events of other attempts are outdated: the task gave them up before.
         events.retain(|event| {
             self.jobs.is_current_submission(&event.trial, &event.attempt)
@@ -464,7 +464,7 @@ impl ExperimentTask {
     }
 
     /// Returns the trial, and the latest attempt that its agent reported for.
-    fn attempt_of(&self, event: &JobEvent) -> (TrialJobId, AttemptId) {
+    fn attempt_of(&self, event: &JobEndEvent) -> (TrialJobId, AttemptId) {
         let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, |job| &job.attempt);
         (event.trial.clone(), attempt.clone())
     }
@@ -472,7 +472,7 @@ impl ExperimentTask {
     /// Returns the event for the end of a job.
     async fn judge_end(
         &mut self,
-        event: JobEvent,
+        event: JobEndEvent,
         attempt: AttemptId,
         mut records: FinalRecords,
     ) -> Result<state::Event, store::Error> {

@@ -19,8 +19,8 @@ use trial_protocol::{AttemptId, Class, TrialJobId, Verdict};
 use self::schedule::{RefusalResult, Schedule};
 use super::completion::TrialCompletion;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobNews, JobNewsSender, JobPart, JobWaits, Output, PartStatus,
-    SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+    AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, JobPart, JobWait, Output,
+    PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
 use crate::util::errors::chain;
 use crate::util::files::{private_folder, write_file};
@@ -155,7 +155,7 @@ impl HybridState {
         let rooms = self.rooms();
         let waiting = self.schedule().new_wait_reasons(&rooms, Instant::now());
         for (trial, attempt, why) in waiting {
-            self.send_news(JobNews::Waits(JobWaits { trial, attempt, why }));
+            self.send_news(JobNews::Waits(JobWait { trial, attempt, why }));
         }
     }
 
@@ -168,15 +168,15 @@ impl HybridState {
         if let Err(error) = written {
             self.schedule().remove(trial, attempt);
             let message = Some(format!("cannot write {}: {error}", dir.path().display()));
-            let unexplained = JobEvent::unexplained(trial.clone(), attempt.clone());
+            let unexplained = JobEndEvent::unexplained(trial.clone(), attempt.clone());
             let class = Some(Class::Transient);
-            return self.send_news(JobNews::Gone(JobEvent { message, class, ..unexplained }));
+            return self.send_news(JobNews::Gone(JobEndEvent { message, class, ..unexplained }));
         }
         self.report_part(trial, attempt, part);
         if let Err(error) = self.parts[part].service.submit(job).await {
-            let event = JobEvent {
+            let event = JobEndEvent {
                 message: Some(chain(&error)),
-                ..JobEvent::unexplained(trial.clone(), attempt.clone())
+                ..JobEndEvent::unexplained(trial.clone(), attempt.clone())
             };
             self.handle_refusal(part, event);
         }
@@ -192,8 +192,8 @@ impl HybridState {
     }
 
     /// Handles a refusal by a part: the job goes to another part, or is gone if all parts have refused it.
-    fn handle_refusal(&self, part: usize, event: JobEvent) {
-        let JobEvent { trial, attempt, .. } = &event;
+    fn handle_refusal(&self, part: usize, event: JobEndEvent) {
+        let JobEndEvent { trial, attempt, .. } = &event;
         let why = event.message.clone().unwrap_or_else(|| "the trial was refused".to_owned());
         match self.schedule().refuse(trial, attempt, part, &why, Instant::now()) {
             RefusalResult::Queued => {
@@ -202,7 +202,7 @@ impl HybridState {
             }
             RefusalResult::ByAll(reasons) => {
                 let message = Some(format!("no training service accepts the trial: {reasons}"));
-                self.send_news(JobNews::Gone(JobEvent { message, ..event }));
+                self.send_news(JobNews::Gone(JobEndEvent { message, ..event }));
             }
             RefusalResult::Unknown => self.send_news(JobNews::Gone(event)),
         }
@@ -253,10 +253,10 @@ impl HybridState {
         self.changed.notify_one();
     }
 
-    fn with_part_name(&self, part: usize, waits: JobWaits) -> JobWaits {
+    fn with_part_name(&self, part: usize, waits: JobWait) -> JobWait {
         let platform = &self.parts[part].platform;
         let why = format!("trainingService[{part}] ({platform}): {}", waits.why);
-        JobWaits { why, ..waits }
+        JobWait { why, ..waits }
     }
 
     /// Returns the recorded part of a trial, and the attempt that was submitted there.
@@ -300,19 +300,19 @@ impl TrainingService for Hybrid {
         Ok(())
     }
 
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
         let recorded = self.shared.recorded_part(trial);
         let Some((_, part)) = recorded.filter(|(recorded, _)| recorded == attempt) else {
-            return Adopted::Unknown;
+            return AdoptionResult::Unknown;
         };
         // Must precede the call of `adopt`, because the part's news may arrive before the answer.
         self.shared.schedule().take_over(trial, attempt, part);
         let adopted = self.shared.parts[part].service.adopt(trial, attempt).await;
         match &adopted {
             // The earlier manager may have died before it recorded the part.
-            Adopted::Alive => self.shared.report_part(trial, attempt, part),
-            Adopted::Gone(_) => self.shared.schedule().remove(trial, attempt),
-            Adopted::Unknown => {
+            AdoptionResult::Alive => self.shared.report_part(trial, attempt, part),
+            AdoptionResult::Gone(_) => self.shared.schedule().remove(trial, attempt),
+            AdoptionResult::Unknown => {
                 let mut schedule = self.shared.schedule();
                 schedule.remove(trial, attempt);
                 // The earlier manager may have submitted the trial there, and its agent may still start.
@@ -340,7 +340,7 @@ impl TrainingService for Hybrid {
         let _guard = self.shared.placement_lock.lock().await;
         let queued = self.shared.schedule().remove_queued(trial);
         if let Some(attempt) = queued {
-            let event = JobEvent::unexplained(trial.clone(), attempt);
+            let event = JobEndEvent::unexplained(trial.clone(), attempt);
             return self.shared.send_news(JobNews::Gone(event));
         }
         self.shared.schedule().request_stop(trial);

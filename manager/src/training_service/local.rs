@@ -26,7 +26,8 @@ use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobNews, JobNewsSender, SubmitError, TrainingService, TrialJobSpec,
+    AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, SubmitError, TrainingService,
+    TrialJobSpec,
 };
 use crate::token::Secret;
 use crate::util::files::{private_folder, try_lock, write_file};
@@ -152,7 +153,7 @@ impl LocalState {
     }
 
     /// Reports that a job is gone, after the delivery of its agent's remaining reports.
-    async fn report_end(&self, event: JobEvent) {
+    async fn report_end(&self, event: JobEndEvent) {
         self.deliver_remaining_reports(&event.trial).await;
         self.gpus().release(&event.trial);
         // The receiver lives as long as the experiment, and later news has no use.
@@ -274,14 +275,14 @@ impl TrainingService for Local {
         self.shared.submit(job).map_err(SubmitError::new)
     }
 
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
         let path = self.shared.settings.dir.trial(trial).agent_lock();
         let gone = || {
             let (trial, attempt) = (trial.clone(), attempt.clone());
-            Adopted::Gone(JobEvent::unexplained(trial, attempt))
+            AdoptionResult::Gone(JobEndEvent::unexplained(trial, attempt))
         };
         match try_lock(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => AdoptionResult::Unknown,
             Err(error) => {
                 // A trial that may be running must not be started a second time.
                 warn!(%trial, "cannot examine {}: {error}; the trial counts as running until that is possible", path.display());
@@ -292,7 +293,7 @@ impl TrainingService for Local {
                 tokio::spawn(
                     async move { watch_unreadable_lock(&shared, &path, trial, attempt).await },
                 );
-                Adopted::Alive
+                AdoptionResult::Alive
             }
             Ok(Ok(lock)) => {
                 drop(lock);
@@ -305,7 +306,7 @@ impl TrainingService for Local {
                 let (trial, attempt) = (trial.clone(), attempt.clone());
                 let watch = async move { watch_lock(&shared, file, trial, attempt).await };
                 self.shared.tasks.spawn(watch);
-                Adopted::Alive
+                AdoptionResult::Alive
             }
         }
     }
@@ -435,12 +436,16 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
             let message =
                 if code == AGENT_ERROR_CODE { shared.start_error(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { exit_code: Some(code), message, ..JobEvent::unexplained(trial, attempt) }
+            JobEndEvent {
+                exit_code: Some(code),
+                message,
+                ..JobEndEvent::unexplained(trial, attempt)
+            }
         }
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { message, ..JobEvent::unexplained(trial, attempt) }
+            JobEndEvent { message, ..JobEndEvent::unexplained(trial, attempt) }
         }
     };
     shared.report_end(event).await;
@@ -463,7 +468,7 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
         (Ok(_), Err(_)) => warn!(%trial, "the wait for the agent's lock was aborted"),
     }
     shared.agents().remove(&trial);
-    shared.report_end(JobEvent::unexplained(trial, attempt)).await;
+    shared.report_end(JobEndEvent::unexplained(trial, attempt)).await;
 }
 
 /// Watches an agent whose lock cannot be examined yet.
@@ -488,7 +493,7 @@ async fn watch_unreadable_lock(
         }
         return watch_lock(shared, file, trial, attempt).await;
     }
-    shared.report_end(JobEvent::unexplained(trial, attempt)).await;
+    shared.report_end(JobEndEvent::unexplained(trial, attempt)).await;
 }
 
 /// Returns whether a spool holds reports. An agent that has delivered everything leaves no segment.

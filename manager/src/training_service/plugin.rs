@@ -29,7 +29,8 @@ use self::parameters::RequestParameters;
 use self::room::RoomCount;
 use self::wire::{AttemptKey, Message};
 use super::{
-    Adopted, FreeRoom, JobNews, JobNewsSender, Output, SubmitError, TrainingService, TrialJobSpec,
+    AdoptionResult, FreeRoom, JobNews, JobNewsSender, Output, SubmitError, TrainingService,
+    TrialJobSpec,
 };
 use crate::config::PluginSpec;
 use crate::token::Secret;
@@ -482,7 +483,7 @@ impl TrainingService for Plugin {
         Ok(())
     }
 
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
         let shared = &self.shared;
         let key = shared.attempt_key(trial, attempt);
         // All jobs share this time limit, so that hundreds of them do not wait one after the other.
@@ -492,12 +493,12 @@ impl TrainingService for Plugin {
                 link.ask("adopt", &shared.parameters().adopt_params(&key), ADOPT_TIMEOUT).await;
             let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
             if phase == Some("unknown") {
-                return Adopted::Unknown;
+                return AdoptionResult::Unknown;
             }
         }
         // Even without an answer, the job may run, and it must not run twice.
         shared.start_job_task(key, None);
-        Adopted::Alive
+        AdoptionResult::Alive
     }
 
     async fn recover_reports(&self, _: &TrialJobId) {

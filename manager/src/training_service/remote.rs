@@ -33,7 +33,7 @@ use self::records::{Fence, Records, TrialPlacement};
 use self::session::MAX_MESSAGE_BYTES;
 use self::ssh::Ssh;
 use super::{
-    Adopted, FreeRoom, JobEvent, JobNews, JobNewsSender, JobWaits, Output, SubmitError,
+    AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, JobWait, Output, SubmitError,
     TrainingService, TrialJobSpec,
 };
 use crate::config::MachineSpec;
@@ -273,8 +273,13 @@ impl RemoteState {
 
     fn report_fenced(&self, trial: TrialJobId, attempt: AttemptId, why: String) {
         let (message, class) = (Some(why), Some(Class::Transient));
-        let unexplained = JobEvent::unexplained(trial, attempt);
-        self.send_news(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }));
+        let unexplained = JobEndEvent::unexplained(trial, attempt);
+        self.send_news(JobNews::Gone(JobEndEvent {
+            message,
+            class,
+            replaced: true,
+            ..unexplained
+        }));
     }
 
     /// Assigns waiting trials to machines with room, in the order of their waits.
@@ -303,7 +308,7 @@ impl RemoteState {
     fn report_waits(&self) {
         let (why, unreported_waits) = self.assignments().unreported_waits(Instant::now());
         for (trial, attempt) in unreported_waits {
-            self.send_news(JobNews::Waits(JobWaits { trial, attempt, why: why.clone() }));
+            self.send_news(JobNews::Waits(JobWait { trial, attempt, why: why.clone() }));
         }
     }
 
@@ -320,8 +325,8 @@ impl RemoteState {
             return;
         }
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        let unexplained = JobEvent::unexplained(trial, attempt);
-        self.send_news(JobNews::Gone(JobEvent { exit_code, message, class, ..unexplained }));
+        let unexplained = JobEndEvent::unexplained(trial, attempt);
+        self.send_news(JobNews::Gone(JobEndEvent { exit_code, message, class, ..unexplained }));
         self.place_trials();
     }
 
@@ -487,24 +492,24 @@ impl TrainingService for Remote {
         Ok(())
     }
 
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
         let shared = &self.shared;
         let dir = shared.settings.dir.trial(trial);
         let place = TrialPlacement::read(dir.path()).filter(|place| place.attempt == *attempt);
-        let Some(place) = place else { return Adopted::Unknown };
+        let Some(place) = place else { return AdoptionResult::Unknown };
         let known = shared.machines.iter().position(|machine| machine.name == place.machine);
         let is_fenced = shared.records().is_fenced(trial, attempt);
         let (false, Some(number)) = (is_fenced, known) else {
             // The earlier manager died before it could replace the attempt, or the machine is no longer known.
             let why = format!("it was assigned to {}, which is out of reach", place.machine);
             shared.report_fenced(trial.clone(), attempt.clone(), why);
-            return Adopted::Alive;
+            return AdoptionResult::Alive;
         };
         shared.assignments().take_over(trial, attempt, number, place.gpus);
         shared.keep_connection(number);
         shared.changed.notify_one();
         shared.send_state(number, trial);
-        Adopted::Alive
+        AdoptionResult::Alive
     }
 
     async fn recover_reports(&self, trial: &TrialJobId) {
@@ -516,7 +521,7 @@ impl TrainingService for Remote {
         let now = Instant::now();
         let (waited, job) = self.shared.assignments().request_stop(trial, now);
         if let Some(attempt) = waited {
-            let event = JobEvent::unexplained(trial.clone(), attempt);
+            let event = JobEndEvent::unexplained(trial.clone(), attempt);
             self.shared.send_news(JobNews::Gone(event));
         } else if let Some((number, attempt)) = job {
             let params = json!({"key": self.shared.attempt_key(trial, &attempt)});

@@ -11,7 +11,7 @@ use super::follow::{next_event, open};
 use super::user::log;
 use super::*;
 use crate::job_state::JobState;
-use crate::training_service::{Adopted, Output, SubmitError, TrainingService, TrialJobSpec};
+use crate::training_service::{AdoptionResult, Output, SubmitError, TrainingService, TrialJobSpec};
 
 /// A service whose jobs print `prints` at every request. `asked` contains the time range of each request.
 struct Service {
@@ -25,8 +25,8 @@ impl TrainingService for Service {
         Ok(())
     }
 
-    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> Adopted {
-        Adopted::Unknown
+    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> AdoptionResult {
+        AdoptionResult::Unknown
     }
 
     async fn recover_reports(&self, _: &TrialJobId) {}

@@ -19,7 +19,7 @@ use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
 use crate::notifications::event::{self, About, Best, Notification};
 use crate::store::{self, NewNotification};
-use crate::training_service::JobWaits;
+use crate::training_service::JobWait;
 
 /// Sends announcements, and remembers earlier ones.
 pub(super) struct Announcer {
@@ -78,10 +78,10 @@ impl Announcer {
         &self,
         jobs: &LiveJobs,
         recorder: &mut Recorder,
-        news: Vec<JobWaits>,
+        news: Vec<JobWait>,
     ) -> Result<(), store::Error> {
         let mut waits = Vec::new();
-        for JobWaits { trial, attempt, why } in news {
+        for JobWait { trial, attempt, why } in news {
             let job = jobs.get(&trial).filter(|_| jobs.is_current_submission(&trial, &attempt));
             // News of other attempts is outdated: the task gave them up before.
             let Some(sequence) = job.map(|job| job.sequence) else { continue };

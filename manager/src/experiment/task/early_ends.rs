@@ -17,7 +17,7 @@ use crate::experiment::pod_ends::DecidedEnd;
 use crate::experiment::state::{ExperimentState, State};
 use crate::store;
 use crate::training_service::completion::{PodPlace, TrialCompletion};
-use crate::training_service::{JobEvent, TrainingService};
+use crate::training_service::{JobEndEvent, TrainingService};
 use crate::util::ids;
 
 /// The time after which the service ends a job whose trial is decided while some of its pods run. A working controller
@@ -143,7 +143,7 @@ impl EarlyEnds {
     }
 
     /// Returns the ends of the trials with final verdicts, and forgets them.
-    pub(super) async fn take_final(&mut self, jobs: &LiveJobs, state: &State) -> Vec<JobEvent> {
+    pub(super) async fn take_final(&mut self, jobs: &LiveJobs, state: &State) -> Vec<JobEndEvent> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
         // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
         let is_interrupted = state.state() == ExperimentState::Stopping;
@@ -164,14 +164,14 @@ impl EarlyEnds {
         state: &State,
         trial: &TrialJobId,
         attempt: AttemptId,
-    ) -> Option<JobEvent> {
+    ) -> Option<JobEndEvent> {
         let (decided, completion) =
             self.decided_end(jobs, trial).filter(|(decided, _)| decided.is_over)?;
         if !state.is_live(trial) || !self.service.hand_over(trial, decided.trust).await {
             return None;
         }
         info!(%trial, "its agents have reported the end; not waiting for its job");
-        let unexplained = JobEvent::unexplained(trial.clone(), attempt);
+        let unexplained = JobEndEvent::unexplained(trial.clone(), attempt);
         Some(jobs.get(trial)?.pods.event(&decided, &completion, unexplained))
     }
 
@@ -195,14 +195,14 @@ impl EarlyEnds {
 
     /// Returns the end of a job. If the trial was decided before, and its other pods were asked to end, the pods' agents
     /// explain the end.
-    pub(super) fn explained_by_pods(&self, jobs: &LiveJobs, event: JobEvent) -> JobEvent {
+    pub(super) fn explained_by_pods(&self, jobs: &LiveJobs, event: JobEndEvent) -> JobEndEvent {
         let job = jobs.get(&event.trial).filter(|job| job.decided.is_some());
         if event.disruption.is_some() || event.succeeded {
             return event;
         }
         match job.zip(self.decided_end(jobs, &event.trial)) {
             Some((job, (decided, completion))) => {
-                let unexplained = JobEvent::unexplained(event.trial, event.attempt);
+                let unexplained = JobEndEvent::unexplained(event.trial, event.attempt);
                 job.pods.event(&decided, &completion, unexplained)
             }
             None => event,

@@ -18,7 +18,7 @@ use crate::experiment::state;
 use crate::job_state::JobState;
 use crate::search::repeats::PointResults;
 use crate::store::{self, FinalRecords, Span, TrialChange};
-use crate::training_service::JobEvent;
+use crate::training_service::JobEndEvent;
 
 /// The ends of trials.
 pub(super) struct TrialEnds {
@@ -39,7 +39,7 @@ struct StoredEnd {
 /// A job that has ended, and the records of its trial.
 pub(super) struct EndedJob {
     /// The end of the job.
-    pub(super) event: JobEvent,
+    pub(super) event: JobEndEvent,
     /// The latest attempt that the agent reported for.
     pub(super) attempt: AttemptId,
     /// The agent's reports. Their verdict may come from the agent's disk.

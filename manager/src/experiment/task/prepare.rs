@@ -33,7 +33,7 @@ use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample};
 use crate::store::{self, AttemptState, ImportedRow, ReportRow, Store, TrialRow};
-use crate::training_service::{Adopted, JobEvent};
+use crate::training_service::{AdoptionResult, JobEndEvent};
 use crate::util::ids;
 
 /// Builds the task from the store, for a new or an interrupted experiment.
@@ -114,7 +114,7 @@ fn find_best(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -> 
 async fn catch_up(
     task: &mut ExperimentTask,
     starts: Vec<TaskEvent>,
-    gone: Vec<JobEvent>,
+    gone: Vec<JobEndEvent>,
 ) -> Result<(), store::Error> {
     for event in starts {
         task.handle_batch(event).await?;
@@ -190,7 +190,7 @@ struct ResumedTrials {
     /// The stored starts that the earlier manager did not handle before it died.
     starts: Vec<TaskEvent>,
     /// The jobs that have ended meanwhile.
-    gone: Vec<JobEvent>,
+    gone: Vec<JobEndEvent>,
     results: Vec<Success>,
     has_reported: bool,
     leases: Leases,
@@ -260,7 +260,7 @@ impl ResumedTrials {
 async fn determine_fate(
     deps: &mut Dependencies,
     row: &TrialRow,
-    gone: &mut Vec<JobEvent>,
+    gone: &mut Vec<JobEndEvent>,
 ) -> Result<ResumedTrial, store::Error> {
     if row.state.is_final() {
         return Ok(if is_interrupted(row) { ResumedTrial::RunAgain } else { ResumedTrial::Ended });
@@ -271,13 +271,13 @@ async fn determine_fate(
     // too. This does no harm.
     let adopted = deps.inbox.run_keeping_events(service.adopt(&row.id, &submitted)).await;
     let known = match adopted {
-        Adopted::Gone(_) => recover(deps, row, watch).await?,
-        Adopted::Alive | Adopted::Unknown => {
+        AdoptionResult::Gone(_) => recover(deps, row, watch).await?,
+        AdoptionResult::Alive | AdoptionResult::Unknown => {
             deps.store.attempt_state(&row.id, &row.attempt).await?
         }
     };
     Ok(match adopted {
-        Adopted::Alive => {
+        AdoptionResult::Alive => {
             // A trial that its queue evicted does not run.
             let runs = known.facts_through.is_some() && row.state != JobState::Waiting;
             let started = row.started_at_ms.filter(|_| runs);
@@ -286,20 +286,20 @@ async fn determine_fate(
             ResumedTrial::Alive { running_for: started.map(ran) }
         }
         // A verdict on disk counts like one in the store: the trial has ended, and must not run again.
-        Adopted::Gone(event)
+        AdoptionResult::Gone(event)
             if known.ended || service.kept_verdict(&row.id, &row.attempt).await.is_some() =>
         {
             gone.push(event);
             ResumedTrial::Alive { running_for: None }
         }
         // The job was deleted after its trial had ended. A trial that was only stopped runs again.
-        Adopted::Unknown if known.ended && has_final_verdict(&deps.store, row).await? => {
-            gone.push(JobEvent::unexplained(row.id.clone(), submitted));
+        AdoptionResult::Unknown if known.ended && has_final_verdict(&deps.store, row).await? => {
+            gone.push(JobEndEvent::unexplained(row.id.clone(), submitted));
             ResumedTrial::Alive { running_for: None }
         }
         // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
         // the job.
-        Adopted::Gone(_) | Adopted::Unknown => ResumedTrial::RunAgain,
+        AdoptionResult::Gone(_) | AdoptionResult::Unknown => ResumedTrial::RunAgain,
     })
 }
 

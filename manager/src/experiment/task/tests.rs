@@ -31,7 +31,7 @@ use crate::search::assessor::Assessor;
 use crate::search::tuner::Outcome;
 use crate::store::{Store, TrialRow};
 use crate::token::Secret;
-use crate::training_service::{JobEvent, JobNews};
+use crate::training_service::{JobEndEvent, JobNews};
 use crate::util::clock::SystemClock;
 
 /// The time limit for a state to appear, in simulated time.
@@ -242,7 +242,7 @@ impl Bed {
 
     fn end_job(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), trial.attempt.clone());
-        let gone = JobEvent::unexplained(trial, attempt);
+        let gone = JobEndEvent::unexplained(trial, attempt);
         self.jobs.send(JobNews::Gone(gone)).unwrap();
     }
 }

@@ -20,7 +20,7 @@ use crate::experiment::state::{self, State, UserTrial};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::store::{self, NewTrial};
-use crate::training_service::JobWaits;
+use crate::training_service::JobWait;
 use crate::util::ids;
 
 /// Performs the effects that concern trials. An effect is recorded before it is performed.
@@ -190,7 +190,7 @@ impl TrialEffects<'_> {
 
     /// Makes a running trial wait that its queue has taken back: another pod will run it from its beginning. Returns the
     /// trial's position, unless the trial does not run.
-    pub(super) async fn requeue(&mut self, news: JobWaits) -> Result<Option<u64>, store::Error> {
+    pub(super) async fn requeue(&mut self, news: JobWait) -> Result<Option<u64>, store::Error> {
         if !self.jobs.is_current_submission(&news.trial, &news.attempt)
             || self.state.intent(&news.trial).is_some()
         {
@@ -201,7 +201,7 @@ impl TrialEffects<'_> {
             self.announcer.record_waits(self.jobs, self.recorder, vec![news]).await?;
             return Ok(None);
         }
-        let JobWaits { trial, why, .. } = news;
+        let JobWait { trial, why, .. } = news;
         info!(%trial, "its queue has taken the trial back: {why}");
         self.leases.end(&trial);
         Ok(self.jobs.requeue(&trial))

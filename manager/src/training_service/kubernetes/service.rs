@@ -34,7 +34,7 @@ use super::{cleanup, client, manifest};
 use crate::config::kubernetes::HandOver;
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::{
-    Adopted, FreeRoom, JobNewsSender, Output, SubmitError, TrainingService, TrialJobSpec,
+    AdoptionResult, FreeRoom, JobNewsSender, Output, SubmitError, TrainingService, TrialJobSpec,
     VerdictTrust,
 };
 
@@ -126,7 +126,7 @@ impl TrainingService for KubernetesService {
         Ok(())
     }
 
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
         let context = &self.context;
         // Hundreds of trials share the time limit.
         let first_listing = context.wait_until_listed();

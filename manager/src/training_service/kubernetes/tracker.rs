@@ -34,7 +34,7 @@ use super::kueue::QueueState;
 use super::outcome::{JobPhase, WorkloadOutcome};
 use super::pending_reason::workload_of;
 use super::workload::{StopRequest, Workload};
-use crate::training_service::{Adopted, JobEvent, JobNews, VerdictTrust};
+use crate::training_service::{AdoptionResult, JobEndEvent, JobNews, VerdictTrust};
 
 mod action;
 mod finished;
@@ -199,7 +199,7 @@ impl Tracker {
         trial: &TrialJobId,
         attempt: &AttemptId,
         now: Duration,
-    ) -> (Adopted, Vec<TrackerAction>) {
+    ) -> (AdoptionResult, Vec<TrackerAction>) {
         let of = (trial.clone(), attempt.clone());
         let Some(workload) = self.unadopted.remove(name) else {
             return (self.adopt_unlisted(name, of, now), Vec::new());
@@ -216,9 +216,9 @@ impl Tracker {
         {
             self.finished.add(attempt.clone());
             let message = Some(UNREPORTED_SUCCESS.to_owned());
-            let unexplained = JobEvent::unexplained(of.0, of.1);
-            let event = JobEvent { exit_code, message, class, succeeded: true, ..unexplained };
-            return (Adopted::Gone(event), Vec::new());
+            let unexplained = JobEndEvent::unexplained(of.0, of.1);
+            let event = JobEndEvent { exit_code, message, class, succeeded: true, ..unexplained };
+            return (AdoptionResult::Gone(event), Vec::new());
         }
         let job = self.new_job(name, of, JobPhase::Waiting, now);
         self.jobs.insert(job);
@@ -229,7 +229,7 @@ impl Tracker {
         if is_expected {
             self.listing.add_expected(name);
         }
-        (Adopted::Alive, actions)
+        (AdoptionResult::Alive, actions)
     }
 
     /// Adopts an attempt whose workload no listing has shown.
@@ -238,14 +238,14 @@ impl Tracker {
         name: &str,
         of: (TrialJobId, AttemptId),
         now: Duration,
-    ) -> Adopted {
+    ) -> AdoptionResult {
         if self.listing.has_completed() {
-            return Adopted::Unknown;
+            return AdoptionResult::Unknown;
         }
         let job = self.new_job(name, of, JobPhase::Unseen, now).into_unlisted();
         self.jobs.insert(job);
         self.listing.add_expected(name);
-        Adopted::Alive
+        AdoptionResult::Alive
     }
 
     /// Lets the workloads that an earlier manager left, and that were not adopted, end by themselves for a while, and

@@ -112,7 +112,7 @@ impl TestBed {
         secret.identify(&token, secret.now_ms()).unwrap().trial
     }
 
-    async fn next_end(&mut self) -> JobEvent {
+    async fn next_end(&mut self) -> JobEndEvent {
         let news = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
         match news.expect("the news arrives within the time limit").expect("the service runs") {
             JobNews::Gone(event) => event,
@@ -138,8 +138,8 @@ impl TestBed {
     }
 }
 
-fn end_with_code(exit_code: Option<i32>) -> JobEvent {
-    JobEvent { exit_code, ..JobEvent::unexplained(trial(), attempt()) }
+fn end_with_code(exit_code: Option<i32>) -> JobEndEvent {
+    JobEndEvent { exit_code, ..JobEndEvent::unexplained(trial(), attempt()) }
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
     first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
     first.wait_for_file("arguments").await;
     let mut second = test_bed_in(Arc::clone(&first.root));
-    assert_eq!(second.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
+    assert_eq!(second.service.adopt(&trial(), &attempt()).await, AdoptionResult::Alive);
     assert_eq!(second.trial_of_token(), trial(), "the old token may have expired");
     second.service.stop(&trial()).await;
     assert_eq!(second.next_end().await, end_with_code(None));
@@ -265,7 +265,7 @@ async fn a_job_with_an_unreadable_lock_counts_as_running() {
     let lock = bed.service.shared.settings.dir.trial(&trial()).agent_lock();
     // A folder in place of the file, because permissions do not stop a superuser.
     std::fs::create_dir_all(&lock).unwrap();
-    assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
+    assert_eq!(bed.service.adopt(&trial(), &attempt()).await, AdoptionResult::Alive);
     std::fs::remove_dir(&lock).unwrap();
     assert_eq!(bed.next_end().await, end_with_code(None));
 }
@@ -292,7 +292,10 @@ async fn the_reports_of_a_gone_job_are_delivered() {
     first.service.submit(&job(LEAVE_REPORT_COMMAND)).await.unwrap();
     first.next_end().await;
     let before = first.wait_for_file("replayed").await.lines().count();
-    assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone(end_with_code(None)));
+    assert_eq!(
+        first.service.adopt(&trial(), &attempt()).await,
+        AdoptionResult::Gone(end_with_code(None))
+    );
     let calls = first.wait_for_file("replayed").await;
     assert_eq!(calls.lines().count(), before + 1, "{calls}");
     assert_eq!(first.trial_of_token(), trial(), "the old token may have expired");
@@ -302,7 +305,7 @@ async fn the_reports_of_a_gone_job_are_delivered() {
 #[tokio::test]
 async fn a_job_that_never_started_is_unknown() {
     let bed = test_bed();
-    assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Unknown);
+    assert_eq!(bed.service.adopt(&trial(), &attempt()).await, AdoptionResult::Unknown);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use super::{
     ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, PluginState, RECOVER_TIMEOUT, SUBMIT_TIMEOUT,
     TrialJobSpec,
 };
-use crate::training_service::{JobEvent, JobNews, JobWaits};
+use crate::training_service::{JobEndEvent, JobNews, JobWait};
 
 /// The number of processes that may try to recover the reports of a job that is gone.
 const MAX_RECOVERIES: u32 = 5;
@@ -67,7 +67,7 @@ enum StartResult {
     /// The job exists, and the plugin will report its end.
     Alive,
     /// The job has ended, or will never exist.
-    Ended(JobEvent),
+    Ended(JobEndEvent),
     /// The request must be repeated, after a pause or when there is room.
     Retry(Duration, String),
     /// The process ended.
@@ -76,7 +76,7 @@ enum StartResult {
 
 impl Job {
     /// Follows the job to its end. `None`: it was withdrawn, or the experiment ends first.
-    pub(super) async fn run(mut self) -> Option<JobEvent> {
+    pub(super) async fn run(mut self) -> Option<JobEndEvent> {
         loop {
             if self.withdrawn {
                 return None;
@@ -244,7 +244,7 @@ impl Job {
     }
 
     /// Returns the end of a job that is gone, after the delivery of its agent's remaining reports.
-    async fn end_event(&self, gone: &GoneMessage) -> JobEvent {
+    async fn end_event(&self, gone: &GoneMessage) -> JobEndEvent {
         if gone.spool == SpoolFate::Left && self.shared.capabilities().recover {
             self.recover_reports().await;
         }
@@ -275,7 +275,7 @@ impl Job {
         let cause = (gone.reason == GoneReason::Oom).then_some(Cause::OomKernel);
         let disruption =
             matches!(gone.reason, GoneReason::Preempted | GoneReason::NodeLost).then(words);
-        JobEvent {
+        JobEndEvent {
             exit_code: gone.exit.shell_code(),
             message: words(),
             class,
@@ -301,17 +301,17 @@ impl Job {
         }
     }
 
-    fn unexplained(&self) -> JobEvent {
-        JobEvent::unexplained(self.key.trial.clone(), self.key.attempt.clone())
+    fn unexplained(&self) -> JobEndEvent {
+        JobEndEvent::unexplained(self.key.trial.clone(), self.key.attempt.clone())
     }
 
     fn refusal_end(&self, message: String, class: Option<Class>) -> StartResult {
-        StartResult::Ended(JobEvent { message: Some(message), class, ..self.unexplained() })
+        StartResult::Ended(JobEndEvent { message: Some(message), class, ..self.unexplained() })
     }
 
     fn report_wait(&self, why: &str) {
         let (trial, attempt, why) =
             (self.key.trial.clone(), self.key.attempt.clone(), why.to_owned());
-        self.shared.send_news(JobNews::Waits(JobWaits { trial, attempt, why }));
+        self.shared.send_news(JobNews::Waits(JobWait { trial, attempt, why }));
     }
 }

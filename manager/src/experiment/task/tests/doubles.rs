@@ -10,7 +10,7 @@ use crate::search::search_space::Parameters;
 use crate::search::tuner::{Proposal, Sample, Tuner};
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::{
-    Adopted, JobEvent, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+    AdoptionResult, JobEndEvent, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
 
 #[derive(Default)]
@@ -56,16 +56,16 @@ impl TrainingService for Service {
         Ok(())
     }
 
-    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
         if self.alive {
-            return Adopted::Alive;
+            return AdoptionResult::Alive;
         }
         if self.forgets {
-            return Adopted::Unknown;
+            return AdoptionResult::Unknown;
         }
         self.deliver_rest().await;
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        Adopted::Gone(JobEvent::unexplained(trial, attempt))
+        AdoptionResult::Gone(JobEndEvent::unexplained(trial, attempt))
     }
 
     async fn recover_reports(&self, _: &TrialJobId) {

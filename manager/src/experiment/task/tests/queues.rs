@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::training_service::completion::{PodPlace, RoleCompletion, RoleSuccess, TrialCompletion};
-use crate::training_service::{JobWaits, PodLeft, VerdictTrust};
+use crate::training_service::{DepartedPod, JobWait, VerdictTrust};
 use crate::util::ids;
 
 /// Returns the attempt of a pod.
@@ -27,7 +27,7 @@ impl Bed {
     fn taken_back(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), ids::submitted(&trial.attempt));
         let why = "its queue evicted it".to_owned();
-        self.jobs.send(JobNews::Requeued(JobWaits { trial, attempt, why })).unwrap();
+        self.jobs.send(JobNews::Requeued(JobWait { trial, attempt, why })).unwrap();
     }
 }
 
@@ -84,7 +84,7 @@ async fn a_pod_that_has_left_is_known_until_its_trial_ends() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     let (id, attempt) = (trial.id.clone(), trial.attempt.clone());
-    let left = PodLeft { trial: id.clone(), attempt, incarnation: "u".to_owned() };
+    let left = DepartedPod { trial: id.clone(), attempt, incarnation: "u".to_owned() };
     bed.jobs.send(JobNews::PodLeft(left)).unwrap();
     bed.settled().await;
     assert!(bed.handle.departed().has(&id, "u") && !bed.handle.departed().has(&id, "v"));
@@ -194,7 +194,7 @@ async fn the_failure_of_another_pod_is_the_reason_for_the_end() {
             bed.trial(JobState::Running).await;
             let (id, attempt) = (trial.id.clone(), trial.attempt.clone());
             let disruption = Some("EvictionByEvictionAPI".to_owned());
-            let gone = JobEvent { disruption, ..JobEvent::unexplained(id, attempt) };
+            let gone = JobEndEvent { disruption, ..JobEndEvent::unexplained(id, attempt) };
             bed.jobs.send(JobNews::Gone(gone)).unwrap();
             bed.trial(JobState::SysCanceled).await;
         } else {

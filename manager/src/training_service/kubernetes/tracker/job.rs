@@ -16,7 +16,7 @@ use super::wait_reason::{WaitReason, missing_pod_reason, silent_agent_reason, un
 use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::workload::StopRequest;
-use crate::training_service::{JobEvent, JobImage, JobNews, JobWaits, PodLeft, VerdictTrust};
+use crate::training_service::{DepartedPod, JobEndEvent, JobImage, JobNews, JobWait, VerdictTrust};
 
 /// A workload that has not ended.
 #[derive(Debug)]
@@ -375,8 +375,8 @@ impl Job {
         Some(TrackerAction::Report(JobNews::Waits(self.wait_news(why))))
     }
 
-    fn wait_news(&self, why: String) -> JobWaits {
-        JobWaits { trial: self.trial.clone(), attempt: self.attempt.clone(), why }
+    fn wait_news(&self, why: String) -> JobWait {
+        JobWait { trial: self.trial.clone(), attempt: self.attempt.clone(), why }
     }
 
     /// Handles the state of the workload in its queue. `None`: the queue has only noticed the workload.
@@ -472,7 +472,7 @@ impl Job {
     /// Returns the news that a pod has left.
     pub(super) fn report_pod_left(&self, incarnation: String) -> TrackerAction {
         let (trial, attempt) = (self.trial.clone(), self.attempt.clone());
-        TrackerAction::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }))
+        TrackerAction::Report(JobNews::PodLeft(DepartedPod { trial, attempt, incarnation }))
     }
 
     /// Handles the last line of output, if known, of a running pod whose agent has not reported.
@@ -605,18 +605,18 @@ impl Job {
 
     /// Returns the news of the end. The controller calls a requested stop permanent. The prospect of a retry depends on
     /// the reason for the stop.
-    pub(super) fn into_end(self, outcome: WorkloadOutcome) -> JobEvent {
+    pub(super) fn into_end(self, outcome: WorkloadOutcome) -> JobEndEvent {
         let WorkloadOutcome { succeeded, exit_code, message, class, cause, disruption, .. } =
             outcome;
         let (message, class, cause, disruption) = match self.forced_end {
             None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
             Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
         };
-        let unexplained = JobEvent::unexplained(self.trial, self.attempt);
-        let base = JobEvent { exit_code, message: Some(message), class, cause, ..unexplained };
+        let unexplained = JobEndEvent::unexplained(self.trial, self.attempt);
+        let base = JobEndEvent { exit_code, message: Some(message), class, cause, ..unexplained };
         // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one
         // replaces it.
-        JobEvent { disruption, succeeded, replaced: self.is_unconfirmed, ..base }
+        JobEndEvent { disruption, succeeded, replaced: self.is_unconfirmed, ..base }
     }
 
     /// Returns the deadlines of the workload.

@@ -14,7 +14,7 @@ use super::*;
 use crate::training_service::kubernetes::outcome::DecidingPod;
 use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
-use crate::training_service::{JobWaits, VerdictTrust};
+use crate::training_service::{JobWait, VerdictTrust};
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -61,29 +61,39 @@ fn end_report(exit_code: Option<i32>, message: &str) -> TrackerAction {
     let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
     let succeeded = exit_code == Some(0);
-    let unexplained = JobEvent::unexplained(trial, attempt);
-    TrackerAction::Report(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
+    let unexplained = JobEndEvent::unexplained(trial, attempt);
+    TrackerAction::Report(JobNews::Gone(JobEndEvent {
+        exit_code,
+        message,
+        succeeded,
+        ..unexplained
+    }))
 }
 
 /// Returns the end of a trial whose Framework was deleted by another client.
 fn deletion_report() -> TrackerAction {
     let message = "its Framework was deleted, but not by the manager".to_owned();
-    let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
+    let unexplained = JobEndEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message), Some(Class::Transient));
-    TrackerAction::Report(JobNews::Gone(JobEvent { message, class, ..unexplained }))
+    TrackerAction::Report(JobNews::Gone(JobEndEvent { message, class, ..unexplained }))
 }
 
 /// Returns the end of an attempt that the cluster has never shown.
 fn never_created_report() -> TrackerAction {
     let message = "the cluster has no Framework of the attempt that an earlier manager recorded";
-    let unexplained = JobEvent::unexplained(trial("a"), attempt("a"));
+    let unexplained = JobEndEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message.to_owned()), Some(Class::Transient));
-    TrackerAction::Report(JobNews::Gone(JobEvent { message, class, replaced: true, ..unexplained }))
+    TrackerAction::Report(JobNews::Gone(JobEndEvent {
+        message,
+        class,
+        replaced: true,
+        ..unexplained
+    }))
 }
 
 pub(super) fn wait_report(why: &str) -> TrackerAction {
     let (trial, attempt) = (trial("a"), attempt("a"));
-    TrackerAction::Report(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
+    TrackerAction::Report(JobNews::Waits(JobWait { trial, attempt, why: why.to_owned() }))
 }
 
 #[test]
@@ -500,18 +510,18 @@ fn a_resumed_manager_adopts_existing_workloads() {
         tracker.complete_listing();
         tracker.adopt("fa", &trial("a"), &attempt("a"), at(3))
     };
-    assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
-    assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
-    assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
+    assert_eq!(adopted(None), (AdoptionResult::Unknown, vec![]));
+    assert_eq!(adopted(Some(JobPhase::Waiting)), (AdoptionResult::Alive, vec![]));
+    assert_eq!(adopted(Some(JobPhase::Running)), (AdoptionResult::Alive, vec![]));
     // The message of an adopted success mentions that its agent did not report it.
     let TrackerAction::Report(JobNews::Gone(succeeded)) = end_report(Some(0), UNREPORTED_SUCCESS)
     else {
         panic!()
     };
     let found = adopted(Some(completed_phase(Some(0), "")));
-    assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
+    assert_eq!(found, (AdoptionResult::Gone(succeeded), vec![]));
     let failed = adopted(Some(completed_phase(Some(7), "it failed")));
-    assert_eq!(failed, (Adopted::Alive, vec![end_report(Some(7), "it failed")]));
+    assert_eq!(failed, (AdoptionResult::Alive, vec![end_report(Some(7), "it failed")]));
 }
 
 #[test]
@@ -532,7 +542,7 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
             tracker.begin_listing();
         }
         let adopted = tracker.adopt("fa", &trial("a"), &attempt("a"), at(1));
-        assert_eq!(adopted, (Adopted::Alive, vec![]));
+        assert_eq!(adopted, (AdoptionResult::Alive, vec![]));
         assert_eq!(tracker.workload_count(), 1);
         tracker.end_unadopted(at(1));
         // The cluster is away for longer than any deadline.
@@ -547,7 +557,7 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
         actions.extend(tracker.complete_listing());
         assert_eq!(actions, expected, "{phase:?} {is_during_listing}");
         let other = tracker.adopt("fb", &trial("b"), &attempt("b"), at(9001));
-        assert_eq!(other, (Adopted::Unknown, vec![]));
+        assert_eq!(other, (AdoptionResult::Unknown, vec![]));
     }
 }
 
@@ -577,10 +587,13 @@ fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     // The watch and its listing were cut in the middle of a resume.
     tracker.begin_listing();
     tracker.begin_listing();
-    assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
+    assert_eq!(
+        tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)),
+        (AdoptionResult::Alive, vec![])
+    );
     assert_eq!(tracker.complete_listing(), [deletion_report()]);
     let vanished = tracker.adopt("fb", &trial("b"), &attempt("b"), at(4));
-    assert_eq!(vanished, (Adopted::Unknown, vec![]));
+    assert_eq!(vanished, (AdoptionResult::Unknown, vec![]));
 }
 
 #[test]

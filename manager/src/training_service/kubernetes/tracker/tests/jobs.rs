@@ -36,7 +36,7 @@ fn a_pod_that_is_seen_to_run_after_the_suspension_ran_before_it() {
     let suspended = [wait_report(SUSPENDED_REASON), TrackerAction::WatchQueue];
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(2)), suspended);
     let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED_REASON.to_owned());
-    let requeued = TrackerAction::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    let requeued = TrackerAction::Report(JobNews::Requeued(JobWait { trial: of, attempt, why }));
     assert_eq!(tracker.mark_pod_running("ja-x"), Some(requeued.clone()));
     assert_eq!(tracker.mark_pod_running("ja-x"), None, "it is reported once");
     // The next run is taken back, too.
@@ -72,7 +72,7 @@ fn no_deadline_applies_while_a_queue_holds_a_job_back() {
     assert_eq!(tracker.next_deadline(), Some(admitted + UNNOTICED_TIME));
     assert_eq!(tracker.handle_phase("ja", JobPhase::Running, admitted), []);
     let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED_REASON.to_owned());
-    let requeued = TrackerAction::Report(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    let requeued = TrackerAction::Report(JobNews::Requeued(JobWait { trial: of, attempt, why }));
     assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
     // After the admission, the time limit for the start applies again.

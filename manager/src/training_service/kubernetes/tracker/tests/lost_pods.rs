@@ -10,7 +10,7 @@ use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::tracker::{PodDeparture, TrackerAction, observe_pod};
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
-use crate::training_service::{JobNews, PodLeft};
+use crate::training_service::{DepartedPod, JobNews};
 
 #[test]
 fn a_pod_that_fails_after_the_cluster_removed_its_peer_is_not_the_cause() {
@@ -114,7 +114,7 @@ fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
     tracker.begin_pod_listing();
     observe_pod(&mut tracker, &started_pod("ja-1-ccccc", false), at(60));
     let ((trial, attempt), incarnation) = (ids(), "ja-0-aaaaa".to_owned());
-    let left = TrackerAction::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation }));
+    let left = TrackerAction::Report(JobNews::PodLeft(DepartedPod { trial, attempt, incarnation }));
     assert_eq!(tracker.complete_pod_listing(at(60)), [left]);
     // Neither pod counts as one on a lost node.
     let actions = tracker.tick(at(50 + 30 + 600));

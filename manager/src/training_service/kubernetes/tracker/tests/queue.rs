@@ -21,8 +21,8 @@ use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
 use crate::training_service::kubernetes::workload::train_job::TrainJob;
-use crate::training_service::{JobEvent, PodLeft};
-use crate::training_service::{JobNews, JobWaits};
+use crate::training_service::{DepartedPod, JobEndEvent};
+use crate::training_service::{JobNews, JobWait};
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -50,9 +50,9 @@ pub(super) fn created_tracker_of(kind: &'static dyn Workload, queued: bool) -> T
     tracker
 }
 
-fn job_wait(why: &str) -> JobWaits {
+fn job_wait(why: &str) -> JobWait {
     let (trial, attempt) = ids();
-    JobWaits { trial, attempt, why: why.to_owned() }
+    JobWait { trial, attempt, why: why.to_owned() }
 }
 
 fn no_room_state() -> QueueState {
@@ -92,7 +92,7 @@ fn resumed_tracker(kind: &'static dyn Workload, pod: &str) -> Tracker {
 }
 
 /// Returns the reported end.
-pub(super) fn reported_end(actions: &[TrackerAction]) -> &JobEvent {
+pub(super) fn reported_end(actions: &[TrackerAction]) -> &JobEndEvent {
     let ends = actions.iter().filter_map(|action| {
         if let TrackerAction::Report(JobNews::Gone(event)) = action { Some(event) } else { None }
     });
@@ -469,7 +469,7 @@ fn only_deleted_pods_are_reported_as_departed_and_only_once() {
     };
     let left = |incarnation: &str| {
         let ((trial, attempt), incarnation) = (ids(), incarnation.to_owned());
-        Some(TrackerAction::Report(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
+        Some(TrackerAction::Report(JobNews::PodLeft(DepartedPod { trial, attempt, incarnation })))
     };
     assert_eq!(depart("ja-0-aaaaa", PodDeparture::NotDeleted), None);
     assert_eq!(depart("ja-0-aaaaa", PodDeparture::Deleted), left("ja-0-aaaaa"));

@@ -8,7 +8,7 @@ use trial_protocol::{Cause, Class};
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
-use crate::training_service::{JobEvent, JobNews};
+use crate::training_service::{JobEndEvent, JobNews};
 
 /// Returns the news about a recorded Job, in a queue or in none.
 fn news_of_recording(case: &str) -> Vec<JobNews> {
@@ -153,7 +153,7 @@ fn every_recorded_action_of_kueue_is_reported_correctly() {
         assert_eq!(evicted.count(), requeued, "{case}: {news:?}");
         let ends = ends(&news);
         let Some((message, taken)) = end else {
-            assert_eq!(ends, Vec::<&JobEvent>::new(), "{case}");
+            assert_eq!(ends, Vec::<&JobEndEvent>::new(), "{case}");
             continue;
         };
         let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };

@@ -11,7 +11,7 @@ use crate::training_service::kubernetes::manifest::tests::{job, workload_setting
 use crate::training_service::kubernetes::workload::tests::recorded::{
     ends, news_after, news_of_recording,
 };
-use crate::training_service::{JobEvent, JobNews};
+use crate::training_service::{JobEndEvent, JobNews};
 
 /// Returns the section with these roles: name, number of pods, and number of pods that must succeed.
 fn section(roles: &[(&str, u64, i64)]) -> Value {
@@ -96,7 +96,7 @@ fn a_replaced_pod_does_not_end_its_job_set() {
     ];
     for case in cases {
         let news = news_after(&JobSet, &spec, case, Duration::from_secs(70));
-        assert_eq!(ends(&news), Vec::<&JobEvent>::new(), "{case}");
+        assert_eq!(ends(&news), Vec::<&JobEndEvent>::new(), "{case}");
     }
 }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::pod_end;
 use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
-use crate::training_service::{JobEvent, JobNews};
+use crate::training_service::{JobEndEvent, JobNews};
 
 /// Returns the section of `platform: kubeflow` with these roles and their numbers of pods.
 fn section(operator: &str, roles: &[(&str, u64)]) -> Value {
@@ -121,7 +121,7 @@ fn a_job_without_a_status_ends_with_its_deciding_pod() {
     let spec =
         workload_settings(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
     let news = recorded::news_of_recording(&PYTORCH_JOB, &spec, case);
-    assert_eq!(ends(&news), Vec::<&JobEvent>::new());
+    assert_eq!(ends(&news), Vec::<&JobEndEvent>::new());
     let news = recorded::news_after(&PYTORCH_JOB, &spec, case, Duration::from_secs(70));
     let ends = ends(&news);
     let [end] = ends.as_slice() else { panic!("{news:?}") };
@@ -133,7 +133,7 @@ fn a_recreated_pod_does_not_end_its_job() {
     for (kind, role) in [("tfjob", "worker"), ("pytorchjob", "master")] {
         let case = format!("{kind}/operator-down-pod-deleted");
         let news = news_of_recording(&case, &[(role, 1)]);
-        assert_eq!(ends(&news), Vec::<&JobEvent>::new(), "{case}");
+        assert_eq!(ends(&news), Vec::<&JobEndEvent>::new(), "{case}");
     }
 }
 
@@ -150,7 +150,7 @@ fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
         let news = recorded::news_of_recording(kind, &spec, case);
         let back = news.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
         assert_eq!(back.count(), 1, "{news:?}");
-        assert_eq!(ends(&news), Vec::<&JobEvent>::new());
+        assert_eq!(ends(&news), Vec::<&JobEndEvent>::new());
     }
 }
 

@@ -19,7 +19,7 @@ use crate::training_service::kubernetes::tracker::{
     Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::{kueue, pod_end};
-use crate::training_service::{JobEvent, JobNews};
+use crate::training_service::{JobEndEvent, JobNews};
 
 /// Returns the events of a recording, with each object complete. The job is called `tkx`.
 fn recording(case: &str) -> Vec<Value> {
@@ -213,7 +213,9 @@ impl<'a> Player<'a> {
 }
 
 /// Returns the ends among the news.
-pub(in crate::training_service::kubernetes::workload) fn ends(news: &[JobNews]) -> Vec<&JobEvent> {
+pub(in crate::training_service::kubernetes::workload) fn ends(
+    news: &[JobNews],
+) -> Vec<&JobEndEvent> {
     let ends = news.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),
         JobNews::Waits(_)

@@ -107,7 +107,7 @@ fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
     let back: Vec<&str> = back.collect();
     assert_eq!(back.len(), 1, "{news:?}");
     assert!(back[0].contains("Preempted to accommodate a workload"), "{back:?}");
-    assert_eq!(ends(&news), Vec::<&crate::training_service::JobEvent>::new());
+    assert_eq!(ends(&news), Vec::<&crate::training_service::JobEndEvent>::new());
 }
 
 #[test]
