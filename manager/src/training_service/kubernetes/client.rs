@@ -280,7 +280,11 @@ impl Cluster {
     }
 
     /// Returns an object with all its fields. `None`: it does not exist.
-    pub async fn get_whole(&self, resource: Resource, name: &str) -> Result<Option<Value>, Error> {
+    pub async fn get_complete_object(
+        &self,
+        resource: Resource,
+        name: &str,
+    ) -> Result<Option<Value>, Error> {
         let found = self.with_timeout(self.dynamic_api(resource).get_opt(name)).await?;
         // A value that was read from JSON can be written as JSON.
         Ok(found.and_then(|object| serde_json::to_value(object).ok()))
@@ -294,7 +298,11 @@ impl Cluster {
     }
 
     /// Returns true if a cluster-wide object exists.
-    pub async fn has_cluster_wide(&self, resource: Resource, name: &str) -> Result<bool, Error> {
+    pub async fn has_cluster_wide_object(
+        &self,
+        resource: Resource,
+        name: &str,
+    ) -> Result<bool, Error> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource.api_resource());
         Ok(self.with_timeout(api.get_opt(name)).await?.is_some())
     }

@@ -617,8 +617,10 @@ impl Tracker {
     /// Returns the time of the next [`Self::tick`].
     pub fn next_deadline(&self) -> Option<Duration> {
         let (rules, pods, queue_watch) = (&self.rules, &self.pods, &self.queue_watch);
-        let jobs =
-            self.jobs.iter().filter_map(|job| job.deadlines(rules, pods, queue_watch).earliest());
+        let jobs = self
+            .jobs
+            .iter()
+            .filter_map(|job| job.deadlines(rules, pods, queue_watch).next_deadline());
         let lost = self.lost_node_deadlines().map(|(_, at)| at);
         let unadopted = self.unadopted.deadline().filter(|_| self.listing.has_completed());
         jobs.chain(lost).chain(unadopted).min()

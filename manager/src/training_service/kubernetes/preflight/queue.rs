@@ -50,7 +50,7 @@ pub async fn check_queue(
     let Some(version) = served_kueue_version(cluster).await? else { return Ok(None) };
     if let Some(class) = &spec.priority_class {
         let resource = kueue::priority_classes(version);
-        match with_retries(|| cluster.has_cluster_wide(resource, class)).await {
+        match with_retries(|| cluster.has_cluster_wide_object(resource, class)).await {
             Ok(false) => return Err(Refusal::NoPriorityClass { class: class.clone() }),
             // Not an error, because few accounts may read cluster-wide objects.
             Ok(true) | Err(Error::NotAllowed { .. }) => {}
@@ -61,7 +61,7 @@ pub async fn check_queue(
     if !with_retries(|| cluster.is_allowed("get", resource)).await? {
         return Ok(None);
     }
-    match with_retries(|| cluster.get_whole(resource, name)).await? {
+    match with_retries(|| cluster.get_complete_object(resource, name)).await? {
         Some(queue) => Ok(kueue::inactive_reason(&queue)
             .map(|why| format!("trials will wait for the LocalQueue `{name}`: {why}"))),
         None => {

@@ -297,7 +297,7 @@ impl Job {
                 if was_suspended {
                     self.reason.clear();
                     self.queried_at = None;
-                    self.queue.resume();
+                    self.queue.clear_suspension();
                 }
                 if self.phase == JobPhase::Starting {
                     self.start.record_run();
@@ -305,7 +305,7 @@ impl Job {
                 self.start.begin_wait(now);
             }
             JobPhase::Running => {
-                self.queue.resume();
+                self.queue.clear_suspension();
                 if self.start.begin_run(now) {
                     self.reason.clear();
                 }
@@ -341,7 +341,7 @@ impl Job {
             return self.stop(now);
         }
         self.ending_since = None;
-        self.queue.suspend(now);
+        self.queue.record_suspension(now);
         let has_run = self.start.suspend(now);
         match self.queue.reason() {
             Some(why) => self.reason.set(Some(why)),
@@ -356,7 +356,7 @@ impl Job {
             }
             self.report_reason()
         };
-        news.into_iter().chain(queue_watch.request()).collect()
+        news.into_iter().chain(queue_watch.request_watch()).collect()
     }
 
     /// Returns the news that the queue has taken the workload back.
@@ -560,7 +560,7 @@ impl Job {
             return JobChange::Ends(self.outcome_of_deletion());
         }
         // The pods have their grace period. Another attempt must not run beside them.
-        self.queue.resume();
+        self.queue.clear_suspension();
         self.begin_ending();
         JobChange::Continues(vec![TrackerAction::AwaitPods(self.name.clone())])
     }
@@ -638,24 +638,24 @@ impl Job {
         now: Duration,
     ) -> Vec<TrackerAction> {
         let is_due = |at: Option<Duration>| at.is_some_and(|at| now >= at);
-        if is_due(self.deadlines(rules, pods, queue_watch).deletion()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).deletion_deadline()) {
             self.stop = Some(StopState::Deleted);
             return vec![TrackerAction::Delete(self.name.clone())];
         }
         let mut actions = Vec::new();
-        if is_due(self.deadlines(rules, pods, queue_watch).silence()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).report_deadline()) {
             self.start.ignore_silence();
             actions.push(TrackerAction::ReadOutput(self.name.clone()));
         }
-        if is_due(self.deadlines(rules, pods, queue_watch).settlement()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).settlement_deadline()) {
             self.ending_since = Some(now);
             actions.push(TrackerAction::ReadEnd(self.name.clone()));
         }
-        if is_due(self.deadlines(rules, pods, queue_watch).pods_end()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).pods_end_deadline()) {
             pods.restart_outliving(&self.name, now);
             actions.push(TrackerAction::ReadEnd(self.name.clone()));
         }
-        if is_due(self.deadlines(rules, pods, queue_watch).stop_after_hand_over()) {
+        if is_due(self.deadlines(rules, pods, queue_watch).stop_deadline()) {
             actions.extend(self.stop(now));
             return actions;
         }
@@ -664,10 +664,10 @@ impl Job {
             let why = self.queue.unnoticed_reason();
             actions.extend(self.set_wait_reason(Some(why)));
         }
-        let start = self.deadlines(rules, pods, queue_watch).start();
+        let start = self.deadlines(rules, pods, queue_watch).start_deadline();
         if let Some(deadline) = start.filter(|deadline| now >= deadline.at) {
             actions.extend(self.fail_to_start(deadline, rules, now));
-        } else if is_due(self.deadlines(rules, pods, queue_watch).query()) {
+        } else if is_due(self.deadlines(rules, pods, queue_watch).next_query()) {
             self.queried_at = Some(now);
             actions.push(TrackerAction::QueryMissingPod(self.name.clone()));
         }

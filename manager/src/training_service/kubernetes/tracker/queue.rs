@@ -33,7 +33,7 @@ impl QueueWatch {
     }
 
     /// Requests the watch, unless it was requested before.
-    pub(super) fn request(&mut self) -> Option<TrackerAction> {
+    pub(super) fn request_watch(&mut self) -> Option<TrackerAction> {
         (!std::mem::replace(&mut self.is_requested, true)).then_some(TrackerAction::WatchQueue)
     }
 
@@ -88,12 +88,12 @@ impl QueueStatus {
     }
 
     /// Records that the workload is suspended.
-    pub(super) fn suspend(&mut self, now: Duration) {
+    pub(super) fn record_suspension(&mut self, now: Duration) {
         self.suspended_since = self.suspended_since.or(Some(now));
     }
 
     /// Records that the workload is no longer suspended.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn clear_suspension(&mut self) {
         self.suspended_since = None;
     }
 

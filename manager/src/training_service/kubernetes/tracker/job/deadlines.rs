@@ -48,25 +48,27 @@ impl<'a> JobDeadlines<'a> {
     }
 
     /// Returns the time of the next deadline.
-    pub(in crate::training_service::kubernetes::tracker) fn earliest(&self) -> Option<Duration> {
+    pub(in crate::training_service::kubernetes::tracker) fn next_deadline(
+        &self,
+    ) -> Option<Duration> {
         // The end of the submission, or of the pods, comes next.
         if matches!(self.job.stop, Some(StopState::Pending | StopState::Deleted)) {
             return None;
         }
         let deadlines = [
-            self.deletion(),
-            self.stop_after_hand_over(),
-            self.start().map(|deadline| deadline.at),
-            self.query().or(self.unnoticed_report()),
-            self.silence(),
-            self.settlement(),
-            self.pods_end(),
+            self.deletion_deadline(),
+            self.stop_deadline(),
+            self.start_deadline().map(|deadline| deadline.at),
+            self.next_query().or(self.unnoticed_report()),
+            self.report_deadline(),
+            self.settlement_deadline(),
+            self.pods_end_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
 
     /// Returns the time at which a workload that did not stop is deleted.
-    pub(super) fn deletion(&self) -> Option<Duration> {
+    pub(super) fn deletion_deadline(&self) -> Option<Duration> {
         match self.job.stop {
             Some(StopState::Sent(at)) => Some(at + self.rules.stop_limit()),
             Some(StopState::Pending | StopState::Deleted) | None => None,
@@ -74,18 +76,18 @@ impl<'a> JobDeadlines<'a> {
     }
 
     /// Returns the time at which the workload is stopped that outlives its trial.
-    pub(super) fn stop_after_hand_over(&self) -> Option<Duration> {
+    pub(super) fn stop_deadline(&self) -> Option<Duration> {
         let handed_over = self.job.handed_over_at.filter(|_| self.job.stop.is_none())?;
         Some(handed_over + self.rules.stop_limit())
     }
 
     /// Returns the time by which an agent of the running pods must have reported.
-    pub(super) fn silence(&self) -> Option<Duration> {
+    pub(super) fn report_deadline(&self) -> Option<Duration> {
         Some(self.job.start.runs_since()? + AGENT_SILENCE_TIME)
     }
 
     /// Returns the time at which the tracker reads the end from the pods, because the controller does not write it.
-    pub(super) fn settlement(&self) -> Option<Duration> {
+    pub(super) fn settlement_deadline(&self) -> Option<Duration> {
         let is_reported = matches!(self.job.phase, JobPhase::Suspended | JobPhase::Completed(_));
         let may_read = !is_reported && self.job.stop.is_none() && !self.job.is_inspected;
         Some(self.job.ending_since.filter(|_| may_read)? + SETTLE_TIME)
@@ -93,14 +95,14 @@ impl<'a> JobDeadlines<'a> {
 
     /// Returns the time by which the pods must end after their trials. Otherwise, the end is read from them, and the
     /// workload is deleted.
-    pub(super) fn pods_end(&self) -> Option<Duration> {
+    pub(super) fn pods_end_deadline(&self) -> Option<Duration> {
         let outliving_since = self.pods.outliving_since(&self.job.name);
         Some(outliving_since.filter(|_| self.job.can_end_with_pods())? + self.rules.stop_limit())
     }
 
     /// Returns the time by which the workload must start. Time in a queue does not count, unless the queue has not
     /// noticed the workload or can never admit it.
-    pub(super) fn start(&self) -> Option<StartDeadline> {
+    pub(super) fn start_deadline(&self) -> Option<StartDeadline> {
         let (job, start_up) = (self.job, self.rules.start_up);
         if job.stop.is_some() {
             return None;
@@ -136,7 +138,7 @@ impl<'a> JobDeadlines<'a> {
     }
 
     /// Returns the time of the next query to the cluster about an idle workload. `None`: the workload makes progress.
-    pub(super) fn query(&self) -> Option<Duration> {
+    pub(super) fn next_query(&self) -> Option<Duration> {
         let is_idle = self.job.stop.is_none() && self.job.is_idle(self.rules);
         let since = self.job.start.waits_since().filter(|_| is_idle)?;
         let next = self.job.queried_at.map(|queried_at| queried_at + QUERY_INTERVAL);

@@ -19,7 +19,7 @@ fn news_of_recording(case: &str) -> Vec<JobNews> {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const DELETED: Option<Class> = Some(Class::Transient);
+    const TRANSIENT: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
@@ -36,20 +36,20 @@ fn every_recorded_end_is_reported_correctly() {
         ("job/sigkill",                Some(137), "the container ended with exit code 137", None, None),
         ("job/badcmd",                 Some(128), "the command could not be started", OVER_LIMIT, None),
         ("job/emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", OVER_LIMIT, None),
-        ("job/evicted-rule-failjob",   Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("job/drain",                  Some(143), "its pod was removed: it was evicted through the API", DELETED, Some("EvictionByEvictionAPI")),
-        ("job/taint-noexecute",        Some(143), "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        ("job/evicted-rule-failjob",   Some(143), "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
+        ("job/drain",                  Some(143), "its pod was removed: it was evicted through the API", TRANSIENT, Some("EvictionByEvictionAPI")),
+        ("job/taint-noexecute",        Some(143), "its pod was removed: its node got a taint", TRANSIENT, Some("DeletionByTaintManager")),
         ("job/evicted-exit0",          Some(0),   "its pod succeeded", None, None),
-        ("job/evicted-exit1",          Some(1),   "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("job/indexed-two-one-evicted", Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/evicted-exit1",          Some(1),   "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
+        ("job/indexed-two-one-evicted", Some(143), "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
         // Clusters before Kubernetes 1.31 drop the failure policy.
-        ("job/evicted-no-policy",      Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/evicted-no-policy",      Some(143), "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
         ("job/exit1-backoff0-no-policy", Some(1), "the container ended with exit code 1", None, None),
-        ("job/preempted-by-scheduler", Some(143), "its pod was removed: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
-        ("job/node-lost",              Some(143), "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
-        ("job/pod-deleted-exit143",    Some(143), "the trial's pod was deleted", DELETED, None),
-        ("job/pod-force-deleted",      Some(143), "the trial's pod was deleted", DELETED, None),
-        ("job/controller-down-pod-deleted", Some(143), "the trial's pod was deleted", DELETED, None),
+        ("job/preempted-by-scheduler", Some(143), "its pod was removed: a pod of higher priority", TRANSIENT, Some("PreemptionByScheduler")),
+        ("job/node-lost",              Some(143), "its pod was removed: its node got a taint", TRANSIENT, Some("DeletionByTaintManager")),
+        ("job/pod-deleted-exit143",    Some(143), "the trial's pod was deleted", TRANSIENT, None),
+        ("job/pod-force-deleted",      Some(143), "the trial's pod was deleted", TRANSIENT, None),
+        ("job/controller-down-pod-deleted", Some(143), "the trial's pod was deleted", TRANSIENT, None),
         // An agent that gets a signal exits with 143. These are other programs.
         ("job/pod-deleted-exit0",      Some(0),   "its pod succeeded", None, None),
         ("job/pod-deleted-exit1",      Some(1),   "the container ended with exit code 1", None, None),
@@ -58,8 +58,8 @@ fn every_recorded_end_is_reported_correctly() {
         ("job/suspended-then-resumed", Some(0),   "its pod succeeded", None, None),
         ("job/deadline",               Some(143), "its Job ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
         // The pod failed while its queue took it back: a race for which the trial is not at fault.
-        ("job/suspend-pod-exits-1-under-load", Some(1), "its queue took the trial back as its pod ended, ", DELETED, Some("Suspended")),
-        ("job/suspend-pod-exits-1-kept", Some(1), "its queue took the trial back as its pod ended, ", DELETED, Some("Suspended")),
+        ("job/suspend-pod-exits-1-under-load", Some(1), "its queue took the trial back as its pod ended, ", TRANSIENT, Some("Suspended")),
+        ("job/suspend-pod-exits-1-kept", Some(1), "its queue took the trial back as its pod ended, ", TRANSIENT, Some("Suspended")),
     ];
     for (case, exit_code, message, class, taken) in table {
         let news = news_of_recording(case);

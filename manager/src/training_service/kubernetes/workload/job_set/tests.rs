@@ -32,7 +32,7 @@ fn two_roles_section() -> Value {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const DELETED: Option<Class> = Some(Class::Transient);
+    const TRANSIENT: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     const REMOVED: &str = "its JobSet was deleted, but not by the manager";
     #[rustfmt::skip]
@@ -41,8 +41,8 @@ fn every_recorded_end_is_reported_correctly() {
         ("exit1",                  Some(1),   "the container ended with exit code 1", None, None),
         ("oom",                    Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                Some(137), "the container ended with exit code 137", None, None),
-        ("pod-deleted",            Some(143), "the trial's pod was deleted", DELETED, None),
-        ("pod-evicted",            Some(143), "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("pod-deleted",            Some(143), "the trial's pod was deleted", TRANSIENT, None),
+        ("pod-evicted",            Some(143), "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
         ("two-worker-succeeds",    Some(0),   "its pod succeeded", None, None),
         // The parameter server is deleted after the worker has failed, and is not the cause.
         ("two-one-fails",          Some(1),   "the container ended with exit code 1", None, None),
@@ -51,11 +51,11 @@ fn every_recorded_end_is_reported_correctly() {
         ("controller-down",        Some(1),   "the container ended with exit code 1", None, None),
         // An agent that gets a signal exits with 143. This is another program.
         ("pod-deleted-exit0",      Some(0),   "its pod succeeded", None, None),
-        ("delete-background",      None,      REMOVED, DELETED, None),
-        ("delete-foreground",      None,      REMOVED, DELETED, None),
-        ("delete-no-policy",       None,      REMOVED, DELETED, None),
-        ("badimage",               None,      REMOVED, DELETED, None),
-        ("toobig",                 None,      REMOVED, DELETED, None),
+        ("delete-background",      None,      REMOVED, TRANSIENT, None),
+        ("delete-foreground",      None,      REMOVED, TRANSIENT, None),
+        ("delete-no-policy",       None,      REMOVED, TRANSIENT, None),
+        ("badimage",               None,      REMOVED, TRANSIENT, None),
+        ("toobig",                 None,      REMOVED, TRANSIENT, None),
     ];
     let spec = workload_settings(&two_roles_section()).spec;
     for (case, exit_code, message, class, taken) in table {

@@ -39,7 +39,7 @@ fn news_of_recording(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const DELETED: Option<Class> = Some(Class::Transient);
+    const TRANSIENT: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     let one: &[(&str, u64)] = &[("worker", 1)];
     let with_ps: &[(&str, u64)] = &[("worker", 1), ("ps", 1)];
@@ -52,11 +52,11 @@ fn every_recorded_end_is_reported_correctly() {
         ("tfjob/oom",                         one,     Some(137), "out of memory", OVER_LIMIT, None),
         ("tfjob/sigkill",                     one,     Some(137), "the container ended with exit code 137", None, None),
         // The job failed 20 ms after the deletionTimestamp, while the process still runs.
-        ("tfjob/pod-deleted",                 one,     None,      "the trial's pod was deleted", DELETED, None),
-        ("tfjob/pod-deleted-exit0",           one,     None,      "the trial's pod was deleted", DELETED, None),
-        ("tfjob/pod-force-deleted",           one,     None,      "the trial's pod was deleted", DELETED, None),
-        ("tfjob/pod-evicted",                 one,     None,      "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("tfjob/node-lost",                   one,     None,      "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        ("tfjob/pod-deleted",                 one,     None,      "the trial's pod was deleted", TRANSIENT, None),
+        ("tfjob/pod-deleted-exit0",           one,     None,      "the trial's pod was deleted", TRANSIENT, None),
+        ("tfjob/pod-force-deleted",           one,     None,      "the trial's pod was deleted", TRANSIENT, None),
+        ("tfjob/pod-evicted",                 one,     None,      "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
+        ("tfjob/node-lost",                   one,     None,      "its pod was removed: its node got a taint", TRANSIENT, Some("DeletionByTaintManager")),
         // The operator ends the parameter server, and counts it as succeeded.
         ("tfjob/two-one-succeeds",            with_ps, Some(0),   "its pod succeeded", None, None),
         ("tfjob/two-one-fails",               with_ps, Some(1),   "the container ended with exit code 1", None, None),
@@ -77,11 +77,11 @@ fn every_recorded_end_is_reported_correctly() {
         ("pytorchjob/suspended-then-resumed", master,  Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/operator-down-at-create", master, Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/operator-down-pod-fails", master, Some(1),   "the container ended with exit code 1", None, None),
-        ("pytorchjob/pod-deleted",            master,  None,      "the trial's pod was deleted", DELETED, None),
-        ("pytorchjob/pod-deleted-exit0",      master,  None,      "the trial's pod was deleted", DELETED, None),
-        ("pytorchjob/pod-force-deleted",      master,  None,      "the trial's pod was deleted", DELETED, None),
-        ("pytorchjob/node-lost",              master,  None,      "its pod was removed: its node got a taint", DELETED, Some("DeletionByTaintManager")),
-        ("pytorchjob/pod-evicted",            master,  None,      "its pod was removed: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("pytorchjob/pod-deleted",            master,  None,      "the trial's pod was deleted", TRANSIENT, None),
+        ("pytorchjob/pod-deleted-exit0",      master,  None,      "the trial's pod was deleted", TRANSIENT, None),
+        ("pytorchjob/pod-force-deleted",      master,  None,      "the trial's pod was deleted", TRANSIENT, None),
+        ("pytorchjob/node-lost",              master,  None,      "its pod was removed: its node got a taint", TRANSIENT, Some("DeletionByTaintManager")),
+        ("pytorchjob/pod-evicted",            master,  None,      "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
         ("pytorchjob/two-one-succeeds",       two,     Some(0),   "its pod succeeded", None, None),
         ("pytorchjob/two-one-fails",          two,     Some(1),   "worker 0: the container ended with exit code 1", None, None),
     ];

@@ -50,7 +50,7 @@ fn a_missing_runtime_is_known_by_the_words_of_either_webhook() {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const TEMPORARY: Option<Class> = Some(Class::Transient);
+    const TRANSIENT: Option<Class> = Some(Class::Transient);
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     const REMOVED: &str = "its TrainJob was deleted, but not by the manager";
     #[rustfmt::skip]
@@ -59,8 +59,8 @@ fn every_recorded_end_is_reported_correctly() {
         ("exit1",                        1, Some(1),   "the container ended with exit code 1", None, None),
         ("oom",                          1, Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                      1, Some(137), "the container ended with exit code 137", None, None),
-        ("pod-deleted",                  1, Some(143), "the trial's pod was deleted", TEMPORARY, None),
-        ("pod-evicted",                  1, Some(143), "its pod was removed: ", TEMPORARY, Some("EvictionByEvictionAPI")),
+        ("pod-deleted",                  1, Some(143), "the trial's pod was deleted", TRANSIENT, None),
+        ("pod-evicted",                  1, Some(143), "its pod was removed: ", TRANSIENT, Some("EvictionByEvictionAPI")),
         ("two-nodes-one-fails",          2, Some(1),   "node 1: the container ended with exit code 1", None, None),
         ("torch-env",                    2, Some(0),   "its pod succeeded", None, None),
         ("suspended-then-resumed",       1, Some(0),   "its pod succeeded", None, None),
@@ -74,10 +74,10 @@ fn every_recorded_end_is_reported_correctly() {
         // The runtime is deleted while the trial runs.
         ("runtime-in-use",               1, Some(0),   "its pod succeeded", None, None),
         ("deadline",                     1, None,      "its TrainJob ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
-        ("delete-background",            1, None,      REMOVED, TEMPORARY, None),
-        ("delete-foreground",            1, None,      REMOVED, TEMPORARY, None),
-        ("delete-no-policy",             1, None,      REMOVED, TEMPORARY, None),
-        ("badimage",                     1, None,      REMOVED, TEMPORARY, None),
+        ("delete-background",            1, None,      REMOVED, TRANSIENT, None),
+        ("delete-foreground",            1, None,      REMOVED, TRANSIENT, None),
+        ("delete-no-policy",             1, None,      REMOVED, TRANSIENT, None),
+        ("badimage",                     1, None,      REMOVED, TRANSIENT, None),
     ];
     for (case, pods, exit_code, message, class, taken) in table {
         let news = news_of_recording(
