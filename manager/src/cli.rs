@@ -466,7 +466,7 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
 }
 
 fn print_as_json(file: &Path) -> ExitCode {
-    match config::read(file) {
+    match config::read_document(file) {
         Ok(document) => exit_code_of_output(out::write_stdout(format!("{document}\n").as_bytes())),
         Err(error) => fail(&error, BAD_INPUT),
     }

@@ -5,8 +5,6 @@
 //! An unknown or unsupported field, tuner or platform is an error.
 
 mod algorithms;
-mod all;
-mod base;
 mod check;
 mod command;
 mod direction;
@@ -16,6 +14,8 @@ mod goals;
 pub mod kubernetes;
 mod location;
 mod notifications;
+mod path_base;
+mod problem_list;
 mod secret_file;
 mod section;
 mod service;
@@ -36,12 +36,12 @@ use trial_protocol::Direction;
 
 use self::algorithms::registered;
 pub use self::algorithms::{AssessorChoice, TunerChoice};
-use self::base::Base;
 pub use self::command::render_command;
 use self::kubernetes::KubernetesSpec;
 use self::location::FieldLocations;
 pub use self::location::Location;
 pub use self::notifications::{EventKind, NotificationsSpec, SecretSource, WebhookSpec};
+use self::path_base::PathBase;
 pub use self::secret_file::SecretFile;
 use self::section::Problem;
 pub use self::services::hybrid::{HybridPart, HybridSpec, stored_platform};
@@ -55,7 +55,7 @@ use crate::search::tuner::CHECKPOINT_FOLDER;
 
 /// The greatest number of concurrent trials. A larger number is a typing error, and the manager would request so many
 /// proposals at once.
-pub const MOST_AT_A_TIME: usize = 100_000;
+pub const MAX_TRIAL_CONCURRENCY: usize = 100_000;
 
 /// The checked specification of an experiment.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +69,7 @@ pub struct ExperimentSpec {
     /// `trialCodeDirectory`: an absolute path. It must exist if trials are to be started. For a stored experiment, the
     /// directory may no longer exist.
     pub trial_code_directory: PathBuf,
-    /// `trialConcurrency`, from 1 to [`MOST_AT_A_TIME`].
+    /// `trialConcurrency`, from 1 to [`MAX_TRIAL_CONCURRENCY`].
     pub trial_concurrency: usize,
     /// `trialGpuNumber`. `None`: the visible GPUs are not changed. `Some(0)`: all GPUs are hidden from the trial.
     pub trial_gpu_number: Option<u32>,
@@ -132,7 +132,7 @@ pub struct ExperimentSpec {
 impl ExperimentSpec {
     /// Returns a hint for the user if the file states no direction. The hint names the assumed direction and the field
     /// for it.
-    pub fn assumed_direction(&self) -> Option<String> {
+    pub fn assumed_direction_hint(&self) -> Option<String> {
         self.direction_assumed.then(|| {
             format!(
                 "the experiment file states no direction; {} is assumed, the default of {}; state it with `objective: {{direction: {}}}`",
@@ -154,7 +154,7 @@ impl ExperimentSpec {
     /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised
     /// `val_loss`.
     pub fn direction_warning(&self, metric: &str) -> Option<String> {
-        direction::warning(metric, self.direction)
+        direction::opposite_direction_warning(metric, self.direction)
     }
 
     /// Returns a warning if options of a choice have parameters but no `_name`, so that trials get them as constants.
@@ -182,7 +182,7 @@ impl ExperimentSpec {
         if self.direction_assumed && self.direction == Direction::Maximize {
             return None;
         }
-        let tuner = self.tuner.class_without_mode().map(|class| (self.tuner.section(), class));
+        let tuner = self.tuner.class_without_mode().map(|class| (self.tuner.section_name(), class));
         let assessor = self.assessor.as_ref().and_then(AssessorChoice::class_without_mode);
         let untold = tuner.into_iter().chain(assessor.map(|class| ("assessor", class)));
         let mode = self.direction.as_str();
@@ -279,12 +279,12 @@ pub struct LocalSpec {
 
 /// The reason for the refusal of an experiment file: the file, each wrong field, and the allowed values.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {}{problem}", .file.display(), .at.map(|at| format!("{at}: ")).unwrap_or_default())]
+#[error("{}: {}{problem}", .file.display(), .location.map(|at| format!("{at}: ")).unwrap_or_default())]
 pub struct Error {
     /// The file.
     pub file: PathBuf,
     /// The location in the file. `None`: `problem` contains it, it is unknown, or the error concerns the whole file.
-    pub at: Option<Location>,
+    pub location: Option<Location>,
     /// The field, the problem, and the allowed values.
     pub problem: String,
 }
@@ -300,24 +300,24 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
         let folder = |path: PathBuf| path.parent().unwrap_or(Path::new("/")).to_owned();
         (file, std::fs::read(file), std::fs::canonicalize(file).map(folder))
     };
-    let fault = |problem: String| Error { file: file.to_owned(), at: None, problem };
+    let fault = |problem: String| Error { file: file.to_owned(), location: None, problem };
     let bytes = bytes.map_err(|error| fault(format!("cannot be read: {error}")))?;
     let document = document::parse(&bytes).map_err(fault)?;
     let base = base.map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
-    if let Some(problem) = foreign::recognise(&document) {
+    if let Some(problem) = foreign::recognise_tool(&document) {
         return Err(fault(problem));
     }
     let is_exposed = file.metadata().is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
-    let requiring = Base::requiring_files(&base);
-    let base = if is_exposed { requiring.exposed_in(file) } else { requiring };
+    let requiring = PathBase::requiring_files(&base);
+    let base = if is_exposed { requiring.with_exposed_file(file) } else { requiring };
     let checked = check_any_form(document, base).map(|spec| {
         let private_file = std::fs::canonicalize(file).ok().filter(|_| spec.has_secrets());
         ExperimentSpec { private_file, ..spec }
     });
     checked.map_err(|problems| {
-        let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::each).collect();
-        locate(&mut problems, &bytes);
-        Problem::all_in_file(problems, file)
+        let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::split_problems).collect();
+        locate_problems(&mut problems, &bytes);
+        Problem::combine_into_error(problems, file)
     })
 }
 
@@ -329,12 +329,13 @@ pub fn from_client(mut document: Value) -> Result<ExperimentSpec, Error> {
     {
         members.remove("searchSpaceFile");
     }
-    check_any_form(document, Base::requiring_files(Path::new("/")))
-        .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
+    check_any_form(document, PathBase::requiring_files(Path::new("/"))).map_err(|problems| {
+        Problem::combine_into_error(problems, Path::new("the posted experiment"))
+    })
 }
 
 /// Checks a document in v1 or v2 form. Problems are reported in the terms of the document's form.
-fn check_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
+fn check_any_form(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     if !v1::is_v1(&document) {
         return check_v2(document, base);
     }
@@ -343,18 +344,19 @@ fn check_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec
     let (v2, ignored) = (std::mem::take(&mut converted.v2), std::mem::take(&mut converted.ignored));
     let checked = check_v2(v2, base).map(|spec| ExperimentSpec { ignored, ..spec });
     checked.map_err(|problems| {
-        problems.into_iter().map(|problem| converted.original(problem)).collect()
+        problems.into_iter().map(|problem| converted.translate_problem(problem)).collect()
     })
 }
 
 /// Locates problems in the text of the experiment file, or in the other file that they name.
-fn locate(problems: &mut [Problem], text: &[u8]) {
-    let here = FieldLocations::of(text);
+fn locate_problems(problems: &mut [Problem], text: &[u8]) {
+    let here = FieldLocations::parse(text);
     for problem in problems {
         let path = problem.path.as_str();
-        problem.at = match &problem.file {
+        problem.location = match &problem.file {
             Some(file) => {
-                let there = std::fs::read(file).ok().and_then(|bytes| FieldLocations::of(&bytes));
+                let there =
+                    std::fs::read(file).ok().and_then(|bytes| FieldLocations::parse(&bytes));
                 there.and_then(|places| {
                     let inner = path.strip_prefix("searchSpace.").unwrap_or(path);
                     places.find(path).or_else(|| places.find(inner))
@@ -382,32 +384,32 @@ fn find_in_template(places: &FieldLocations, path: &str) -> Option<Location> {
 }
 
 /// Checks a document in v2 form. All its problems are reported at once.
-fn check_v2(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
-    let missing = registered::resolve(&mut document, base);
+fn check_v2(mut document: Value, base: PathBase<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
+    let missing = registered::resolve_registered_names(&mut document, base);
     let spec = check::check(document.clone(), base).map_err(|first| {
-        let mut problems = all::problems(document, base, first);
+        let mut problems = problem_list::find_all_problems(document, base, first);
         for problem in &mut problems {
             if let Some(not_registered) =
                 missing.iter().find(|not_registered| not_registered.path == problem.path)
             {
-                problem.what.push_str(&not_registered.note);
+                problem.message.push_str(&not_registered.note);
             }
         }
         problems
     })?;
-    labels::check_points(&spec).map(|()| spec).map_err(|problem| vec![problem])
+    labels::check_initial_trials(&spec).map(|()| spec).map_err(|problem| vec![problem])
 }
 
 /// Reads another file in JSON or YAML, such as a search space or results.
-pub fn read(file: &Path) -> Result<Value, Error> {
-    let fault = |problem: String| Error { file: file.to_owned(), at: None, problem };
+pub fn read_document(file: &Path) -> Result<Value, Error> {
+    let fault = |problem: String| Error { file: file.to_owned(), location: None, problem };
     let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
     document::parse(&bytes).map_err(fault)
 }
 
 /// Checks a stored canonical form. The files that it names need not exist any more.
 pub fn from_canonical(canonical: &Value) -> Result<ExperimentSpec, Error> {
-    check::check(canonical.clone(), Base::stored()).map_err(stored_problem)
+    check::check(canonical.clone(), PathBase::for_stored_experiment()).map_err(stored_file_error)
 }
 
 /// Checks that the files exist that a stored experiment needs to start trials: its code, its algorithms, its keys.
@@ -416,10 +418,10 @@ pub fn from_canonical(canonical: &Value) -> Result<ExperimentSpec, Error> {
 ///
 /// A file is missing. The error names the file and its field.
 pub fn check_stored_files(canonical: &Value) -> Result<(), Error> {
-    let base = Base::requiring_files(Path::new("/"));
-    check::check(canonical.clone(), base).map(drop).map_err(stored_problem)
+    let base = PathBase::requiring_files(Path::new("/"));
+    check::check(canonical.clone(), base).map(drop).map_err(stored_file_error)
 }
 
-fn stored_problem(problem: Problem) -> Error {
-    problem.in_file(Path::new("stored experiment"))
+fn stored_file_error(problem: Problem) -> Error {
+    problem.into_error(Path::new("stored experiment"))
 }

@@ -36,7 +36,7 @@ pub(super) struct ConformanceArgs {
 /// Runs the wanted cases, prints each result, and returns the exit code.
 pub(super) async fn conformance(arguments: ConformanceArgs) -> u8 {
     let ConformanceArgs { settings, agent, cases: texts, parallel, command } = arguments;
-    let settings = match settings.as_deref().map(config::read).transpose() {
+    let settings = match settings.as_deref().map(config::read_document).transpose() {
         Ok(settings) => settings.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
         Err(error) => {
             print_error(&error);

@@ -33,7 +33,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
         checks.print("-", "file", &warning);
     }
-    if let Some(sentence) = spec.assumed_direction() {
+    if let Some(sentence) = spec.assumed_direction_hint() {
         checks.print("-", "objective", &sentence);
     }
     if let Some(warning) = spec.objective.as_deref().and_then(|name| spec.direction_warning(name)) {

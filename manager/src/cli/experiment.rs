@@ -223,11 +223,11 @@ async fn send_file(
     path: &str,
     file: &Path,
 ) -> Result<(), Error> {
-    let document = config::read(file)?;
+    let document = config::read_document(file)?;
     match place.manager().await?.ask(method, path, Some(&document)).await {
         Ok(_) => Ok(()),
         Err(client::Error::Refused { status: 400, detail }) => {
-            Err(config::Error { file: file.to_owned(), at: None, problem: detail }.into())
+            Err(config::Error { file: file.to_owned(), location: None, problem: detail }.into())
         }
         Err(error) => Err(error.into()),
     }

@@ -186,7 +186,7 @@ impl NniSession {
             Action::Resume => (Some(ExperimentStart::Resume(id.to_string())), None),
             Action::Create => {
                 let spec = self.specification(configuration.clone())?;
-                if !spec.training_service.section().is_elsewhere() {
+                if !spec.training_service.section().has_remote_trials() {
                     settings.port = 0;
                 }
                 // NNI's files contain what its client sent.

@@ -11,10 +11,10 @@ use trial_protocol::Direction;
 
 use self::advisor_class::is_advisor;
 use self::nni_class::{DirectionUse, direction_use};
-use super::base::Base;
-use super::direction::{AgreedDirection, Statement, agree};
-use super::document::kind;
-use super::section::{Problem, Section, resolve};
+use super::direction::{AgreedDirection, DirectionStatement, find_agreed_direction};
+use super::document::describe_kind;
+use super::path_base::PathBase;
+use super::section::{Problem, Section, resolve_path};
 use crate::advisers::{Algorithm, ClassSource};
 use crate::search::assessor::{self, AssessorSpec};
 use crate::search::class_args::Arguments;
@@ -89,10 +89,10 @@ impl TunerChoice {
     /// receives only the arguments that the user wrote. A program learns the direction from its greeting.
     fn set_direction(&mut self, direction: Direction) {
         match self {
-            Self::Native(spec) => put_direction(&mut spec.class_args, direction),
+            Self::Native(spec) => set_optimize_mode(&mut spec.class_args, direction),
             Self::Nni { algorithm, .. } => {
                 if let Some(DirectionUse::Argument(_)) = algorithm.direction_use() {
-                    put_direction(&mut algorithm.class_args, direction);
+                    set_optimize_mode(&mut algorithm.class_args, direction);
                 }
             }
             Self::Command { .. } => {}
@@ -100,7 +100,7 @@ impl TunerChoice {
     }
 
     /// Returns the section of the experiment file that names the tuner.
-    pub(super) fn section(&self) -> &'static str {
+    pub(super) fn section_name(&self) -> &'static str {
         if matches!(self, Self::Nni { advisor: true, .. }) { "advisor" } else { "tuner" }
     }
 
@@ -113,7 +113,7 @@ impl TunerChoice {
     }
 
     /// Returns the parameter names that a placeholder `{{name}}` may use. `None`: only the tuner knows them.
-    pub(super) fn names(&self, space: &SearchSpace) -> Option<Vec<String>> {
+    pub(super) fn placeholder_names(&self, space: &SearchSpace) -> Option<Vec<String>> {
         let (batch, own): (_, &[&str]) = match self {
             Self::Native(spec) => (tuner::batch_names(spec, space), spec.own_parameters()),
             Self::Nni { .. } | Self::Command { .. } => (None, &[]),
@@ -166,7 +166,7 @@ impl AssessorChoice {
             },
         };
         if takes {
-            put_direction(class_args, direction);
+            set_optimize_mode(class_args, direction);
             return Ok(());
         }
         if direction == Direction::Maximize {
@@ -248,7 +248,7 @@ pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), P
     Err(Problem::new("trialRepeats", problem))
 }
 
-fn put_direction(class_args: &mut Map<String, Value>, direction: Direction) {
+fn set_optimize_mode(class_args: &mut Map<String, Value>, direction: Direction) {
     class_args.insert("optimize_mode".to_owned(), json!(direction.as_str()));
 }
 
@@ -256,12 +256,12 @@ fn put_direction(class_args: &mut Map<String, Value>, direction: Direction) {
 ///
 /// `objective` is the value of `objective.direction`, if there is one.
 pub(super) fn set_direction(
-    objective: Option<Statement>,
+    objective: Option<DirectionStatement>,
     tuner: &mut TunerChoice,
     mut assessor: Option<&mut AssessorChoice>,
 ) -> Result<AgreedDirection, Problem> {
     let in_file = |error: tuner::Error| Problem::new(error.path, error.problem);
-    let mut statements: Vec<Statement> = objective.into_iter().collect();
+    let mut statements: Vec<DirectionStatement> = objective.into_iter().collect();
     let sections = [
         ("tuner", Some(tuner.class_args())),
         ("assessor", assessor.as_deref().map(AssessorChoice::class_args)),
@@ -271,11 +271,13 @@ pub(super) fn set_direction(
         if let Some(direction) =
             Arguments::new(section, class_args).optimize_mode().map_err(in_file)?
         {
-            statements
-                .push(Statement { path: format!("{section}.classArgs.optimize_mode"), direction });
+            statements.push(DirectionStatement {
+                path: format!("{section}.classArgs.optimize_mode"),
+                direction,
+            });
         }
     }
-    let agreed = agree(&statements, tuner.default_direction().map_err(in_file)?)?;
+    let agreed = find_agreed_direction(&statements, tuner.default_direction().map_err(in_file)?)?;
     tuner.set_direction(agreed.direction);
     if let Some(assessor) = assessor.as_mut() {
         assessor.set_direction(agreed.direction)?;
@@ -284,43 +286,45 @@ pub(super) fn set_direction(
 }
 
 /// Tuners of NNI whose search spaces may have entries that no other tuner supports.
-const ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphism"];
+const TUNERS_WITH_ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphism"];
 
 /// Returns whether the tuner interprets the search space itself, as the user's own class or program and those of
-/// [`ANY_SPACE`] do. The space is checked before the tuner, so this function reads the tuner's section in advance. If
-/// the section names no algorithm, returns `true`, so that its check reports that rather than a fault of the space.
-pub(super) fn takes_any_space(top: &Section) -> bool {
+/// [`TUNERS_WITH_ANY_SPACE`] do. The space is checked before the tuner, so this function reads the tuner's section in
+/// advance. If the section names no algorithm, returns `true`, so that its check reports that rather than a problem of
+/// the space.
+pub(super) fn can_have_any_space(top: &Section) -> bool {
     let section = top.peek("tuner").or_else(|| top.peek("advisor"));
     let Some(members) = section.and_then(Value::as_object) else { return false };
     let name = members.iter().find(|(key, value)| folded(key) == "name" && !value.is_null());
     match name {
         None => !members.is_empty(),
-        Some((_, name)) => {
-            name.as_str().and_then(tuner::nni_name).is_some_and(|name| ANY_SPACE.contains(&name))
-        }
+        Some((_, name)) => name
+            .as_str()
+            .and_then(tuner::nni_name)
+            .is_some_and(|name| TUNERS_WITH_ANY_SPACE.contains(&name)),
     }
 }
 
 /// Reads the section `tuner`, or `advisor`, which is NNI's older name for a tuner that also stops trials.
-pub(super) fn tuner(
+pub(super) fn read_tuner(
     top: &mut Section,
     space: &SearchSpace,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<TunerChoice, Problem> {
     let (tuner, advisor) = (top.take("tuner"), top.take("advisor"));
     let (section, value) = match (tuner, advisor) {
         (Some(_), Some(_)) => {
-            return Err(top.fault("advisor", "is given besides `tuner`; keep one of them"));
+            return Err(top.problem("advisor", "is given besides `tuner`; keep one of them"));
         }
         (Some(value), None) => ("tuner", value),
         (None, Some(value)) => ("advisor", value),
         (None, None) => {
-            return Err(top.fault("tuner", "is missing; for example {name: Random}"));
+            return Err(top.problem("tuner", "is missing; for example {name: Random}"));
         }
     };
-    let NamedAlgorithm { what, class_args, mut fields } =
+    let NamedAlgorithm { source, class_args, mut fields } =
         NamedAlgorithm::read(section, value, base)?;
-    let choice = match what {
+    let choice = match source {
         AlgorithmSource::Command(command) => TunerChoice::Command { command, class_args },
         AlgorithmSource::Class(source) => {
             let algorithm = Algorithm { source, class_args };
@@ -334,13 +338,13 @@ pub(super) fn tuner(
                     let algorithm = Algorithm { source, class_args };
                     TunerChoice::Nni { algorithm, advisor: false }
                 }
-                None => TunerChoice::Native(native(section, &name, class_args, space)?),
+                None => TunerChoice::Native(check_native_tuner(section, &name, class_args, space)?),
             };
             fields.record("name", choice.name());
             choice
         }
     };
-    top.record(choice.section(), fields.into_canonical());
+    top.record(choice.section_name(), fields.into_canonical());
     if matches!(choice, TunerChoice::Nni { .. }) && space.has_log_integers() {
         let problem = "has a `lograndint`, which NNI's tuners do not support; use `qloguniform` with q 1, or a built-in tuner";
         return Err(Problem::new("searchSpace", problem));
@@ -349,7 +353,7 @@ pub(super) fn tuner(
 }
 
 /// Returns a built-in tuner after a check of its arguments.
-fn native(
+fn check_native_tuner(
     section: &str,
     name: &str,
     class_args: Map<String, Value>,
@@ -369,26 +373,26 @@ fn native(
 }
 
 /// Reads the section `assessor`.
-pub(super) fn assessor(
+pub(super) fn read_assessor(
     top: &mut Section,
     tuner: &TunerChoice,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<AssessorChoice>, Problem> {
     let Some(value) = top.take("assessor") else { return Ok(None) };
     if let TunerChoice::Nni { advisor: true, .. } = tuner {
         let problem = "is given besides an advisor, which stops trials itself; keep one of them";
-        return Err(top.fault("assessor", problem));
+        return Err(top.problem("assessor", problem));
     }
     if let TunerChoice::Native(spec) = tuner
         && spec.trains_a_population()
     {
         let problem =
             "is given besides PBT, whose trials must end to leave a checkpoint; leave it out";
-        return Err(top.fault("assessor", problem));
+        return Err(top.problem("assessor", problem));
     }
-    let NamedAlgorithm { what, class_args, mut fields } =
+    let NamedAlgorithm { source, class_args, mut fields } =
         NamedAlgorithm::read("assessor", value, base)?;
-    let choice = match what {
+    let choice = match source {
         AlgorithmSource::Command(_) => {
             let problem = "belongs to `tuner`: such a program can also stop trials";
             return Err(Problem::new("assessor.command", problem));
@@ -413,15 +417,18 @@ pub(super) fn assessor(
 
 /// Reads `pythonInterpreter`: a name to find in `PATH`, or a path relative to the file's folder. Symbolic links are not
 /// resolved, because the interpreter of a virtual environment is a link whose name matters.
-pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<String>, Problem> {
+pub(super) fn read_interpreter(
+    top: &mut Section,
+    base: PathBase<'_>,
+) -> Result<Option<String>, Problem> {
     let Some(given) = top.string("pythonInterpreter")? else { return Ok(None) };
     if !given.contains('/') {
         return Ok(Some(given));
     }
     let path = interpreter_path(&given, base);
-    if base.lacks_file(&path) {
+    if base.is_file_missing(&path) {
         let problem = format!("program {} does not exist", path.display());
-        return Err(top.fault("pythonInterpreter", problem));
+        return Err(top.problem("pythonInterpreter", problem));
     }
     let path = path.to_string_lossy().into_owned();
     top.record("pythonInterpreter", &path);
@@ -429,7 +436,7 @@ pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<St
 }
 
 /// Returns the interpreter as it is started: an absolute path, or a name to find in `PATH`.
-pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
+pub(super) fn interpreter_path(given: &str, base: PathBase<'_>) -> PathBuf {
     if !given.contains('/') {
         return PathBuf::from(given);
     }
@@ -444,7 +451,7 @@ pub(super) const FIELDS: [&str; 5] = ["name", "className", "codeDirectory", "com
 
 /// An algorithm as a section names it.
 struct NamedAlgorithm {
-    what: AlgorithmSource,
+    source: AlgorithmSource,
     class_args: Map<String, Value>,
     /// The fields of the section, for its canonical form.
     fields: Section,
@@ -457,7 +464,7 @@ enum AlgorithmSource {
 }
 
 impl NamedAlgorithm {
-    fn read(section: &str, value: Value, base: Base<'_>) -> Result<Self, Problem> {
+    fn read(section: &str, value: Value, base: PathBase<'_>) -> Result<Self, Problem> {
         let mut fields = Section::open(section, value, &FIELDS)?;
         let name = fields.string("name")?;
         let class = fields.string("className")?;
@@ -467,21 +474,26 @@ impl NamedAlgorithm {
             None => Map::new(),
             Some(Value::Object(class_args)) => class_args,
             Some(other) => {
-                let problem = format!("expected arguments by name, found {}", kind(&other));
-                return Err(fields.fault("classArgs", problem));
+                let problem =
+                    format!("expected arguments by name, found {}", describe_kind(&other));
+                return Err(fields.problem("classArgs", problem));
             }
         };
         fields.record("classArgs", Some(&class_args).filter(|args| !args.is_empty()));
         if code.is_some() && class.is_none() {
-            return Err(fields.fault("codeDirectory", "belongs to `className`, which is not given"));
+            return Err(
+                fields.problem("codeDirectory", "belongs to `className`, which is not given")
+            );
         }
-        let what = match (name, class, command) {
+        let source = match (name, class, command) {
             (Some(_), Some(_), _) => {
-                return Err(fields.fault("className", "is given besides `name`; keep one of them"));
+                return Err(
+                    fields.problem("className", "is given besides `name`; keep one of them")
+                );
             }
             (_, Some(_), Some(_)) | (Some(_), _, Some(_)) => {
                 let problem = "is given besides the name of an algorithm; keep one of them";
-                return Err(fields.fault("command", problem));
+                return Err(fields.problem("command", problem));
             }
             (Some(name), None, None) => AlgorithmSource::Name(name),
             (None, Some(class), None) => {
@@ -489,25 +501,27 @@ impl NamedAlgorithm {
                     let problem = format!(
                         "expected `module.Class`, found `{class}`: the file's name without `.py`, a dot, the class"
                     );
-                    return Err(fields.fault("className", problem));
+                    return Err(fields.problem("className", problem));
                 }
-                let code = resolve(code.as_deref().unwrap_or("."), base);
-                if base.lacks_folder(&code) {
+                let code = resolve_path(code.as_deref().unwrap_or("."), base);
+                if base.is_folder_missing(&code) {
                     let problem = format!("{} is not a directory", code.display());
-                    return Err(fields.fault("codeDirectory", problem));
+                    return Err(fields.problem("codeDirectory", problem));
                 }
                 fields.record("codeDirectory", code.to_string_lossy());
                 AlgorithmSource::Class(ClassSource::Class { class, code })
             }
-            (None, None, Some(command)) => AlgorithmSource::Command(words(&mut fields, &command)?),
-            (None, None, None) => return Err(fields.fault("name", "is missing")),
+            (None, None, Some(command)) => {
+                AlgorithmSource::Command(read_command_words(&mut fields, &command)?)
+            }
+            (None, None, None) => return Err(fields.problem("name", "is missing")),
         };
-        Ok(Self { what, class_args, fields })
+        Ok(Self { source, class_args, fields })
     }
 }
 
 /// Reads a program and its arguments.
-fn words(fields: &mut Section, command: &Value) -> Result<Vec<String>, Problem> {
+fn read_command_words(fields: &mut Section, command: &Value) -> Result<Vec<String>, Problem> {
     let words: Option<Vec<String>> = match command {
         Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
@@ -522,9 +536,9 @@ fn words(fields: &mut Section, command: &Value) -> Result<Vec<String>, Problem> 
         None => {
             let problem = format!(
                 "expected a program and its arguments as a list, such as [python3, search.py], found {}",
-                kind(command)
+                describe_kind(command)
             );
-            Err(fields.fault("command", problem))
+            Err(fields.problem("command", problem))
         }
     }
 }

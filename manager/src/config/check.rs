@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 use trial_protocol::Direction;
 
-use super::base::Base;
-use super::direction::{AgreedDirection, Statement};
-use super::section::{InheritableFields, Problem, Section, resolve};
+use super::direction::{AgreedDirection, DirectionStatement};
+use super::path_base::PathBase;
+use super::section::{InheritableFields, Problem, Section, resolve_path};
 use super::services::inherited::{Service, TopLevel};
 use super::services::labels;
 use super::{
-    AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
+    AssessorChoice, ExperimentSpec, Goals, MAX_TRIAL_CONCURRENCY, TrainingServiceSpec, TunerChoice,
     algorithms, command, document, goals, notifications, service,
 };
 use crate::search::search_space::SearchSpace;
@@ -66,28 +66,28 @@ const MIN_TUNER_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_TUNER_TIMEOUT: Duration = Duration::from_hours(7 * 24);
 
 /// The greatest number of trials of one point. A larger number is a typing error.
-const MOST_REPEATS: u64 = 1000;
+const MAX_TRIAL_REPEATS: u64 = 1000;
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
 /// Checks a document. Relative paths refer to `base`.
-pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
+pub(super) fn check(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
     let name = top.string_or_unset("experimentName")?;
-    experiment_type(&mut top)?;
-    let search_space = search_space(&mut top, base)?;
-    let shared = InheritableFields::take(&mut top, base)?;
-    let code = shared.code.clone().unwrap_or_else(|| resolve(".", base));
+    check_experiment_type(&mut top)?;
+    let search_space = read_search_space(&mut top, base)?;
+    let shared = InheritableFields::read(&mut top, base)?;
+    let code = shared.code.clone().unwrap_or_else(|| resolve_path(".", base));
     top.record("trialCodeDirectory", code.to_string_lossy());
-    let limits = SearchLimits::take(&mut top)?;
-    without_effect(&mut top, base, &shared)?;
-    let chosen = Algorithms::take(&mut top, &search_space, &limits, base)?;
+    let limits = SearchLimits::read(&mut top)?;
+    read_fields_without_effect(&mut top, base, &shared)?;
+    let chosen = Algorithms::read(&mut top, &search_space, &limits, base)?;
     let inherited = TopLevel { fields: &shared, code: &code, base };
-    let (service, record_packages) = service(&mut top, inherited, &chosen.tuner)?;
-    let notifications = notifications::notifications(&mut top, base)?;
-    let initial_trials = labels::initial_trials(&mut top)?;
-    let owner = labels::owner(&mut top)?;
-    let tags = labels::tags(&mut top)?;
+    let (service, record_packages) = read_training_service(&mut top, inherited, &chosen.tuner)?;
+    let notifications = notifications::read_notifications(&mut top, base)?;
+    let initial_trials = labels::read_initial_trials(&mut top)?;
+    let owner = labels::read_owner(&mut top)?;
+    let tags = labels::read_tags(&mut top)?;
     check_commands(service.commands, &chosen.tuner, &search_space)?;
     Ok(ExperimentSpec {
         private_file: None,
@@ -125,21 +125,21 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
 }
 
 /// Reads `experimentType`, which has one value.
-fn experiment_type(top: &mut Section) -> Result<(), Problem> {
+fn check_experiment_type(top: &mut Section) -> Result<(), Problem> {
     let kind = top.string_or("experimentType", "hpo")?;
     if kind == "hpo" {
         return Ok(());
     }
-    Err(top.fault("experimentType", format!("`{kind}` is not known; allowed: hpo")))
+    Err(top.problem("experimentType", format!("`{kind}` is not known; allowed: hpo")))
 }
 
 /// Reads `trainingService` and the fields about it, the last of which is `recordPackages`.
-fn service(
+fn read_training_service(
     top: &mut Section,
     inherited: TopLevel<'_>,
     tuner: &TunerChoice,
 ) -> Result<(Service, bool), Problem> {
-    let mut service = service::service(top, inherited)?;
+    let mut service = service::read_service(top, inherited)?;
     if let (TunerChoice::Native(tuner), false) =
         (tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
         && tuner.needs_checkpoint_folder()
@@ -148,11 +148,11 @@ fn service(
         let problem = "is missing; name a folder that all trials share, such as one on the storage that they mount";
         return Err(Problem::new(path, problem));
     }
-    code_snapshot(top, &mut service.spec)?;
-    let record_packages = record_packages(top, &service.spec)?;
+    read_code_snapshot(top, &mut service.spec)?;
+    let record_packages = read_record_packages(top, &service.spec)?;
     if top.take("sharedStorage").is_some() {
         let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
-        return Err(top.fault("sharedStorage", problem));
+        return Err(top.problem("sharedStorage", problem));
     }
     Ok((service, record_packages))
 }
@@ -163,10 +163,10 @@ fn check_commands(
     tuner: &TunerChoice,
     space: &SearchSpace,
 ) -> Result<(), Problem> {
-    let Some(names) = tuner.names(space) else { return Ok(()) };
+    let Some(names) = tuner.placeholder_names(space) else { return Ok(()) };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     commands.into_iter().try_for_each(|(path, command)| {
-        command::check(&command, &names).map_err(|problem| Problem::new(path, problem))
+        command::check_placeholders(&command, &names).map_err(|problem| Problem::new(path, problem))
     })
 }
 
@@ -183,18 +183,18 @@ struct SearchLimits {
 }
 
 impl SearchLimits {
-    fn take(top: &mut Section) -> Result<Self, Problem> {
-        let trial_concurrency = concurrency(top)?;
+    fn read(top: &mut Section) -> Result<Self, Problem> {
+        let trial_concurrency = read_concurrency(top)?;
         let max_experiment_duration = top.duration("maxExperimentDuration")?;
         let max_trial_number = top.integer("maxTrialNumber", 1)?;
         let max_trial_duration = top.duration("maxTrialDuration")?;
         let target_metric = top.number("targetMetric")?;
-        let max_consecutive_failures = counted(top, "maxConsecutiveFailures", 0)?;
-        let max_trial_retries = counted(top, "maxTrialRetries", 0)?;
+        let max_consecutive_failures = read_count(top, "maxConsecutiveFailures", 0)?;
+        let max_trial_retries = read_count(top, "maxTrialRetries", 0)?;
         let trial_repeats = top.integer("trialRepeats", 1)?;
-        if trial_repeats.is_some_and(|repeats| repeats > MOST_REPEATS) {
-            let problem = format!("must be at most {MOST_REPEATS}");
-            return Err(top.fault("trialRepeats", problem));
+        if trial_repeats.is_some_and(|repeats| repeats > MAX_TRIAL_REPEATS) {
+            let problem = format!("must be at most {MAX_TRIAL_REPEATS}");
+            return Err(top.problem("trialRepeats", problem));
         }
         Ok(Self {
             trial_concurrency,
@@ -223,19 +223,20 @@ struct Algorithms {
 }
 
 impl Algorithms {
-    fn take(
+    fn read(
         top: &mut Section,
         search_space: &SearchSpace,
         limits: &SearchLimits,
-        base: Base<'_>,
+        base: PathBase<'_>,
     ) -> Result<Self, Problem> {
         let gpu_indices = top.indices("tunerGpuIndices")?;
-        let mut tuner = algorithms::tuner(top, search_space, base)?;
+        let mut tuner = algorithms::read_tuner(top, search_space, base)?;
         algorithms::set_repeats(limits.trial_repeats, &mut tuner)?;
-        let mut assessor = algorithms::assessor(top, &tuner, base)?;
+        let mut assessor = algorithms::read_assessor(top, &tuner, base)?;
         let has_objective = top.peek("objective").is_some();
-        let ObjectiveFields { metric: objective, stated } = objective(top)?;
-        let goals = goals::goals(top, objective.as_deref(), has_objective, limits.target_metric)?;
+        let ObjectiveFields { metric: objective, stated } = read_objective(top)?;
+        let goals =
+            goals::read_goals(top, objective.as_deref(), has_objective, limits.target_metric)?;
         let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
         let stated = stated.or_else(|| goals::first_direction(&goals));
         let AgreedDirection { direction, assumed: direction_assumed } =
@@ -250,38 +251,39 @@ impl Algorithms {
             direction,
             direction_assumed,
             gpu_indices,
-            python_interpreter: algorithms::interpreter(top, base)?,
-            patience: patience(top)?,
+            python_interpreter: algorithms::read_interpreter(top, base)?,
+            patience: read_tuner_patience(top)?,
         })
     }
 }
 
 /// Reads `trialConcurrency`, which is required.
-fn concurrency(top: &mut Section) -> Result<usize, Problem> {
+fn read_concurrency(top: &mut Section) -> Result<usize, Problem> {
     let Some(concurrency) = top.integer("trialConcurrency", 1)? else {
         let problem = "is missing; say how many trials may run at a time";
-        return Err(top.fault("trialConcurrency", problem));
+        return Err(top.problem("trialConcurrency", problem));
     };
-    let at_a_time = usize::try_from(concurrency).ok().filter(|number| *number <= MOST_AT_A_TIME);
+    let at_a_time =
+        usize::try_from(concurrency).ok().filter(|number| *number <= MAX_TRIAL_CONCURRENCY);
     at_a_time.ok_or_else(|| {
-        let problem = format!("is {concurrency}; at most {MOST_AT_A_TIME} is possible");
-        top.fault("trialConcurrency", problem)
+        let problem = format!("is {concurrency}; at most {MAX_TRIAL_CONCURRENCY} is possible");
+        top.problem("trialConcurrency", problem)
     })
 }
 
 /// Reads `codeSnapshot` into the training service.
-fn code_snapshot(top: &mut Section, service: &mut TrainingServiceSpec) -> Result<(), Problem> {
+fn read_code_snapshot(top: &mut Section, service: &mut TrainingServiceSpec) -> Result<(), Problem> {
     let Some(wanted) = top.boolean("codeSnapshot")? else { return Ok(()) };
     let set = service.section_mut().set_code_snapshot(wanted);
-    set.map_err(|problem| top.fault("codeSnapshot", problem))
+    set.map_err(|problem| top.problem("codeSnapshot", problem))
 }
 
 /// Reads `recordPackages`.
-fn record_packages(top: &mut Section, service: &TrainingServiceSpec) -> Result<bool, Problem> {
+fn read_record_packages(top: &mut Section, service: &TrainingServiceSpec) -> Result<bool, Problem> {
     let wanted = top.boolean("recordPackages")?.unwrap_or(false);
     if wanted && !service.section().is_local() {
         let problem = "is for `platform: local`; elsewhere trials have the packages of their image or machine";
-        return Err(top.fault("recordPackages", problem));
+        return Err(top.problem("recordPackages", problem));
     }
     Ok(wanted)
 }
@@ -289,77 +291,78 @@ fn record_packages(top: &mut Section, service: &TrainingServiceSpec) -> Result<b
 /// The objective.
 struct ObjectiveFields {
     metric: Option<String>,
-    stated: Option<Statement>,
+    stated: Option<DirectionStatement>,
 }
 
 /// Reads `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
-fn objective(top: &mut Section) -> Result<ObjectiveFields, Problem> {
+fn read_objective(top: &mut Section) -> Result<ObjectiveFields, Problem> {
     if top.peek("objective").is_some_and(Value::is_array) {
         let problem = "expected a string, found a list; several objectives belong in `objectives`";
-        return Err(top.fault("objective", problem));
+        return Err(top.problem("objective", problem));
     }
     if !top.peek("objective").is_some_and(Value::is_object) {
         return Ok(ObjectiveFields { metric: top.string("objective")?, stated: None });
     }
     let value = top.take("objective").unwrap_or_default();
-    let mut fields = Section::open("objective", value, &goals::OBJECTIVE)?;
+    let mut fields = Section::open("objective", value, &goals::OBJECTIVE_FIELDS)?;
     let metric = fields.string("metric")?;
-    let direction = goals::direction(&mut fields)?;
-    let stated = direction.map(|direction| Statement { path: fields.at("direction"), direction });
+    let direction = goals::read_direction(&mut fields)?;
+    let stated = direction
+        .map(|direction| DirectionStatement { path: fields.field_path("direction"), direction });
     top.record("objective", fields.into_canonical());
     Ok(ObjectiveFields { metric, stated })
 }
 
 /// Reads a count of at least `least`. Counts above the maximum of `u32` are read as this maximum.
-fn counted(top: &mut Section, name: &str, least: u64) -> Result<Option<u32>, Problem> {
+fn read_count(top: &mut Section, name: &str, least: u64) -> Result<Option<u32>, Problem> {
     let count = top.integer(name, least)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
     top.record(name, count);
     Ok(count)
 }
 
 /// Reads `tunerPatience`, which is long enough for an answer and has an upper limit.
-fn patience(top: &mut Section) -> Result<Duration, Problem> {
+fn read_tuner_patience(top: &mut Section) -> Result<Duration, Problem> {
     let patience = top.duration("tunerPatience")?.unwrap_or(DEFAULT_TUNER_TIMEOUT);
     if (MIN_TUNER_TIMEOUT..=MAX_TUNER_TIMEOUT).contains(&patience) {
         return Ok(patience);
     }
     let problem = format!("expected a duration from 1s to 7d, found {} s", patience.as_secs_f64());
-    Err(top.fault("tunerPatience", problem))
+    Err(top.problem("tunerPatience", problem))
 }
 
 /// Checks and records fields that NNI's manager or dispatcher uses and that have no effect in TrialKeeper.
-fn without_effect(
+fn read_fields_without_effect(
     top: &mut Section,
-    base: Base<'_>,
+    base: PathBase<'_>,
     shared: &InheritableFields,
 ) -> Result<(), Problem> {
     if top.boolean_or("useAnnotation", false)? {
         let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
-        return Err(top.fault("useAnnotation", problem));
+        return Err(top.problem("useAnnotation", problem));
     }
     let debug = shared.debug.unwrap_or(false);
     top.record("debug", debug);
     let level = top.string_or("logLevel", if debug { "debug" } else { "info" })?;
     if !LOG_LEVELS.contains(&level.as_str()) {
         let advice = advice(&level, LOG_LEVELS);
-        return Err(top.fault("logLevel", format!("`{level}` is not known; {advice}")));
+        return Err(top.problem("logLevel", format!("`{level}` is not known; {advice}")));
     }
     if top.absolute_path("experimentWorkingDirectory", base)?.is_none() {
-        let default = resolve("~/nni-experiments", base);
+        let default = resolve_path("~/nni-experiments", base);
         top.record("experimentWorkingDirectory", default.to_string_lossy());
     }
     Ok(())
 }
 
 /// Reads `searchSpace`, or else `searchSpaceFile`.
-fn search_space(top: &mut Section, base: Base<'_>) -> Result<SearchSpace, Problem> {
-    let space = given_search_space(top, base)?;
+fn read_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpace, Problem> {
+    let space = parse_search_space(top, base)?;
     top.record("searchSpace", space.as_json());
     Ok(space)
 }
 
-fn given_search_space(top: &mut Section, base: Base<'_>) -> Result<SearchSpace, Problem> {
-    let any_form = algorithms::takes_any_space(top);
+fn parse_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpace, Problem> {
+    let any_form = algorithms::can_have_any_space(top);
     let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
         take_in(json).map_err(|error| {
@@ -384,17 +387,17 @@ fn given_search_space(top: &mut Section, base: Base<'_>) -> Result<SearchSpace, 
     let Some(file) = top.unrecorded_string("searchSpaceFile")? else {
         return match inline {
             Some(json) => parse(&json, "searchSpace", None),
-            None => Err(top.fault("searchSpace", missing)),
+            None => Err(top.problem("searchSpace", missing)),
         };
     };
     if inline.is_some() {
         return Err(
-            top.fault("searchSpaceFile", "is given besides `searchSpace`; keep one of them")
+            top.problem("searchSpaceFile", "is given besides `searchSpace`; keep one of them")
         );
     }
-    let path = resolve(&file, base);
+    let path = resolve_path(&file, base);
     let bytes = std::fs::read(&path).map_err(|error| {
-        top.fault("searchSpaceFile", format!("{} cannot be read: {error}", path.display()))
+        top.problem("searchSpaceFile", format!("{} cannot be read: {error}", path.display()))
     })?;
     let json = document::parse(&bytes)
         .map_err(|what| Problem::new("the search space", what).in_other_file(&path))?;

@@ -15,7 +15,7 @@ use crate::util::nearest::advice;
 pub fn render_command(command: &str, parameters: &Parameters) -> String {
     let mut shell = ShellPosition::default();
     let mut rendered = String::with_capacity(command.len() + 32);
-    for piece in pieces(command) {
+    for piece in split_at_placeholders(command) {
         match piece {
             CommandPart::Text(text) => {
                 text.chars().for_each(|c| shell.read(c));
@@ -23,7 +23,7 @@ pub fn render_command(command: &str, parameters: &Parameters) -> String {
             }
             CommandPart::Name { name, whole, next } => match parameters.get(name) {
                 Some(value) => {
-                    rendered.push_str(&shell.quote(&plain(value), next));
+                    rendered.push_str(&shell.quote(&value_text(value), next));
                     shell.continue_word();
                 }
                 None => {
@@ -37,8 +37,8 @@ pub fn render_command(command: &str, parameters: &Parameters) -> String {
 }
 
 /// Refuses a command with a placeholder that names no parameter, or that has no end.
-pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
-    for piece in pieces(command) {
+pub(super) fn check_placeholders(command: &str, names: &[&str]) -> Result<(), String> {
+    for piece in split_at_placeholders(command) {
         if let CommandPart::Text(text) = piece
             && let Some((_, opened)) = text.rsplit_once("{{")
         {
@@ -73,13 +73,13 @@ enum CommandPart<'a> {
 }
 
 /// Splits a command at its placeholders.
-fn pieces(command: &str) -> impl Iterator<Item = CommandPart<'_>> {
+fn split_at_placeholders(command: &str) -> impl Iterator<Item = CommandPart<'_>> {
     let mut rest = command;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let (start, end, name) = placeholder(rest).unwrap_or((rest.len(), rest.len(), ""));
+        let (start, end, name) = find_placeholder(rest).unwrap_or((rest.len(), rest.len(), ""));
         if start > 0 {
             let (text, after) = rest.split_at(start);
             rest = after;
@@ -92,10 +92,10 @@ fn pieces(command: &str) -> impl Iterator<Item = CommandPart<'_>> {
 }
 
 /// Returns the start and end of the first placeholder, and its name.
-fn placeholder(text: &str) -> Option<(usize, usize, &str)> {
+fn find_placeholder(text: &str) -> Option<(usize, usize, &str)> {
     let close = text.find("}}")?;
     let Some(open) = text[..close].rfind("{{") else {
-        let (start, end, name) = placeholder(&text[close + 2..])?;
+        let (start, end, name) = find_placeholder(&text[close + 2..])?;
         return Some((close + 2 + start, close + 2 + end, name));
     };
     Some((open, close + 2, text[open + 2..close].trim()))
@@ -108,7 +108,7 @@ fn is_identifier(name: &str) -> bool {
 }
 
 /// Returns the text of a value in a command.
-fn plain(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
@@ -121,11 +121,11 @@ fn plain(value: &Value) -> String {
 #[derive(Debug, Default)]
 struct ShellPosition {
     /// The quotes around this position, outermost first. The list is empty at the top level.
-    within: Vec<QuoteKind>,
+    quotes: Vec<QuoteKind>,
     /// Set if the last character was a backslash that escapes the next.
     escaped: bool,
     /// Set if the last character was a `$` that a `(` or a quote may follow.
-    dollar: bool,
+    after_dollar: bool,
     word: WordPosition,
 }
 
@@ -155,55 +155,55 @@ enum QuoteKind {
 
 impl ShellPosition {
     fn read(&mut self, c: char) {
-        let dollar = std::mem::take(&mut self.dollar);
+        let dollar = std::mem::take(&mut self.after_dollar);
         if std::mem::take(&mut self.escaped) {
             self.continue_word();
             return;
         }
-        let place = self.within.last().copied();
+        let place = self.quotes.last().copied();
         match (place, c) {
             (Some(QuoteKind::Single | QuoteKind::Escapes), '\'')
             | (Some(QuoteKind::Double), '"')
             | (Some(QuoteKind::Backquotes), '`')
             | (Some(QuoteKind::Parentheses), ')') => {
-                self.within.pop();
+                self.quotes.pop();
             }
             (Some(QuoteKind::Comment), '\n') => {
-                self.within.pop();
+                self.quotes.pop();
             }
             (Some(QuoteKind::Single | QuoteKind::Comment), _) => return,
             (_, '\\') => self.escaped = true,
             (Some(QuoteKind::Escapes), _) => return,
-            (_, '`') => self.enter(QuoteKind::Backquotes),
-            (_, '"') => self.enter(QuoteKind::Double),
+            (_, '`') => self.enter_quotes(QuoteKind::Backquotes),
+            (_, '"') => self.enter_quotes(QuoteKind::Double),
             (_, '(') if dollar || place != Some(QuoteKind::Double) => {
-                self.enter(QuoteKind::Parentheses);
+                self.enter_quotes(QuoteKind::Parentheses);
             }
             // `$$` is the shell's process id, and starts no expansion.
-            (_, '$') => self.dollar = !dollar,
+            (_, '$') => self.after_dollar = !dollar,
             (Some(QuoteKind::Double), _) => return,
-            (_, '\'') if dollar => self.enter(QuoteKind::Escapes),
-            (_, '\'') => self.enter(QuoteKind::Single),
-            (_, '#') if self.word == WordPosition::Before => self.enter(QuoteKind::Comment),
+            (_, '\'') if dollar => self.enter_quotes(QuoteKind::Escapes),
+            (_, '\'') => self.enter_quotes(QuoteKind::Single),
+            (_, '#') if self.word == WordPosition::Before => self.enter_quotes(QuoteKind::Comment),
             _ => {}
         }
         self.word = match c {
             ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => WordPosition::Before,
             // After an opening backquote, a new word starts. A closing one is part of a word.
-            '`' if self.within.last() == Some(&QuoteKind::Backquotes) => WordPosition::Before,
+            '`' if self.quotes.last() == Some(&QuoteKind::Backquotes) => WordPosition::Before,
             '{' => WordPosition::Braces,
             _ if self.word == WordPosition::Before => WordPosition::Inside,
             _ => self.word,
         };
     }
 
-    fn enter(&mut self, place: QuoteKind) {
-        self.within.push(place);
+    fn enter_quotes(&mut self, place: QuoteKind) {
+        self.quotes.push(place);
     }
 
     fn continue_word(&mut self) {
         self.escaped = false;
-        self.dollar = false;
+        self.after_dollar = false;
         if self.word == WordPosition::Before {
             self.word = WordPosition::Inside;
         }
@@ -211,7 +211,7 @@ impl ShellPosition {
 
     /// Returns the text that the shell reads as `value` at this position.
     fn quote(&self, value: &str, next: Option<char>) -> String {
-        let mut text = match self.within.last() {
+        let mut text = match self.quotes.last() {
             Some(QuoteKind::Single) => value.replace('\'', r"'\''"),
             // The value gets its own pair of quotes, because a plain `sh` does not support `$'...'` and would keep a
             // backslash.
@@ -227,7 +227,7 @@ impl ShellPosition {
             }
         };
         // Backquotes remove one layer of backslashes from their content.
-        for _ in self.within.iter().filter(|place| **place == QuoteKind::Backquotes) {
+        for _ in self.quotes.iter().filter(|place| **place == QuoteKind::Backquotes) {
             text = escape(&text, &['\\', '`', '$']);
         }
         text
@@ -240,10 +240,10 @@ fn is_bare(value: &str, word: WordPosition, next: Option<char>) -> bool {
         "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",
         "in", "time", "function", "select", "coproc",
     ];
-    let harmless = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%".contains(c);
+    let is_harmless = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%".contains(c);
     let redirection = matches!(next, Some('<' | '>')) && value.bytes().all(|b| b.is_ascii_digit());
     !value.is_empty()
-        && value.chars().all(harmless)
+        && value.chars().all(is_harmless)
         && !redirection
         && match word {
             WordPosition::Before => !KEYWORDS.contains(&value),

@@ -7,7 +7,7 @@ use super::section::Problem;
 
 /// A field that states the direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Statement {
+pub(super) struct DirectionStatement {
     /// The path of the field, such as `tuner.classArgs.optimize_mode`.
     pub(super) path: String,
     pub(super) direction: Direction,
@@ -26,8 +26,8 @@ pub(super) struct AgreedDirection {
 /// # Errors
 ///
 /// Two fields contradict each other. The error names both.
-pub(super) fn agree(
-    statements: &[Statement],
+pub(super) fn find_agreed_direction(
+    statements: &[DirectionStatement],
     default: Direction,
 ) -> Result<AgreedDirection, Problem> {
     let Some((first, others)) = statements.split_first() else {
@@ -48,7 +48,7 @@ pub(super) fn agree(
 }
 
 /// Words in names of metrics that training minimises.
-const LOWER_IS_BETTER: [&str; 18] = [
+const MINIMISED_METRIC_WORDS: [&str; 18] = [
     "loss",
     "logloss",
     "error",
@@ -69,7 +69,7 @@ const LOWER_IS_BETTER: [&str; 18] = [
     "bce",
 ];
 /// Words in names of metrics that training maximises.
-const HIGHER_IS_BETTER: [&str; 22] = [
+const MAXIMISED_METRIC_WORDS: [&str; 22] = [
     "acc",
     "accuracy",
     "auc",
@@ -95,7 +95,7 @@ const HIGHER_IS_BETTER: [&str; 22] = [
 ];
 
 /// Returns a warning if a metric's name suggests the other direction, as for a maximised `val_loss`.
-pub(super) fn warning(metric: &str, direction: Direction) -> Option<String> {
+pub(super) fn opposite_direction_warning(metric: &str, direction: Direction) -> Option<String> {
     let lower = metric.to_lowercase();
     let words: Vec<_> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     // scikit-learn's `neg_mean_squared_error` reverses the direction, and other names may, too.
@@ -103,7 +103,7 @@ pub(super) fn warning(metric: &str, direction: Direction) -> Option<String> {
         return None;
     }
     let names = |known: &[&str]| words.iter().any(|word| known.contains(word));
-    let likely = match (names(&LOWER_IS_BETTER), names(&HIGHER_IS_BETTER)) {
+    let likely = match (names(&MINIMISED_METRIC_WORDS), names(&MAXIMISED_METRIC_WORDS)) {
         (true, false) => Direction::Minimize,
         (false, true) => Direction::Maximize,
         (true, true) | (false, false) => return None,
@@ -139,9 +139,13 @@ mod tests {
             ("",                       Minimize, false),
         ];
         for (metric, direction, warned) in table {
-            assert_eq!(warning(metric, direction).is_some(), warned, "{metric} {direction:?}");
+            assert_eq!(
+                opposite_direction_warning(metric, direction).is_some(),
+                warned,
+                "{metric} {direction:?}"
+            );
         }
-        let warning_text = warning("val_loss", Maximize).unwrap();
+        let warning_text = opposite_direction_warning("val_loss", Maximize).unwrap();
         assert!(
             warning_text.contains("maximizes `val_loss`") && warning_text.contains("minimize}"),
             "{warning_text}"
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn all_statements_must_agree_and_the_default_applies_without_any() {
-        let say = |path: &str, direction| Statement { path: path.to_owned(), direction };
+        let say = |path: &str, direction| DirectionStatement { path: path.to_owned(), direction };
         let (objective, tuner, assessor) = ("objective.direction", "tuner.x", "assessor.x");
         #[rustfmt::skip]
         let table = [
@@ -162,7 +166,7 @@ mod tests {
             ("the objective, too",    vec![say(objective, Maximize), say(tuner, Minimize)], Err("tuner.x")),
         ];
         for (rule, statements, expected) in table {
-            let found = agree(&statements, Minimize);
+            let found = find_agreed_direction(&statements, Minimize);
             match expected {
                 Ok((direction, assumed)) => {
                     assert_eq!(found.unwrap(), AgreedDirection { direction, assumed }, "{rule}");
@@ -170,7 +174,11 @@ mod tests {
                 Err(path) => {
                     let problem = found.unwrap_err();
                     assert_eq!(problem.path, path, "{rule}");
-                    assert!(problem.what.contains(&statements[0].path), "{rule}: {}", problem.what);
+                    assert!(
+                        problem.message.contains(&statements[0].path),
+                        "{rule}: {}",
+                        problem.message
+                    );
                 }
             }
         }

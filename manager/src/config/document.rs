@@ -21,7 +21,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
         Ok(document) => return Ok(document.0),
         Err(error) => error,
     };
-    match yaml(text) {
+    match parse_yaml(text) {
         Ok(document) => Ok(document),
         // Text that looks like JSON was meant as JSON.
         Err(_) if text.trim_start().starts_with('{') => Err(json_problem(&json)),
@@ -29,9 +29,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     }
 }
 
-/// Reads YAML as `PyYAML` does, which NNI uses: an integer with a leading 0 is octal, `yes` and `on` are true, but `y` and
-/// `n` are texts.
-fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
+/// Reads YAML as `PyYAML` does, which NNI uses: an integer with a leading 0 is octal, `yes` and `on` are true, but `y`
+/// and `n` are texts.
+fn parse_yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
     let read = |strict_booleans| {
         let options =
             serde_saphyr::options! { strict_booleans: strict_booleans, legacy_octal_numbers: true };
@@ -45,8 +45,8 @@ fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
     Ok(document)
 }
 
-/// Replaces truth values by the texts `y` and `n` that they are in a document in which only `true` and `false` are truth
-/// values.
+/// Replaces truth values by the texts `y` and `n` that they are in a document in which only `true` and `false` are
+/// truth values.
 fn restore_letters(value: &mut Value, strict: &Value) {
     match (value, strict) {
         (value @ Value::Bool(_), Value::String(text)) if text.len() == 1 => *value = strict.clone(),
@@ -78,15 +78,15 @@ const YAML_REMEDIES: [(&str, &str); 11] = [
         "mapping values are not allowed",
         "indent the fields of one object equally, and put a value that contains `: ` in quotes",
     ),
-    ("illegal placement of ':'", UNCLOSED),
-    ("parsing a flow", UNCLOSED),
-    ("multiline quoted scalar", UNCLOSED),
+    ("illegal placement of ':'", UNCLOSED_BRACKET_REMEDY),
+    ("parsing a flow", UNCLOSED_BRACKET_REMEDY),
+    ("multiline quoted scalar", UNCLOSED_BRACKET_REMEDY),
     ("simple key expected ':'", "write `name: value`, with a space after the colon"),
     ("expected string scalar", "put a value that begins with `{` or `[` in quotes"),
     ("unexpected character", "put a value that begins with this character in quotes"),
     ("only single YAML document", "remove the second one, from the line `---` on"),
 ];
-const UNCLOSED: &str = "a `[`, `{` or quotation mark above may not be closed";
+const UNCLOSED_BRACKET_REMEDY: &str = "a `[`, `{` or quotation mark above may not be closed";
 
 /// Returns a YAML message with its remedy.
 fn with_remedy(cause: &str) -> String {
@@ -114,7 +114,7 @@ fn yaml_problem(error: &serde_saphyr::Error) -> String {
 }
 
 /// Returns the kind of a value, for the user.
-pub(super) fn kind(value: &Value) -> String {
+pub(super) fn describe_kind(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -130,13 +130,13 @@ struct Document(Value);
 
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Self)
+        deserializer.deserialize_any(DocumentVisitor).map(Self)
     }
 }
 
-struct Reader;
+struct DocumentVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for DocumentVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::util::nearest::folded;
 
 /// A kind of file of another tool.
-struct Format {
+struct ForeignFormat {
     /// The name for the user.
     name: &'static str,
     /// Returns the keys by which a document is recognised, or an empty list.
@@ -15,7 +15,7 @@ struct Format {
 }
 
 /// Fields that only TrialKeeper's files have. A document with such a field is an experiment file, even if it has
-/// faults.
+/// problems.
 const EXPERIMENT_FIELDS: [&str; 8] = [
     "searchSpace",
     "searchSpaceFile",
@@ -27,10 +27,10 @@ const EXPERIMENT_FIELDS: [&str; 8] = [
     "trainingServicePlatform",
 ];
 
-const FORMATS: [Format; 4] = [
-    Format {
+const FORMATS: [ForeignFormat; 4] = [
+    ForeignFormat {
         name: "a Katib experiment",
-        recognise: katib,
+        recognise: find_katib_keys,
         counterparts: &[
             ("spec.parameters", "searchSpace"),
             ("spec.algorithm.algorithmName", "tuner.name"),
@@ -44,9 +44,9 @@ const FORMATS: [Format; 4] = [
             ("spec.trialTemplate", "trialCommand, and trainingService.taskRoles"),
         ],
     },
-    Format {
+    ForeignFormat {
         name: "a W&B sweep",
-        recognise: wandb,
+        recognise: find_wandb_keys,
         counterparts: &[
             ("program, command", "trialCommand"),
             ("method", "tuner.name: Random, GridSearch, or TPE for bayes"),
@@ -60,9 +60,9 @@ const FORMATS: [Format; 4] = [
             ("run_cap", "maxTrialNumber"),
         ],
     },
-    Format {
+    ForeignFormat {
         name: "a Ray Tune file",
-        recognise: ray,
+        recognise: find_ray_keys,
         counterparts: &[
             ("run, trainable", "trialCommand"),
             ("config, param_space", "searchSpace"),
@@ -77,9 +77,9 @@ const FORMATS: [Format; 4] = [
             ("time_budget_s", "maxExperimentDuration"),
         ],
     },
-    Format {
+    ForeignFormat {
         name: "an Optuna space or study",
-        recognise: optuna,
+        recognise: find_optuna_keys,
         counterparts: &[
             ("FloatDistribution", "{_type: uniform, _value: [0, 1]}, loguniform if log"),
             ("IntDistribution", "{_type: randint, _value: [0, 10]}, without the 10"),
@@ -97,7 +97,7 @@ const FORMATS: [Format; 4] = [
 ];
 
 /// Returns the tool whose file a document is, and the counterparts of its fields. `None`: it is an experiment file.
-pub(super) fn recognise(document: &Value) -> Option<String> {
+pub(super) fn recognise_tool(document: &Value) -> Option<String> {
     let members = document.as_object()?;
     if members.keys().any(|key| EXPERIMENT_FIELDS.iter().any(|ours| folded(ours) == folded(key))) {
         return None;
@@ -132,11 +132,11 @@ pub(super) fn counterpart(word: &str) -> Option<&'static str> {
 }
 
 /// Returns the keys of `wanted` that a document has.
-fn present(members: &Map<String, Value>, wanted: &[&'static str]) -> Vec<&'static str> {
+fn present_keys(members: &Map<String, Value>, wanted: &[&'static str]) -> Vec<&'static str> {
     wanted.iter().copied().filter(|key| members.contains_key(*key)).collect()
 }
 
-fn katib(members: &Map<String, Value>) -> Vec<&'static str> {
+fn find_katib_keys(members: &Map<String, Value>) -> Vec<&'static str> {
     let version = members.get("apiVersion").and_then(Value::as_str);
     if version.is_some_and(|version| version.starts_with("kubeflow.org/"))
         && members.contains_key("kind")
@@ -146,15 +146,16 @@ fn katib(members: &Map<String, Value>) -> Vec<&'static str> {
     Vec::new()
 }
 
-fn wandb(members: &Map<String, Value>) -> Vec<&'static str> {
-    let found = present(members, &["program", "method", "metric", "parameters", "early_terminate"]);
+fn find_wandb_keys(members: &Map<String, Value>) -> Vec<&'static str> {
+    let found =
+        present_keys(members, &["program", "method", "metric", "parameters", "early_terminate"]);
     if members.get("parameters").is_some_and(Value::is_object) && found.len() > 1 {
         return found;
     }
     Vec::new()
 }
 
-fn ray(members: &Map<String, Value>) -> Vec<&'static str> {
+fn find_ray_keys(members: &Map<String, Value>) -> Vec<&'static str> {
     const KEYS: [&str; 8] = [
         "run",
         "config",
@@ -165,20 +166,20 @@ fn ray(members: &Map<String, Value>) -> Vec<&'static str> {
         "scheduler",
         "resources_per_trial",
     ];
-    let found = present(members, &KEYS);
+    let found = present_keys(members, &KEYS);
     if found.len() > 1 {
         return found;
     }
     // `tune run -f` maps names to experiments.
     let inner = members.values().next().and_then(Value::as_object);
-    let inner = inner.map(|inner| present(inner, &KEYS)).unwrap_or_default();
+    let inner = inner.map(|inner| present_keys(inner, &KEYS)).unwrap_or_default();
     if members.len() == 1 && inner.len() > 1 { inner } else { Vec::new() }
 }
 
-fn optuna(members: &Map<String, Value>) -> Vec<&'static str> {
+fn find_optuna_keys(members: &Map<String, Value>) -> Vec<&'static str> {
     const DISTRIBUTIONS: [&str; 3] =
         ["FloatDistribution", "IntDistribution", "CategoricalDistribution"];
-    let study = present(
+    let study = present_keys(
         members,
         &["study_name", "direction", "directions", "sampler", "pruner", "n_trials", "search_space"],
     );
@@ -212,7 +213,7 @@ mod tests {
             ("an Optuna space or study (by its `FloatDistribution`)", json!({"lr": {"name": "FloatDistribution", "attributes": {"low": 0, "high": 1}}})),
         ];
         for (format_name, document) in table {
-            let found = recognise(&document).unwrap_or_else(|| panic!("{format_name}"));
+            let found = recognise_tool(&document).unwrap_or_else(|| panic!("{format_name}"));
             assert!(found.starts_with(&format!("looks like {format_name}, not like")), "{found}");
         }
         let sweep = json!({"program": "t.py", "method": "bayes", "parameters": {}});
@@ -227,12 +228,12 @@ mod tests {
             json!({"lr": {"name": "FloatDistributions"}}),
         ];
         for document in ours {
-            assert_eq!(recognise(&document), None, "{document}");
+            assert_eq!(recognise_tool(&document), None, "{document}");
         }
         for field in EXPERIMENT_FIELDS {
             let mut document = sweep.clone();
             document[field] = json!(1);
-            assert_eq!(recognise(&document), None, "{field}");
+            assert_eq!(recognise_tool(&document), None, "{field}");
         }
     }
 
@@ -270,7 +271,7 @@ mod tests {
     fn the_documentation_has_every_counterpart() {
         let text = include_str!("../../../docs/configuration.md");
         let (_, section) = text.split_once("\n## From another tool\n").unwrap();
-        for Format { name, counterparts, .. } in FORMATS {
+        for ForeignFormat { name, counterparts, .. } in FORMATS {
             for (term, here) in counterparts {
                 let row = format!("| `{term}` | `{here}` |");
                 assert!(section.contains(&row), "{name}: {row}");

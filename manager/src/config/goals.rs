@@ -3,31 +3,31 @@
 use serde_json::Value;
 use trial_protocol::Direction;
 
-use super::direction::Statement;
-use super::document::kind;
+use super::direction::DirectionStatement;
+use super::document::describe_kind;
 use super::section::{Problem, Section};
 use crate::search::class_args::parse_direction;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::util::nearest::advice;
 
 /// The fields of an objective, in the order of the canonical form.
-pub(super) const OBJECTIVE: [&str; 2] = ["metric", "direction"];
+pub(super) const OBJECTIVE_FIELDS: [&str; 2] = ["metric", "direction"];
 /// The fields of a constraint, in the order of the canonical form.
-pub(super) const CONSTRAINT: [&str; 3] = ["metric", "min", "max"];
+pub(super) const CONSTRAINT_FIELDS: [&str; 3] = ["metric", "min", "max"];
 
 /// Reads `objectives` and `constraints`. `objective` is the metric that the field `objective` names, and `target` is
 /// the result that ends the search.
-pub(super) fn goals(
+pub(super) fn read_goals(
     top: &mut Section,
     objective: Option<&str>,
     has_objective: bool,
     target: Option<f64>,
 ) -> Result<Goals, Problem> {
-    let objectives = list(top, "objectives", &OBJECTIVE, one_objective)?;
-    let constraints = list(top, "constraints", &CONSTRAINT, one_constraint)?;
+    let objectives = read_list(top, "objectives", &OBJECTIVE_FIELDS, read_objective)?;
+    let constraints = read_list(top, "constraints", &CONSTRAINT_FIELDS, read_constraint)?;
     if !objectives.is_empty() && has_objective {
         let problem = "is given besides `objective`; keep one of them";
-        return Err(top.fault("objectives", problem));
+        return Err(top.problem("objectives", problem));
     }
     let mut names: Vec<&str> = Vec::new();
     for (at, objective) in objectives.iter().enumerate() {
@@ -39,30 +39,33 @@ pub(super) fn goals(
     }
     if objectives.len() > 1 && target.is_some() {
         let problem = "is for one objective; with several, no result is the best, so leave it out, or make it a constraint";
-        return Err(top.fault("targetMetric", problem));
+        return Err(top.problem("targetMetric", problem));
     }
     if objectives.is_empty() && objective.is_none() && !constraints.is_empty() {
         let problem = "need the objective's name, to distinguish the metrics: add `objective`";
-        return Err(top.fault("constraints", problem));
+        return Err(top.problem("constraints", problem));
     }
     Ok(Goals { objectives, constraints })
 }
 
 /// Reads `direction`, and records the word for it.
-pub(super) fn direction(fields: &mut Section) -> Result<Option<Direction>, Problem> {
+pub(super) fn read_direction(fields: &mut Section) -> Result<Option<Direction>, Problem> {
     let Some(word) = fields.string("direction")? else { return Ok(None) };
     let Some(direction) = parse_direction(&word) else {
         let advice = advice(&word, ["maximize", "minimize"]);
-        return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
+        return Err(fields.problem("direction", format!("`{word}` is not known; {advice}")));
     };
     fields.record("direction", direction.as_str());
     Ok(Some(direction))
 }
 
 /// Returns the direction of the first objective.
-pub(super) fn first_direction(goals: &Goals) -> Option<Statement> {
+pub(super) fn first_direction(goals: &Goals) -> Option<DirectionStatement> {
     let first = goals.objectives.first()?;
-    Some(Statement { path: "objectives[0].direction".to_owned(), direction: first.direction })
+    Some(DirectionStatement {
+        path: "objectives[0].direction".to_owned(),
+        direction: first.direction,
+    })
 }
 
 /// Adds the objective of an experiment with constraints to its list of objectives, if the list is empty. Returns empty
@@ -79,7 +82,7 @@ pub(super) fn with_direction(goals: Goals, objective: Option<&str>, direction: D
 }
 
 /// Reads a list of sections, which is empty if the field is absent.
-fn list<T>(
+fn read_list<T>(
     top: &mut Section,
     name: &str,
     known: &[&'static str],
@@ -87,10 +90,10 @@ fn list<T>(
 ) -> Result<Vec<T>, Problem> {
     let Some(value) = top.take(name) else { return Ok(Vec::new()) };
     let Value::Array(items) = value else {
-        return Err(top.fault(name, format!("expected a list, found {}", kind(&value))));
+        return Err(top.problem(name, format!("expected a list, found {}", describe_kind(&value))));
     };
     if items.is_empty() {
-        return Err(top.fault(name, "is empty; leave it out"));
+        return Err(top.problem(name, "is empty; leave it out"));
     }
     let (mut list, mut recorded) = (Vec::new(), Vec::new());
     for (at, item) in items.into_iter().enumerate() {
@@ -102,26 +105,28 @@ fn list<T>(
     Ok(list)
 }
 
-fn metric(fields: &mut Section) -> Result<String, Problem> {
+fn read_metric_name(fields: &mut Section) -> Result<String, Problem> {
     let name = fields.string("metric")?;
-    name.ok_or_else(|| fields.fault("metric", "is missing; name a metric of the trials"))
+    name.ok_or_else(|| fields.problem("metric", "is missing; name a metric of the trials"))
 }
 
-fn one_objective(fields: &mut Section) -> Result<Objective, Problem> {
-    let metric = metric(fields)?;
-    let Some(direction) = direction(fields)? else {
-        return Err(fields.fault("direction", "is missing; set it to minimize or maximize"));
+fn read_objective(fields: &mut Section) -> Result<Objective, Problem> {
+    let metric = read_metric_name(fields)?;
+    let Some(direction) = read_direction(fields)? else {
+        return Err(fields.problem("direction", "is missing; set it to minimize or maximize"));
     };
     Ok(Objective { metric, direction })
 }
 
-fn one_constraint(fields: &mut Section) -> Result<Constraint, Problem> {
-    let metric = metric(fields)?;
+fn read_constraint(fields: &mut Section) -> Result<Constraint, Problem> {
+    let metric = read_metric_name(fields)?;
     let (min, max) = (fields.number("min")?, fields.number("max")?);
     match (min, max) {
-        (None, None) => Err(fields.fault("max", "is missing; give `max`, `min` or both")),
-        (Some(min), Some(max)) if min > max => Err(fields
-            .fault("min", format!("is {min}, more than `max`, {max}: no value can satisfy both"))),
+        (None, None) => Err(fields.problem("max", "is missing; give `max`, `min` or both")),
+        (Some(min), Some(max)) if min > max => Err(fields.problem(
+            "min",
+            format!("is {min}, more than `max`, {max}: no value can satisfy both"),
+        )),
         (min, max) => Ok(Constraint { metric, min, max }),
     }
 }

@@ -27,26 +27,26 @@ pub use self::kind::WorkloadKind;
 pub use self::mounts::MountSpec;
 pub use self::role::{CompletionPolicy, RoleSpec};
 pub use self::storage::StorageSpec;
-pub use self::syntax::is_name;
+pub use self::syntax::is_framework_name;
 use super::TrainingServiceSpec;
-use super::base::Base;
-use super::document::kind;
+use super::document::describe_kind;
+use super::path_base::PathBase;
 use super::section::{Problem, Section};
 use super::services::inherited::{
-    ALWAYS_COPIED, Inherited, Service, ServiceSection, TopLevel, no_command,
+    SNAPSHOT_IS_REQUIRED, Service, ServiceFields, ServiceSection, TopLevel, missing_command,
 };
 use crate::util::nearest::advice;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.
-const START_UP_DEADLINE: Duration = Duration::from_mins(30);
+const DEFAULT_START_UP_DEADLINE: Duration = Duration::from_mins(30);
 /// The default time limit for trials that wait in a queue. It is shorter than Kueue's, which evicts a trial that has
 /// not started within 30 minutes, and requeues it without a limit.
 const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The default user id of trials. It belongs to no particular user, and is not root.
-const USER: u64 = 65_532;
+const DEFAULT_USER_ID: u64 = 65_532;
 
-/// The own fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's, in the order of the canonical
-/// form.
+/// The own fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's, in the order of the
+/// canonical form.
 const FIELDS: [&str; 27] = [
     "storage",
     "serviceAccountName",
@@ -158,7 +158,7 @@ impl ServiceSection for KubernetesSpec {
             (true, false) => Err(
                 "is true, but trials take the code from `trainingService.storage`; leave one of the two fields out",
             ),
-            (false, true) => Err(ALWAYS_COPIED),
+            (false, true) => Err(SNAPSHOT_IS_REQUIRED),
         }
     }
 
@@ -181,11 +181,11 @@ pub enum AgentSource {
 }
 
 /// Reads the section of `platform: kubeflow`.
-pub(super) fn kubeflow(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+pub(super) fn read_kubeflow_section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
     let mut converted = kubeflow::convert(value)?;
     let value = converted.section.take();
-    let mut service =
-        section(converted.workload, value, top).map_err(|problem| converted.original(problem))?;
+    let mut service = read_section(converted.workload, value, top)
+        .map_err(|problem| converted.translate_problem(problem))?;
     if let TrainingServiceSpec::Kubernetes(spec) = &service.spec
         && matches!(spec.storage, StorageSpec::Pvc { claim: None, .. })
     {
@@ -193,27 +193,29 @@ pub(super) fn kubeflow(value: Value, top: TopLevel<'_>) -> Result<Service, Probl
         return Err(Problem::new("trainingService.storage.claimName", what));
     }
     for (path, _) in &mut service.commands {
-        *path = converted.path(path);
+        *path = converted.file_path(path);
     }
-    for (field, value) in converted.kept {
+    for (field, value) in converted.stored_fields {
         service.canonical[field] = value;
     }
     Ok(service)
 }
 
 /// Reads the section of the other platforms on Kubernetes.
-pub(super) fn section(
+pub(super) fn read_section(
     workload: WorkloadKind,
     value: Value,
     top: TopLevel<'_>,
 ) -> Result<Service, Problem> {
     let value = workload::with_roles(workload, value);
-    let (mut fields, inherited) = Inherited::open(workload.platform(), value, &FIELDS, top)?;
-    let (spec, paths) = spec(workload, &mut fields, &inherited, top.base)?;
+    let (mut fields, inherited) = ServiceFields::open(workload.platform(), value, &FIELDS, top)?;
+    let (spec, paths) = read_spec(workload, &mut fields, &inherited, top.base)?;
     let own = spec.roles.iter().map(|role| role.command.clone());
     let commands = paths.into_iter().zip(own).collect();
     let main = spec.roles.iter().find(|role| role.name == spec.metrics_from.0);
-    let Some(command) = main.map(|role| role.command.clone()) else { return Err(no_command()) };
+    let Some(command) = main.map(|role| role.command.clone()) else {
+        return Err(missing_command());
+    };
     Ok(Service {
         command,
         commands,
@@ -225,26 +227,26 @@ pub(super) fn section(
 }
 
 /// Reads the platforms' own fields. Returns the fields that hold the roles' commands, too.
-fn spec(
+fn read_spec(
     workload: WorkloadKind,
     fields: &mut Section,
-    inherited: &Inherited,
-    base: Base<'_>,
+    inherited: &ServiceFields,
+    base: PathBase<'_>,
 ) -> Result<(KubernetesSpec, Vec<String>), Problem> {
     let storage = storage::read(fields, base)?;
-    let service_account = checked(fields, "serviceAccountName", syntax::name)?;
-    let pods = Pods::take(workload, fields, inherited, base)?;
+    let service_account = read_checked(fields, "serviceAccountName", syntax::check_object_name)?;
+    let pods = PodFields::read(workload, fields, inherited, base)?;
     fields.boolean_or("reuseMode", true)?;
     // Kept without effect: NNI limits its uploads, but TrialKeeper repeats them until they succeed or the manager is
     // stopped.
     fields.integer("uploadRetryCount", 0)?;
-    let cluster = Cluster::take(fields, base)?;
-    let agent = agent(pods.workload, fields)?;
-    let settings = PodSettings::take(fields)?;
-    let metrics_from = metrics_from(fields, pods.metrics, &pods.roles)?;
-    let barrier_image = checked(fields, "barrierImage", syntax::image)?;
-    let queue = checked(fields, "queue", syntax::name)?;
-    let priority_class = checked(fields, "priorityClass", syntax::name)?;
+    let cluster = ClusterFields::read(fields, base)?;
+    let agent = read_agent_source(pods.workload, fields)?;
+    let settings = PodSettings::read(fields)?;
+    let metrics_from = read_metrics_from(fields, pods.metrics, &pods.roles)?;
+    let barrier_image = read_checked(fields, "barrierImage", syntax::check_image)?;
+    let queue = read_checked(fields, "queue", syntax::check_object_name)?;
+    let priority_class = read_checked(fields, "priorityClass", syntax::check_object_name)?;
     let host_path_allowed = fields.boolean("allowHostPath")?.unwrap_or(false);
     let mounts = mounts::read(pods.workload, host_path_allowed, fields)?;
     let cache = cache::read(fields, host_path_allowed, &agent, storage.needs_code())?;
@@ -279,7 +281,7 @@ fn spec(
 }
 
 /// The pods of a trial.
-struct Pods {
+struct PodFields {
     workload: WorkloadKind,
     template: Option<Value>,
     roles: Vec<RoleSpec>,
@@ -289,12 +291,12 @@ struct Pods {
     metrics: Option<String>,
 }
 
-impl Pods {
-    fn take(
+impl PodFields {
+    fn read(
         workload: WorkloadKind,
         fields: &mut Section,
-        inherited: &Inherited,
-        base: Base<'_>,
+        inherited: &ServiceFields,
+        base: PathBase<'_>,
     ) -> Result<Self, Problem> {
         let template = template::read(workload, fields, base)?;
         let metrics = fields.string("metricsFrom")?;
@@ -302,10 +304,10 @@ impl Pods {
             metrics.as_deref().map(|name| name.split_once(':').map_or(name, |(name, _)| name));
         let (roles, paths) =
             role::read(workload, fields, inherited, template.as_ref(), main, base)?;
-        let workload = workload::for_roles(workload, &roles);
+        let workload = workload::workload_for_roles(workload, &roles);
         if workload == WorkloadKind::JobSet && template.is_some() {
             let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";
-            return Err(fields.fault("taskRoles", what));
+            return Err(fields.problem("taskRoles", what));
         }
         workload::check_roles(workload, fields, &roles)?;
         if let Some(template) = &template {
@@ -317,17 +319,17 @@ impl Pods {
 }
 
 /// The connection to the cluster, and the address of the manager for its pods.
-struct Cluster {
+struct ClusterFields {
     namespace: Option<String>,
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
     advertise: Option<String>,
 }
 
-impl Cluster {
-    fn take(fields: &mut Section, base: Base<'_>) -> Result<Self, Problem> {
+impl ClusterFields {
+    fn read(fields: &mut Section, base: PathBase<'_>) -> Result<Self, Problem> {
         Ok(Self {
-            namespace: checked(fields, "namespace", syntax::namespace)?,
+            namespace: read_checked(fields, "namespace", syntax::check_namespace)?,
             kubeconfig: fields.absolute_path("kubeconfig", base)?,
             context: fields.string("context")?,
             advertise: fields.string("advertise")?,
@@ -347,50 +349,50 @@ struct PodSettings {
 }
 
 impl PodSettings {
-    fn take(fields: &mut Section) -> Result<Self, Problem> {
+    fn read(fields: &mut Section) -> Result<Self, Problem> {
         let policies = ["Always", "IfNotPresent", "Never"];
         Ok(Self {
-            image_pull_policy: one_of(fields, "imagePullPolicy", &policies)?,
-            image_pull_secrets: names(fields, "imagePullSecrets")?,
-            node_selector: labels(fields, "nodeSelector")?,
-            tolerations: tolerations(fields, "tolerations")?,
-            run_as_user: fields.integer_or("runAsUser", 0, USER)?,
-            start_up_deadline: start_up_deadline(fields)?,
-            hand_over: hand_over(fields)?,
+            image_pull_policy: read_one_of(fields, "imagePullPolicy", &policies)?,
+            image_pull_secrets: read_names(fields, "imagePullSecrets")?,
+            node_selector: read_labels(fields, "nodeSelector")?,
+            tolerations: read_tolerations(fields, "tolerations")?,
+            run_as_user: fields.integer_or("runAsUser", 0, DEFAULT_USER_ID)?,
+            start_up_deadline: read_start_up_deadline(fields)?,
+            hand_over: read_hand_over(fields)?,
         })
     }
 }
 
 /// Reads `startUpDeadline`. The default depends on a queue.
-fn start_up_deadline(fields: &mut Section) -> Result<Duration, Problem> {
+fn read_start_up_deadline(fields: &mut Section) -> Result<Duration, Problem> {
     let is_queued = fields.peek("queue").is_some();
-    let default = if is_queued { QUEUED_START_UP_DEADLINE } else { START_UP_DEADLINE };
+    let default = if is_queued { QUEUED_START_UP_DEADLINE } else { DEFAULT_START_UP_DEADLINE };
     Ok(fields.duration("startUpDeadline")?.unwrap_or(default))
 }
 
 /// Reads `handOver`.
-fn hand_over(fields: &mut Section) -> Result<HandOver, Problem> {
-    match one_of(fields, "handOver", &["verdict", "object"])?.as_deref() {
+fn read_hand_over(fields: &mut Section) -> Result<HandOver, Problem> {
+    match read_one_of(fields, "handOver", &["verdict", "object"])?.as_deref() {
         Some("object") => Ok(HandOver::Object),
         Some(_) | None => Ok(HandOver::Verdict),
     }
 }
 
-fn agent(workload: WorkloadKind, fields: &mut Section) -> Result<AgentSource, Problem> {
-    let way = one_of(fields, "agent", &["auto", "image", "copy", "volume"])?;
-    let image = checked(fields, "agentImage", syntax::image)?;
+fn read_agent_source(workload: WorkloadKind, fields: &mut Section) -> Result<AgentSource, Problem> {
+    let way = read_one_of(fields, "agent", &["auto", "image", "copy", "volume"])?;
+    let image = read_checked(fields, "agentImage", syntax::check_image)?;
     match (way.as_deref(), image) {
         (None | Some("copy"), Some(image)) => Ok(AgentSource::Copy(image)),
-        (Some("volume"), _) if workload == WorkloadKind::Framework => Err(fields.fault(
+        (Some("volume"), _) if workload == WorkloadKind::Framework => Err(fields.problem(
             "agent",
             "FrameworkController does not support image volumes; `copy` has nearly the same effect",
         )),
         (Some("volume"), Some(image)) => Ok(AgentSource::Volume(image)),
         (Some("copy" | "volume"), None) => {
-            Err(fields.fault("agentImage", "is missing; name an image that has a `trialkeeper`"))
+            Err(fields.problem("agentImage", "is missing; name an image that has a `trialkeeper`"))
         }
         (Some(way), Some(_)) => {
-            Err(fields.fault("agentImage", format!("has no meaning with `agent: {way}`")))
+            Err(fields.problem("agentImage", format!("has no meaning with `agent: {way}`")))
         }
         (Some("image"), None) => Ok(AgentSource::Image),
         (None | Some(_), None) => Ok(AgentSource::Auto),
@@ -399,7 +401,7 @@ fn agent(workload: WorkloadKind, fields: &mut Section) -> Result<AgentSource, Pr
 
 /// Reads `metricsFrom`: `role:index` or `role`. The default is the first task of the first role whose success makes the
 /// trial succeed. The first role of all may be a parameter server, which only ends after the workers are done.
-fn metrics_from(
+fn read_metrics_from(
     fields: &Section,
     written: Option<String>,
     roles: &[RoleSpec],
@@ -413,58 +415,63 @@ fn metrics_from(
     let role = roles.iter().find(|role| role.name == name);
     let Some(role) = role else {
         let advice = advice(name, roles.iter().map(|role| role.name.as_str()));
-        return Err(fields.fault("metricsFrom", format!("`{name}` is not a task role; {advice}")));
+        return Err(fields.problem("metricsFrom", format!("`{name}` is not a task role; {advice}")));
     };
     match index.parse::<u64>() {
         Ok(index) if index < role.task_number => Ok((role.name.clone(), index)),
         _ => {
             let last = role.task_number - 1;
             let what = format!("expected `{name}:0` to `{name}:{last}`, found `{written}`");
-            Err(fields.fault("metricsFrom", what))
+            Err(fields.problem("metricsFrom", what))
         }
     }
 }
 
 /// Reads a field with a check by the rules of Kubernetes.
-fn checked(
+fn read_checked(
     fields: &mut Section,
     field: &str,
     check: fn(&str) -> Result<(), String>,
 ) -> Result<Option<String>, Problem> {
     let text = fields.string_or_unset(field)?;
     match text.as_deref().map(check) {
-        Some(Err(what)) => Err(fields.fault(field, what)),
+        Some(Err(what)) => Err(fields.problem(field, what)),
         Some(Ok(())) | None => Ok(text),
     }
 }
 
-fn one_of(fields: &mut Section, field: &str, known: &[&str]) -> Result<Option<String>, Problem> {
+fn read_one_of(
+    fields: &mut Section,
+    field: &str,
+    known: &[&str],
+) -> Result<Option<String>, Problem> {
     let Some(word) = fields.string(field)? else { return Ok(None) };
     if known.contains(&word.as_str()) {
         return Ok(Some(word));
     }
     let advice = advice(&word, known.iter().copied());
-    Err(fields.fault(field, format!("`{word}` is not known; {advice}")))
+    Err(fields.problem(field, format!("`{word}` is not known; {advice}")))
 }
 
 /// Reads a list of object names.
-fn names(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
+fn read_names(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
     let Some(value) = fields.take(field) else { return Ok(Vec::new()) };
     let list = value.as_array().and_then(|list| {
         list.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     });
     let Some(list) = list else {
-        let what = format!("expected a list of names, found {}", kind(&value));
-        return Err(fields.fault(field, what));
+        let what = format!("expected a list of names, found {}", describe_kind(&value));
+        return Err(fields.problem(field, what));
     };
     for (i, name) in list.iter().enumerate() {
-        syntax::name(name).map_err(|what| fields.fault(&format!("{field}[{i}]"), what))?;
+        syntax::check_object_name(name)
+            .map_err(|what| fields.problem(&format!("{field}[{i}]"), what))?;
     }
     fields.record(field, Some(&list).filter(|list| !list.is_empty()));
     Ok(list)
 }
 
-fn labels(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>, Problem> {
+fn read_labels(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>, Problem> {
     let Some(value) = fields.take(field) else { return Ok(BTreeMap::new()) };
     let texts = value.as_object().and_then(|members| {
         let text =
@@ -473,29 +480,33 @@ fn labels(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>,
     });
     let Some(texts) = texts else {
         let what = format!("expected labels with values in quotes, found {}", json!(value));
-        return Err(fields.fault(field, what));
+        return Err(fields.problem(field, what));
     };
     for (name, value) in &texts {
-        syntax::label_name(name)
-            .and_then(|()| syntax::label_value(value))
-            .map_err(|what| fields.fault(field, what))?;
+        syntax::check_label_name(name)
+            .and_then(|()| syntax::check_label_value(value))
+            .map_err(|what| fields.problem(field, what))?;
     }
     fields.record(field, Some(&texts).filter(|texts| !texts.is_empty()));
     Ok(texts)
 }
 
-fn tolerations(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem> {
+fn read_tolerations(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem> {
     match fields.take(field) {
         None => Ok(Vec::new()),
         Some(Value::Array(list)) => {
             for (i, toleration) in list.iter().enumerate() {
-                syntax::toleration(&format!("{}[{i}]", fields.at(field)), toleration)?;
+                syntax::check_toleration(
+                    &format!("{}[{i}]", fields.field_path(field)),
+                    toleration,
+                )?;
             }
             fields.record(field, Some(&list).filter(|list| !list.is_empty()));
             Ok(list)
         }
-        Some(other) => {
-            Err(fields.fault(field, format!("expected a list of objects, found {}", kind(&other))))
-        }
+        Some(other) => Err(fields.problem(
+            field,
+            format!("expected a list of objects, found {}", describe_kind(&other)),
+        )),
     }
 }

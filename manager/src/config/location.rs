@@ -35,7 +35,7 @@ pub(super) struct FieldLocations(Node);
 
 impl FieldLocations {
     /// Parses a text that was already read as a document. `None`: the text cannot be parsed again.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         serde_saphyr::from_str(text).ok().map(Self)
@@ -44,19 +44,19 @@ impl FieldLocations {
     /// Returns the location of a field, such as `trainingService.taskRoles[0].name`. For a missing field, returns the
     /// location of the object that should contain it. `None`: that object is the whole document.
     pub(super) fn find(&self, path: &str) -> Option<Location> {
-        self.walk(path).0
+        self.follow_path(path).0
     }
 
     /// Returns the location of a field that must exist.
     pub(super) fn find_exactly(&self, path: &str) -> Option<Location> {
-        let (place, rest) = self.walk(path);
+        let (place, rest) = self.follow_path(path);
         place.filter(|_| rest.is_empty())
     }
 
     /// Follows a path as far as it leads. Returns the last location and the rest of the path.
-    fn walk<'a>(&self, path: &'a str) -> (Option<Location>, &'a str) {
+    fn follow_path<'a>(&self, path: &'a str) -> (Option<Location>, &'a str) {
         let (mut node, mut rest, mut place) = (&self.0, path, None);
-        while let Some((at, child, left)) = node.step(rest) {
+        while let Some((at, child, left)) = node.follow_step(rest) {
             (node, rest, place) = (child, left, Some(at));
         }
         (place, rest)
@@ -73,7 +73,7 @@ enum Node {
 
 impl Node {
     /// Follows the first step of a path. Returns the location, the value and the rest of the path.
-    fn step<'a>(&self, path: &'a str) -> Option<(Location, &Self, &'a str)> {
+    fn follow_step<'a>(&self, path: &'a str) -> Option<(Location, &Self, &'a str)> {
         match self {
             Self::Map(members) => {
                 // A key may contain dots, so the longest match counts.
@@ -104,13 +104,13 @@ impl Node {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(NodeVisitor)
     }
 }
 
-struct Reader;
+struct NodeVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for NodeVisitor {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,12 +207,12 @@ assessor: *t
             ("",                                    None),
         ];
         let json = "{\n\t\"trial_command\": \"ä\",\n\t\"tuner\": {\"name\": 7}\n}";
-        let yaml = FieldLocations::of(YAML.as_bytes()).unwrap();
+        let yaml = FieldLocations::parse(YAML.as_bytes()).unwrap();
         for (path, expected) in table {
             let found = yaml.find(path).map(|at| (at.line, at.column));
             assert_eq!(found, expected, "{path}");
         }
-        let json = FieldLocations::of(json.as_bytes()).unwrap();
+        let json = FieldLocations::parse(json.as_bytes()).unwrap();
         let found = ["trialCommand", "tuner.name"].map(|path| json.find(path).unwrap().to_string());
         assert_eq!(found, ["line 2, column 2", "line 3, column 12"]);
         assert_eq!(yaml.find_exactly("trainingService.storage"), None);
@@ -224,7 +224,7 @@ assessor: *t
             text in "[ \n:a1{}\\[\\],'\"&*#|>!%@-]{0,40}",
             path in "[a1.\\[\\]ä]{0,12}",
         ) {
-            let found = FieldLocations::of(text.as_bytes()).and_then(|places| places.find(&path));
+            let found = FieldLocations::parse(text.as_bytes()).and_then(|places| places.find(&path));
             prop_assert!(found.is_none_or(|at| at.line > 0 && at.column > 0));
         }
     }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::base::Base;
-use super::document::kind;
+use super::document::describe_kind;
+use super::path_base::PathBase;
 use super::section::{Problem, Section};
 use crate::util::nearest::advice;
 
@@ -89,7 +89,7 @@ pub struct WebhookSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
     /// A text in the experiment file, which must not be a secret.
-    Given(String),
+    Inline(String),
     /// The first line of this file.
     File(PathBuf),
     /// This variable of the manager's environment.
@@ -103,43 +103,43 @@ impl NotificationsSpec {
         let Some(WebhookSpec { url, token, ca_file: _ }) = &self.webhook else { return Vec::new() };
         let variable = |source: &SecretSource| match source {
             SecretSource::Variable(name) => Some(name.clone()),
-            SecretSource::Given(_) | SecretSource::File(_) => None,
+            SecretSource::Inline(_) | SecretSource::File(_) => None,
         };
         [Some(url), token.as_ref()].into_iter().flatten().filter_map(variable).collect()
     }
 }
 
 /// Reads the section.
-pub(super) fn notifications(
+pub(super) fn read_notifications(
     top: &mut Section,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<NotificationsSpec>, Problem> {
     let Some(given) = top.take("notifications") else { return Ok(None) };
     let mut section = Section::open("notifications", given, &FIELDS)?;
-    let url = section.string("webhookUrl")?.map(SecretSource::Given);
-    let url = source(&mut section, "webhookUrl", url, base)?;
-    if let Some(SecretSource::Given(url)) = &url
+    let url = section.string("webhookUrl")?.map(SecretSource::Inline);
+    let url = read_secret_source(&mut section, "webhookUrl", url, base)?;
+    if let Some(SecretSource::Inline(url)) = &url
         && !(url.starts_with("https://") || url.starts_with("http://"))
     {
-        return Err(section.fault("webhookUrl", "must begin with http:// or https://"));
+        return Err(section.problem("webhookUrl", "must begin with http:// or https://"));
     }
     // The error must not contain the address, which may be a secret.
-    if let Some(SecretSource::Given(url)) = &url
+    if let Some(SecretSource::Inline(url)) = &url
         && let Err(error) = reqwest::Url::parse(url)
     {
-        return Err(section.fault("webhookUrl", format!("is not a URL: {error}")));
+        return Err(section.problem("webhookUrl", format!("is not a URL: {error}")));
     }
     // The file may not contain the token itself.
-    let token = source(&mut section, "webhookToken", None, base)?;
+    let token = read_secret_source(&mut section, "webhookToken", None, base)?;
     let ca_file = section.absolute_path("webhookCaFile", base)?;
     let command = section.string("command")?;
-    let events = events(&mut section)?;
+    let events = read_events(&mut section)?;
     let webhook = match (url, token, ca_file) {
         (Some(url), token, ca_file) => Some(WebhookSpec { url, token, ca_file }),
         (None, None, None) => None,
         (None, _, _) => {
             let problem = "is missing: give webhookUrl, webhookUrlFile or webhookUrlVariable";
-            return Err(section.fault("webhookUrl", problem));
+            return Err(section.problem("webhookUrl", problem));
         }
     };
     if webhook.is_none() && command.is_none() {
@@ -151,11 +151,11 @@ pub(super) fn notifications(
 }
 
 /// Reads `NAMEFile` and `NAMEVariable`, of which only one may be set, and none beside the source that is `given`.
-fn source(
+fn read_secret_source(
     section: &mut Section,
     name: &str,
     given: Option<SecretSource>,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<SecretSource>, Problem> {
     let (in_file, in_variable) = (format!("{name}File"), format!("{name}Variable"));
     let mut found: Vec<SecretSource> = given.into_iter().collect();
@@ -163,28 +163,28 @@ fn source(
     found.extend(section.string(&in_variable)?.map(SecretSource::Variable));
     if found.len() > 1 {
         let problem = format!("is given twice: one of {name}, {in_file} and {in_variable}");
-        return Err(section.fault(name, problem));
+        return Err(section.problem(name, problem));
     }
     Ok(found.pop())
 }
 
 /// Reads `events`, and records all of them if the field is absent.
-fn events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
-    let events = given_events(section)?;
+fn read_events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
+    let events = parse_events(section)?;
     let words: Vec<_> = events.iter().map(|event| event.as_str()).collect();
     section.record("events", words);
     Ok(events)
 }
 
-fn given_events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
+fn parse_events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
     let words: Vec<_> = EventKind::ALL.iter().map(|event| event.as_str()).collect();
     let list = match section.take("events") {
         None => return Ok(EventKind::ALL.to_vec()),
         Some(Value::Array(list)) if !list.is_empty() => list,
         Some(other) => {
             let problem =
-                format!("expected a list of {}, found {}", words.join(", "), kind(&other));
-            return Err(section.fault("events", problem));
+                format!("expected a list of {}, found {}", words.join(", "), describe_kind(&other));
+            return Err(section.problem("events", problem));
         }
     };
     let mut events = Vec::new();
@@ -192,8 +192,8 @@ fn given_events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
         let word = item.as_str().unwrap_or_default();
         let Some(event) = EventKind::ALL.into_iter().find(|event| event.as_str() == word) else {
             let advice = advice(word, words.iter().copied());
-            let problem = format!("{} is not an event; {advice}", kind(&item));
-            return Err(section.fault("events", problem));
+            let problem = format!("{} is not an event; {advice}", describe_kind(&item));
+            return Err(section.problem("events", problem));
         };
         if !events.contains(&event) {
             events.push(event);
@@ -211,7 +211,8 @@ mod tests {
     /// Returns the specification, if there is one, and its canonical form.
     fn read(given: &Value) -> Result<(Option<NotificationsSpec>, Value), Problem> {
         let mut top = Section::open("", json!({"notifications": given}), &["notifications"])?;
-        let spec = notifications(&mut top, Base::requiring_files(std::path::Path::new("/e")))?;
+        let spec =
+            read_notifications(&mut top, PathBase::requiring_files(std::path::Path::new("/e")))?;
         let canonical = top.into_canonical().remove("notifications").unwrap_or_default();
         Ok((spec, canonical))
     }
@@ -262,7 +263,7 @@ mod tests {
         for (given, path, what) in table {
             let problem = read(&given).unwrap_err();
             assert_eq!(problem.path, path, "{given}");
-            assert!(problem.what.contains(what), "{given}: {}", problem.what);
+            assert!(problem.message.contains(what), "{given}: {}", problem.message);
         }
     }
 }

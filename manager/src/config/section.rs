@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::base::Base;
-use super::document::kind;
+use super::document::describe_kind;
+use super::path_base::PathBase;
 use super::{Error, Location, foreign, units};
 use crate::util::nearest::{advice, folded, nearest};
 
@@ -20,18 +20,24 @@ pub(super) struct Problem {
     /// The path of the field, such as `trainingService.gpuIndices`.
     pub(super) path: String,
     /// The problem, and the allowed values.
-    pub(super) what: String,
+    pub(super) message: String,
     /// The file that contains the field, if it is not the experiment file.
     pub(super) file: Option<PathBuf>,
     /// The location of the field in its file. `None`: unknown, or the whole file.
-    pub(super) at: Option<Location>,
+    pub(super) location: Option<Location>,
     /// Further problems with fields of the same object.
     pub(super) others: Vec<Self>,
 }
 
 impl Problem {
     pub(super) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { path: path.into(), what: problem.into(), file: None, at: None, others: Vec::new() }
+        Self {
+            path: path.into(),
+            message: problem.into(),
+            file: None,
+            location: None,
+            others: Vec::new(),
+        }
     }
 
     /// Returns the problem as one of the same field in another file.
@@ -41,38 +47,38 @@ impl Problem {
     }
 
     /// Returns the error of an experiment file with this problem.
-    pub(super) fn in_file(self, experiment: &Path) -> Error {
-        Self::all_in_file(vec![self], experiment)
+    pub(super) fn into_error(self, experiment: &Path) -> Error {
+        Self::combine_into_error(vec![self], experiment)
     }
 
     /// Returns the error of an experiment file with these problems, at least one.
-    pub(super) fn all_in_file(problems: Vec<Self>, experiment: &Path) -> Error {
-        let mut problems: Vec<Self> = problems.into_iter().flat_map(Self::each).collect();
+    pub(super) fn combine_into_error(problems: Vec<Self>, experiment: &Path) -> Error {
+        let mut problems: Vec<Self> = problems.into_iter().flat_map(Self::split_problems).collect();
         if problems.len() == 1 {
-            let Self { path, what, file, at, .. } = problems.remove(0);
+            let Self { path, message, file, location, .. } = problems.remove(0);
             let file = file.unwrap_or_else(|| experiment.to_owned());
-            return Error { file, at, problem: format!("{path}: {what}") };
+            return Error { file, location, problem: format!("{path}: {message}") };
         }
-        let lines = problems.iter().map(|Self { path, what, file, at, .. }| {
+        let lines = problems.iter().map(|Self { path, message, file, location, .. }| {
             let file = file.as_ref().map(|file| format!("{}: ", file.display()));
-            let at = at.map(|at| format!("{at}: "));
-            format!("\n  {}{}{path}: {what}", file.unwrap_or_default(), at.unwrap_or_default())
+            let at = location.map(|at| format!("{at}: "));
+            format!("\n  {}{}{path}: {message}", file.unwrap_or_default(), at.unwrap_or_default())
         });
         let lines: Vec<_> = lines.collect();
         let problem = format!("{} problems{}", lines.len(), lines.concat());
-        Error { file: experiment.to_owned(), at: None, problem }
+        Error { file: experiment.to_owned(), location: None, problem }
     }
 
     /// Splits the problem and the others of its object into separate problems.
-    pub(super) fn each(mut self) -> Vec<Self> {
+    pub(super) fn split_problems(mut self) -> Vec<Self> {
         let others = std::mem::take(&mut self.others);
-        std::iter::once(self).chain(others.into_iter().flat_map(Self::each)).collect()
+        std::iter::once(self).chain(others.into_iter().flat_map(Self::split_problems)).collect()
     }
 }
 
 /// Common wrong names of fields, folded, and the field that is meant. They are NNI's older names, those of `tk.search`
 /// in Python, and common first guesses. The terms of other tools are in `foreign`.
-const SYNONYMS: [(&str, &str); 10] = [
+const FIELD_SYNONYMS: [(&str, &str); 10] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),
     ("maxevals", "maxTrialNumber"),
@@ -87,7 +93,7 @@ const SYNONYMS: [(&str, &str); 10] = [
 
 /// Returns the advice to write a string as the field that names the object, such as `{name: TPE}`. Empty for other
 /// values and objects.
-fn as_object(value: &Value, known: &[&str]) -> String {
+fn object_advice(value: &Value, known: &[&str]) -> String {
     match (value, known.first()) {
         (Value::String(text), Some(field @ (&"name" | &"platform" | &"metric" | &"host"))) => {
             format!("; write {{{field}: {text}}}")
@@ -115,9 +121,9 @@ fn integer_advice(value: &Value) -> &'static str {
 struct Field {
     name: &'static str,
     /// The value in the file, until a reader takes it. `None`: the file does not have the field.
-    given: Option<Value>,
+    file_value: Option<Value>,
     /// The value in the canonical form. `Null`: the canonical form does not have the field.
-    recorded: Value,
+    canonical_value: Value,
     is_read: bool,
 }
 
@@ -133,17 +139,18 @@ impl Section {
     /// Opens an object whose fields are among `known`. The canonical form has the fields in this order.
     pub(super) fn open(path: &str, value: Value, known: &[&'static str]) -> Result<Self, Problem> {
         let Value::Object(members) = value else {
-            let found = kind(&value);
+            let found = describe_kind(&value);
             return Err(if path.is_empty() {
                 let what = "expected a mapping of fields, such as `trialConcurrency: 2`, found";
                 Problem::new("the file", format!("{what} {found}"))
             } else {
-                let example = as_object(&value, known);
+                let example = object_advice(&value, known);
                 let known = known.join(", ");
                 Problem::new(path, format!("expected fields ({known}), found {found}{example}"))
             });
         };
-        let field = |name| Field { name, given: None, recorded: Value::Null, is_read: false };
+        let field =
+            |name| Field { name, file_value: None, canonical_value: Value::Null, is_read: false };
         let fields = known.iter().copied().map(field).collect();
         let mut section = Self { path: path.to_owned(), fields };
         let mut unknown = Vec::new();
@@ -154,18 +161,18 @@ impl Section {
                 unknown.push(key);
                 continue;
             };
-            if field.given.is_some() {
+            if field.file_value.is_some() {
                 let name = field.name;
-                return Err(section.fault(name, format!("is given twice, here as `{key}`")));
+                return Err(section.problem(name, format!("is given twice, here as `{key}`")));
             }
-            field.given = Some(value);
+            field.file_value = Some(value);
         }
-        section.without_unknown(&unknown, known)
+        section.refuse_unknown(&unknown, known)
     }
 
-    /// Returns the section, unless it has unknown fields. Each fault names the intended or most similar field. The last
-    /// fault without a known meaning lists all allowed fields.
-    fn without_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
+    /// Returns the section, unless it has unknown fields. Each problem names the intended or most similar field. The
+    /// last problem without a known meaning lists all allowed fields.
+    fn refuse_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
         let last = unknown.iter().rposition(|key| self.suggested_field(key, known).is_none());
         let mut problems = unknown.iter().enumerate().map(|(i, key)| {
             let allowed = || known.iter().copied();
@@ -176,7 +183,7 @@ impl Section {
                     .map(|name| format!("; did you mean `{name}`?"))
                     .unwrap_or_default(),
             };
-            Problem::new(self.at(key), format!("unknown field{advice}"))
+            Problem::new(self.field_path(key), format!("unknown field{advice}"))
         });
         let Some(mut first) = problems.next() else {
             drop(problems);
@@ -189,7 +196,7 @@ impl Section {
     /// Returns the field among `known`, or the member of one, for a name of an older version or of another tool.
     fn suggested_field(&self, key: &str, known: &[&str]) -> Option<&'static str> {
         let plain = folded(key);
-        let older = SYNONYMS.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
+        let older = FIELD_SYNONYMS.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
         let theirs = || foreign::counterpart(key).filter(|_| self.path.is_empty());
         let is_known =
             |name: &&str| name.split('.').next().is_some_and(|name| known.contains(&name));
@@ -202,7 +209,7 @@ impl Section {
     }
 
     /// Returns the path of a field of this section.
-    pub(super) fn at(&self, name: &str) -> String {
+    pub(super) fn field_path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
@@ -213,19 +220,19 @@ impl Section {
     /// Returns a reference to a field. A `null` counts as absent.
     pub(super) fn peek(&self, name: &str) -> Option<&Value> {
         let field = self.fields.iter().find(|field| field.name == name)?;
-        field.given.as_ref().filter(|value| !value.is_null())
+        field.file_value.as_ref().filter(|value| !value.is_null())
     }
 
     /// Returns `true` for a field whose value in the file is `null`.
     pub(super) fn is_null(&self, name: &str) -> bool {
-        self.fields.iter().any(|field| field.name == name && field.given == Some(Value::Null))
+        self.fields.iter().any(|field| field.name == name && field.file_value == Some(Value::Null))
     }
 
     /// Takes a field unchanged, without a record. A `null` counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let field = self.field_mut(name)?;
         field.is_read = true;
-        field.given.take().filter(|value| !value.is_null())
+        field.file_value.take().filter(|value| !value.is_null())
     }
 
     /// Marks fields as read that have no effect here, whatever their values are.
@@ -242,7 +249,7 @@ impl Section {
         let field = self.field_mut(name);
         debug_assert!(field.is_some(), "`{name}` is not among the known fields");
         if let Some(field) = field {
-            field.recorded = json!(value);
+            field.canonical_value = json!(value);
         }
     }
 
@@ -251,15 +258,15 @@ impl Section {
         let unread = self.fields.iter().filter(|field| !field.is_read);
         let unread: Vec<&str> = unread.map(|field| field.name).collect();
         debug_assert!(unread.is_empty(), "no reader takes {unread:?} of `{}`", self.path);
-        let recorded = self.fields.into_iter().filter(|field| !field.recorded.is_null());
-        recorded.map(|field| (field.name.to_owned(), field.recorded)).collect()
+        let recorded = self.fields.into_iter().filter(|field| !field.canonical_value.is_null());
+        recorded.map(|field| (field.name.to_owned(), field.canonical_value)).collect()
     }
 
     /// Returns the recorded values of these fields.
     pub(super) fn recorded(&self, names: &[&str]) -> Map<String, Value> {
         let recorded = self.fields.iter().filter(|field| names.contains(&field.name));
-        let recorded = recorded.filter(|field| !field.recorded.is_null());
-        recorded.map(|field| (field.name.to_owned(), field.recorded.clone())).collect()
+        let recorded = recorded.filter(|field| !field.canonical_value.is_null());
+        recorded.map(|field| (field.name.to_owned(), field.canonical_value.clone())).collect()
     }
 
     /// Reads a string that is not empty.
@@ -281,11 +288,14 @@ impl Section {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text)),
-            Some(Value::String(_)) => Err(self.fault(name, "must not be empty")),
+            Some(Value::String(_)) => Err(self.problem(name, "must not be empty")),
             Some(other) => {
                 let hint =
                     if other.is_number() || other.is_boolean() { "; put it in quotes" } else { "" };
-                Err(self.fault(name, format!("expected a string, found {}{hint}", kind(&other))))
+                Err(self.problem(
+                    name,
+                    format!("expected a string, found {}{hint}", describe_kind(&other)),
+                ))
             }
         }
     }
@@ -302,9 +312,9 @@ impl Section {
     pub(super) fn absolute_path(
         &mut self,
         name: &str,
-        base: Base<'_>,
+        base: PathBase<'_>,
     ) -> Result<Option<PathBuf>, Problem> {
-        let path = self.unrecorded_string(name)?.map(|path| resolve(&path, base));
+        let path = self.unrecorded_string(name)?.map(|path| resolve_path(&path, base));
         self.record(name, path.as_ref().map(|path| path.to_string_lossy()));
         Ok(path)
     }
@@ -315,8 +325,8 @@ impl Section {
             None => None,
             Some(Value::Bool(value)) => Some(value),
             Some(other) => {
-                let problem = format!("expected true or false, found {}", kind(&other));
-                return Err(self.fault(name, problem));
+                let problem = format!("expected true or false, found {}", describe_kind(&other));
+                return Err(self.problem(name, problem));
             }
         };
         self.record(name, value);
@@ -334,9 +344,9 @@ impl Section {
     pub(super) fn integer(&mut self, name: &str, least: u64) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let Some(number) = value.as_u64().filter(|number| *number >= least) else {
-            let (found, advice) = (kind(&value), integer_advice(&value));
+            let (found, advice) = (describe_kind(&value), integer_advice(&value));
             let problem = format!("expected an integer of at least {least}, found {found}{advice}");
-            return Err(self.fault(name, problem));
+            return Err(self.problem(name, problem));
         };
         self.record(name, number);
         Ok(Some(number))
@@ -358,7 +368,9 @@ impl Section {
     pub(super) fn number(&mut self, name: &str) -> Result<Option<f64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let Some(number) = value.as_f64().filter(|number| number.is_finite()) else {
-            return Err(self.fault(name, format!("expected a number, found {}", kind(&value))));
+            return Err(
+                self.problem(name, format!("expected a number, found {}", describe_kind(&value)))
+            );
         };
         self.record(name, number);
         Ok(Some(number))
@@ -367,7 +379,8 @@ impl Section {
     /// Reads a duration, and records its value in the file unchanged.
     pub(super) fn duration(&mut self, name: &str) -> Result<Option<Duration>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let duration = units::duration(&value).map_err(|problem| self.fault(name, problem))?;
+        let duration =
+            units::parse_duration(&value).map_err(|problem| self.problem(name, problem))?;
         self.record(name, value);
         Ok(Some(duration))
     }
@@ -375,7 +388,8 @@ impl Section {
     /// Reads an amount of memory, and records it in MiB.
     pub(super) fn memory_mib(&mut self, name: &str) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let memory = units::memory_mib(&value).map_err(|problem| self.fault(name, problem))?;
+        let memory =
+            units::parse_memory_mib(&value).map_err(|problem| self.problem(name, problem))?;
         self.record(name, memory);
         Ok(Some(memory))
     }
@@ -392,12 +406,12 @@ impl Section {
         let Some(indices) = indices else {
             let problem =
                 format!("expected indices from 0, such as [0, 1] or \"0,1\", found {value}");
-            return Err(self.fault(name, problem));
+            return Err(self.problem(name, problem));
         };
         if let Some((_, twice)) =
             indices.iter().enumerate().find(|(i, n)| indices[..*i].contains(n))
         {
-            return Err(self.fault(name, format!("names the index {twice} twice")));
+            return Err(self.problem(name, format!("names the index {twice} twice")));
         }
         self.record(name, &indices);
         Ok(Some(indices))
@@ -405,12 +419,12 @@ impl Section {
 
     /// Returns the problem of a field that is given besides another, where only one of them may be given.
     pub(super) fn given_besides(&self, name: &str, other: &str) -> Problem {
-        self.fault(name, format!("is given besides `{other}`; keep one of them"))
+        self.problem(name, format!("is given besides `{other}`; keep one of them"))
     }
 
     /// Returns a problem with one field of this section.
-    pub(super) fn fault(&self, name: &str, problem: impl Into<String>) -> Problem {
-        Problem::new(self.at(name), problem)
+    pub(super) fn problem(&self, name: &str, problem: impl Into<String>) -> Problem {
+        Problem::new(self.field_path(name), problem)
     }
 }
 
@@ -424,19 +438,19 @@ pub(super) struct InheritableFields {
 }
 
 impl InheritableFields {
-    pub(super) fn take(section: &mut Section, base: Base<'_>) -> Result<Self, Problem> {
+    pub(super) fn read(section: &mut Section, base: PathBase<'_>) -> Result<Self, Problem> {
         let command = section.string_or_unset("trialCommand")?;
         if command.as_ref().is_some_and(|command| command.contains('\0')) {
-            return Err(section.fault("trialCommand", "must not contain a NUL character"));
+            return Err(section.problem("trialCommand", "must not contain a NUL character"));
         }
         let code = section.string_or_unset("trialCodeDirectory")?;
         let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
             u32::try_from(gpus)
-                .map_err(|_| section.fault("trialGpuNumber", format!("{gpus} GPUs are too many")))
+                .map_err(|_| section.problem("trialGpuNumber", format!("{gpus} GPUs are too many")))
         });
         Ok(Self {
             command,
-            code: code.map(|code| resolve(&code, base)),
+            code: code.map(|code| resolve_path(&code, base)),
             gpus: gpus.transpose()?,
             ip: section.string_or_unset("nniManagerIp")?,
             debug: section.boolean("debug")?,
@@ -445,7 +459,7 @@ impl InheritableFields {
 }
 
 /// Returns an absolute path without `.`, `..` and symbolic links, as far as it exists. `~` is the home directory.
-pub(super) fn resolve(path: &str, base: Base<'_>) -> PathBuf {
+pub(super) fn resolve_path(path: &str, base: PathBase<'_>) -> PathBuf {
     let home = || std::env::var_os("HOME").map(PathBuf::from);
     let path = match path.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {

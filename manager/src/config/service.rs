@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::document::kind;
+use super::document::describe_kind;
 use super::kubernetes;
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section};
@@ -11,31 +11,31 @@ use super::services::{hybrid, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
 /// Platforms that NNI knows and this build does not support.
-const OTHER_PLATFORMS: [&str; 5] = ["aml", "dlc", "adl", "dlts", HYBRID];
+const OTHER_PLATFORMS: [&str; 5] = ["aml", "dlc", "adl", "dlts", HYBRID_PLATFORM];
 /// NNI's name for an experiment on several platforms.
-pub(super) const HYBRID: &str = "hybrid";
+pub(super) const HYBRID_PLATFORM: &str = "hybrid";
 
 /// Reads the section `trainingService`.
-pub(super) fn service(file: &mut Section, top: TopLevel<'_>) -> Result<Service, Problem> {
+pub(super) fn read_service(file: &mut Section, top: TopLevel<'_>) -> Result<Service, Problem> {
     let path = "trainingService";
     let service = match file.take(path) {
-        None => return Err(file.fault(path, "is missing; for example {platform: local}")),
-        Some(Value::Array(parts)) => hybrid::section(parts, |part| read_one(part, top))?,
-        Some(value) => read_one(value, top)?,
+        None => return Err(file.problem(path, "is missing; for example {platform: local}")),
+        Some(Value::Array(parts)) => hybrid::read_sections(parts, |part| read_section(part, top))?,
+        Some(value) => read_section(value, top)?,
     };
     file.record(path, &service.canonical);
     Ok(service)
 }
 
 /// Reads one section.
-fn read_one(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
-    match platform(&value)? {
-        Platform::Local => local::section(value, top),
-        Platform::Remote => remote::section(value, top),
-        Platform::Plugin => plugin::section(value, top),
-        Platform::OpenPai => openpai::section(value, top),
-        Platform::Kubernetes(kind) => kubernetes::section(kind, value, top),
-        Platform::Kubeflow => kubernetes::kubeflow(value, top),
+fn read_section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    match find_platform(&value)? {
+        Platform::Local => local::read_section(value, top),
+        Platform::Remote => remote::read_section(value, top),
+        Platform::Plugin => plugin::read_section(value, top),
+        Platform::OpenPai => openpai::read_section(value, top),
+        Platform::Kubernetes(kind) => kubernetes::read_section(kind, value, top),
+        Platform::Kubeflow => kubernetes::read_kubeflow_section(value, top),
     }
 }
 
@@ -68,10 +68,10 @@ const PLATFORMS: [(&str, Platform); 8] = [
     (WorkloadKind::Framework.platform(), Platform::Kubernetes(WorkloadKind::Framework)),
 ];
 /// NNI's older name of `openpai`.
-const OLDER_OPENPAI: &str = "pai";
+const OLDER_OPENPAI_PLATFORM: &str = "pai";
 
 /// Finds the requested platform, before its fields are read.
-fn platform(service: &Value) -> Result<Platform, Problem> {
+fn find_platform(service: &Value) -> Result<Platform, Problem> {
     let Some(members) = service.as_object() else {
         return Ok(Platform::Local); // Not an object: reported when the section is opened.
     };
@@ -84,11 +84,11 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platfor
     let has = platform_list();
     let problem = match name {
         Some(Value::String(name)) => {
-            let current = if name == OLDER_OPENPAI { "openpai" } else { name };
+            let current = if name == OLDER_OPENPAI_PLATFORM { "openpai" } else { name };
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| *known == current) {
                 return Ok(*platform);
             }
-            if name == HYBRID {
+            if name == HYBRID_PLATFORM {
                 let example = "such as [{platform: local}, {platform: remote, machineList: […]}]";
                 format!("`{name}` is not a platform; list several platforms, {example}")
             } else if OTHER_PLATFORMS.contains(&name.as_str()) {
@@ -102,7 +102,9 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platfor
                 format!("`{name}` is not a platform; {advice}")
             }
         }
-        Some(other) if !other.is_null() => format!("expected a string, found {}", kind(other)),
+        Some(other) if !other.is_null() => {
+            format!("expected a string, found {}", describe_kind(other))
+        }
         _ => format!("is missing; allowed: {has}"),
     };
     Err(Problem::new(path, problem))

@@ -17,22 +17,22 @@ use tempfile::TempDir;
 use super::*;
 
 /// Returns the results of NNI's own reader for some documents.
-fn nni(part: &str) -> Vec<Value> {
+fn nni_results(part: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../fixtures/config/nni_configs.json")).unwrap();
     all[part].as_array().unwrap().clone()
 }
 
 /// Creates a directory with an experiment file.
-fn written(text: &str) -> (TempDir, PathBuf) {
+fn write_experiment_file(text: &str) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("experiment.yml");
     std::fs::write(&file, text).unwrap();
     (directory, file)
 }
 
-fn loaded(text: &str) -> Result<ExperimentSpec, String> {
-    let (_directory, file) = written(text);
+fn load_text(text: &str) -> Result<ExperimentSpec, String> {
+    let (_directory, file) = write_experiment_file(text);
     load(&file).map_err(|error| {
         assert_eq!(error.file, file, "{error}");
         error.problem
@@ -40,7 +40,7 @@ fn loaded(text: &str) -> Result<ExperimentSpec, String> {
 }
 
 /// Returns a valid document with some fields replaced. A `null` removes a field.
-fn with(changes: &Value) -> Value {
+fn document_with(changes: &Value) -> Value {
     let mut document = json!({
         "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}},
         "trialCommand": "python3 trial.py",
@@ -71,7 +71,7 @@ tuner:
 trainingService: {platform: local}
 objective: accuracy
 ";
-    let (directory, file) = written(text);
+    let (directory, file) = write_experiment_file(text);
     let spec = load(&file).unwrap();
     assert_eq!(spec.name.as_deref(), Some("iris"));
     assert_eq!(spec.search_space.names().collect::<Vec<_>>(), ["lr"]);
@@ -87,9 +87,9 @@ objective: accuracy
 }
 
 #[test]
-fn the_canonical_form_is_nnis_and_is_read_as_the_same_spec() {
-    for case in nni("canonical") {
-        let (directory, file) = written(&case["document"].to_string());
+fn the_canonical_form_equals_nnis_and_reads_back_as_the_same_spec() {
+    for case in nni_results("canonical") {
+        let (directory, file) = write_experiment_file(&case["document"].to_string());
         let base = directory.path().canonicalize().unwrap();
         let expected = case["canonical"]
             .to_string()
@@ -107,23 +107,23 @@ fn the_canonical_form_is_nnis_and_is_read_as_the_same_spec() {
 fn an_empty_string_counts_as_an_unset_field() {
     // NNI 3.0 writes it for FrameworkController and Kubeflow, and an older loader may have written it to a local file.
     let service = json!({"platform": "local", "trialCommand": "", "trialCodeDirectory": ""});
-    let spec = loaded(&with(&json!({"trainingService": service})).to_string()).unwrap();
+    let spec = load_text(&document_with(&json!({"trainingService": service})).to_string()).unwrap();
     assert_eq!(spec.trial_command, "python3 trial.py");
     let nowhere = json!({"trialCommand": "", "trainingService": service});
-    let problem = loaded(&with(&nowhere).to_string()).unwrap_err();
+    let problem = load_text(&document_with(&nowhere).to_string()).unwrap_err();
     assert_eq!(problem, "trialCommand: is missing; for example: python3 trial.py");
 }
 
 #[test]
-fn durations_and_memory_are_nnis() {
-    for case in nni("durations") {
+fn durations_and_memory_are_read_as_in_nni() {
+    for case in nni_results("durations") {
         if let Some(seconds) = case[1].as_u64() {
-            assert_eq!(units::duration(&case[0]), Ok(Duration::from_secs(seconds)), "{case}");
+            assert_eq!(units::parse_duration(&case[0]), Ok(Duration::from_secs(seconds)), "{case}");
         }
     }
-    for case in nni("memory") {
+    for case in nni_results("memory") {
         if let Some(mib) = case[1].as_u64() {
-            assert_eq!(units::memory_mib(&case[0]), Ok(mib), "{case}");
+            assert_eq!(units::parse_memory_mib(&case[0]), Ok(mib), "{case}");
         }
     }
 }
@@ -134,8 +134,8 @@ fn machines_use_the_address_of_their_section_or_of_the_file() {
     let mut own = section.clone();
     own["nniManagerIp"] = json!("10.0.0.2");
     for (section, expected) in [(section, "10.0.0.1"), (own, "10.0.0.2")] {
-        let file = with(&json!({"trainingService": section, "nniManagerIp": "10.0.0.1"}));
-        let spec = loaded(&file.to_string()).unwrap();
+        let file = document_with(&json!({"trainingService": section, "nniManagerIp": "10.0.0.1"}));
+        let spec = load_text(&file.to_string()).unwrap();
         assert_eq!(spec.training_service.section().advertise(), Some(expected));
         assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
     }
@@ -230,9 +230,9 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (machine(json!({"maxTrialNumber": 0})),       "trainingService.machineList[0].maxTrialNumber: expected an integer of at least 1"),
         (json!({"trainingService": {"platform": "remote", "machineList": [{"host": "h"}], "machinePatience": "soon"}}), "trainingService.machinePatience: expected a duration such as "),
     ];
-    assert_eq!(loaded(&with(&json!({})).to_string()).err(), None);
+    assert_eq!(load_text(&document_with(&json!({})).to_string()).err(), None);
     for (changes, message) in table {
-        let problem = loaded(&with(&changes).to_string()).unwrap_err();
+        let problem = load_text(&document_with(&changes).to_string()).unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
     }
 }
@@ -240,7 +240,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
 #[test]
 fn the_allowed_fields_are_listed_once_for_several_unknown_fields() {
     let words = json!({"n_jobs": 2, "x": 1, "y": 1, "run_cap": 9});
-    let problem = loaded(&with(&words).to_string()).unwrap_err();
+    let problem = load_text(&document_with(&words).to_string()).unwrap_err();
     let lines: Vec<&str> = problem.lines().collect();
     assert_eq!(lines.len(), 5, "{problem}");
     let ends = [
@@ -276,12 +276,12 @@ fn a_users_own_tuner_may_have_any_search_space() {
         (json!({"tuner": {"name": "TPE"}, "searchSpace": own}),       Some("searchSpace.layers.min: unknown")),
         (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
         (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
-        // A typing error in the tuner is reported, rather than a fault of the space for another tuner.
+        // A typing error in the tuner is reported, rather than a problem of the space for another tuner.
         (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 192: debug: expected true or false, found 1\n  line 1, column 135: tuner.clasName: unknown field")),
     ];
     for (changes, message) in table {
-        let document = with(&changes);
-        let (_directory, file) = written(&document.to_string());
+        let document = document_with(&changes);
+        let (_directory, file) = write_experiment_file(&document.to_string());
         match (load(&file).map_err(|error| error.problem), message) {
             (Ok(spec), None) => {
                 assert_eq!(spec.search_space.as_json(), &document["searchSpace"]);
@@ -298,16 +298,16 @@ fn a_users_own_tuner_may_have_any_search_space() {
 }
 
 #[test]
-fn an_assessor_is_checked_and_kept() {
+fn an_assessor_is_checked_and_stored() {
     let given = json!({"assessor": {"name": "medianStop", "classArgs": {"start_step": 2}}});
-    let spec = loaded(&with(&given).to_string()).unwrap();
+    let spec = load_text(&document_with(&given).to_string()).unwrap();
     let canonical = json!({"name": "Medianstop", "classArgs": {"start_step": 2}});
     assert_eq!(spec.canonical["assessor"], canonical);
     assert_eq!(spec.assessor.as_ref().map(AssessorChoice::name), Some("Medianstop"));
 }
 
 #[test]
-fn all_faults_and_only_faults_are_reported_at_once() {
+fn all_problems_and_only_problems_are_reported_at_once() {
     #[rustfmt::skip]
     let table = [
         // The changes, and where the problems are.
@@ -322,7 +322,7 @@ fn all_faults_and_only_faults_are_reported_at_once() {
          &["objective", "trainingService.gpus"]),
     ];
     for (changes, expected) in table {
-        let problem = loaded(&with(&changes).to_string()).unwrap_err();
+        let problem = load_text(&document_with(&changes).to_string()).unwrap_err();
         let lines: Vec<_> = problem.lines().collect();
         assert_eq!(lines[0], format!("{} problems", expected.len()), "{problem}");
         assert_eq!(lines.len(), 1 + expected.len(), "{problem}");
@@ -339,7 +339,8 @@ fn all_faults_and_only_faults_are_reported_at_once() {
 
 #[test]
 fn a_code_directory_must_be_a_directory() {
-    let (directory, file) = written(&with(&json!({"trialCodeDirectory": "code"})).to_string());
+    let (directory, file) =
+        write_experiment_file(&document_with(&json!({"trialCodeDirectory": "code"})).to_string());
     let code = directory.path().canonicalize().unwrap().join("code");
     let problem = |path: &Path| load(path).unwrap_err().problem;
     assert_eq!(problem(&file), format!("trialCodeDirectory: {} does not exist", code.display()));
@@ -355,8 +356,8 @@ fn a_code_directory_must_be_a_directory() {
 
 #[test]
 fn a_search_space_file_is_read_as_json_or_yaml_and_named_in_errors() {
-    let document = with(&json!({"searchSpace": null, "searchSpaceFile": "space"}));
-    let (directory, file) = written(&document.to_string());
+    let document = document_with(&json!({"searchSpace": null, "searchSpaceFile": "space"}));
+    let (directory, file) = write_experiment_file(&document.to_string());
     let space = directory.path().canonicalize().unwrap().join("space");
     let problem = load(&file).unwrap_err();
     assert_eq!(problem.file, file);
@@ -389,15 +390,15 @@ fn a_file_that_cannot_be_read_is_named() {
     let missing = Path::new("/nowhere/experiment.yml");
     let message = load(missing).unwrap_err().to_string();
     assert!(message.starts_with("/nowhere/experiment.yml: cannot be read: "), "{message}");
-    assert_eq!(loaded("").unwrap_err(), "is empty");
+    assert_eq!(load_text("").unwrap_err(), "is empty");
     for (text, found) in
         [("- a", "a list"), ("# nothing yet\n", "nothing"), ("iris", "the string \"iris\"")]
     {
         let expected =
             "the file: expected a mapping of fields, such as `trialConcurrency: 2`, found";
-        assert_eq!(loaded(text).unwrap_err(), format!("{expected} {found}"));
+        assert_eq!(load_text(text).unwrap_err(), format!("{expected} {found}"));
     }
-    let problem = loaded("trialCommand: [").unwrap_err();
+    let problem = load_text("trialCommand: [").unwrap_err();
     assert!(problem.starts_with("line "), "{problem}");
 }
 
@@ -405,10 +406,12 @@ fn a_file_that_cannot_be_read_is_named() {
 fn placeholders_of_a_batch_may_use_names_in_every_set() {
     let space = json!({"sets": {"_type": "choice", "_value": [{"x": 1, "y": 2}, {"x": 3}]}});
     let batch = |command: &str| {
-        with(&json!({"searchSpace": space, "tuner": {"name": "Batch"}, "trialCommand": command}))
+        document_with(
+            &json!({"searchSpace": space, "tuner": {"name": "Batch"}, "trialCommand": command}),
+        )
     };
-    assert_eq!(loaded(&batch("t {{x}}").to_string()).err(), None);
-    let problem = loaded(&batch("t {{y}}").to_string()).unwrap_err();
+    assert_eq!(load_text(&batch("t {{x}}").to_string()).err(), None);
+    let problem = load_text(&batch("t {{y}}").to_string()).unwrap_err();
     assert!(problem.starts_with("trialCommand: {{y}} names no parameter"), "{problem}");
 }
 
@@ -426,7 +429,7 @@ proptest! {
             ".*".prop_map(Value::from),
         ],
     ) {
-        drop(loaded(&with(&json!({name: value})).to_string()));
+        drop(load_text(&document_with(&json!({name: value})).to_string()));
     }
 }
 
@@ -445,8 +448,10 @@ fn trials_on_other_machines_always_run_a_snapshot() {
         (&local,  json!("yes"), Err("codeSnapshot: expected true or false")),
     ];
     for (service, wanted, expected) in table {
-        let spec =
-            loaded(&with(&json!({"trainingService": service, "codeSnapshot": wanted})).to_string());
+        let spec = load_text(
+            &document_with(&json!({"trainingService": service, "codeSnapshot": wanted}))
+                .to_string(),
+        );
         let case = format!("{service} {wanted}");
         match (spec, expected) {
             (Ok(spec), Ok(copies)) => {
@@ -517,7 +522,7 @@ fn an_experiment_has_one_direction() {
     ];
     for (rule, tuner, assessor, objective, expected) in table {
         let changes = json!({"tuner": tuner, "assessor": assessor, "objective": objective});
-        let (_directory, file) = written(&with(&changes).to_string());
+        let (_directory, file) = write_experiment_file(&document_with(&changes).to_string());
         let spec = load(&file).map_err(|error| error.problem);
         match expected {
             Err(message) => assert!(
@@ -531,7 +536,7 @@ fn an_experiment_has_one_direction() {
                     (direction, assumed),
                     "{rule}"
                 );
-                assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
+                assert_eq!(spec.assumed_direction_hint().is_some(), assumed, "{rule}");
                 expect_direction(&spec, direction, rule);
                 // The stored form means the same when the experiment is resumed.
                 let again = from_canonical(&spec.canonical).unwrap();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::document::kind;
+use super::document::describe_kind;
 
-const SECONDS: [(&str, f64); 13] = [
+const SECONDS_PER_UNIT: [(&str, f64); 13] = [
     ("ms", 0.001),
     ("s", 1.0),
     ("sec", 1.0),
@@ -23,7 +23,7 @@ const SECONDS: [(&str, f64); 13] = [
     ("d", 86400.0),
 ];
 
-const MEBIBYTES: [(&str, f64); 14] = [
+const MEBIBYTES_PER_UNIT: [(&str, f64); 14] = [
     ("b", 1.0 / 1_048_576.0),
     ("k", 1.0 / 1024.0),
     ("kb", 1.0 / 1024.0),
@@ -42,24 +42,27 @@ const MEBIBYTES: [(&str, f64); 14] = [
 
 /// Reads a duration such as `90`, `"1.5h"` or `"1h30m"`. A number without a unit is in seconds. Fractions of a second
 /// are rounded up, as in NNI, unless the unit is `ms`.
-pub fn duration(value: &Value) -> Result<Duration, String> {
+pub fn parse_duration(value: &Value) -> Result<Duration, String> {
     let form = "a duration such as 90, 90s, 10m, 1.5h or 2d";
-    let seconds = amount(value, &SECONDS).ok_or_else(|| wrong(value, form))?;
+    let seconds =
+        parse_amount(value, &SECONDS_PER_UNIT).ok_or_else(|| describe_wrong_value(value, form))?;
     let fine = value.as_str().is_some_and(|text| text.to_lowercase().contains("ms"));
     let seconds = if fine { seconds } else { seconds.ceil() };
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(wrong(value, &format!("{form}, greater than 0"))),
+        _ => Err(describe_wrong_value(value, &format!("{form}, greater than 0"))),
     }
 }
 
 /// Reads an amount of memory such as `8192` or `"8gb"`, and returns it in MiB, rounded up. A number without a unit is
 /// in MiB. All units are powers of 1024, as in NNI.
-pub fn memory_mib(value: &Value) -> Result<u64, String> {
+pub fn parse_memory_mib(value: &Value) -> Result<u64, String> {
     let form = "an amount of memory such as 8192, 8192mb or 8gb";
-    let mebibytes = amount(value, &MEBIBYTES).ok_or_else(|| wrong(value, form))?.ceil();
+    let mebibytes = parse_amount(value, &MEBIBYTES_PER_UNIT)
+        .ok_or_else(|| describe_wrong_value(value, form))?
+        .ceil();
     if !(1.0..=1e15).contains(&mebibytes) {
-        return Err(wrong(value, &format!("{form}, greater than 0")));
+        return Err(describe_wrong_value(value, &format!("{form}, greater than 0")));
     }
     #[expect(
         clippy::as_conversions,
@@ -71,14 +74,14 @@ pub fn memory_mib(value: &Value) -> Result<u64, String> {
 }
 
 /// Reads a number, or numbers with units that add up.
-fn amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
+fn parse_amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     let text = match value {
         Value::Number(number) => return number.as_f64(),
         Value::String(text) => text.to_lowercase(),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
     };
     let mut rest = text.trim();
-    if let Some(plain) = number(rest) {
+    if let Some(plain) = parse_number(rest) {
         return Some(plain);
     }
     let mut total = 0.0;
@@ -87,20 +90,20 @@ fn amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
         let (unit, after) =
             after.split_at(after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len()));
         let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-        total += number(amount.trim())? * factor;
+        total += parse_number(amount.trim())? * factor;
         rest = after.trim_start();
     }
     Some(total)
 }
 
 /// Reads a decimal number. Rust's own parser would also accept `inf`, `nan` and a sign.
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     let digits = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if digits { text.parse().ok() } else { None }
 }
 
-fn wrong(value: &Value, form: &str) -> String {
-    format!("expected {form}, found {}", kind(value))
+fn describe_wrong_value(value: &Value, form: &str) -> String {
+    format!("expected {form}, found {}", describe_kind(value))
 }
 
 #[cfg(test)]
@@ -140,7 +143,7 @@ mod tests {
             (json!([1]),       None),
         ];
         for (value, ms) in table {
-            assert_eq!(duration(&value).ok(), ms.map(Duration::from_millis), "{value}");
+            assert_eq!(parse_duration(&value).ok(), ms.map(Duration::from_millis), "{value}");
         }
     }
 
@@ -163,7 +166,7 @@ mod tests {
             (json!("gb"),     None),
         ];
         for (value, mib) in table {
-            assert_eq!(memory_mib(&value).ok(), mib, "{value}");
+            assert_eq!(parse_memory_mib(&value).ok(), mib, "{value}");
         }
     }
 
@@ -171,14 +174,14 @@ mod tests {
     fn an_error_shows_the_notations() {
         let expected =
             "expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"";
-        assert_eq!(duration(&json!("soon")), Err(expected.to_owned()));
+        assert_eq!(parse_duration(&json!("soon")), Err(expected.to_owned()));
     }
 
     proptest! {
         #[test]
         fn random_amounts_never_panic(text in ".*") {
-            drop(duration(&json!(text)));
-            drop(memory_mib(&json!(text)));
+            drop(parse_duration(&json!(text)));
+            drop(parse_memory_mib(&json!(text)));
         }
     }
 }

@@ -1,8 +1,16 @@
 //! PURE: converts the v1 (legacy) form to the v2 form of the same fields, after NNI 3.0's
 //! `nni/experiment/config/convert.py`. It keeps fields that NNI's converter loses, such as the namespace.
 
+mod fields;
+
 use serde_json::{Map, Value, json};
 
+use self::fields::{
+    CLUSTER_FIELDS, COMMON_FIELDS, IGNORED_ALGORITHM_FIELDS, IGNORED_MACHINE_FIELDS,
+    IGNORED_PAI_FIELDS, IGNORED_TRIAL_FIELDS, LOCAL_FIELDS, MACHINE_FIELDS, PAI_FIELDS,
+    PAI_RESOURCE_FIELDS, PAI_TRIAL_FIELDS, PLATFORM_SECTIONS, POLICY_FIELDS, REMOTE_FIELDS,
+    ROLE_FIELDS, Renames, STORAGE_FIELDS, TRIAL_FIELDS, TRIAL_ROLES, V1_TOP_LEVEL_FIELDS,
+};
 use super::section::{Problem, Section};
 use super::service;
 use crate::util::nearest::folded;
@@ -12,35 +20,38 @@ use crate::util::nearest::folded;
 pub(super) struct ConvertedDocument {
     pub(super) v2: Value,
     /// Maps v2 paths to v1 paths, also of fields that the document does not have. The last entry for a path counts.
-    names: Vec<(String, String)>,
+    v1_paths: Vec<(String, String)>,
     /// The v1 paths of the fields that have no effect.
     pub(super) ignored: Vec<String>,
 }
 
 /// Examples in messages, in the terms of v2 and of v1.
-const EXAMPLES: [(&str, &str); 2] =
+const MESSAGE_EXAMPLES: [(&str, &str); 2] =
     [("{name: Random}", "{builtinTunerName: Random}"), ("dockerImage: ", "image: ")];
 
 impl ConvertedDocument {
     /// Converts a problem of the v2 form to the terms of v1: its path, and the fields that its text names in
     /// backquotes.
-    pub(super) fn original(&self, problem: Problem) -> Problem {
-        let pieces = problem.what.split('`').enumerate();
+    pub(super) fn translate_problem(&self, problem: Problem) -> Problem {
+        let pieces = problem.message.split('`').enumerate();
         let pieces = pieces.map(|(i, piece)| match i % 2 {
-            1 => self.path(piece),
-            _ => EXAMPLES.iter().fold(piece.to_owned(), |text, (v2, v1)| text.replace(v2, v1)),
+            1 => self.v1_path(piece),
+            _ => MESSAGE_EXAMPLES
+                .iter()
+                .fold(piece.to_owned(), |text, (v2, v1)| text.replace(v2, v1)),
         });
-        let what = pieces.collect::<Vec<_>>().join("`");
-        let others = problem.others.into_iter().map(|other| self.original(other)).collect();
-        Problem { path: self.path(&problem.path), what, others, ..problem }
+        let message = pieces.collect::<Vec<_>>().join("`");
+        let others =
+            problem.others.into_iter().map(|other| self.translate_problem(other)).collect();
+        Problem { path: self.v1_path(&problem.path), message, others, ..problem }
     }
 
     /// Returns the v1 path for a v2 path.
-    fn path(&self, path: &str) -> String {
+    fn v1_path(&self, path: &str) -> String {
         let below = |v2: &str| {
             path.strip_prefix(v2).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        let found = self.names.iter().filter_map(|(v2, v1)| Some((v2.len(), v1, below(v2)?)));
+        let found = self.v1_paths.iter().filter_map(|(v2, v1)| Some((v2.len(), v1, below(v2)?)));
         match found.max_by_key(|(length, ..)| *length) {
             Some((_, v1, rest)) => format!("{v1}{rest}"),
             None => path.to_owned(),
@@ -63,282 +74,83 @@ fn platform_of(document: &Value) -> Option<&Value> {
 /// are unknown.
 pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     let Some(name) = platform_of(document).filter(|name| !name.is_null()) else { return Ok(()) };
-    if name == service::HYBRID {
+    if name == service::HYBRID_PLATFORM {
         return Ok(()); // The platforms of a hybrid experiment are checked in its list.
     }
     service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
 }
 
-/// Maps v1 names to v2 names, which may be equal.
-type Renames = &'static [(&'static str, &'static str)];
-
-/// The fields of the top level whose values are the same in both forms.
-const COMMON: Renames = &[
-    ("experimentName", "experimentName"),
-    ("trialConcurrency", "trialConcurrency"),
-    ("maxExecDuration", "maxExperimentDuration"),
-    ("maxTrialNum", "maxTrialNumber"),
-    ("maxTrialDuration", "maxTrialDuration"),
-    ("searchSpacePath", "searchSpaceFile"),
-    ("searchSpace", "searchSpace"),
-    ("nniManagerIp", "nniManagerIp"),
-    ("logDir", "experimentWorkingDirectory"),
-    ("debug", "debug"),
-    ("logLevel", "logLevel"),
-    ("useAnnotation", "useAnnotation"),
-    ("sharedStorage", "sharedStorage"),
-    // TrialKeeper's fields, which have the same names in both forms.
-    ("objective", "objective"),
-    ("objectives", "objectives"),
-    ("constraints", "constraints"),
-    ("codeSnapshot", "codeSnapshot"),
-    ("recordPackages", "recordPackages"),
-    ("trialRepeats", "trialRepeats"),
-    ("pythonInterpreter", "pythonInterpreter"),
-    ("tunerPatience", "tunerPatience"),
-    ("targetMetric", "targetMetric"),
-    ("maxConsecutiveFailures", "maxConsecutiveFailures"),
-    ("maxTrialRetries", "maxTrialRetries"),
-    ("notifications", "notifications"),
-    ("initialTrials", "initialTrials"),
-    ("owner", "owner"),
-    ("tags", "tags"),
-];
-
-/// The other fields of the top level.
-const TOP: [&str; 18] = [
-    "authorName",
-    "description",
-    "trainingServicePlatform",
-    "multiPhase",
-    "multiThread",
-    "versionCheck",
-    "logCollection",
-    "tuner",
-    "assessor",
-    "advisor",
-    "trial",
-    "localConfig",
-    "remoteConfig",
-    "hybridConfig",
-    "machineList",
-    "kubeflowConfig",
-    "paiConfig",
-    "frameworkcontrollerConfig",
-];
-
-/// The sections of the platforms, each with its platform. NNI 3.0 ignores the sections of the others.
-const SECTIONS: [(&str, &str); 11] = [
-    ("localConfig", "local"),
-    ("remoteConfig", "remote"),
-    ("machineList", "remote"),
-    ("paiConfig", "openpai"),
-    ("kubeflowConfig", "kubeflow"),
-    ("frameworkcontrollerConfig", "frameworkcontroller"),
-    // Platforms of NNI that are not built in.
-    ("paiYarnConfig", "paiYarn"),
-    ("amlConfig", "aml"),
-    ("dltsConfig", "dlts"),
-    ("dlcConfig", "dlc"),
-    ("adlConfig", "adl"),
-];
-
-/// The fields of `trial` for [`PAI_TRIAL`]'s platform before NNI 3.0, which ignores them.
-const OLD_TRIAL: [&str; 5] = ["shmMB", "authFile", "portList", "dataDir", "outputDir"];
-
-/// The roles of a trial, which only two platforms have.
-const ROLES: [&str; 4] = ["taskRoles", "worker", "ps", "master"];
-
-/// The fields of an algorithm before NNI 3.0, which ignores them.
-const OLD_ALGORITHM: [&str; 2] = ["gpuNum", "checkpointDir"];
-
-/// The fields of `paiConfig` that NNI 3.0 ignores.
-const OLD_PAI: [&str; 3] = ["password", "maxTrialNumPerGpu", "useActiveGpu"];
-
-/// The field of a machine that NNI 3.0 ignores.
-const OLD_MACHINE: [&str; 1] = ["preCommand"];
-
-const TRIAL: Renames =
-    &[("command", "trialCommand"), ("codeDir", "trialCodeDirectory"), ("gpuNum", "trialGpuNumber")];
-
-const LOCAL: Renames = &[
-    ("gpuIndices", "gpuIndices"),
-    ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
-    ("useActiveGpu", "useActiveGpu"),
-];
-
-const REMOTE: Renames = &[("reuse", "reuseMode"), ("machinePatience", "machinePatience")];
-
-const MACHINE: Renames = &[
-    ("ip", "host"),
-    ("port", "port"),
-    ("username", "user"),
-    ("passwd", "password"),
-    ("sshKeyPath", "sshKeyFile"),
-    ("passphrase", "sshPassphrase"),
-    ("gpuIndices", "gpuIndices"),
-    ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
-    ("useActiveGpu", "useActiveGpu"),
-    ("pythonPath", "pythonPath"),
-    // A field of TrialKeeper.
-    ("name", "name"),
-    ("knownHosts", "knownHosts"),
-    ("proxyJump", "proxyJump"),
-    ("sshOptions", "sshOptions"),
-    ("remoteDirectory", "remoteDirectory"),
-    ("maxTrialNumber", "maxTrialNumber"),
-    ("passwordFile", "passwordFile"),
-    ("sshPassphraseFile", "sshPassphraseFile"),
-];
-
-const PAI: Renames = &[
-    ("host", "host"),
-    ("userName", "username"),
-    ("token", "token"),
-    ("reuse", "reuseMode"),
-    // TrialKeeper's fields, which have the same names in both forms.
-    ("tokenFile", "tokenFile"),
-    ("caFile", "caFile"),
-];
-
-/// The fields of `trial` that may also be in `paiConfig`.
-const PAI_RESOURCES: Renames =
-    &[("gpuNum", "trialGpuNumber"), ("cpuNum", "trialCpuNumber"), ("memoryMB", "trialMemorySize")];
-
-/// The fields of `trial` on `OpenPAI`.
-const PAI_TRIAL: Renames = &[
-    ("cpuNum", "trialCpuNumber"),
-    ("memoryMB", "trialMemorySize"),
-    ("image", "dockerImage"),
-    ("virtualCluster", "virtualCluster"),
-    ("paiStorageConfigName", "storageConfigName"),
-    ("nniManagerNFSMountPath", "localStorageMountPoint"),
-    ("containerNFSMountPath", "containerStorageMountPoint"),
-    ("paiConfigPath", "openpaiConfigFile"),
-];
-
-const ROLE: Renames = &[
-    ("name", "name"),
-    ("replicas", "replicas"),
-    ("taskNum", "taskNumber"),
-    ("command", "command"),
-    ("gpuNum", "gpuNumber"),
-    ("cpuNum", "cpuNumber"),
-    ("memoryMB", "memorySize"),
-    ("image", "dockerImage"),
-    ("privateRegistryAuthPath", "privateRegistryAuthPath"),
-    ("frameworkAttemptCompletionPolicy", "frameworkAttemptCompletionPolicy"),
-];
-
-const POLICY: Renames = &[
-    ("minFailedTaskCount", "minFailedTaskCount"),
-    ("minSucceededTaskCount", "minSucceedTaskCount"),
-    ("minSucceedTaskCount", "minSucceedTaskCount"),
-];
-
-const CLUSTER: Renames = &[
-    ("operator", "operator"),
-    ("apiVersion", "apiVersion"),
-    ("serviceAccountName", "serviceAccountName"),
-    ("reuse", "reuseMode"),
-    ("namespace", "namespace"),
-    ("configPath", "configPath"),
-    ("uploadRetryCount", "uploadRetryCount"),
-    // TrialKeeper's fields, which have the same names in both forms.
-    ("kubeconfig", "kubeconfig"),
-    ("context", "context"),
-    ("advertise", "advertise"),
-    ("agent", "agent"),
-    ("agentImage", "agentImage"),
-    ("imagePullPolicy", "imagePullPolicy"),
-    ("imagePullSecrets", "imagePullSecrets"),
-    ("nodeSelector", "nodeSelector"),
-    ("tolerations", "tolerations"),
-    ("runAsUser", "runAsUser"),
-    ("startUpDeadline", "startUpDeadline"),
-    ("handOver", "handOver"),
-    ("mounts", "mounts"),
-    ("allowHostPath", "allowHostPath"),
-    ("cache", "cache"),
-    ("metricsFrom", "metricsFrom"),
-    ("barrierImage", "barrierImage"),
-    ("queue", "queue"),
-    ("priorityClass", "priorityClass"),
-    ("template", "template"),
-];
-
-const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"];
-
 /// Converts a v1 document.
 pub(super) fn convert(document: Value) -> Result<ConvertedDocument, Problem> {
     let mut converter = Converter::default();
-    let v2 = converter.document(document)?;
-    let Converter { possible: mut names, names: given, ignored } = converter;
-    names.extend(given);
-    Ok(ConvertedDocument { v2: Value::Object(v2), names, ignored })
+    let v2 = converter.convert_document(document)?;
+    let Converter { possible_paths: mut v1_paths, v1_paths: given, ignored } = converter;
+    v1_paths.extend(given);
+    Ok(ConvertedDocument { v2: Value::Object(v2), v1_paths, ignored })
 }
 
 #[derive(Default)]
 struct Converter {
     /// Maps v2 paths to v1 paths of possible fields.
-    possible: Vec<(String, String)>,
+    possible_paths: Vec<(String, String)>,
     /// Maps v2 paths to v1 paths of fields that the document has.
-    names: Vec<(String, String)>,
+    v1_paths: Vec<(String, String)>,
     /// The v1 paths of the fields that have no effect.
     ignored: Vec<String>,
 }
 
 impl Converter {
-    fn document(&mut self, mut document: Value) -> Result<Map<String, Value>, Problem> {
+    fn convert_document(&mut self, mut document: Value) -> Result<Map<String, Value>, Problem> {
         self.ignore_other_platforms(&mut document);
-        let known: Vec<&str> = firsts(COMMON).into_iter().chain(TOP).collect();
+        let known: Vec<&str> =
+            v1_names(COMMON_FIELDS).into_iter().chain(V1_TOP_LEVEL_FIELDS).collect();
         let mut v1 = Section::open("", document, &known)?;
         let platform = v1.string("trainingServicePlatform")?.unwrap_or_else(|| "local".to_owned());
-        self.name("trainingService.platform", "trainingServicePlatform");
-        self.possible(TRIAL, "trial", "");
-        self.name("trainingService.taskRoles", "trial.taskRoles");
+        self.record_path("trainingService.platform", "trainingServicePlatform");
+        self.record_possible_paths(TRIAL_FIELDS, "trial", "");
+        self.record_path("trainingService.taskRoles", "trial.taskRoles");
         let (config, known) = match platform.as_str() {
-            "frameworkcontroller" => ("frameworkcontrollerConfig", CLUSTER),
-            "kubeflow" => ("kubeflowConfig", CLUSTER),
-            "pai" | "openpai" => ("paiConfig", PAI),
-            _ => ("localConfig", LOCAL),
+            "frameworkcontroller" => ("frameworkcontrollerConfig", CLUSTER_FIELDS),
+            "kubeflow" => ("kubeflowConfig", CLUSTER_FIELDS),
+            "pai" | "openpai" => ("paiConfig", PAI_FIELDS),
+            _ => ("localConfig", LOCAL_FIELDS),
         };
-        self.possible(known, config, "trainingService");
-        if known == PAI {
-            self.possible(PAI_TRIAL, "trial", "trainingService");
-        } else if known == CLUSTER {
-            self.name("trainingService.storage", &format!("{config}.storage"));
-            self.name("trainingService.storage.storageType", &format!("{config}.storage"));
+        self.record_possible_paths(known, config, "trainingService");
+        if known == PAI_FIELDS {
+            self.record_possible_paths(PAI_TRIAL_FIELDS, "trial", "trainingService");
+        } else if known == CLUSTER_FIELDS {
+            self.record_path("trainingService.storage", &format!("{config}.storage"));
+            self.record_path("trainingService.storage.storageType", &format!("{config}.storage"));
         }
         if v1.boolean("multiPhase")? == Some(true) {
-            return Err(v1.fault("multiPhase", "multi-phase trials are no longer supported"));
+            return Err(v1.problem("multiPhase", "multi-phase trials are no longer supported"));
         }
         let mut v2 = Map::new();
-        self.rename(&mut v1, "", COMMON, &mut v2);
+        self.rename_fields(&mut v1, "", COMMON_FIELDS, &mut v2);
         let mut service = json!({"platform": platform}).as_object().cloned().unwrap_or_default();
         if let Some(trial) = v1.take("trial") {
-            self.trial(trial, &mut v2, &mut service)?;
+            self.convert_trial(trial, &mut v2, &mut service)?;
         }
         for kind in ["tuner", "assessor", "advisor"] {
             // NNI takes an empty section for none.
             let algorithm =
                 v1.take(kind).filter(|it| it.as_object().is_none_or(|it| !it.is_empty()));
             if let Some(algorithm) = algorithm {
-                self.algorithm(kind, algorithm, &mut v2)?;
+                self.convert_algorithm(kind, algorithm, &mut v2)?;
             }
         }
-        if platform == service::HYBRID {
+        if platform == service::HYBRID_PLATFORM {
             service.remove("platform");
-            let parts = self.hybrid(&mut v1, &mut service)?;
+            let parts = self.convert_hybrid(&mut v1, &mut service)?;
             v2.insert("trainingService".to_owned(), Value::Array(parts));
             return Ok(v2);
         }
-        self.local_fields(&mut v1, "trainingService", &mut service)?;
-        self.remote_fields(&mut v1, "trainingService", &mut service)?;
-        self.pai_fields(&mut v1, "trainingService", &mut service)?;
+        self.convert_local_fields(&mut v1, "trainingService", &mut service)?;
+        self.convert_remote_fields(&mut v1, "trainingService", &mut service)?;
+        self.convert_pai_fields(&mut v1, "trainingService", &mut service)?;
         for field in ["kubeflowConfig", "frameworkcontrollerConfig"] {
             if let Some(config) = v1.take(field) {
-                self.cluster(field, config, &mut service)?;
+                self.convert_cluster(field, config, &mut service)?;
             }
         }
         v2.insert("trainingService".to_owned(), Value::Object(service));
@@ -349,10 +161,10 @@ impl Converter {
     fn ignore_other_platforms(&mut self, document: &mut Value) {
         let platform = platform_of(document).and_then(Value::as_str).unwrap_or("local").to_owned();
         let platform = if platform == "pai" { "openpai" } else { platform.as_str() };
-        if !SECTIONS.iter().any(|(_, of)| *of == platform) {
+        if !PLATFORM_SECTIONS.iter().any(|(_, of)| *of == platform) {
             return;
         }
-        let others = SECTIONS.iter().filter(|(_, of)| *of != platform);
+        let others = PLATFORM_SECTIONS.iter().filter(|(_, of)| *of != platform);
         let others: Vec<&str> = others.map(|(section, _)| *section).collect();
         self.ignore("", document, &others);
     }
@@ -369,7 +181,7 @@ impl Converter {
 
     /// Returns the parts of a hybrid experiment: the platforms that `hybridConfig` names.
     /// `trial` has the fields of the section `trial` for `OpenPAI`.
-    fn hybrid(
+    fn convert_hybrid(
         &mut self,
         v1: &mut Section,
         trial: &mut Map<String, Value>,
@@ -384,22 +196,22 @@ impl Converter {
         if names.is_empty() {
             return Err(expected());
         }
-        self.name("trainingService", NAMES);
+        self.record_path("trainingService", NAMES);
         let mut parts = Vec::new();
         for (i, name) in names.iter().enumerate() {
             service::check_platform(&format!("{NAMES}[{i}]"), Some(&json!(name)))?;
             let path = format!("trainingService[{i}]");
-            self.name(&format!("{path}.platform"), &format!("{NAMES}[{i}]"));
+            self.record_path(&format!("{path}.platform"), &format!("{NAMES}[{i}]"));
             let mut part = json!({"platform": name}).as_object().cloned().unwrap_or_default();
             match name.as_str() {
-                "local" => self.local_fields(v1, &path, &mut part)?,
-                "remote" => self.remote_fields(v1, &path, &mut part)?,
+                "local" => self.convert_local_fields(v1, &path, &mut part)?,
+                "remote" => self.convert_remote_fields(v1, &path, &mut part)?,
                 "pai" | "openpai" => {
-                    for (old, new) in PAI_TRIAL {
-                        self.name(&format!("{path}.{new}"), &format!("trial.{old}"));
+                    for (old, new) in PAI_TRIAL_FIELDS {
+                        self.record_path(&format!("{path}.{new}"), &format!("trial.{old}"));
                         part.extend(trial.remove_entry(*new));
                     }
-                    self.pai_fields(v1, &path, &mut part)?;
+                    self.convert_pai_fields(v1, &path, &mut part)?;
                 }
                 other => {
                     let problem = format!(
@@ -410,7 +222,7 @@ impl Converter {
             }
             parts.push(Value::Object(part));
         }
-        let of_no_part = PAI_TRIAL.iter().filter(|(_, new)| trial.contains_key(*new));
+        let of_no_part = PAI_TRIAL_FIELDS.iter().filter(|(_, new)| trial.contains_key(*new));
         self.ignored.extend(of_no_part.map(|(old, _)| format!("trial.{old}")));
         let fields = ["localConfig", "remoteConfig", "machineList", "paiConfig"];
         let Some(field) = fields.iter().find(|field| v1.peek(field).is_some()) else {
@@ -420,27 +232,27 @@ impl Converter {
         Err(Problem::new(*field, problem))
     }
 
-    fn local_fields(
+    fn convert_local_fields(
         &mut self,
         v1: &mut Section,
         path: &str,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
-        self.renamed_section(v1, "localConfig", LOCAL, path, service)
+        self.rename_section(v1, "localConfig", LOCAL_FIELDS, path, service)
     }
 
-    fn remote_fields(
+    fn convert_remote_fields(
         &mut self,
         v1: &mut Section,
         path: &str,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
-        self.renamed_section(v1, "remoteConfig", REMOTE, path, service)?;
+        self.rename_section(v1, "remoteConfig", REMOTE_FIELDS, path, service)?;
         if let Some(Value::Array(machines)) = v1.take("machineList") {
             let machines = machines.into_iter().enumerate().map(|(i, mut machine)| {
                 let at = format!("machineList[{i}]");
-                self.ignore(&at, &mut machine, &OLD_MACHINE);
-                self.object(&at, &format!("{path}.{at}"), machine, MACHINE)
+                self.ignore(&at, &mut machine, &IGNORED_MACHINE_FIELDS);
+                self.rename_object(&at, &format!("{path}.{at}"), machine, MACHINE_FIELDS)
             });
             let machines: Result<Vec<Value>, Problem> = machines.collect();
             service.insert("machineList".to_owned(), Value::Array(machines?));
@@ -448,25 +260,26 @@ impl Converter {
         Ok(())
     }
 
-    fn pai_fields(
+    fn convert_pai_fields(
         &mut self,
         v1: &mut Section,
         path: &str,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
         let Some(mut config) = v1.take("paiConfig") else { return Ok(()) };
-        self.ignore("paiConfig", &mut config, &OLD_PAI);
-        let known: Vec<&str> = firsts(PAI).into_iter().chain(firsts(PAI_RESOURCES)).collect();
+        self.ignore("paiConfig", &mut config, &IGNORED_PAI_FIELDS);
+        let known: Vec<&str> =
+            v1_names(PAI_FIELDS).into_iter().chain(v1_names(PAI_RESOURCE_FIELDS)).collect();
         let mut config = Section::open("paiConfig", config, &known)?;
-        self.rename(&mut config, path, PAI, service);
-        self.rename(&mut config, path, PAI_RESOURCES, service);
+        self.rename_fields(&mut config, path, PAI_FIELDS, service);
+        self.rename_fields(&mut config, path, PAI_RESOURCE_FIELDS, service);
         // The error for a missing field names the usual place.
-        self.possible(TRIAL, "trial", path);
-        self.possible(PAI_TRIAL, "trial", path);
+        self.record_possible_paths(TRIAL_FIELDS, "trial", path);
+        self.record_possible_paths(PAI_TRIAL_FIELDS, "trial", path);
         Ok(())
     }
 
-    fn renamed_section(
+    fn rename_section(
         &mut self,
         v1: &mut Section,
         field: &str,
@@ -475,13 +288,13 @@ impl Converter {
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
         if let Some(config) = v1.take(field) {
-            let mut config = Section::open(field, config, &firsts(known))?;
-            self.rename(&mut config, path, known, service);
+            let mut config = Section::open(field, config, &v1_names(known))?;
+            self.rename_fields(&mut config, path, known, service);
         }
         Ok(())
     }
 
-    fn trial(
+    fn convert_trial(
         &mut self,
         mut trial: Value,
         v2: &mut Map<String, Value>,
@@ -491,31 +304,31 @@ impl Converter {
             vec!["command", "codeDir", "gpuNum", "nasMode", "taskRoles", "worker", "ps", "master"];
         match service.get("platform").and_then(Value::as_str) {
             Some("pai" | "openpai") => {
-                known.extend(firsts(PAI_TRIAL));
-                self.ignore("trial", &mut trial, &ROLES);
+                known.extend(v1_names(PAI_TRIAL_FIELDS));
+                self.ignore("trial", &mut trial, &TRIAL_ROLES);
             }
-            Some(service::HYBRID) => known.extend(firsts(PAI_TRIAL)),
+            Some(service::HYBRID_PLATFORM) => known.extend(v1_names(PAI_TRIAL_FIELDS)),
             Some("local" | "remote") => {
-                self.ignore("trial", &mut trial, &firsts(PAI_TRIAL));
-                self.ignore("trial", &mut trial, &ROLES);
+                self.ignore("trial", &mut trial, &v1_names(PAI_TRIAL_FIELDS));
+                self.ignore("trial", &mut trial, &TRIAL_ROLES);
             }
-            Some(_) | None => self.ignore("trial", &mut trial, &firsts(PAI_TRIAL)),
+            Some(_) | None => self.ignore("trial", &mut trial, &v1_names(PAI_TRIAL_FIELDS)),
         }
-        self.ignore("trial", &mut trial, &OLD_TRIAL);
+        self.ignore("trial", &mut trial, &IGNORED_TRIAL_FIELDS);
         let mut trial = Section::open("trial", trial, &known)?;
-        self.rename(&mut trial, "", TRIAL, v2);
-        self.rename(&mut trial, "trainingService", PAI_TRIAL, service);
+        self.rename_fields(&mut trial, "", TRIAL_FIELDS, v2);
+        self.rename_fields(&mut trial, "trainingService", PAI_TRIAL_FIELDS, service);
         let roles = trial.take("taskRoles");
         if let Some(Value::Array(roles)) = roles {
             let roles = roles.into_iter().enumerate().map(|(i, role)| {
                 let at = format!("taskRoles[{i}]");
-                self.role(&format!("trial.{at}"), &format!("trainingService.{at}"), role)
+                self.convert_role(&format!("trial.{at}"), &format!("trainingService.{at}"), role)
             });
             let roles = roles.collect::<Result<Vec<Value>, Problem>>()?;
             if !v2.contains_key("trialCommand")
                 && let Some(role) = roles.first()
             {
-                self.name("trialCommand", "trial.taskRoles[0].command");
+                self.record_path("trialCommand", "trial.taskRoles[0].command");
                 v2.extend(role.get("command").map(|it| ("trialCommand".to_owned(), it.clone())));
             }
             service.insert("taskRoles".to_owned(), Value::Array(roles));
@@ -524,11 +337,11 @@ impl Converter {
         }
         for name in ["worker", "ps", "master"] {
             let path = format!("trainingService.{name}");
-            self.name(&path, &format!("trial.{name}"));
-            self.name(&format!("{path}.codeDirectory"), "trial.codeDir");
-            self.possible(ROLE, &format!("trial.{name}"), &path);
+            self.record_path(&path, &format!("trial.{name}"));
+            self.record_path(&format!("{path}.codeDirectory"), "trial.codeDir");
+            self.record_possible_paths(ROLE_FIELDS, &format!("trial.{name}"), &path);
             if let Some(role) = trial.take(name) {
-                let mut role = self.role(&format!("trial.{name}"), &path, role)?;
+                let mut role = self.convert_role(&format!("trial.{name}"), &path, role)?;
                 if let (Some(role), Some(code)) =
                     (role.as_object_mut(), v2.get("trialCodeDirectory"))
                 {
@@ -540,23 +353,28 @@ impl Converter {
         Ok(())
     }
 
-    fn role(&mut self, v1_path: &str, v2_path: &str, role: Value) -> Result<Value, Problem> {
-        let mut role = self.object(v1_path, v2_path, role, ROLE)?;
+    fn convert_role(
+        &mut self,
+        v1_path: &str,
+        v2_path: &str,
+        role: Value,
+    ) -> Result<Value, Problem> {
+        let mut role = self.rename_object(v1_path, v2_path, role, ROLE_FIELDS)?;
         if let Some(policy) = role.get_mut("frameworkAttemptCompletionPolicy") {
             let v1_path = format!("{v1_path}.frameworkAttemptCompletionPolicy");
             let v2_path = format!("{v2_path}.frameworkAttemptCompletionPolicy");
-            *policy = self.object(&v1_path, &v2_path, policy.take(), POLICY)?;
+            *policy = self.rename_object(&v1_path, &v2_path, policy.take(), POLICY_FIELDS)?;
         }
         Ok(role)
     }
 
-    fn algorithm(
+    fn convert_algorithm(
         &mut self,
         kind: &str,
         mut algorithm: Value,
         v2: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
-        self.ignore(kind, &mut algorithm, &OLD_ALGORITHM);
+        self.ignore(kind, &mut algorithm, &IGNORED_ALGORITHM_FIELDS);
         let builtin = match kind {
             "tuner" => "builtinTunerName",
             "assessor" => "builtinAssessorName",
@@ -573,9 +391,9 @@ impl Converter {
         ];
         let mut v1 = Section::open(kind, algorithm, &known)?;
         let mut named = Map::new();
-        self.rename(&mut v1, "", &[("gpuIndices", "tunerGpuIndices")], v2);
+        self.rename_fields(&mut v1, "", &[("gpuIndices", "tunerGpuIndices")], v2);
         if let Some(name) = v1.take(builtin) {
-            self.name(&format!("{kind}.name"), &v1.at(builtin));
+            self.record_path(&format!("{kind}.name"), &v1.field_path(builtin));
             named.insert("name".to_owned(), name);
         } else {
             let (file, class) = (v1.string("classFileName")?, v1.string("className")?);
@@ -585,10 +403,10 @@ impl Converter {
                 return Err(Problem::new(kind, problem));
             };
             let Some(module) = file.strip_suffix(".py") else {
-                return Err(v1.fault("classFileName", format!("`{file}` does not end in .py")));
+                return Err(v1.problem("classFileName", format!("`{file}` does not end in .py")));
             };
             named.insert("className".to_owned(), Value::from(format!("{module}.{class}")));
-            self.name(&format!("{kind}.codeDirectory"), &v1.at("codeDir"));
+            self.record_path(&format!("{kind}.codeDirectory"), &v1.field_path("codeDir"));
             named.insert("codeDirectory".to_owned(), v1.take("codeDir").unwrap_or(json!(".")));
         }
         if let Some(arguments) = v1.take("classArgs") {
@@ -598,15 +416,15 @@ impl Converter {
         Ok(())
     }
 
-    fn cluster(
+    fn convert_cluster(
         &mut self,
         field: &str,
         config: Value,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
-        let known: Vec<&str> = firsts(CLUSTER).into_iter().chain(STORAGE).collect();
+        let known: Vec<&str> = v1_names(CLUSTER_FIELDS).into_iter().chain(STORAGE_FIELDS).collect();
         let mut v1 = Section::open(field, config, &known)?;
-        self.rename(&mut v1, "trainingService", CLUSTER, service);
+        self.rename_fields(&mut v1, "trainingService", CLUSTER_FIELDS, service);
         let stated = v1.string("storage")?;
         let nfs = v1.take("nfs");
         let pvc = v1.take("pvc");
@@ -637,11 +455,15 @@ impl Converter {
         ];
         for (name, part, renames) in parts {
             if folded(name) == folded(&kind) {
-                self.possible(renames, &v1.at(name), "trainingService.storage");
+                self.record_possible_paths(
+                    renames,
+                    &v1.field_path(name),
+                    "trainingService.storage",
+                );
             }
             if let Some(part) = part {
-                let mut part = Section::open(&v1.at(name), part, &firsts(renames))?;
-                self.rename(&mut part, "trainingService.storage", renames, &mut storage);
+                let mut part = Section::open(&v1.field_path(name), part, &v1_names(renames))?;
+                self.rename_fields(&mut part, "trainingService.storage", renames, &mut storage);
             }
         }
         service.insert("storage".to_owned(), Value::Object(storage));
@@ -649,52 +471,52 @@ impl Converter {
     }
 
     /// Converts an object whose fields are only renamed.
-    fn object(
+    fn rename_object(
         &mut self,
         v1_path: &str,
         v2_path: &str,
         value: Value,
         renames: Renames,
     ) -> Result<Value, Problem> {
-        let mut v1 = Section::open(v1_path, value, &firsts(renames))?;
+        let mut v1 = Section::open(v1_path, value, &v1_names(renames))?;
         let mut v2 = Map::new();
-        self.rename(&mut v1, v2_path, renames, &mut v2);
+        self.rename_fields(&mut v1, v2_path, renames, &mut v2);
         Ok(Value::Object(v2))
     }
 
     /// Records the v1 path of a field.
-    fn name(&mut self, v2: &str, v1: &str) {
-        self.names.push((v2.to_owned(), v1.to_owned()));
+    fn record_path(&mut self, v2: &str, v1: &str) {
+        self.v1_paths.push((v2.to_owned(), v1.to_owned()));
     }
 
     /// Records the v1 paths of possible fields, which the error for a missing field names.
-    fn possible(&mut self, renames: Renames, v1_path: &str, v2_path: &str) {
+    fn record_possible_paths(&mut self, renames: Renames, v1_path: &str, v2_path: &str) {
         let at = |path: &str, name: &str| {
             if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
         };
         let names = renames.iter().map(|(old, new)| (at(v2_path, new), at(v1_path, old)));
-        self.possible.extend(names);
+        self.possible_paths.extend(names);
     }
 
     /// Moves fields, and records their v1 paths.
-    fn rename(
+    fn rename_fields(
         &mut self,
         v1: &mut Section,
         v2_path: &str,
         renames: Renames,
         v2: &mut Map<String, Value>,
     ) {
-        self.possible(renames, v1.path(), v2_path);
+        self.record_possible_paths(renames, v1.path(), v2_path);
         for (old, new) in renames {
             if let Some(value) = v1.take(old) {
                 let dot = if v2_path.is_empty() { "" } else { "." };
-                self.name(&format!("{v2_path}{dot}{new}"), &v1.at(old));
+                self.record_path(&format!("{v2_path}{dot}{new}"), &v1.field_path(old));
                 v2.insert((*new).to_owned(), value);
             }
         }
     }
 }
 
-fn firsts(renames: Renames) -> Vec<&'static str> {
+fn v1_names(renames: Renames) -> Vec<&'static str> {
     renames.iter().map(|(old, _)| *old).collect()
 }

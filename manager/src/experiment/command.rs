@@ -60,7 +60,7 @@ pub struct WrittenDuration {
 impl WrittenDuration {
     /// Reads a duration such as `90`, `"30m"` or `"1h30m"`. An error names the problem.
     pub fn parse(written: &Value) -> Result<Self, String> {
-        Ok(Self { length: units::duration(written)?, written: written.clone() })
+        Ok(Self { length: units::parse_duration(written)?, written: written.clone() })
     }
 }
 

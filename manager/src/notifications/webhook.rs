@@ -79,7 +79,7 @@ fn token(source: &SecretSource) -> Result<HeaderValue, String> {
 /// Reads the secret text. No error message contains it.
 fn read(source: &SecretSource, name: &str) -> Result<String, String> {
     let text = match source {
-        SecretSource::Given(text) => text.clone(),
+        SecretSource::Inline(text) => text.clone(),
         SecretSource::File(path) => std::fs::read_to_string(path)
             .map_err(|error| format!("{name}File {} cannot be read: {error}", path.display()))?,
         SecretSource::Variable(variable) => std::env::var(variable)
@@ -167,7 +167,7 @@ mod tests {
 
     fn at(url: &str, ca_file: Option<&Path>) -> WebhookSpec {
         let ca_file = ca_file.map(Path::to_owned);
-        WebhookSpec { url: SecretSource::Given(url.to_owned()), token: None, ca_file }
+        WebhookSpec { url: SecretSource::Inline(url.to_owned()), token: None, ca_file }
     }
 
     #[tokio::test]

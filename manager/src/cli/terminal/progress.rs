@@ -89,7 +89,7 @@ impl Progress {
         for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
             progress.line(&format!("  {warning}"));
         }
-        if let Some(sentence) = running.spec.assumed_direction() {
+        if let Some(sentence) = running.spec.assumed_direction_hint() {
             progress.line(&format!("  {sentence}"));
         }
         for sentence in running.spec.missing_direction_warning().iter().flat_map(|all| all.lines())

@@ -1,10 +1,10 @@
-//! Recognises an advisor among the user's own classes: a tuner of NNI that also stops trials. NNI 3.0 has one section for
-//! both, and decides by the class.
+//! Recognises an advisor among the user's own classes: a tuner of NNI that also stops trials. NNI 3.0 has one section
+//! for both, and decides by the class.
 
 use std::path::Path;
 
 /// The base classes of advisors in NNI 3.0.
-const BASES: [&str; 3] = ["MsgDispatcherBase", "Hyperband", "BOHB"];
+const ADVISOR_BASES: [&str; 3] = ["MsgDispatcherBase", "Hyperband", "BOHB"];
 
 /// Returns whether the class `module.Class` in the folder `code` is an advisor, according to the text of its module.
 pub(in crate::config) fn is_advisor(class: &str, code: &Path) -> bool {
@@ -15,16 +15,16 @@ pub(in crate::config) fn is_advisor(class: &str, code: &Path) -> bool {
     let module = code.join(module.replace('.', "/"));
     let files = [module.with_extension("py"), module.join("__init__.py")];
     let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
-    text.is_some_and(|text| has_base_of_advisors(&text, name))
+    text.is_some_and(|text| has_advisor_base(&text, name))
 }
 
 /// PURE: returns whether a module's text defines the class with a base that makes it an advisor.
-fn has_base_of_advisors(text: &str, class: &str) -> bool {
+fn has_advisor_base(text: &str, class: &str) -> bool {
     let bases_of = |head: &str| {
         let (bases, _) =
             head.strip_prefix(class)?.trim_start().strip_prefix('(')?.split_once(')')?;
         let mut bases = bases.split(',').map(|base| base.rsplit('.').next().unwrap_or(base).trim());
-        Some(bases.any(|base| BASES.contains(&base) || base.ends_with("Advisor")))
+        Some(bases.any(|base| ADVISOR_BASES.contains(&base) || base.ends_with("Advisor")))
     };
     text.split("class ").skip(1).filter_map(bases_of).any(|is_advisor| is_advisor)
 }

@@ -14,7 +14,7 @@ pub(in crate::config) enum DirectionUse {
 }
 
 /// The classes of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`) with their constructors' defaults.
-const CLASSES: [(&str, DirectionUse); 18] = {
+const NNI_CLASSES: [(&str, DirectionUse); 18] = {
     use Direction::{Maximize, Minimize};
     use DirectionUse::{Argument, Ignores, OnlyMaximizes};
     [
@@ -43,7 +43,7 @@ const CLASSES: [(&str, DirectionUse); 18] = {
 pub(in crate::config) fn direction_use(class: &str) -> Option<DirectionUse> {
     let inner = class.strip_prefix("nni.")?;
     let (_, name) = inner.rsplit_once('.')?;
-    CLASSES.iter().find(|(known, _)| *known == name).map(|(_, makes)| *makes)
+    NNI_CLASSES.iter().find(|(known, _)| *known == name).map(|(_, makes)| *makes)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::super::base::Base;
+use super::super::path_base::PathBase;
 use super::super::{algorithms, document};
 use crate::advisers::{DEFAULT_PYTHON, find_nni_config};
 use crate::search::assessor;
@@ -16,7 +16,7 @@ use crate::search::tuner;
 use crate::util::nearest::{folded, nearest};
 
 /// The name of the file in NNI 3.0 (`nni/tools/package_utils/config_manager.py`).
-const REGISTRY: &str = "registered_algorithms.yml";
+const REGISTRY_FILE_NAME: &str = "registered_algorithms.yml";
 
 /// An algorithm name that was not found in NNI's registry.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,16 +28,20 @@ pub(in crate::config) struct NotRegistered {
 }
 
 /// Replaces the names of registered algorithms in a document of the v2 form by their classes.
-pub(in crate::config) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<NotRegistered> {
+pub(in crate::config) fn resolve_registered_names(
+    document: &mut Value,
+    base: PathBase<'_>,
+) -> Vec<NotRegistered> {
     let Some(members) = document.as_object_mut() else { return Vec::new() };
-    let given = member(members, "pythonInterpreter").and_then(Value::as_str);
+    let given = find_member(members, "pythonInterpreter").and_then(Value::as_str);
     let python = given.map_or_else(
         || PathBuf::from(DEFAULT_PYTHON),
         |given| algorithms::interpreter_path(given, base),
     );
     let mut missing = Vec::new();
     for section in ["tuner", "advisor", "assessor"] {
-        let wanted = member(members, section).and_then(|value| member(value.as_object()?, "name"));
+        let wanted =
+            find_member(members, section).and_then(|value| find_member(value.as_object()?, "name"));
         let Some(name) = wanted.and_then(Value::as_str).map(str::to_owned) else { continue };
         let known = match section {
             "assessor" => assessor::is_known(&name),
@@ -46,11 +50,11 @@ pub(in crate::config) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<No
         if known || name.trim().is_empty() {
             continue;
         }
-        match registry(&python).and_then(|(file, registry)| {
-            find(&registry, section, &name)
+        match read_registry(&python).and_then(|(file, registry)| {
+            find_algorithm(&registry, section, &name)
                 .ok_or_else(|| format!("{} has no {section} of that name", file.display()))
         }) {
-            Ok(found) => put(members, section, found),
+            Ok(found) => replace_name_by_class(members, section, found),
             // The error about the name suggests the right one.
             Err(_) if is_misspelt(section, &name) => {}
             Err(why) => {
@@ -73,15 +77,15 @@ fn is_misspelt(section: &str, name: &str) -> bool {
 }
 
 /// Returns a field under any of its spellings.
-fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+fn find_member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let wanted = folded(name);
     members.iter().find(|(key, _)| folded(key) == wanted).map(|(_, value)| value)
 }
 
 /// Returns the path and the content of the registry that NNI reads under the interpreter `python`. An error names the
 /// file that cannot be read, and the reason.
-fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
-    let file = find_nni_config(python)?.join(REGISTRY);
+fn read_registry(python: &Path) -> Result<(PathBuf, Value), String> {
+    let file = find_nni_config(python)?.join(REGISTRY_FILE_NAME);
     let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let registry =
         document::parse(&bytes).map_err(|problem| format!("{}: {problem}", file.display()))?;
@@ -99,7 +103,7 @@ struct RegisteredAlgorithm {
 
 /// Finds an algorithm by its name or alias as NNI does (`AlgoMeta.load`): regardless of case, and never one of NNI's
 /// own.
-fn find(registry: &Value, section: &str, name: &str) -> Option<RegisteredAlgorithm> {
+fn find_algorithm(registry: &Value, section: &str, name: &str) -> Option<RegisteredAlgorithm> {
     let kinds: &[&str] =
         if section == "assessor" { &["assessors"] } else { &["tuners", "advisors"] };
     let entries = kinds.iter().flat_map(|kind| {
@@ -123,7 +127,11 @@ fn find(registry: &Value, section: &str, name: &str) -> Option<RegisteredAlgorit
 }
 
 /// Replaces the name by the registered class. A tuner that is registered as an advisor moves to the section `advisor`.
-fn put(members: &mut Map<String, Value>, section: &str, found: RegisteredAlgorithm) {
+fn replace_name_by_class(
+    members: &mut Map<String, Value>,
+    section: &str,
+    found: RegisteredAlgorithm,
+) {
     let wanted = folded(section);
     let Some(key) = members.keys().find(|key| folded(key) == wanted).cloned() else { return };
     let Some(Value::Object(mut algorithm)) = members.get(&key).cloned() else { return };
@@ -142,7 +150,7 @@ fn put(members: &mut Map<String, Value>, section: &str, found: RegisteredAlgorit
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => given,
     };
     algorithm.insert("classArgs".to_owned(), class_args);
-    if section == "tuner" && found.is_advisor && member(members, "advisor").is_none() {
+    if section == "tuner" && found.is_advisor && find_member(members, "advisor").is_none() {
         members.shift_remove(&key);
         members.insert("advisor".to_owned(), Value::Object(algorithm));
     } else {
@@ -155,7 +163,7 @@ mod tests {
     use super::*;
 
     /// A registry of NNI 3.0, with entries of NNI 2.5.
-    const FILE: &str = "
+    const REGISTRY_TEXT: &str = "
 tuners:
 - {builtinName: demotuner, className: demo_tuner.DemoTuner, source: user, nniVersion: '3.0'}
 - {builtinName: fixed, alias: other_name, className: m.Fixed, classArgs: {a: 1, b: 2}, source: user}
@@ -170,7 +178,7 @@ assessors:
 
     #[test]
     fn a_registered_algorithm_is_found_by_its_name() {
-        let registry = document::parse(FILE.as_bytes()).unwrap();
+        let registry = document::parse(REGISTRY_TEXT.as_bytes()).unwrap();
         #[rustfmt::skip]
         let table = [
             ("tuner",    "demotuner",    Some(("demo_tuner.DemoTuner", false))),
@@ -186,12 +194,12 @@ assessors:
             ("tuner",    "missing",      None),
         ];
         for (section, name, expected) in table {
-            let found = find(&registry, section, name);
+            let found = find_algorithm(&registry, section, name);
             let found = found.as_ref().map(|found| (found.class.as_str(), found.is_advisor));
             assert_eq!(found, expected, "{section} {name}");
         }
         for foreign in [json!(null), json!([1]), json!({"tuners": {"a": 1}})] {
-            assert_eq!(find(&foreign, "tuner", "demotuner"), None);
+            assert_eq!(find_algorithm(&foreign, "tuner", "demotuner"), None);
         }
     }
 
@@ -206,7 +214,8 @@ assessors:
         ];
         for (mut document, expected) in table {
             document["pythonInterpreter"] = json!("/nowhere/python3");
-            let missing = resolve(&mut document, Base::stored());
+            let missing =
+                resolve_registered_names(&mut document, PathBase::for_stored_experiment());
             let paths: Vec<_> = missing.iter().map(|missing| missing.path.as_str()).collect();
             assert_eq!(paths, expected, "{document}");
         }
@@ -229,7 +238,7 @@ assessors:
         ];
         for (document, is_advisor, expected) in table {
             let mut members = document.as_object().cloned().unwrap();
-            put(&mut members, "tuner", found(is_advisor));
+            replace_name_by_class(&mut members, "tuner", found(is_advisor));
             assert_eq!(Value::Object(members), expected, "{document}");
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::mounts::host_path;
+use super::mounts::check_host_path;
 use super::{AgentSource, syntax};
 use crate::config::section::{Problem, Section};
 
@@ -35,15 +35,17 @@ pub(super) fn read(
     let Some(value) = fields.take("cache") else { return Ok(None) };
     if *agent != AgentSource::Auto && !needs_code {
         let what = "would stay empty: neither the agent nor the code comes from the manager";
-        return Err(fields.fault("cache", what));
+        return Err(fields.problem("cache", what));
     }
-    let mut cache = Section::open(&fields.at("cache"), value, &["claimName", "hostPath"])?;
+    let mut cache = Section::open(&fields.field_path("cache"), value, &["claimName", "hostPath"])?;
     let spec = match (cache.string("claimName")?, cache.string("hostPath")?) {
         (Some(name), None) => {
-            syntax::name(&name).map_err(|what| cache.fault("claimName", what))?;
+            syntax::check_object_name(&name).map_err(|what| cache.problem("claimName", what))?;
             CacheSpec::Claim(name)
         }
-        (None, Some(path)) => CacheSpec::HostPath(host_path(&cache, path, host_path_allowed)?),
+        (None, Some(path)) => {
+            CacheSpec::HostPath(check_host_path(&cache, path, host_path_allowed)?)
+        }
         (Some(_), Some(_)) | (None, None) => {
             return Err(Problem::new(cache.path(), "needs one of claimName, hostPath"));
         }
@@ -54,11 +56,11 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{document, loaded, spec};
+    use super::super::tests::{document, load_kubernetes_spec, load_with_template};
     use super::*;
 
     /// Returns an experiment file of a platform, with changes to its section.
-    fn section(platform: &str, changes: &Value) -> String {
+    fn experiment_file(platform: &str, changes: &Value) -> String {
         let mut section = if platform == "kubeflow" {
             let worker = json!({"replicas": 1, "dockerImage": "i", "command": "c"});
             json!({"platform": platform, "operator": "tf-operator", "worker": worker})
@@ -83,12 +85,12 @@ mod tests {
                 (json!({"cache": {"claimName": "agents"}, "agent": "image"}), Some(CacheSpec::Claim("agents".to_owned()))),
             ];
             for (changes, cache) in table {
-                let file = section(platform, &changes);
-                assert_eq!(spec(&file).cache, cache, "{platform}");
-                let whole = loaded(&file, "").unwrap();
+                let file = experiment_file(platform, &changes);
+                assert_eq!(load_kubernetes_spec(&file).cache, cache, "{platform}");
+                let whole = load_with_template(&file, "").unwrap();
                 let mut stored = whole.canonical["trainingService"].clone();
                 stored.as_object_mut().unwrap().remove("trialCodeDirectory");
-                let again = loaded(&document(&stored).to_string(), "").unwrap();
+                let again = load_with_template(&document(&stored).to_string(), "").unwrap();
                 assert_eq!(again.training_service, whole.training_service, "{platform}");
             }
         }
@@ -112,7 +114,8 @@ mod tests {
         ];
         for platform in ["kubernetes", "frameworkcontroller", "kubeflow", "trainer"] {
             for (changes, expected) in &table {
-                let problem = loaded(&section(platform, changes), "").unwrap_err();
+                let problem =
+                    load_with_template(&experiment_file(platform, changes), "").unwrap_err();
                 let expected = format!("trainingService.{expected}");
                 assert!(problem.starts_with(&expected), "{platform}: {expected:?}: {problem}");
             }

@@ -1,7 +1,7 @@
 //! The kinds of Kubernetes objects that an experiment file can request.
 
 /// The name of the only role if the file gives none.
-pub(super) const ROLE: &str = "worker";
+pub(super) const DEFAULT_ROLE_NAME: &str = "worker";
 
 /// Defines the table of kinds: for each kind its name and its plural in the API, the name of its platform in the
 /// experiment file, and the name of its controller.
@@ -76,7 +76,7 @@ impl WorkloadKind {
     }
 
     /// Returns the kind of object in the user's template.
-    pub(super) fn template(self) -> &'static str {
+    pub(super) fn template_kind(self) -> &'static str {
         // The template is a Job, because only its pod is used.
         if self == Self::TrainJob { "Job" } else { self.object() }
     }

@@ -17,42 +17,42 @@ struct OperatorKind {
     /// The roles of the kind.
     roles: &'static [&'static str],
     /// The required role.
-    required: &'static str,
+    required_role: &'static str,
 }
 
 /// Every kind. NNI has the first two.
-const KINDS: [OperatorKind; 4] = [
+const OPERATOR_KINDS: [OperatorKind; 4] = [
     OperatorKind {
         operator: "tf-operator",
         workload: WorkloadKind::TfJob,
         roles: &["worker", "ps"],
-        required: "worker",
+        required_role: "worker",
     },
     OperatorKind {
         operator: "pytorch-operator",
         workload: WorkloadKind::PyTorchJob,
         roles: &["master", "worker"],
-        required: "master",
+        required_role: "master",
     },
     OperatorKind {
         operator: "xgboost-operator",
         workload: WorkloadKind::XgBoostJob,
         roles: &["master", "worker"],
-        required: "master",
+        required_role: "master",
     },
     OperatorKind {
         operator: "paddle-operator",
         workload: WorkloadKind::PaddleJob,
         roles: &["master", "worker"],
-        required: "worker",
+        required_role: "worker",
     },
 ];
 
 /// The roles that a section may have, first the one that decides the end of the trial.
-const ROLES: [&str; 3] = ["master", "worker", "ps"];
+const OPERATOR_ROLES: [&str; 3] = ["master", "worker", "ps"];
 
 /// The versions in NNI's files. Today's clusters serve only v1, which the manager sends for all of them.
-const VERSIONS: [&str; 4] = ["v1alpha2", "v1beta1", "v1beta2", "v1"];
+const OPERATOR_API_VERSIONS: [&str; 4] = ["v1alpha2", "v1beta1", "v1beta2", "v1"];
 
 /// The fields of a role: NNI's, and `privateRegistryAuthPath` of its v1 form.
 pub(super) const ROLE_FIELDS: [&str; 8] = [
@@ -85,25 +85,26 @@ pub(super) struct ConvertedSection {
     pub(super) workload: WorkloadKind,
     pub(super) section: Value,
     /// `operator` and `apiVersion` in their stored form.
-    pub(super) kept: Vec<(&'static str, Value)>,
+    pub(super) stored_fields: Vec<(&'static str, Value)>,
     /// Maps paths in the common form to paths in the experiment file.
-    names: Vec<(String, String)>,
+    file_paths: Vec<(String, String)>,
 }
 
 impl ConvertedSection {
     /// Converts a problem of the common form to the terms of the section.
-    pub(super) fn original(&self, problem: Problem) -> Problem {
-        let others = problem.others.into_iter().map(|other| self.original(other)).collect();
-        Problem { path: self.path(&problem.path), others, ..problem }
+    pub(super) fn translate_problem(&self, problem: Problem) -> Problem {
+        let others =
+            problem.others.into_iter().map(|other| self.translate_problem(other)).collect();
+        Problem { path: self.file_path(&problem.path), others, ..problem }
     }
 
     /// Returns the path in the experiment file for a path in the common form.
-    pub(super) fn path(&self, path: &str) -> String {
+    pub(super) fn file_path(&self, path: &str) -> String {
         let below = |shared: &str| {
             path.strip_prefix(shared).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
         let found = self
-            .names
+            .file_paths
             .iter()
             .filter_map(|(shared, own)| Some((shared.len(), format!("{own}{}", below(shared)?))));
         found.max_by_key(|(length, _)| *length).map_or_else(|| path.to_owned(), |(_, own)| own)
@@ -116,23 +117,23 @@ pub(super) fn convert(section: Value) -> Result<ConvertedSection, Problem> {
     let Value::Object(mut members) = section else {
         return Err(Problem::new("trainingService", "expected fields, found another value"));
     };
-    let kind = kind(take(&mut members, "operator"))?;
-    let version = version(take(&mut members, "apiVersion"))?;
+    let kind = find_kind(take_field(&mut members, "operator"))?;
+    let version = check_api_version(take_field(&mut members, "apiVersion"))?;
     for (field, what) in UNSUPPORTED_FIELDS {
-        if take(&mut members, field).is_some() {
+        if take_field(&mut members, field).is_some() {
             return Err(Problem::new(at(field), what));
         }
     }
-    let mut names = Vec::new();
+    let mut file_paths = Vec::new();
     let mut roles = Vec::new();
     let mut code: Option<(String, Value)> = None;
-    for role in ROLES {
-        let Some(value) = take(&mut members, role) else { continue };
+    for role in OPERATOR_ROLES {
+        let Some(value) = take_field(&mut members, role) else { continue };
         let path = at(role);
         if !kind.roles.contains(&role) {
             return Err(Problem::new(path, unknown_role(kind, role)));
         }
-        let (entry, own_code) = entry(role, &path, value)?;
+        let (entry, own_code) = convert_role(role, &path, value)?;
         if let Some(own) = own_code {
             match &code {
                 Some((first, known)) if *known != own => {
@@ -146,33 +147,39 @@ pub(super) fn convert(section: Value) -> Result<ConvertedSection, Problem> {
             }
         }
         let shared = at(&format!("taskRoles[{}]", roles.len()));
-        names.push((format!("{shared}.taskNumber"), format!("{path}.replicas")));
-        names.push((shared, path));
+        file_paths.push((format!("{shared}.taskNumber"), format!("{path}.replicas")));
+        file_paths.push((shared, path));
         roles.push(entry);
     }
     // The stored form of a section has its roles in the common form.
-    let is_stored = has(&members, "taskRoles") && roles.is_empty();
+    let is_stored = has_field(&members, "taskRoles") && roles.is_empty();
     if !is_stored {
-        if !roles.iter().any(|role| role["name"] == kind.required) {
-            return Err(Problem::new(at(kind.required), missing_role(kind)));
+        if !roles.iter().any(|role| role["name"] == kind.required_role) {
+            return Err(Problem::new(at(kind.required_role), missing_role(kind)));
         }
         members.insert("taskRoles".to_owned(), Value::Array(roles));
     }
     if let Some((path, code)) = code {
-        take(&mut members, "trialCodeDirectory");
-        names.push((at("trialCodeDirectory"), path));
+        take_field(&mut members, "trialCodeDirectory");
+        file_paths.push((at("trialCodeDirectory"), path));
         members.insert("trialCodeDirectory".to_owned(), code);
     }
-    let kept = vec![("operator", Value::from(kind.operator)), ("apiVersion", Value::from(version))];
-    Ok(ConvertedSection { workload: kind.workload, section: Value::Object(members), kept, names })
+    let stored_fields =
+        vec![("operator", Value::from(kind.operator)), ("apiVersion", Value::from(version))];
+    Ok(ConvertedSection {
+        workload: kind.workload,
+        section: Value::Object(members),
+        stored_fields,
+        file_paths,
+    })
 }
 
-fn kind(operator: Option<Value>) -> Result<&'static OperatorKind, Problem> {
+fn find_kind(operator: Option<Value>) -> Result<&'static OperatorKind, Problem> {
     let path = "trainingService.operator";
-    let words = KINDS.iter().map(|kind| kind.operator);
+    let words = OPERATOR_KINDS.iter().map(|kind| kind.operator);
     match operator {
         Some(Value::String(word)) => {
-            KINDS.iter().find(|kind| kind.operator == word).ok_or_else(|| {
+            OPERATOR_KINDS.iter().find(|kind| kind.operator == word).ok_or_else(|| {
                 Problem::new(path, format!("`{word}` is not known; {}", advice(&word, words)))
             })
         }
@@ -184,13 +191,13 @@ fn kind(operator: Option<Value>) -> Result<&'static OperatorKind, Problem> {
     }
 }
 
-fn version(written: Option<Value>) -> Result<String, Problem> {
+fn check_api_version(written: Option<Value>) -> Result<String, Problem> {
     let path = "trainingService.apiVersion";
     match written {
         None => Ok("v1".to_owned()),
-        Some(Value::String(word)) if VERSIONS.contains(&word.as_str()) => Ok(word),
+        Some(Value::String(word)) if OPERATOR_API_VERSIONS.contains(&word.as_str()) => Ok(word),
         Some(Value::String(word)) => {
-            let what = format!("`{word}` is not known; {}", advice(&word, VERSIONS));
+            let what = format!("`{word}` is not known; {}", advice(&word, OPERATOR_API_VERSIONS));
             Err(Problem::new(path, what))
         }
         Some(other) => Err(Problem::new(path, format!("expected a string, found {other}"))),
@@ -198,7 +205,7 @@ fn version(written: Option<Value>) -> Result<String, Problem> {
 }
 
 /// Returns a role as an entry of `taskRoles`, and its code directory.
-fn entry(role: &str, path: &str, value: Value) -> Result<(Value, Option<Value>), Problem> {
+fn convert_role(role: &str, path: &str, value: Value) -> Result<(Value, Option<Value>), Problem> {
     let mut fields = Section::open(path, value, &ROLE_FIELDS)?;
     let code = fields.take("codeDirectory");
     let mut entry = Map::from_iter([("name".to_owned(), Value::from(role))]);
@@ -233,30 +240,32 @@ pub(super) fn check_roles(
     fields: &Section,
     roles: &[RoleSpec],
 ) -> Result<(), Problem> {
-    let Some(kind) = KINDS.iter().find(|kind| kind.workload == workload) else { return Ok(()) };
+    let Some(kind) = OPERATOR_KINDS.iter().find(|kind| kind.workload == workload) else {
+        return Ok(());
+    };
     for (i, role) in roles.iter().enumerate() {
         let field = format!("taskRoles[{i}]");
         if !kind.roles.contains(&role.name.as_str()) {
-            return Err(fields.fault(&field, unknown_role(kind, &role.name)));
+            return Err(fields.problem(&field, unknown_role(kind, &role.name)));
         }
         if role.name == "master" && role.task_number != 1 {
             let what =
                 format!("a {} has one master, found {}", workload.object(), role.task_number);
-            return Err(fields.fault(&format!("{field}.taskNumber"), what));
+            return Err(fields.problem(&format!("{field}.taskNumber"), what));
         }
     }
-    if roles.iter().any(|role| role.name == kind.required) {
+    if roles.iter().any(|role| role.name == kind.required_role) {
         return Ok(());
     }
-    Err(fields.fault(kind.required, missing_role(kind)))
+    Err(fields.problem(kind.required_role, missing_role(kind)))
 }
 
-fn has(members: &Map<String, Value>, field: &str) -> bool {
+fn has_field(members: &Map<String, Value>, field: &str) -> bool {
     members.keys().any(|key| folded(key) == folded(field))
 }
 
 /// Takes a field in any spelling. A `null` counts as absent.
-fn take(members: &mut Map<String, Value>, field: &str) -> Option<Value> {
+fn take_field(members: &mut Map<String, Value>, field: &str) -> Option<Value> {
     let key = members.keys().find(|key| folded(key) == folded(field))?.clone();
     members.shift_remove(&key).filter(|value| !value.is_null())
 }
@@ -266,11 +275,11 @@ mod tests {
     use serde_json::json;
 
     use super::super::StorageSpec;
-    use super::super::tests::{document, loaded, spec};
+    use super::super::tests::{document, load_kubernetes_spec, load_with_template};
     use super::*;
 
     /// Returns the document of a section, with changes.
-    fn kubeflow(changes: &Value) -> String {
+    fn kubeflow_document(changes: &Value) -> String {
         let worker = json!({"replicas": 1, "dockerImage": "i", "codeDirectory": "."});
         let mut section = json!({"platform": "kubeflow", "operator": "tf-operator", "apiVersion": "v1", "worker": worker});
         for (field, value) in changes.as_object().unwrap() {
@@ -287,11 +296,11 @@ mod tests {
             "memorySize": "8 gb", "dockerImage": "w:1", "codeDirectory": ".",
         });
         let ps = json!({"replicas": 1, "command": "python3 ps.py", "gpu_number": 0, "dockerImage": "p:1", "codeDirectory": "."});
-        let written = kubeflow(&json!({
+        let written = kubeflow_document(&json!({
             "apiVersion": "v1beta2", "ps": ps, "worker": worker, "reuseMode": false, "namespace": "lab",
             "storage": {"storageType": "nfs", "server": "10.0.0.1", "path": "/nni"},
         }));
-        let read = spec(&written);
+        let read = load_kubernetes_spec(&written);
         assert_eq!(read.workload, WorkloadKind::TfJob);
         let roles: Vec<(&str, u64, &str)> = read
             .roles
@@ -302,28 +311,28 @@ mod tests {
         assert_eq!((read.roles[0].gpus, read.roles[0].memory_mib), (Some(1), Some(8192)));
         assert_eq!(read.metrics_from, ("worker".to_owned(), 0));
 
-        let whole = loaded(&written, "").unwrap();
+        let whole = load_with_template(&written, "").unwrap();
         let mut stored = whole.canonical["trainingService"].clone();
         assert_eq!(
             (&stored["operator"], &stored["apiVersion"]),
             (&json!("tf-operator"), &json!("v1beta2"))
         );
         stored.as_object_mut().unwrap().remove("trialCodeDirectory");
-        let again = loaded(&document(&stored).to_string(), "").unwrap();
+        let again = load_with_template(&document(&stored).to_string(), "").unwrap();
         assert_eq!(again.training_service, whole.training_service);
     }
 
     /// Returns NNI's own example file from its documentation.
-    fn legacy() -> String {
+    fn legacy_document() -> String {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         std::fs::read_to_string(path.join("fixtures/config/kubeflow_v1.yml")).unwrap()
     }
 
     #[test]
     fn nnis_v1_form_is_read_unchanged() {
-        let whole = loaded(&legacy(), "").unwrap();
+        let whole = load_with_template(&legacy_document(), "").unwrap();
         assert_eq!(whole.max_trial_number, Some(5));
-        let read = spec(&legacy());
+        let read = load_kubernetes_spec(&legacy_document());
         assert_eq!(read.workload, WorkloadKind::TfJob);
         let nfs =
             StorageSpec::Nfs { server: "10.10.10.11".to_owned(), path: "/var/nfs/nni".to_owned() };
@@ -339,8 +348,9 @@ mod tests {
             (Some("msranni/nni:latest"), "python3 dist_mnist.py")
         );
         for version in ["v1alpha2", "v1beta1", "v1beta2"] {
-            let older = legacy().replace("apiVersion: v1", &format!("apiVersion: {version}"));
-            assert_eq!(spec(&older).workload, WorkloadKind::TfJob, "{version}");
+            let older =
+                legacy_document().replace("apiVersion: v1", &format!("apiVersion: {version}"));
+            assert_eq!(load_kubernetes_spec(&older).workload, WorkloadKind::TfJob, "{version}");
         }
     }
 
@@ -361,7 +371,8 @@ mod tests {
             ("    path: /var/nfs/nni\n", "",                      "kubeflowConfig.nfs.path: is missing"),
         ];
         for (good, bad, expected) in table {
-            let problem = loaded(&legacy().replace(good, bad), "").unwrap_err();
+            let problem =
+                load_with_template(&legacy_document().replace(good, bad), "").unwrap_err();
             assert!(problem.starts_with(expected), "{expected:?} is not the start of {problem:?}");
         }
     }
@@ -380,7 +391,7 @@ mod tests {
         ];
         for (operator, mut changes, kind, reports) in table {
             changes["operator"] = json!(operator);
-            let read = spec(&kubeflow(&changes));
+            let read = load_kubernetes_spec(&kubeflow_document(&changes));
             assert_eq!((read.workload, read.metrics_from.0.as_str()), (kind, reports), "{changes}");
         }
     }
@@ -413,7 +424,7 @@ mod tests {
             (json!({"priorityClass": "p"}),        "trainingService.priorityClass: has no meaning without `queue`"),
         ];
         for (changes, expected) in table {
-            let problem = loaded(&kubeflow(&changes), "").unwrap_err();
+            let problem = load_with_template(&kubeflow_document(&changes), "").unwrap_err();
             assert!(problem.starts_with(expected), "{expected:?} is not the start of {problem:?}");
         }
     }

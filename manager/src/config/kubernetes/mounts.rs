@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::kind::WorkloadKind;
 use super::syntax;
-use crate::config::document::kind;
+use crate::config::document::describe_kind;
 use crate::config::section::{Problem, Section};
 use crate::config::units;
 
@@ -31,11 +31,11 @@ impl MountSpec {
 /// The fields, in the order of the canonical form.
 pub(super) const FIELDS: [&str; 8] =
     ["name", "path", "claimName", "nfs", "emptyDir", "image", "hostPath", "readOnly"];
-const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
+const VOLUME_SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
 /// The longest name: a volume's name has at most 63 characters, and begins with `data-`.
-const LONGEST_NAME: usize = 58;
+const MAX_MOUNT_NAME_LENGTH: usize = 58;
 /// The folders of the agent and of the shared storage, which no mount may use.
-const RESERVED: [&str; 5] =
+const RESERVED_FOLDERS: [&str; 5] =
     ["/trialkeeper", "/trialkeeper-agent", "/trialkeeper-cache", "/run/trialkeeper", "/tmp/mount"];
 
 /// Reads the mounts.
@@ -46,19 +46,20 @@ pub(super) fn read(
 ) -> Result<Vec<MountSpec>, Problem> {
     let Some(value) = fields.take("mounts") else { return Ok(Vec::new()) };
     let Value::Array(list) = value else {
-        let what = format!("expected a list of volumes, found {}", kind(&value));
-        return Err(fields.fault("mounts", what));
+        let what = format!("expected a list of volumes, found {}", describe_kind(&value));
+        return Err(fields.problem("mounts", what));
     };
     let (mut mounts, mut recorded) = (Vec::<MountSpec>::new(), Vec::new());
     for (i, value) in list.into_iter().enumerate() {
-        let mut section = Section::open(&format!("{}[{i}]", fields.at("mounts")), value, &FIELDS)?;
-        let mount = mount(workload, host_path_allowed, &mut section)?;
+        let mut section =
+            Section::open(&format!("{}[{i}]", fields.field_path("mounts")), value, &FIELDS)?;
+        let mount = read_mount(workload, host_path_allowed, &mut section)?;
         for (field, taken) in [
             ("name", mounts.iter().any(|known| known.name == mount.name)),
             ("path", mounts.iter().any(|known| known.path == mount.path)),
         ] {
             if taken {
-                return Err(section.fault(field, "is used by another mount"));
+                return Err(section.problem(field, "is used by another mount"));
             }
         }
         mounts.push(mount);
@@ -68,50 +69,50 @@ pub(super) fn read(
     Ok(mounts)
 }
 
-fn mount(
+fn read_mount(
     workload: WorkloadKind,
     host_path_allowed: bool,
     fields: &mut Section,
 ) -> Result<MountSpec, Problem> {
     let needed = |fields: &mut Section, field: &str| {
-        fields.string(field)?.ok_or_else(|| fields.fault(field, "is missing; a mount needs it"))
+        fields.string(field)?.ok_or_else(|| fields.problem(field, "is missing; a mount needs it"))
     };
     let name = needed(fields, "name")?;
-    if syntax::namespace(&name).is_err() || name.len() > LONGEST_NAME {
+    if syntax::check_namespace(&name).is_err() || name.len() > MAX_MOUNT_NAME_LENGTH {
         let what = format!(
-            "`{name}` is not a valid volume name: at most {LONGEST_NAME} lower-case letters, digits and dashes are allowed"
+            "`{name}` is not a valid volume name: at most {MAX_MOUNT_NAME_LENGTH} lower-case letters, digits and dashes are allowed"
         );
-        return Err(fields.fault("name", what));
+        return Err(fields.problem("name", what));
     }
     let path = needed(fields, "path")?;
-    let path = absolute(fields, "path", path)?;
+    let path = check_absolute_path(fields, "path", path)?;
     let inside =
         |of: &str| path == of || path.strip_prefix(of).is_some_and(|rest| rest.starts_with('/'));
-    if path == "/" || RESERVED.iter().any(|reserved| inside(reserved)) {
-        return Err(fields.fault(
+    if path == "/" || RESERVED_FOLDERS.iter().any(|reserved| inside(reserved)) {
+        return Err(fields.problem(
             "path",
             format!("`{path}` is a folder of TrialKeeper or of the image; choose another folder"),
         ));
     }
     let given: Vec<&str> =
-        SOURCES.into_iter().filter(|source| fields.peek(source).is_some()).collect();
+        VOLUME_SOURCES.into_iter().filter(|source| fields.peek(source).is_some()).collect();
     let [source] = given.as_slice() else {
-        let what = format!("needs exactly one of {}", SOURCES.join(", "));
+        let what = format!("needs exactly one of {}", VOLUME_SOURCES.join(", "));
         return Err(Problem::new(fields.path(), what));
     };
     let (source, written) = (*source, fields.peek(source).cloned());
-    let volume = volume(workload, host_path_allowed, source, fields)?;
-    fields.ignore(&SOURCES);
+    let volume = read_volume(workload, host_path_allowed, source, fields)?;
+    fields.ignore(&VOLUME_SOURCES);
     fields.record(source, written);
     let read_only_field = fields.boolean("readOnly")?;
     match (source, read_only_field) {
         ("emptyDir", Some(true)) => {
             return Err(
-                fields.fault("readOnly", "is not useful for an `emptyDir`, which begins empty")
+                fields.problem("readOnly", "is not useful for an `emptyDir`, which begins empty")
             );
         }
         ("image", Some(false)) => {
-            return Err(fields.fault("readOnly", "is always true for an `image`"));
+            return Err(fields.problem("readOnly", "is always true for an `image`"));
         }
         _ => {}
     }
@@ -120,7 +121,7 @@ fn mount(
     Ok(MountSpec { name, path, read_only, volume })
 }
 
-fn volume(
+fn read_volume(
     workload: WorkloadKind,
     host_path_allowed: bool,
     source: &str,
@@ -128,37 +129,38 @@ fn volume(
 ) -> Result<Value, Problem> {
     if source == "nfs" {
         let value = fields.take("nfs").unwrap_or_default();
-        let mut nfs = Section::open(&fields.at("nfs"), value, &["server", "path"])?;
+        let mut nfs = Section::open(&fields.field_path("nfs"), value, &["server", "path"])?;
         let Some(server) = nfs.string("server")? else {
-            return Err(nfs.fault("server", "is missing; it is a host name or an address"));
+            return Err(nfs.problem("server", "is missing; it is a host name or an address"));
         };
         let Some(path) = nfs.string("path")? else {
-            return Err(nfs.fault("path", "is missing; it is the exported path"));
+            return Err(nfs.problem("path", "is missing; it is the exported path"));
         };
-        let path = absolute(&nfs, "path", path)?;
+        let path = check_absolute_path(&nfs, "path", path)?;
         return Ok(json!({"nfs": {"server": server, "path": path}}));
     }
     if source == "emptyDir" {
         let size = fields.take("emptyDir").unwrap_or_default();
-        let mib = units::memory_mib(&size).map_err(|what| fields.fault("emptyDir", what))?;
+        let mib =
+            units::parse_memory_mib(&size).map_err(|what| fields.problem("emptyDir", what))?;
         return Ok(json!({"emptyDir": {"sizeLimit": format!("{mib}Mi")}}));
     }
     let text = fields.string(source)?.unwrap_or_default();
     match source {
         "claimName" => {
-            syntax::name(&text).map_err(|what| fields.fault(source, what))?;
+            syntax::check_object_name(&text).map_err(|what| fields.problem(source, what))?;
             Ok(json!({"persistentVolumeClaim": {"claimName": text}}))
         }
         "image" if workload == WorkloadKind::Framework => {
             let what = "is unknown to FrameworkController, which drops it; `platform: kubernetes` supports it";
-            Err(fields.fault(source, what))
+            Err(fields.problem(source, what))
         }
         "image" => {
-            syntax::image(&text).map_err(|what| fields.fault(source, what))?;
+            syntax::check_image(&text).map_err(|what| fields.problem(source, what))?;
             Ok(json!({"image": {"reference": text}}))
         }
         _ => {
-            let path = host_path(fields, text, host_path_allowed)?;
+            let path = check_host_path(fields, text, host_path_allowed)?;
             // Without a type, a node that lacks the folder would create an empty one.
             Ok(json!({"hostPath": {"path": path, "type": "Directory"}}))
         }
@@ -166,27 +168,31 @@ fn volume(
 }
 
 /// Returns the value `path` of the field `hostPath`, if the section allows folders of nodes.
-pub(super) fn host_path(fields: &Section, path: String, allowed: bool) -> Result<String, Problem> {
+pub(super) fn check_host_path(
+    fields: &Section,
+    path: String,
+    allowed: bool,
+) -> Result<String, Problem> {
     if !allowed {
         let what = "gives trials access to a folder of the node; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";
-        return Err(fields.fault("hostPath", what));
+        return Err(fields.problem("hostPath", what));
     }
-    absolute(fields, "hostPath", path)
+    check_absolute_path(fields, "hostPath", path)
 }
 
-fn absolute(fields: &Section, field: &str, path: String) -> Result<String, Problem> {
+fn check_absolute_path(fields: &Section, field: &str, path: String) -> Result<String, Problem> {
     if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
         return Ok(path);
     }
-    Err(fields.fault(field, format!("`{path}` is not an absolute path without `..`")))
+    Err(fields.problem(field, format!("`{path}` is not an absolute path without `..`")))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{document, loaded, spec};
+    use super::super::tests::{document, load_kubernetes_spec, load_with_template};
     use super::*;
 
-    fn section(platform: &str, mounts: &Value) -> String {
+    fn experiment_file(platform: &str, mounts: &Value) -> String {
         let section = json!({
             "platform": platform, "mounts": mounts, "allowHostPath": platform == "kubernetes",
             "taskRoles": [{"name": "w", "dockerImage": "i"}],
@@ -203,7 +209,7 @@ mod tests {
             {"name": "d", "path": "/d", "image": "registry/data:1"},
             {"name": "e", "path": "/e", "hostPath": "/mnt/e"},
         ]);
-        let read = spec(&section("kubernetes", &mounts)).mounts;
+        let read = load_kubernetes_spec(&experiment_file("kubernetes", &mounts)).mounts;
         let seen: Vec<(bool, Value)> = read.into_iter().map(|m| (m.read_only, m.volume)).collect();
         let expected = [
             (true, json!({"persistentVolumeClaim": {"claimName": "data"}})),
@@ -222,16 +228,16 @@ mod tests {
             "worker": {"replicas": 1, "dockerImage": "i", "command": "c"},
             "mounts": [{"name": "a", "path": "/a", "claimName": "data"}],
         });
-        assert_eq!(spec(&document(&section).to_string()).mounts[0].path, "/a");
+        assert_eq!(load_kubernetes_spec(&document(&section).to_string()).mounts[0].path, "/a");
     }
 
     #[test]
     fn stored_mounts_are_read() {
         let mounts = json!([{"name": "c", "path": "/c", "emptyDir": "2gb"}, {"name": "e", "path": "/e", "hostPath": "/e"}]);
-        let whole = loaded(&section("kubernetes", &mounts), "").unwrap();
+        let whole = load_with_template(&experiment_file("kubernetes", &mounts), "").unwrap();
         let mut section = whole.canonical["trainingService"].clone();
         section.as_object_mut().unwrap().remove("trialCodeDirectory");
-        let again = loaded(&document(&section).to_string(), "").unwrap();
+        let again = load_with_template(&document(&section).to_string(), "").unwrap();
         assert_eq!(again.training_service, whole.training_service);
     }
 
@@ -255,7 +261,7 @@ mod tests {
             ("frameworkcontroller", json!([{"name": "a", "path": "/a", "hostPath": "/a"}]), "`allowHostPath: true` in `trainingService` allows it"),
         ];
         for (platform, mounts, expected) in table {
-            let problem = loaded(&section(platform, &mounts), "").unwrap_err();
+            let problem = load_with_template(&experiment_file(platform, &mounts), "").unwrap_err();
             assert!(problem.contains(expected), "{expected:?} is not in {problem}");
         }
     }

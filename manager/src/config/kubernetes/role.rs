@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::super::services::inherited::{Inherited, no_command};
+use super::super::services::inherited::{ServiceFields, missing_command};
 use super::kind::WorkloadKind;
 use super::{syntax, template};
-use crate::config::base::Base;
-use crate::config::document::kind;
+use crate::config::document::describe_kind;
+use crate::config::path_base::PathBase;
 use crate::config::section::{Problem, Section};
 
 /// A group of identical pods.
@@ -61,13 +61,13 @@ pub(super) const FIELDS: [&str; 9] = [
 pub(super) fn read(
     workload: WorkloadKind,
     fields: &mut Section,
-    inherited: &Inherited,
+    inherited: &ServiceFields,
     framework: Option<&Value>,
     main_role: Option<&str>,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
-    let path = fields.at("taskRoles");
-    let templates = template::roles(workload, framework)?;
+    let path = fields.field_path("taskRoles");
+    let templates = template::read_roles(workload, framework)?;
     let listed = match fields.take("taskRoles") {
         Some(Value::Array(list)) if !list.is_empty() => list,
         None if !templates.is_empty() => {
@@ -79,7 +79,10 @@ pub(super) fn read(
         }
         Some(Value::Array(_)) => return Err(Problem::new(path, "is empty; a trial needs a pod")),
         Some(other) => {
-            return Err(Problem::new(path, format!("expected a list, found {}", kind(&other))));
+            return Err(Problem::new(
+                path,
+                format!("expected a list, found {}", describe_kind(&other)),
+            ));
         }
     };
     let is_only = listed.len() == 1;
@@ -90,10 +93,10 @@ pub(super) fn read(
         let is_first = i == 0;
         let context =
             RoleContext { inherited, templates: &templates, base, is_only, is_first, main_role };
-        let (role, command_path) = role(&mut section, &context)?;
+        let (role, command_path) = read_role(&mut section, &context)?;
         if roles.iter().any(|known| known.name == role.name) {
             return Err(
-                section.fault("name", format!("`{}` is the name of another role", role.name))
+                section.problem("name", format!("`{}` is the name of another role", role.name))
             );
         }
         roles.push(role);
@@ -112,9 +115,9 @@ pub(super) fn read(
 
 /// The context in which a role is read.
 struct RoleContext<'a> {
-    inherited: &'a Inherited,
+    inherited: &'a ServiceFields,
     templates: &'a [(String, Value)],
-    base: Base<'a>,
+    base: PathBase<'a>,
     /// Set if this is the only role.
     is_only: bool,
     /// Set if the role is the first.
@@ -123,44 +126,47 @@ struct RoleContext<'a> {
     main_role: Option<&'a str>,
 }
 
-fn role(fields: &mut Section, context: &RoleContext<'_>) -> Result<(RoleSpec, String), Problem> {
-    let name = role_name(fields)?;
+fn read_role(
+    fields: &mut Section,
+    context: &RoleContext<'_>,
+) -> Result<(RoleSpec, String), Problem> {
+    let name = read_role_name(fields)?;
     let template = context.templates.iter().find(|(known, _)| *known == name).map(|(_, role)| role);
     let container = template.and_then(|role| role.pointer("/task/pod/spec/containers/0"));
     let image = fields.string("dockerImage")?;
     if image.is_none() && container.and_then(|c| c.get("image")).is_none() {
         let what = "is missing; name the image that the trial's program runs in";
-        return Err(fields.fault("dockerImage", what));
+        return Err(fields.problem("dockerImage", what));
     }
-    if let Some(Err(what)) = image.as_deref().map(syntax::image) {
-        return Err(fields.fault("dockerImage", what));
+    if let Some(Err(what)) = image.as_deref().map(syntax::check_image) {
+        return Err(fields.problem("dockerImage", what));
     }
     let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
     let task_number = fields.integer_or("taskNumber", 1, in_template.unwrap_or(1))?;
     if task_number > 10_000 {
         let what = format!("{task_number} pods are too many; the maximum is 10000");
-        return Err(fields.fault("taskNumber", what));
+        return Err(fields.problem("taskNumber", what));
     }
-    let own = fields.string("command")?.map(|command| (fields.at("command"), command));
+    let own = fields.string("command")?.map(|command| (fields.field_path("command"), command));
     let inherited = context.inherited.command.clone();
     let command = own
-        .or_else(|| Some((fields.at("command"), command_of(container?)?)))
+        .or_else(|| Some((fields.field_path("command"), command_of(container?)?)))
         .or(inherited)
         .filter(|(_, command)| !command.trim().is_empty());
     let Some((command_path, command)) = command else {
         return Err(if context.is_only {
-            no_command()
+            missing_command()
         } else {
-            fields.fault("command", "is missing")
+            fields.problem("command", "is missing")
         });
     };
     fields.record("command", &command);
     let gpus = fields.integer("gpuNumber", 0)?.or(context.inherited.gpus.map(u64::from));
     fields.record("gpuNumber", gpus);
-    let cpu = cpu(fields)?;
+    let cpu = read_cpu(fields)?;
     let memory_mib = fields.memory_mib("memorySize")?;
     let decides = context.main_role.map_or(context.is_first, |main_role| main_role == name);
-    let policy = policy(fields, template, task_number, decides)?;
+    let policy = read_completion_policy(fields, template, task_number, decides)?;
     let registry_auth = fields.absolute_path("privateRegistryAuthPath", context.base)?;
     let role = RoleSpec {
         name,
@@ -177,21 +183,21 @@ fn role(fields: &mut Section, context: &RoleContext<'_>) -> Result<(RoleSpec, St
 }
 
 /// Reads `name`, for which FrameworkController allows fewer values than Kubernetes.
-fn role_name(fields: &mut Section) -> Result<String, Problem> {
+fn read_role_name(fields: &mut Section) -> Result<String, Problem> {
     let Some(name) = fields.string("name")? else {
-        return Err(fields.fault("name", "is missing; for example: worker"));
+        return Err(fields.problem("name", "is missing; for example: worker"));
     };
-    if !syntax::is_name(&name) {
+    if !syntax::is_framework_name(&name) {
         let what = format!(
             "`{name}` is not allowed by FrameworkController: 1 to 63 lower-case letters and digits, nothing else"
         );
-        return Err(fields.fault("name", what));
+        return Err(fields.problem("name", what));
     }
     Ok(name)
 }
 
 /// Reads `cpuNumber`: a number, or an amount in the notation of Kubernetes.
-fn cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
+fn read_cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
     let Some(value) = fields.take("cpuNumber") else { return Ok(None) };
     let millis = match &value {
         Value::Number(number) => number.as_f64().map(|cores| cores * 1000.0),
@@ -205,8 +211,11 @@ fn cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
         Some(millis) if millis % 1000.0 == 0.0 => format!("{}", millis / 1000.0),
         Some(millis) => format!("{}m", millis.ceil()),
         None => {
-            let what = format!("expected cores such as 4, 0.5 or \"500m\", found {}", kind(&value));
-            return Err(fields.fault("cpuNumber", what));
+            let what = format!(
+                "expected cores such as 4, 0.5 or \"500m\", found {}",
+                describe_kind(&value)
+            );
+            return Err(fields.problem("cpuNumber", what));
         }
     };
     fields.record("cpuNumber", &amount);
@@ -214,7 +223,7 @@ fn cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
 }
 
 /// Reads `frameworkAttemptCompletionPolicy`.
-fn policy(
+fn read_completion_policy(
     fields: &mut Section,
     template: Option<&Value>,
     tasks: u64,
@@ -223,7 +232,7 @@ fn policy(
     let field = "frameworkAttemptCompletionPolicy";
     let from_template = || template.and_then(|role| role.get(field).cloned());
     let policy = match fields.take(field).or_else(from_template) {
-        Some(value) => given_policy(&fields.at(field), value)?,
+        Some(value) => parse_completion_policy(&fields.field_path(field), value)?,
         None => CompletionPolicy {
             min_failed: 1,
             // The trial succeeds when all pods of the reporting role have succeeded.
@@ -237,7 +246,7 @@ fn policy(
 }
 
 /// Reads a policy of the file or of the template.
-fn given_policy(path: &str, value: Value) -> Result<CompletionPolicy, Problem> {
+fn parse_completion_policy(path: &str, value: Value) -> Result<CompletionPolicy, Problem> {
     let known = ["minFailedTaskCount", "minSucceedTaskCount", "minSucceededTaskCount"];
     let mut policy = Section::open(path, value, &known)?;
     let mut count = |name: &str| -> Result<Option<i64>, Problem> {
@@ -245,9 +254,11 @@ fn given_policy(path: &str, value: Value) -> Result<CompletionPolicy, Problem> {
         match value.as_i64().filter(|count| *count >= -1) {
             Some(count) => Ok(Some(count)),
             None => {
-                let what =
-                    format!("expected a number of tasks or -1 for never, found {}", kind(&value));
-                Err(policy.fault(name, what))
+                let what = format!(
+                    "expected a number of tasks or -1 for never, found {}",
+                    describe_kind(&value)
+                );
+                Err(policy.problem(name, what))
             }
         }
     };
@@ -255,7 +266,7 @@ fn given_policy(path: &str, value: Value) -> Result<CompletionPolicy, Problem> {
     // NNI's v2 form has the first spelling. NNI's v1 form and FrameworkController have the second one.
     let (short, long) = (count("minSucceedTaskCount")?, count("minSucceededTaskCount")?);
     if short.is_some() && long.is_some() && short != long {
-        return Err(policy.fault("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));
+        return Err(policy.problem("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));
     }
     Ok(CompletionPolicy {
         min_failed: failed.unwrap_or(-1),
@@ -270,11 +281,11 @@ fn command_of(container: &Value) -> Option<String> {
     match words.as_slice() {
         [] => None,
         ["sh" | "/bin/sh", "-c", line] => Some((*line).to_owned()),
-        words => Some(words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")),
+        words => Some(words.iter().map(|word| shell_quoted(word)).collect::<Vec<_>>().join(" ")),
     }
 }
 
-fn quoted(word: &str) -> String {
+fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%={}".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::syntax;
-use crate::config::base::Base;
+use crate::config::path_base::PathBase;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::advice;
 
@@ -58,57 +58,57 @@ pub(super) const FIELDS: [&str; 10] = [
     "azureKeyFile",
 ];
 
-const KINDS: [&str; 5] = ["http", "image", "nfs", "pvc", "azureStorage"];
+const STORAGE_KINDS: [&str; 5] = ["http", "image", "nfs", "pvc", "azureStorage"];
 
 /// Reads `storage`, a word or an object.
-pub(super) fn read(section: &mut Section, base: Base<'_>) -> Result<StorageSpec, Problem> {
+pub(super) fn read(section: &mut Section, base: PathBase<'_>) -> Result<StorageSpec, Problem> {
     let value = section.take("storage").unwrap_or_else(|| Value::from("http"));
     let value = if value.is_string() { json!({"storageType": value}) } else { value };
-    let mut fields = Section::open(&section.at("storage"), value, &FIELDS)?;
-    let word = word(&mut fields)?;
-    let storage = match plain(&word).as_str() {
+    let mut fields = Section::open(&section.field_path("storage"), value, &FIELDS)?;
+    let word = read_storage_kind(&mut fields)?;
+    let storage = match folded_kind(&word).as_str() {
         "http" => StorageSpec::Http,
         "image" => StorageSpec::Image,
         "nfs" => StorageSpec::Nfs {
-            server: required(&mut fields, &word, "server")?,
-            path: mount_path(&mut fields, &word)?,
+            server: read_required(&mut fields, &word, "server")?,
+            path: read_mount_path(&mut fields, &word)?,
         },
         "pvc" => {
-            let path = mount_path(&mut fields, &word)?;
+            let path = read_mount_path(&mut fields, &word)?;
             let claim = fields.string("claimName")?;
-            if let Some(Err(what)) = claim.as_deref().map(syntax::name) {
-                return Err(fields.fault("claimName", what));
+            if let Some(Err(what)) = claim.as_deref().map(syntax::check_object_name) {
+                return Err(fields.problem("claimName", what));
             }
             StorageSpec::Pvc { claim, path }
         }
-        "azurestorage" => azure(&mut fields, &word, base)?,
+        "azurestorage" => read_azure_storage(&mut fields, &word, base)?,
         _ => {
-            let advice = advice(&word, KINDS);
+            let advice = advice(&word, STORAGE_KINDS);
             let what = format!("`{word}` is not known; {advice}");
-            return Err(fields.fault("storageType", what));
+            return Err(fields.problem("storageType", what));
         }
     };
-    section.record("storage", canonical(&storage, fields));
+    section.record("storage", canonical_storage(&storage, fields));
     Ok(storage)
 }
 
 /// Reads the type of the storage. NNI's Python objects have both fields.
-fn word(fields: &mut Section) -> Result<String, Problem> {
+fn read_storage_kind(fields: &mut Section) -> Result<String, Problem> {
     let first = fields.unrecorded_string("storageType")?;
     let second = fields.unrecorded_string("storage")?;
     if let (Some(first), Some(second)) = (&first, &second)
-        && plain(first) != plain(second)
+        && folded_kind(first) != folded_kind(second)
     {
         let what = format!("`{second}` differs from `storageType`, which is `{first}`; keep one");
-        return Err(fields.fault("storage", what));
+        return Err(fields.problem("storage", what));
     }
     first.or(second).ok_or_else(|| {
-        fields.fault("storageType", format!("is missing; allowed: {}", KINDS.join(", ")))
+        fields.problem("storageType", format!("is missing; allowed: {}", STORAGE_KINDS.join(", ")))
     })
 }
 
 /// Returns the canonical form of a storage: a word, or an object of the fields that its reader has recorded.
-fn canonical(storage: &StorageSpec, mut fields: Section) -> Value {
+fn canonical_storage(storage: &StorageSpec, mut fields: Section) -> Value {
     let word = match storage {
         StorageSpec::Http => return Value::from("http"),
         StorageSpec::Image => return Value::from("image"),
@@ -122,35 +122,39 @@ fn canonical(storage: &StorageSpec, mut fields: Section) -> Value {
     Value::Object(fields.into_canonical())
 }
 
-fn azure(fields: &mut Section, word: &str, base: Base<'_>) -> Result<StorageSpec, Problem> {
-    let account = required(fields, word, "azureAccount")?;
-    let share = required(fields, word, "azureShare")?;
+fn read_azure_storage(
+    fields: &mut Section,
+    word: &str,
+    base: PathBase<'_>,
+) -> Result<StorageSpec, Problem> {
+    let account = read_required(fields, word, "azureAccount")?;
+    let share = read_required(fields, word, "azureShare")?;
     let (vault, vault_key) = (fields.string("keyVaultName")?, fields.string("keyVaultKey")?);
     if vault.is_some() != vault_key.is_some() {
         let missing = if vault.is_some() { "keyVaultKey" } else { "keyVaultName" };
-        return Err(fields.fault(missing, "is missing; a Key Vault needs both"));
+        return Err(fields.problem(missing, "is missing; a Key Vault needs both"));
     }
     let key_file = fields.absolute_path("azureKeyFile", base)?;
     let key_file = key_file.map(|file| file.to_string_lossy().into_owned());
     Ok(StorageSpec::Azure { account, share, vault, vault_key, key_file })
 }
 
-fn required(fields: &mut Section, word: &str, field: &str) -> Result<String, Problem> {
+fn read_required(fields: &mut Section, word: &str, field: &str) -> Result<String, Problem> {
     let missing = format!("is missing; a storage of type {word} needs it");
-    fields.string(field)?.ok_or_else(|| fields.fault(field, missing))
+    fields.string(field)?.ok_or_else(|| fields.problem(field, missing))
 }
 
 /// Reads the absolute path at which the storage is mounted.
-fn mount_path(fields: &mut Section, word: &str) -> Result<String, Problem> {
-    let path = required(fields, word, "path")?;
+fn read_mount_path(fields: &mut Section, word: &str) -> Result<String, Problem> {
+    let path = read_required(fields, word, "path")?;
     if path.starts_with('/') {
         return Ok(path);
     }
-    Err(fields.fault("path", format!("`{path}` does not begin with a slash")))
+    Err(fields.problem("path", format!("`{path}` does not begin with a slash")))
 }
 
 /// Returns the folded word for a kind, and `azurestorage` for both words of that kind.
-fn plain(word: &str) -> String {
+fn folded_kind(word: &str) -> String {
     let plain = crate::util::nearest::folded(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
 }

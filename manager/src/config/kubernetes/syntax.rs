@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use crate::config::document::kind;
+use crate::config::document::describe_kind;
 use crate::config::section::Problem;
 use crate::util::nearest::advice;
 
@@ -17,9 +17,9 @@ const AMOUNT_OBJECTS: [&str; 3] = ["requests", "limits", "overhead"];
 const AMOUNT_FIELDS: [&str; 2] = ["sizeLimit", "divisor"];
 
 /// Reads `value` as the type that Kubernetes uses. The path of an error begins with `at`.
-pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, Problem> {
+pub(super) fn parse_typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, Problem> {
     let mut plain = value.clone();
-    amounts(at, &mut plain)?;
+    check_amounts(at, &mut plain)?;
     serde_path_to_error::deserialize(&plain).map_err(|error| {
         let mut found = Some(value);
         for segment in error.path() {
@@ -39,7 +39,11 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
                 } else {
                     ""
                 };
-                format!("expected {}, found {}{hint}", type_name(expected), kind(found))
+                format!(
+                    "expected {}, found {}{hint}",
+                    translate_type_name(expected),
+                    describe_kind(found)
+                )
             }
             _ => message,
         };
@@ -48,17 +52,22 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
 }
 
 /// Refuses fields of `value` that are missing in `typed`, which was read from `value`, with the message `what`.
-pub(super) fn no_unknown(
+pub(super) fn refuse_unknown_fields(
     at: &str,
     value: &Value,
     typed: &impl Serialize,
     what: &str,
 ) -> Result<(), Problem> {
     let read = serde_json::to_value(typed).unwrap_or_default();
-    compare(at, value, &read, what)
+    refuse_missing_members(at, value, &read, what)
 }
 
-fn compare(at: &str, value: &Value, read: &Value, what: &str) -> Result<(), Problem> {
+fn refuse_missing_members(
+    at: &str,
+    value: &Value,
+    read: &Value,
+    what: &str,
+) -> Result<(), Problem> {
     match (value, read) {
         (Value::Object(members), Value::Object(known)) => {
             for (name, member) in members.iter().filter(|(_, member)| !member.is_null()) {
@@ -66,14 +75,14 @@ fn compare(at: &str, value: &Value, read: &Value, what: &str) -> Result<(), Prob
                 let Some(read) = known.get(name) else {
                     return Err(Problem::new(at, what));
                 };
-                compare(&at, member, read, what)?;
+                refuse_missing_members(&at, member, read, what)?;
             }
             Ok(())
         }
         (Value::Array(list), Value::Array(known)) => {
             let mut pairs = list.iter().zip(known).enumerate();
             pairs.try_for_each(|(i, (member, read))| {
-                compare(&format!("{at}[{i}]"), member, read, what)
+                refuse_missing_members(&format!("{at}[{i}]"), member, read, what)
             })
         }
         _ => Ok(()),
@@ -81,7 +90,7 @@ fn compare(at: &str, value: &Value, read: &Value, what: &str) -> Result<(), Prob
 }
 
 /// Checks the amounts (`500m`, `2Gi`) in an object, and converts numbers to text.
-fn amounts(at: &str, value: &mut Value) -> Result<(), Problem> {
+fn check_amounts(at: &str, value: &mut Value) -> Result<(), Problem> {
     match value {
         Value::Object(members) => members.iter_mut().try_for_each(|(name, member)| {
             if name == "metadata" || name == "status" {
@@ -93,22 +102,22 @@ fn amounts(at: &str, value: &mut Value) -> Result<(), Problem> {
             {
                 return amounts
                     .iter_mut()
-                    .try_for_each(|(name, one)| amount(&format!("{at}.{name}"), one));
+                    .try_for_each(|(name, one)| check_amount(&format!("{at}.{name}"), one));
             }
             if AMOUNT_FIELDS.contains(&name.as_str()) {
-                return amount(&at, member);
+                return check_amount(&at, member);
             }
-            amounts(&at, member)
+            check_amounts(&at, member)
         }),
         Value::Array(list) => {
             let mut list = list.iter_mut().enumerate();
-            list.try_for_each(|(i, member)| amounts(&format!("{at}[{i}]"), member))
+            list.try_for_each(|(i, member)| check_amounts(&format!("{at}[{i}]"), member))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
     }
 }
 
-fn amount(at: &str, value: &mut Value) -> Result<(), Problem> {
+fn check_amount(at: &str, value: &mut Value) -> Result<(), Problem> {
     let text = match &*value {
         Value::Null => return Ok(()),
         Value::Number(number) => number.to_string(),
@@ -119,7 +128,7 @@ fn amount(at: &str, value: &mut Value) -> Result<(), Problem> {
         *value = Value::from(text);
         return Ok(());
     }
-    let what = format!("expected an amount such as 4, 500m or 2Gi, found {}", kind(value));
+    let what = format!("expected an amount such as 4, 500m or 2Gi, found {}", describe_kind(value));
     Err(Problem::new(at, what))
 }
 
@@ -139,7 +148,7 @@ fn is_amount(text: &str) -> bool {
 }
 
 /// Translates the library's name of a type for the user.
-fn type_name(expected: &str) -> &str {
+fn translate_type_name(expected: &str) -> &str {
     match expected {
         "a sequence" => "a list",
         "a map" => "fields",
@@ -154,7 +163,7 @@ fn type_name(expected: &str) -> &str {
 }
 
 /// Checks an image's name by the rules of container runtimes: `host:port/path:tag@digest`.
-pub(super) fn image(name: &str) -> Result<(), String> {
+pub(super) fn check_image(name: &str) -> Result<(), String> {
     let (rest, digest) = match name.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (name, None),
@@ -188,14 +197,14 @@ pub(super) fn image(name: &str) -> Result<(), String> {
     // The controller replaces these placeholders by a task's number and similar values.
     if name.contains("{{FC_")
         || printable
-            && path.split('/').all(is_component)
+            && path.split('/').all(is_image_component)
             && tag.is_none_or(good_tag)
             && digest.is_none_or(good_digest)
     {
         return Ok(());
     }
     let lower = path.to_ascii_lowercase();
-    if lower != path && lower.split('/').all(is_component) {
+    if lower != path && lower.split('/').all(is_image_component) {
         return Err(format!(
             "`{name}` is not a valid image name: `{path}` has upper-case letters, which only a host and a tag may have"
         ));
@@ -206,7 +215,7 @@ pub(super) fn image(name: &str) -> Result<(), String> {
 }
 
 /// Matches `[a-z0-9]+` with single dots, one or two underscores, or dashes in between.
-fn is_component(part: &str) -> bool {
+fn is_image_component(part: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     part.starts_with(alphanumeric)
         && part.ends_with(alphanumeric)
@@ -216,7 +225,7 @@ fn is_component(part: &str) -> bool {
 }
 
 /// Checks the name of most kinds of objects (a DNS subdomain, RFC 1123).
-pub(super) fn name(name: &str) -> Result<(), String> {
+pub(super) fn check_object_name(name: &str) -> Result<(), String> {
     if is_subdomain(name) {
         return Ok(());
     }
@@ -226,7 +235,7 @@ pub(super) fn name(name: &str) -> Result<(), String> {
 }
 
 /// Checks a namespace's name (a DNS label).
-pub(super) fn namespace(name: &str) -> Result<(), String> {
+pub(super) fn check_namespace(name: &str) -> Result<(), String> {
     if is_subdomain(name) && name.len() <= 63 && !name.contains('.') {
         return Ok(());
     }
@@ -247,7 +256,7 @@ fn is_subdomain(name: &str) -> bool {
 }
 
 /// Checks the name of a label or a taint: `[domain/]name`.
-pub(super) fn label_name(name: &str) -> Result<(), String> {
+pub(super) fn check_label_name(name: &str) -> Result<(), String> {
     let (domain, own) = match name.split_once('/') {
         Some((domain, own)) => (Some(domain), own),
         None => (None, name),
@@ -262,7 +271,7 @@ pub(super) fn label_name(name: &str) -> Result<(), String> {
 }
 
 /// Checks a label's or a taint's value.
-pub(super) fn label_value(value: &str) -> Result<(), String> {
+pub(super) fn check_label_value(value: &str) -> Result<(), String> {
     if is_label(value) {
         return Ok(());
     }
@@ -281,8 +290,8 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Checks a toleration as the API server does.
-pub(super) fn toleration(at: &str, value: &Value) -> Result<(), Problem> {
-    let read: k8s_openapi::api::core::v1::Toleration = typed(at, value)?;
+pub(super) fn check_toleration(at: &str, value: &Value) -> Result<(), Problem> {
+    let read: k8s_openapi::api::core::v1::Toleration = parse_typed(at, value)?;
     let known = ["key", "operator", "value", "effect", "tolerationSeconds"];
     let unknown = value
         .as_object()
@@ -316,13 +325,13 @@ pub(super) fn toleration(at: &str, value: &Value) -> Result<(), Problem> {
     }
     let named = |field, checked: Result<(), String>| checked.or_else(|what| fault(field, what));
     if !key.is_empty() {
-        named("key", label_name(&key))?;
+        named("key", check_label_name(&key))?;
     }
-    named("value", label_value(&own))
+    named("value", check_label_value(&own))
 }
 
 /// Returns whether `FrameworkController` accepts the name for a Framework or a task role.
-pub fn is_name(name: &str) -> bool {
+pub fn is_framework_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
@@ -338,18 +347,18 @@ mod tests {
         let (long, tag) = ("a".repeat(64), format!("a:{}", "1".repeat(129)));
         #[rustfmt::skip]
         let table: [(Check, &[&str], &[&str]); 5] = [
-            (image,
+            (check_image,
                 &["python", "python:3.12-slim", "pytorch/pytorch:2.1-cuda12", "localhost/a", "localhost:5000/a:1",
                   "registry.example.com:5000/team/my_image--x/a.b:V1.0", "Host/a", "a__b", "[fd00::1]:5000/a", &digest,
                   "any:{{FC_TASK_INDEX}}"],
                 &["Python", "a/B:1", "a b", "a:", "a:-1", "a//b", "/a", "a/", "a..b", "a___b", "-a", "a@sha256:0", "http://a/b",
                   "a:1:2", "é", &tag]),
-            (name, &["a", "my-lab.x", "0"], &["", "A", "a_b", "-a", "a-", "a..b", ".a", "a b"]),
-            (namespace, &["lab", "my-lab"], &["my.lab", "Lab", "", &long]),
-            (label_name,
+            (check_object_name, &["a", "my-lab.x", "0"], &["", "A", "a_b", "-a", "a-", "a..b", ".a", "a b"]),
+            (check_namespace, &["lab", "my-lab"], &["my.lab", "Lab", "", &long]),
+            (check_label_name,
                 &["gpu", "nvidia.com/gpu.product", "node-role.kubernetes.io/control-plane", "A_b.c-D"],
                 &["", "a/b/c", "/a", "a/", "A.b/c", "my gpu", "-a", "a-", &long]),
-            (label_value, &["", "A100", "NVIDIA-A100-80GB_x.y"], &["a b", "-a", "a/b", "ä", &long]),
+            (check_label_value, &["", "A100", "NVIDIA-A100-80GB_x.y"], &["a b", "-a", "a/b", "ä", &long]),
         ];
         for (i, (check, accepted, refused)) in table.into_iter().enumerate() {
             for name in accepted {
@@ -360,7 +369,9 @@ mod tests {
             }
         }
         assert!(
-            image("team/Python:3").unwrap_err().contains("`team/Python` has upper-case letters")
+            check_image("team/Python:3")
+                .unwrap_err()
+                .contains("`team/Python` has upper-case letters")
         );
     }
 

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::kind::{ROLE, WorkloadKind};
-use super::syntax::{image, is_name, no_unknown, typed};
-use crate::config::base::Base;
+use super::kind::{DEFAULT_ROLE_NAME, WorkloadKind};
+use super::syntax::{check_image, is_framework_name, parse_typed, refuse_unknown_fields};
 use crate::config::document;
-use crate::config::section::resolve;
+use crate::config::path_base::PathBase;
+use crate::config::section::resolve_path;
 use crate::config::section::{Problem, Section};
 
 /// A Framework in the form that its controller reads.
@@ -67,35 +67,35 @@ struct RetryPolicy {
 pub(super) fn read(
     workload: WorkloadKind,
     fields: &mut Section,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<Value>, Problem> {
-    let template = template(workload, fields, base)?;
+    let template = read_template(workload, fields, base)?;
     fields.record("template", &template);
     Ok(template)
 }
 
-fn template(
+fn read_template(
     workload: WorkloadKind,
     fields: &mut Section,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<Value>, Problem> {
     let inline = fields.take("template");
     let Some(file) = fields.unrecorded_string("configPath")? else {
         return inline.map(|template| with_roles(workload, template)).transpose();
     };
     if inline.is_some() {
-        return Err(fields.fault("configPath", "is given besides `template`; keep one of them"));
+        return Err(fields.problem("configPath", "is given besides `template`; keep one of them"));
     }
-    let path = resolve(&file, base);
+    let path = resolve_path(&file, base);
     let bytes = std::fs::read(&path).map_err(|error| {
-        fields.fault("configPath", format!("{} cannot be read: {error}", path.display()))
+        fields.problem("configPath", format!("{} cannot be read: {error}", path.display()))
     })?;
     let read = document::parse(&bytes)
         .map_err(|what| Problem::new("the template", what).in_other_file(&path))?;
-    let kind = workload.template();
+    let kind = workload.template_kind();
     if read.get("kind").and_then(Value::as_str) != Some(kind) {
         let what = format!("{} is not an object of kind {kind}", path.display());
-        return Err(fields.fault("configPath", what));
+        return Err(fields.problem("configPath", what));
     }
     with_roles(workload, read).map(Some).map_err(|problem| problem.in_other_file(&path))
 }
@@ -121,7 +121,7 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
     };
     Ok(json!({
         "metadata": template["metadata"],
-        "spec": {"taskRoles": [{"name": ROLE, "task": {"pod": pod}}]},
+        "spec": {"taskRoles": [{"name": DEFAULT_ROLE_NAME, "task": {"pod": pod}}]},
     }))
 }
 
@@ -130,7 +130,12 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
 fn check_fields(workload: WorkloadKind, given: &Value, spec: &Spec) -> Result<(), Problem> {
     let at = "the template, spec";
     if workload == WorkloadKind::Framework {
-        return no_unknown(at, given, spec, "unknown field; FrameworkController would drop it");
+        return refuse_unknown_fields(
+            at,
+            given,
+            spec,
+            "unknown field; FrameworkController would drop it",
+        );
     }
     let mut given = given.clone();
     let roles = given.get_mut("taskRoles").and_then(Value::as_array_mut);
@@ -139,7 +144,12 @@ fn check_fields(workload: WorkloadKind, given: &Value, spec: &Spec) -> Result<()
             task.shift_remove("pod");
         }
     }
-    no_unknown(at, &given, spec, "unknown field; only the fields of the pod reach the cluster")
+    refuse_unknown_fields(
+        at,
+        &given,
+        spec,
+        "unknown field; only the fields of the pod reach the cluster",
+    )
 }
 
 /// The label or annotation by which Kueue starts a Job with fewer pods (Kueue 0.19, `pkg/controller/jobs/job`).
@@ -164,14 +174,16 @@ pub(super) fn check_partial_admission(template: &Value, pods: u64) -> Result<(),
 }
 
 /// Returns the roles of a template by name, after a check of the parts that the manager relies on.
-pub(super) fn roles(
+pub(super) fn read_roles(
     workload: WorkloadKind,
     template: Option<&Value>,
 ) -> Result<Vec<(String, Value)>, Problem> {
     let Some(template) = template else { return Ok(Vec::new()) };
-    let framework: FrameworkDocument = typed("the template", template).map_err(|problem| {
-        Problem { path: problem.path.replacen("template.", "template, ", 1), ..problem }
-    })?;
+    let framework: FrameworkDocument =
+        parse_typed("the template", template).map_err(|problem| Problem {
+            path: problem.path.replacen("template.", "template, ", 1),
+            ..problem
+        })?;
     if let Some(spec) = &framework.spec {
         check_fields(workload, &template["spec"], spec)?;
     }
@@ -183,7 +195,8 @@ pub(super) fn roles(
     let mut found = Vec::new();
     for (i, role) in roles.iter().enumerate() {
         let at = format!("{at}[{i}]");
-        let Some(name) = role.get("name").and_then(Value::as_str).filter(|name| is_name(name))
+        let Some(name) =
+            role.get("name").and_then(Value::as_str).filter(|name| is_framework_name(name))
         else {
             let what = "needs a name of lower-case letters and digits";
             return Err(Problem::new(format!("{at}.name"), what));
@@ -194,7 +207,7 @@ pub(super) fn roles(
         };
         for field in ["initContainers", "containers"] {
             for (j, container) in list(field).into_iter().flatten().enumerate() {
-                if let Some(Err(what)) = container["image"].as_str().map(image) {
+                if let Some(Err(what)) = container["image"].as_str().map(check_image) {
                     return Err(Problem::new(format!("{at}.{field}[{j}].image"), what));
                 }
             }

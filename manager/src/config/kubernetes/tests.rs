@@ -18,7 +18,7 @@ pub(super) fn document(service: &Value) -> Value {
     })
 }
 
-pub(super) fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, String> {
+pub(super) fn load_with_template(document: &str, template: &str) -> Result<ExperimentSpec, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
     std::fs::write(&file, document).unwrap();
@@ -28,14 +28,14 @@ pub(super) fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, S
     load(&file).map_err(|error| error.problem)
 }
 
-pub(super) fn spec(document: &str) -> KubernetesSpec {
-    let spec = loaded(document, "").unwrap();
+pub(super) fn load_kubernetes_spec(document: &str) -> KubernetesSpec {
+    let spec = load_with_template(document, "").unwrap();
     let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
     *spec
 }
 
 /// Returns an example file of NNI.
-fn nni(name: &str) -> String {
+fn nni_example(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/config").join(name);
     std::fs::read_to_string(path).unwrap()
 }
@@ -71,7 +71,7 @@ fn every_example_in_deploy_is_read() {
 
 #[test]
 fn nnis_v2_form_is_read() {
-    let spec = spec(&nni("frameworkcontroller_v2.yml"));
+    let spec = load_kubernetes_spec(&nni_example("frameworkcontroller_v2.yml"));
     assert_eq!(spec.namespace.as_deref(), Some("default"));
     assert_eq!(spec.service_account.as_deref(), Some("frameworkcontroller"));
     assert_eq!(spec.advertise.as_deref(), Some("127.0.0.1"));
@@ -92,13 +92,17 @@ fn a_roles_command_counts_if_that_of_the_service_is_empty() {
     });
     let mut document = document(&service);
     document.as_object_mut().unwrap().remove("trialCommand");
-    assert_eq!(spec(&document.to_string()).roles[0].command, "python3 own.py {{x}}");
+    assert_eq!(
+        load_kubernetes_spec(&document.to_string()).roles[0].command,
+        "python3 own.py {{x}}"
+    );
 }
 
 #[test]
 fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
-    let spec = spec(
-        &nni("frameworkcontroller_v1_noreuse.yml").replace("namespace: default", "namespace: lab"),
+    let spec = load_kubernetes_spec(
+        &nni_example("frameworkcontroller_v1_noreuse.yml")
+            .replace("namespace: default", "namespace: lab"),
     );
     assert_eq!(spec.namespace.as_deref(), Some("lab"));
     let [ps, worker] = &spec.roles[..] else { panic!() };
@@ -121,14 +125,14 @@ fn trialkeepers_fields_have_the_same_names_in_v1() {
         "template: {{kind: Framework, metadata: {{labels: {{team: vision}}}}, spec: {{taskRoles: {roles}}}}}"
     );
     let azure = "azureStorage: {accountName: account, azureShare: share, azureKeyFile: key}";
-    let text = nni("frameworkcontroller_v1_noreuse.yml")
+    let text = nni_example("frameworkcontroller_v1_noreuse.yml")
         .replace("storage: nfs", "storage: azureStorage")
         .replace(
             "nfs: {server: 10.20.30.40, path: /exports/nni}",
             &format!("{azure}\n  {template}"),
         )
         .replace("minSucceededTaskCount: 2", "minSucceedTaskCount: 2");
-    let spec = spec(&text);
+    let spec = load_kubernetes_spec(&text);
     let StorageSpec::Azure { key_file: Some(key_file), .. } = &spec.storage else { panic!() };
     assert!(key_file.ends_with("key"), "{key_file}");
     assert_eq!(spec.template.unwrap()["metadata"]["labels"]["team"], "vision");
@@ -142,7 +146,7 @@ fn the_reporting_role_decides_the_end_of_the_trial() {
     ]);
     let service =
         json!({"platform": "frameworkcontroller", "taskRoles": roles, "metricsFrom": "worker:1"});
-    let spec = spec(&document(&service).to_string());
+    let spec = load_kubernetes_spec(&document(&service).to_string());
     let policies: Vec<i64> = spec.roles.iter().map(|role| role.policy.min_succeeded).collect();
     assert_eq!(
         policies,
@@ -154,7 +158,7 @@ fn the_reporting_role_decides_the_end_of_the_trial() {
 
 #[test]
 fn a_minimal_section_takes_the_defaults() {
-    let spec = spec(
+    let spec = load_kubernetes_spec(
         &document(&json!({
             "platform": "frameworkcontroller",
             "taskRoles": [{"name": "worker", "dockerImage": "python:3.12"}],
@@ -163,8 +167,8 @@ fn a_minimal_section_takes_the_defaults() {
     );
     assert_eq!(spec.storage, StorageSpec::Http);
     assert_eq!(spec.agent, AgentSource::Auto);
-    assert_eq!(spec.run_as_user, USER);
-    assert_eq!(spec.start_up_deadline, START_UP_DEADLINE);
+    assert_eq!(spec.run_as_user, DEFAULT_USER_ID);
+    assert_eq!(spec.start_up_deadline, DEFAULT_START_UP_DEADLINE);
     assert_eq!(spec.roles[0].command, "python3 t.py {{x}}");
     assert_eq!(spec.roles[0].policy, CompletionPolicy { min_failed: 1, min_succeeded: 1 });
 }
@@ -241,7 +245,7 @@ fn a_wrong_field_is_named() {
         for (name, value) in changes.as_object().unwrap() {
             service[name] = value.clone();
         }
-        let problem = loaded(&document(&service).to_string(), "").unwrap_err();
+        let problem = load_with_template(&document(&service).to_string(), "").unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
     }
 }
@@ -253,7 +257,7 @@ fn a_role_without_a_command_is_named() {
         "taskRoles": [{"name": "a", "dockerImage": "i", "command": "x"}, {"name": "b", "dockerImage": "i"}],
     }));
     both["trialCommand"] = Value::Null;
-    let problem = loaded(&both.to_string(), "").unwrap_err();
+    let problem = load_with_template(&both.to_string(), "").unwrap_err();
     assert_eq!(problem, "trainingService.taskRoles[1].command: is missing");
 }
 
@@ -271,7 +275,7 @@ spec:
     taskNumber: 3
     task: {pod: {spec: {containers: [{name: main, image: 'trainer:1', command: [sh, -c, 'run {{x}}']}]}}}
 ";
-    let spec = loaded(&document.to_string(), template).unwrap();
+    let spec = load_with_template(&document.to_string(), template).unwrap();
     assert_eq!(spec.trial_command, "run {{x}}");
     let TrainingServiceSpec::Kubernetes(fc) = &spec.training_service else { panic!() };
     assert_eq!((fc.roles[0].name.as_str(), fc.roles[0].task_number), ("trainer", 3));
@@ -317,7 +321,7 @@ status: {state: Completed}
 ";
     let service = json!({"platform": "frameworkcontroller", "configPath": "framework.yml"});
     let document = document(&service).to_string();
-    loaded(&document, all).unwrap();
+    load_with_template(&document, all).unwrap();
 
     let role = "the template, spec.taskRoles[0]";
     let pod = format!("{role}.task.pod.spec");
@@ -346,7 +350,7 @@ status: {state: Completed}
     ];
     for (from, to, message) in changed {
         assert!(all.contains(from), "{from}");
-        let problem = loaded(&document, &all.replace(from, to)).unwrap_err();
+        let problem = load_with_template(&document, &all.replace(from, to)).unwrap_err();
         assert!(problem.starts_with(&message), "{to}: {problem}");
     }
 
@@ -369,7 +373,7 @@ status: {state: Completed}
             "the template, spec.taskRoles[0].task.pod.spec.containers[0]: expected fields, found"),
     ];
     for (template, message) in table {
-        let problem = loaded(&document, template).unwrap_err();
+        let problem = load_with_template(&document, template).unwrap_err();
         assert!(problem.starts_with(message), "{template}: {problem}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::kind::{ROLE, WorkloadKind};
+use super::kind::{DEFAULT_ROLE_NAME, WorkloadKind};
 use super::kubeflow;
 use super::role::{CompletionPolicy, RoleSpec};
 use crate::config::section::{Problem, Section};
@@ -21,7 +21,7 @@ const ROLE_FIELDS: [&str; 7] = [
 
 /// The longest name of one of several roles. A pod's name consists of the trial's, the role's, two numbers and a
 /// suffix.
-const LONGEST_ROLE: usize = 16;
+const MAX_ROLE_NAME_LENGTH: usize = 16;
 /// Returns the section with `taskRoles`. A Job and a `TrainJob` have one role, whose fields may be in the section
 /// itself.
 pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
@@ -34,13 +34,13 @@ pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     let is_role_field = |key: &str| ROLE_FIELDS.iter().any(|field| folded(field) == folded(key));
     let (mut role, mut rest): (Map<_, _>, Map<_, _>) =
         members.into_iter().partition(|(key, _)| is_role_field(key));
-    role.insert("name".to_owned(), Value::from(ROLE));
+    role.insert("name".to_owned(), Value::from(DEFAULT_ROLE_NAME));
     rest.insert("taskRoles".to_owned(), json!([role]));
     Value::Object(rest)
 }
 
 /// Returns the kind that runs these roles. Several roles need a `JobSet` instead of a Job.
-pub(super) fn for_roles(workload: WorkloadKind, roles: &[RoleSpec]) -> WorkloadKind {
+pub(super) fn workload_for_roles(workload: WorkloadKind, roles: &[RoleSpec]) -> WorkloadKind {
     if workload == WorkloadKind::Job && roles.len() > 1 { WorkloadKind::JobSet } else { workload }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn check_roles(
         WorkloadKind::TrainJob if roles.len() > 1 => {
             let what =
                 "a TrainJob has one role; `platform: kubernetes` runs several roles as a JobSet";
-            return Err(fields.fault("taskRoles", what));
+            return Err(fields.problem("taskRoles", what));
         }
         WorkloadKind::TrainJob => {}
         WorkloadKind::JobSet => return check_job_set(fields, roles),
@@ -75,7 +75,7 @@ pub(super) fn check_roles(
              `frameworkAttemptCompletionPolicy` out",
             workload.object()
         );
-        return Err(fields.fault("taskRoles[0].frameworkAttemptCompletionPolicy", what));
+        return Err(fields.problem("taskRoles[0].frameworkAttemptCompletionPolicy", what));
     }
     Ok(())
 }
@@ -83,22 +83,22 @@ pub(super) fn check_roles(
 /// Refuses roles that a `JobSet` does not support.
 fn check_job_set(fields: &Section, roles: &[RoleSpec]) -> Result<(), Problem> {
     for (i, role) in roles.iter().enumerate() {
-        if role.name.len() > LONGEST_ROLE {
+        if role.name.len() > MAX_ROLE_NAME_LENGTH {
             let what = format!(
-                "`{}` is longer than {LONGEST_ROLE} letters: the names of a JobSet's pods contain it, and have 63 letters at most",
+                "`{}` is longer than {MAX_ROLE_NAME_LENGTH} letters: the names of a JobSet's pods contain it, and have 63 letters at most",
                 role.name
             );
-            return Err(fields.fault(&format!("taskRoles[{i}].name"), what));
+            return Err(fields.problem(&format!("taskRoles[{i}].name"), what));
         }
         let policy = format!("taskRoles[{i}].frameworkAttemptCompletionPolicy");
         if role.policy.min_failed != 1 {
             let what = "a JobSet fails with its first failed pod; `minFailedTaskCount` is 1";
-            return Err(fields.fault(&policy, what));
+            return Err(fields.problem(&policy, what));
         }
         let all = i64::try_from(role.task_number).unwrap_or(i64::MAX);
         if role.policy.min_succeeded == 0 || role.policy.min_succeeded > all {
             let what = format!("`minSucceedTaskCount` is 1 to {all} tasks, or -1 for never");
-            return Err(fields.fault(&policy, what));
+            return Err(fields.problem(&policy, what));
         }
     }
     Ok(())
@@ -118,17 +118,17 @@ pub(super) fn check_fields(
             set.map_or(Ok(()), |(field, _)| {
                 let what =
                     "is a field of Kueue, which does not queue Frameworks; use `platform: kubernetes`";
-                Err(fields.fault(field, what))
+                Err(fields.problem(field, what))
             })
         }
         WorkloadKind::Job | WorkloadKind::JobSet | WorkloadKind::TrainJob
             if barrier_image.is_some() =>
         {
             let what = "is a field of FrameworkController; pods of a Job wait for one another through the manager";
-            Err(fields.fault("barrierImage", what))
+            Err(fields.problem("barrierImage", what))
         }
         _ if priority_class.is_some() && queue.is_none() => {
-            Err(fields.fault("priorityClass", "has no meaning without `queue`"))
+            Err(fields.problem("priorityClass", "has no meaning without `queue`"))
         }
         WorkloadKind::Job
         | WorkloadKind::JobSet
@@ -142,13 +142,14 @@ pub(super) fn check_fields(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{document, loaded, spec};
+    use super::super::tests::{document, load_kubernetes_spec, load_with_template};
     use super::*;
 
-    const POD: &str = "{spec: {containers: [{name: mine, image: i, command: [python3, t.py]}]}}";
+    const JOB_TEMPLATE: &str =
+        "{spec: {containers: [{name: mine, image: i, command: [python3, t.py]}]}}";
 
     /// Returns the section of a Job, with changes.
-    fn job(changes: &Value) -> String {
+    fn job_document(changes: &Value) -> String {
         let mut section = json!({"platform": "kubernetes", "dockerImage": "i"});
         for (field, value) in changes.as_object().unwrap() {
             section[field] = value.clone();
@@ -159,26 +160,26 @@ mod tests {
 
     /// Asserts that the stored form of a file reads back as the same specification.
     fn assert_reads_again(file: &str, template: &str) {
-        let whole = loaded(file, template).unwrap();
+        let whole = load_with_template(file, template).unwrap();
         let mut section = whole.canonical["trainingService"].clone();
         section.as_object_mut().unwrap().remove("trialCodeDirectory");
-        let again = loaded(&document(&section).to_string(), "").unwrap();
+        let again = load_with_template(&document(&section).to_string(), "").unwrap();
         assert_eq!(again.training_service, whole.training_service);
     }
 
     #[test]
     fn a_jobs_role_may_be_in_the_section_itself() {
         let flat = json!({"taskNumber": 2, "gpuNumber": 1, "memory_size": "1gb", "queue": "q", "priorityClass": "p"});
-        let read = spec(&job(&flat));
+        let read = load_kubernetes_spec(&job_document(&flat));
         assert_eq!(read.workload, WorkloadKind::Job);
         assert_eq!((read.queue.as_deref(), read.priority_class.as_deref()), (Some("q"), Some("p")));
         let role = &read.roles[0];
         assert_eq!((role.name.as_str(), role.task_number, role.gpus), ("worker", 2, Some(1)));
         assert_eq!((role.image.as_deref(), role.memory_mib), (Some("i"), Some(1024)));
-        assert_reads_again(&job(&flat), "");
+        assert_reads_again(&job_document(&flat), "");
         let listed =
             json!({"platform": "kubernetes", "taskRoles": [{"name": "w", "dockerImage": "i"}]});
-        assert_eq!(spec(&document(&listed).to_string()).roles[0].name, "w");
+        assert_eq!(load_kubernetes_spec(&document(&listed).to_string()).roles[0].name, "w");
     }
 
     #[test]
@@ -190,12 +191,12 @@ mod tests {
         ]);
         let changes =
             json!({"taskRoles": roles, "dockerImage": null, "metricsFrom": "worker", "queue": "q"});
-        let read = spec(&job(&changes));
+        let read = load_kubernetes_spec(&job_document(&changes));
         assert_eq!(read.workload, WorkloadKind::JobSet);
         let policies: Vec<CompletionPolicy> = read.roles.iter().map(|role| role.policy).collect();
         let policy = |min_succeeded| CompletionPolicy { min_failed: 1, min_succeeded };
         assert_eq!(policies, [policy(-1), policy(2)]);
-        assert_reads_again(&job(&changes), "");
+        assert_reads_again(&job_document(&changes), "");
     }
 
     #[test]
@@ -203,15 +204,16 @@ mod tests {
         let trainer = |changes: &Value| {
             let mut changes = changes.clone();
             changes["platform"] = json!("trainer");
-            job(&changes)
+            job_document(&changes)
         };
         let flat = json!({"taskNumber": 2, "gpuNumber": 1, "queue": "q"});
-        let read = spec(&trainer(&flat));
+        let read = load_kubernetes_spec(&trainer(&flat));
         assert_eq!((read.workload, read.queue.as_deref()), (WorkloadKind::TrainJob, Some("q")));
         assert_eq!((read.roles[0].name.as_str(), read.roles[0].task_number), ("worker", 2));
         assert_reads_again(&trainer(&flat), "");
-        let template =
-            format!("kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {POD}}}\n");
+        let template = format!(
+            "kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {JOB_TEMPLATE}}}\n"
+        );
         let with = json!({"configPath": "framework.yml", "dockerImage": null});
         assert_reads_again(&trainer(&with), &template);
         let two = json!([{"name": "a", "dockerImage": "i"}, {"name": "b", "dockerImage": "i"}]);
@@ -223,7 +225,7 @@ mod tests {
             (json!({"barrierImage": "i"}), "barrierImage: is a field of FrameworkController"),
         ];
         for (changes, expected) in table {
-            let problem = loaded(&trainer(&changes), "").unwrap_err();
+            let problem = load_with_template(&trainer(&changes), "").unwrap_err();
             assert!(problem.contains(expected), "{expected:?} is not in {problem}");
         }
     }
@@ -231,17 +233,18 @@ mod tests {
     #[test]
     fn only_the_pod_of_a_job_template_is_used() {
         let with = json!({"configPath": "framework.yml", "dockerImage": null});
-        let good =
-            format!("kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {POD}}}\n");
-        assert_reads_again(&job(&with), &good);
+        let good = format!(
+            "kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {JOB_TEMPLATE}}}\n"
+        );
+        assert_reads_again(&job_document(&with), &good);
         #[rustfmt::skip]
         let table = [
             ("kind: Framework\nspec: {}".to_owned(), "is not an object of kind Job"),
             ("kind: Job\nspec: {}".to_owned(), "the template, spec.template: is missing"),
-            (format!("kind: Job\nspec: {{backoffLimit: 3, template: {POD}}}"), "the template, spec.backoffLimit: is not taken from a template"),
+            (format!("kind: Job\nspec: {{backoffLimit: 3, template: {JOB_TEMPLATE}}}"), "the template, spec.backoffLimit: is not taken from a template"),
         ];
         for (template, expected) in table {
-            let problem = loaded(&job(&with), &template).unwrap_err();
+            let problem = load_with_template(&job_document(&with), &template).unwrap_err();
             assert!(problem.contains(expected), "{expected:?} is not in {problem}");
         }
     }
@@ -251,10 +254,10 @@ mod tests {
         let minimum = "kueue.x-k8s.io/job-min-parallelism: \"1\"";
         let of = |field: &str| format!("{{{field}: {{{minimum}}}}}");
         let on_job = |field: &str| {
-            format!("kind: Job\nmetadata: {}\nspec: {{template: {POD}}}\n", of(field))
+            format!("kind: Job\nmetadata: {}\nspec: {{template: {JOB_TEMPLATE}}}\n", of(field))
         };
         let on_pod = |field: &str| {
-            let pod = POD.replacen('{', &format!("{{metadata: {}, ", of(field)), 1);
+            let pod = JOB_TEMPLATE.replacen('{', &format!("{{metadata: {}, ", of(field)), 1);
             format!("kind: Job\nspec: {{template: {pod}}}\n")
         };
         #[rustfmt::skip]
@@ -269,7 +272,7 @@ mod tests {
         for (template, pods, expected) in table {
             for platform in ["kubernetes", "trainer"] {
                 let changes = json!({"platform": platform, "configPath": "framework.yml", "dockerImage": null, "taskNumber": pods});
-                let problem = loaded(&job(&changes), &template).err();
+                let problem = load_with_template(&job_document(&changes), &template).err();
                 let text = problem.as_deref().unwrap_or_default();
                 assert_eq!(problem.is_some(), expected.is_some(), "{template}: {text}");
                 assert!(text.contains(expected.unwrap_or_default()), "{template}: {text}");
@@ -284,17 +287,17 @@ mod tests {
             let changes =
                 json!({"platform": platform, "configPath": "framework.yml", "dockerImage": null});
             let template = format!("kind: Job\nspec: {{template: {pod}}}\n");
-            let whole = loaded(&job(&changes), &template).unwrap();
+            let whole = load_with_template(&job_document(&changes), &template).unwrap();
             let stored = &whole.canonical["trainingService"]["template"];
             let read = stored.pointer("/spec/taskRoles/0/task/pod/spec").unwrap();
             assert_eq!(read["newer"], 1, "{platform}");
             assert_eq!(read["containers"][0]["newest"], json!({"a": "b"}), "{platform}");
-            assert_reads_again(&job(&changes), &template);
+            assert_reads_again(&job_document(&changes), &template);
         }
         // The form of a Framework has fields beside the pod's.
         let role = json!({"name": "worker", "extra": 1, "task": {"pod": {"spec": {"containers": [{"image": "i"}]}}}});
         let beside = json!({"template": {"spec": {"taskRoles": [role]}}, "dockerImage": null});
-        let problem = loaded(&job(&beside), "").unwrap_err();
+        let problem = load_with_template(&job_document(&beside), "").unwrap_err();
         assert!(problem.contains("spec.taskRoles[0].extra: unknown field; only"), "{problem}");
     }
 
@@ -309,7 +312,7 @@ mod tests {
         let policy_at = "/0/frameworkAttemptCompletionPolicy";
         let never = changed(policy_at, json!({"minFailedTaskCount": -1, "minSucceedTaskCount": 1}));
         let none = changed(policy_at, json!({"minFailedTaskCount": 1, "minSucceedTaskCount": 0}));
-        let named = changed("/0/name", json!(ROLE));
+        let named = changed("/0/name", json!(DEFAULT_ROLE_NAME));
         let long = changed("/1/name", json!("parameterserverss"));
         let pod =
             json!({"spec": {"template": {"spec": {"containers": [{"name": "m", "image": "i"}]}}}});
@@ -330,7 +333,7 @@ mod tests {
             (framework, "queue: is a field of Kueue"),
         ];
         for (changes, expected) in table {
-            let problem = loaded(&job(&changes), "").unwrap_err();
+            let problem = load_with_template(&job_document(&changes), "").unwrap_err();
             assert!(problem.contains(expected), "{expected:?} is not in {problem}");
         }
     }

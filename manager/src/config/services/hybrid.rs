@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::super::TrainingServiceSpec;
 use super::super::secret_file::SecretFile;
 use super::super::section::Problem;
-use super::inherited::{ALWAYS_COPIED, Service, ServiceSection};
+use super::inherited::{SNAPSHOT_IS_REQUIRED, Service, ServiceSection};
 use crate::util::nearest::folded;
 
 /// The field of a part that limits its trials.
-const PART_LIMIT: &str = "trialConcurrency";
+const PART_LIMIT_FIELD: &str = "trialConcurrency";
 
 /// Several training services.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ impl HybridSpec {
         local.try_for_each(|section| section.set_code_snapshot(wanted))
     }
 
-    fn ships_code(&self) -> bool {
+    fn has_code_to_ship(&self) -> bool {
         self.sections().any(|section| !section.is_local() && section.needs_code())
     }
 }
@@ -67,8 +67,8 @@ impl ServiceSection for HybridSpec {
         self.sections().any(ServiceSection::is_local)
     }
 
-    fn is_elsewhere(&self) -> bool {
-        self.sections().any(ServiceSection::is_elsewhere)
+    fn has_remote_trials(&self) -> bool {
+        self.sections().any(ServiceSection::has_remote_trials)
     }
 
     fn pods_of_trial(&self) -> u64 {
@@ -80,8 +80,8 @@ impl ServiceSection for HybridSpec {
     }
 
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
-        if !wanted && self.ships_code() {
-            return Err(ALWAYS_COPIED);
+        if !wanted && self.has_code_to_ship() {
+            return Err(SNAPSHOT_IS_REQUIRED);
         }
         self.set_local_snapshot(wanted)
     }
@@ -103,7 +103,7 @@ impl ServiceSection for HybridSpec {
 }
 
 /// Reads the list. `read` reads one section.
-pub(in crate::config) fn section(
+pub(in crate::config) fn read_sections(
     parts: Vec<Value>,
     read: impl Fn(Value) -> Result<Service, Problem>,
 ) -> Result<Service, Problem> {
@@ -111,7 +111,7 @@ pub(in crate::config) fn section(
     for (number, mut value) in parts.into_iter().enumerate() {
         let limit = take_limit(&mut value, number)?;
         let platform = platform_name(&value);
-        let service = read(value).map_err(|problem| numbered(problem, number))?;
+        let service = read(value).map_err(|problem| number_problem(problem, number))?;
         services.push((limit, platform, service));
     }
     let Some((_, _, first)) = services.first() else {
@@ -121,20 +121,20 @@ pub(in crate::config) fn section(
         ));
     };
     let (command, code, gpus) = (first.command.clone(), first.code.clone(), first.gpus);
-    check_alike(&services)?;
+    check_parts_are_alike(&services)?;
     let (mut commands, mut canonical, mut spec) = (Vec::new(), Vec::new(), Vec::new());
     for (number, (limit, platform, service)) in services.into_iter().enumerate() {
         let own = service.commands.into_iter();
-        commands.extend(own.map(|(path, command)| (numbered_path(&path, number), command)));
+        commands.extend(own.map(|(path, command)| (number_path(&path, number), command)));
         let mut written = service.canonical;
         if let (Some(limit), Some(members)) = (limit, written.as_object_mut()) {
-            members.insert(PART_LIMIT.to_owned(), limit.into());
+            members.insert(PART_LIMIT_FIELD.to_owned(), limit.into());
         }
         canonical.push(written);
         spec.push(HybridPart { platform, spec: service.spec, gpus: service.gpus, limit });
     }
     let mut spec = HybridSpec { parts: spec };
-    if spec.ships_code() {
+    if spec.has_code_to_ship() {
         let set = spec.set_local_snapshot(true);
         set.map_err(|problem| Problem::new("trainingService", problem))?;
     }
@@ -151,12 +151,12 @@ pub(in crate::config) fn section(
 /// Removes the limit of the part's trials from its section.
 fn take_limit(value: &mut Value, number: usize) -> Result<Option<usize>, Problem> {
     let Some(members) = value.as_object_mut() else { return Ok(None) };
-    let key = members.keys().find(|key| folded(key) == folded(PART_LIMIT)).cloned();
+    let key = members.keys().find(|key| folded(key) == folded(PART_LIMIT_FIELD)).cloned();
     let limit = key.and_then(|key| members.remove(&key)).filter(|limit| !limit.is_null());
     let Some(limit) = limit else { return Ok(None) };
     let number_of = limit.as_u64().and_then(|limit| usize::try_from(limit).ok());
     number_of.filter(|limit| *limit >= 1).map(Some).ok_or_else(|| {
-        let path = numbered_path(&format!("trainingService.{PART_LIMIT}"), number);
+        let path = number_path(&format!("trainingService.{PART_LIMIT_FIELD}"), number);
         Problem::new(path, format!("expected a whole number of at least 1, found {limit}"))
     })
 }
@@ -170,11 +170,11 @@ fn platform_name(value: &Value) -> String {
 
 /// Refuses parts whose trials would differ. Also refuses two parts on Kubernetes, which would mistake each other's jobs
 /// for their own.
-fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Problem> {
+fn check_parts_are_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Problem> {
     let mut kubernetes = None;
     for (number, (_, _, service)) in services.iter().enumerate() {
         let (_, _, first) = &services[0];
-        let at = |name: &str| numbered_path(&format!("trainingService.{name}"), number);
+        let at = |name: &str| number_path(&format!("trainingService.{name}"), number);
         if service.command != first.command {
             let problem = "differs from that of trainingService[0]; trials of one search run the same command";
             return Err(Problem::new(at("trialCommand"), problem));
@@ -197,13 +197,13 @@ fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Prob
 }
 
 /// Returns the problem of a section in a list.
-fn numbered(problem: Problem, number: usize) -> Problem {
-    let others = problem.others.into_iter().map(|other| numbered(other, number)).collect();
-    Problem { path: numbered_path(&problem.path, number), others, ..problem }
+fn number_problem(problem: Problem, number: usize) -> Problem {
+    let others = problem.others.into_iter().map(|other| number_problem(other, number)).collect();
+    Problem { path: number_path(&problem.path, number), others, ..problem }
 }
 
 /// Returns the path of a field of the section at this position in the list.
-fn numbered_path(path: &str, number: usize) -> String {
+fn number_path(path: &str, number: usize) -> String {
     match path.strip_prefix("trainingService") {
         Some(rest) if rest.is_empty() || rest.starts_with('.') => {
             format!("trainingService[{number}]{rest}")

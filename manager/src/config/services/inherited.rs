@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::base::Base;
+use super::super::path_base::PathBase;
 use super::super::secret_file::SecretFile;
 use super::super::section::{InheritableFields, Problem, Section};
 use super::super::{HybridPart, TrainingServiceSpec};
@@ -29,7 +29,7 @@ pub trait ServiceSection {
     }
 
     /// Returns whether all or some trials run on other machines.
-    fn is_elsewhere(&self) -> bool {
+    fn has_remote_trials(&self) -> bool {
         !self.is_local()
     }
 
@@ -49,7 +49,7 @@ pub trait ServiceSection {
     ///
     /// The service does not support the value. The text is the reason, and follows the field's name in the message.
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
-        if wanted == self.needs_code() { Ok(()) } else { Err(ALWAYS_COPIED) }
+        if wanted == self.needs_code() { Ok(()) } else { Err(SNAPSHOT_IS_REQUIRED) }
     }
 
     /// Replaces the secrets of the section, whose canonical form is `canonical`, by files in `folder`. Returns the
@@ -63,7 +63,7 @@ pub trait ServiceSection {
 }
 
 /// The error for `codeSnapshot: false` of a service whose trials run elsewhere.
-pub(in crate::config) const ALWAYS_COPIED: &str = "is false, but trials on other machines always run a copy that is made when the search starts; leave it out";
+pub(in crate::config) const SNAPSHOT_IS_REQUIRED: &str = "is false, but trials on other machines always run a copy that is made when the search starts; leave it out";
 
 /// A section `trainingService` with its inherited fields.
 pub(in crate::config) struct Service {
@@ -87,11 +87,11 @@ pub(in crate::config) struct TopLevel<'a> {
     pub(in crate::config) fields: &'a InheritableFields,
     /// The code directory.
     pub(in crate::config) code: &'a Path,
-    pub(in crate::config) base: Base<'a>,
+    pub(in crate::config) base: PathBase<'a>,
 }
 
 /// The values of the fields that every platform's section may have, or else those of the top level.
-pub(in crate::config) struct Inherited {
+pub(in crate::config) struct ServiceFields {
     /// The command and the field that holds it.
     pub(in crate::config) command: Option<(String, String)>,
     pub(in crate::config) code: PathBuf,
@@ -100,7 +100,7 @@ pub(in crate::config) struct Inherited {
     pub(in crate::config) ip: Option<String>,
 }
 
-impl Inherited {
+impl ServiceFields {
     /// Opens the section of a platform, whose further fields are `own`, and reads the fields that it inherits.
     pub(in crate::config) fn open(
         platform: &str,
@@ -120,21 +120,22 @@ impl Inherited {
     ) -> Result<(Section, Self), Problem> {
         let mut section = Section::open("trainingService", value, fields)?;
         section.record("platform", platform);
-        let inherited = Self::take(&mut section, top)?;
+        let inherited = Self::read(&mut section, top)?;
         Ok((section, inherited))
     }
 
     /// Reads the fields of a platform's section, and records the inherited values.
-    fn take(section: &mut Section, top: TopLevel<'_>) -> Result<Self, Problem> {
+    fn read(section: &mut Section, top: TopLevel<'_>) -> Result<Self, Problem> {
         let TopLevel { fields: shared, code: shared_code, base } = top;
-        let own = InheritableFields::take(section, base)?;
-        let owner =
-            |is_own: bool, name: &str| if is_own { section.at(name) } else { name.to_owned() };
+        let own = InheritableFields::read(section, base)?;
+        let owner = |is_own: bool, name: &str| {
+            if is_own { section.field_path(name) } else { name.to_owned() }
+        };
         let command_path = owner(own.command.is_some(), "trialCommand");
         let code_path = owner(own.code.is_some(), "trialCodeDirectory");
         let command = own.command.clone().or_else(|| shared.command.clone());
         let code = own.code.clone().unwrap_or_else(|| shared_code.to_owned());
-        if base.lacks_folder(&code) {
+        if base.is_folder_missing(&code) {
             let found = if code.exists() { "is not a directory" } else { "does not exist" };
             return Err(Problem::new(code_path, format!("{} {found}", code.display())));
         }
@@ -149,9 +150,9 @@ impl Inherited {
     }
 
     /// Returns the fields of a section whose only command is the trial's.
-    pub(in crate::config) fn with_command(self) -> Result<TrialFields, Problem> {
+    pub(in crate::config) fn into_trial_fields(self) -> Result<TrialFields, Problem> {
         let Self { command, code, gpus, ip } = self;
-        let (command_path, command) = command.ok_or_else(no_command)?;
+        let (command_path, command) = command.ok_or_else(missing_command)?;
         Ok(TrialFields { command_path, command, code, gpus, advertise: ip })
     }
 }
@@ -201,7 +202,7 @@ pub(in crate::config) struct GpuFields {
 
 impl GpuFields {
     /// Reads the fields for trials with this number of GPUs.
-    pub(in crate::config) fn take(
+    pub(in crate::config) fn read(
         section: &mut Section,
         gpus: Option<u32>,
     ) -> Result<Self, Problem> {
@@ -209,13 +210,13 @@ impl GpuFields {
         let max_trials_per_gpu = section.integer_or("maxTrialNumberPerGpu", 1, 1)?;
         if max_trials_per_gpu != 1 && gpus.unwrap_or(0) == 0 {
             let problem = format!("{max_trials_per_gpu} has no meaning without `trialGpuNumber`");
-            return Err(section.fault("maxTrialNumberPerGpu", problem));
+            return Err(section.problem("maxTrialNumberPerGpu", problem));
         }
         Ok(Self { use_active, max_trials_per_gpu, indices: section.indices("gpuIndices")? })
     }
 }
 
 /// Returns the problem of a file without any command.
-pub(in crate::config) fn no_command() -> Problem {
+pub(in crate::config) fn missing_command() -> Problem {
     Problem::new("trialCommand", "is missing; for example: python3 trial.py")
 }

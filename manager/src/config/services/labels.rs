@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::document::kind;
+use super::super::document::describe_kind;
 use super::super::section::{Problem, Section};
 use super::super::{ExperimentSpec, TunerChoice};
 use crate::search::own_point;
@@ -10,69 +10,73 @@ use crate::search::search_space::Parameters;
 use crate::search::tuner;
 
 /// The longest owner or tag, in characters.
-const MOST_CHARACTERS: usize = 60;
+const MAX_LABEL_CHARACTERS: usize = 60;
 /// The greatest number of tags.
-const MOST_TAGS: usize = 20;
+const MAX_TAGS: usize = 20;
 
 /// Returns the problem of a text that lists show on one line. `None`: the text is valid.
-pub(in crate::config) fn label_fault(text: &str) -> Option<String> {
+pub(in crate::config) fn label_problem(text: &str) -> Option<String> {
     let length = text.chars().count();
     if text.trim().is_empty() {
         return Some("must not be empty".to_owned());
     }
-    if length > MOST_CHARACTERS {
-        return Some(format!("has {length} characters; the maximum is {MOST_CHARACTERS}"));
+    if length > MAX_LABEL_CHARACTERS {
+        return Some(format!("has {length} characters; the maximum is {MAX_LABEL_CHARACTERS}"));
     }
     text.chars().any(char::is_control).then(|| "must be one line of text".to_owned())
 }
 
 /// Reads `owner`, a text on one line.
-pub(in crate::config) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
+pub(in crate::config) fn read_owner(top: &mut Section) -> Result<Option<String>, Problem> {
     let owner = top.string("owner")?;
-    match owner.as_deref().and_then(label_fault) {
-        Some(fault) => Err(top.fault("owner", fault)),
+    match owner.as_deref().and_then(label_problem) {
+        Some(problem) => Err(top.problem("owner", problem)),
         None => Ok(owner),
     }
 }
 
 /// Reads `tags`, a list of distinct texts.
-pub(in crate::config) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
+pub(in crate::config) fn read_tags(top: &mut Section) -> Result<Vec<String>, Problem> {
     let Some(value) = top.take("tags") else { return Ok(Vec::new()) };
     let Value::Array(entries) = value else {
-        let what =
-            format!("expected a list of texts, such as [vision, baseline], found {}", kind(&value));
-        return Err(top.fault("tags", what));
+        let what = format!(
+            "expected a list of texts, such as [vision, baseline], found {}",
+            describe_kind(&value)
+        );
+        return Err(top.problem("tags", what));
     };
     let mut tags: Vec<String> = Vec::new();
     for (place, entry) in entries.into_iter().enumerate() {
         let fault = |what: String| Problem::new(format!("tags[{place}]"), what);
         let Value::String(tag) = entry else {
-            return Err(fault(format!("expected a text, found {}", kind(&entry))));
+            return Err(fault(format!("expected a text, found {}", describe_kind(&entry))));
         };
-        match label_fault(&tag) {
+        match label_problem(&tag) {
             Some(what) => return Err(fault(what)),
             None if tag.contains(',') => return Err(fault("must not have a comma".to_owned())),
             None if tags.contains(&tag) => {}
             None => tags.push(tag),
         }
     }
-    if tags.len() > MOST_TAGS {
-        let what = format!("has {} entries; the maximum is {MOST_TAGS}", tags.len());
-        return Err(top.fault("tags", what));
+    if tags.len() > MAX_TAGS {
+        let what = format!("has {} entries; the maximum is {MAX_TAGS}", tags.len());
+        return Err(top.problem("tags", what));
     }
     top.record("tags", Some(&tags).filter(|tags| !tags.is_empty()));
     Ok(tags)
 }
 
 /// Reads `initialTrials`, a list of parameter maps.
-pub(in crate::config) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Problem> {
+pub(in crate::config) fn read_initial_trials(
+    top: &mut Section,
+) -> Result<Vec<Parameters>, Problem> {
     let Some(value) = top.take("initialTrials") else { return Ok(Vec::new()) };
     let Value::Array(entries) = value else {
         let what = format!(
             "expected a list of parameters, such as [{{lr: 0.01}}], found {}",
-            kind(&value)
+            describe_kind(&value)
         );
-        return Err(top.fault("initialTrials", what));
+        return Err(top.problem("initialTrials", what));
     };
     let points = entries.into_iter().enumerate().map(|(place, entry)| match entry {
         Value::Object(point) => Ok(point),
@@ -81,7 +85,7 @@ pub(in crate::config) fn initial_trials(top: &mut Section) -> Result<Vec<Paramet
         | Value::Number(_)
         | Value::String(_)
         | Value::Array(_)) => {
-            let what = format!("expected parameters, found {}", kind(&other));
+            let what = format!("expected parameters, found {}", describe_kind(&other));
             Err(Problem::new(format!("initialTrials[{place}]"), what))
         }
     });
@@ -92,7 +96,7 @@ pub(in crate::config) fn initial_trials(top: &mut Section) -> Result<Vec<Paramet
 
 /// Checks the initial points of a new experiment against its space and its limit. A stored experiment is not checked,
 /// because its space and limit may have changed after the points were tried.
-pub(in crate::config) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
+pub(in crate::config) fn check_initial_trials(spec: &ExperimentSpec) -> Result<(), Problem> {
     let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
     for (number, point) in (0_u64..).zip(&spec.initial_trials) {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::section::Problem;
 use super::super::{LocalSpec, TrainingServiceSpec};
-use super::inherited::{GpuFields, Inherited, Service, ServiceSection, TopLevel};
+use super::inherited::{GpuFields, Service, ServiceFields, ServiceSection, TopLevel};
 
 /// The own fields of NNI 3.0's `LocalConfig`, in the order of the canonical form.
 pub(in crate::config) const FIELDS: [&str; 4] =
@@ -26,16 +26,16 @@ impl ServiceSection for LocalSpec {
 }
 
 /// Reads the section of `platform: local`.
-pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
-    let (mut local, inherited) = Inherited::open("local", value, &FIELDS, top)?;
+pub(in crate::config) fn read_section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    let (mut local, inherited) = ServiceFields::open("local", value, &FIELDS, top)?;
     // Trials on this machine do not need the address.
     local.record("nniManagerIp", Value::Null);
-    let trial = inherited.with_command()?;
-    let gpus = GpuFields::take(&mut local, trial.gpus)?;
+    let trial = inherited.into_trial_fields()?;
+    let gpus = GpuFields::read(&mut local, trial.gpus)?;
     local.boolean_or("reuseMode", false)?;
     if trial.gpus.is_some_and(|gpus| gpus > 0) && gpus.use_active.is_none() {
         let problem = "must be set if `trialGpuNumber` is: true if trials may use a GPU that other processes (such as a desktop) use, too";
-        return Err(local.fault("useActiveGpu", problem));
+        return Err(local.problem("useActiveGpu", problem));
     }
     let spec = TrainingServiceSpec::Local(LocalSpec {
         use_active_gpu: gpus.use_active,

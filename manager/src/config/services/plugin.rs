@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::super::TrainingServiceSpec;
 use super::super::section::{Problem, Section};
-use super::inherited::{Inherited, Service, ServiceSection, TopLevel};
+use super::inherited::{Service, ServiceFields, ServiceSection, TopLevel};
 
 /// The fields, in the order of the canonical form.
 pub(in crate::config) const FIELDS: [&str; 9] = [
@@ -40,15 +40,15 @@ impl ServiceSection for PluginSpec {
 }
 
 /// Reads the section.
-pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
-    let (mut section, inherited) = Inherited::open_ordered("plugin", value, &FIELDS, top)?;
-    let trial = inherited.with_command()?;
-    let command = program(&mut section)?;
+pub(in crate::config) fn read_section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    let (mut section, inherited) = ServiceFields::open_ordered("plugin", value, &FIELDS, top)?;
+    let trial = inherited.into_trial_fields()?;
+    let command = read_program(&mut section)?;
     let settings = match section.take("settings") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(settings @ Value::Object(_)) => settings,
         Some(_) => {
-            return Err(section.fault("settings", "expected an object, such as {partition: gpu}"));
+            return Err(section.problem("settings", "expected an object, such as {partition: gpu}"));
         }
     };
     section.record("settings", &settings);
@@ -59,14 +59,14 @@ pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Serv
 }
 
 /// Reads `command`.
-fn program(section: &mut Section) -> Result<Vec<String>, Problem> {
+fn read_program(section: &mut Section) -> Result<Vec<String>, Problem> {
     let expected = "expected a program and its arguments, such as [python3, my_service.py]";
     let Some(value) = section.take("command") else {
-        return Err(section.fault("command", format!("is missing; {expected}")));
+        return Err(section.problem("command", format!("is missing; {expected}")));
     };
     let words: Option<Vec<String>> = serde_json::from_value(value).ok();
     let good = |words: &Vec<String>| words.first().is_some_and(|program| !program.is_empty());
-    let words = words.filter(good).ok_or_else(|| section.fault("command", expected))?;
+    let words = words.filter(good).ok_or_else(|| section.problem("command", expected))?;
     section.record("command", &words);
     Ok(words)
 }

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::TrainingServiceSpec;
-use super::super::base::Base;
+use super::super::path_base::PathBase;
 use super::super::secret_file::{PrivateText, SecretFile};
 use super::super::section::{Problem, Section};
-use super::inherited::{GpuFields, Inherited, Service, ServiceSection, TopLevel};
+use super::inherited::{GpuFields, Service, ServiceFields, ServiceSection, TopLevel};
 
 /// The own fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's, in the order of the canonical form.
 pub(in crate::config) const FIELDS: [&str; 3] = ["reuseMode", "machinePatience", "machineList"];
 
 /// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's, in the order of the canonical form.
-pub(in crate::config) const MACHINE: [&str; 18] = [
+pub(in crate::config) const MACHINE_FIELDS: [&str; 18] = [
     "host",
     "port",
     "user",
@@ -39,7 +39,7 @@ pub(in crate::config) const MACHINE: [&str; 18] = [
 ];
 
 /// The default of `machinePatience`. Kubernetes waits equally long before it evicts the pods of an unreachable node.
-const DEFAULT_PATIENCE: Duration = Duration::from_mins(5);
+const DEFAULT_MACHINE_PATIENCE: Duration = Duration::from_mins(5);
 
 /// The machines that run trials.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,27 +161,27 @@ impl MachineSpec {
 }
 
 /// Reads the section.
-pub(in crate::config) fn section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
-    let (mut section, inherited) = Inherited::open("remote", value, &FIELDS, top)?;
-    let trial = inherited.with_command()?;
+pub(in crate::config) fn read_section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
+    let (mut section, inherited) = ServiceFields::open("remote", value, &FIELDS, top)?;
+    let trial = inherited.into_trial_fields()?;
     section.boolean("reuseMode")?;
-    let patience = section.duration("machinePatience")?.unwrap_or(DEFAULT_PATIENCE);
-    let machines = machines(&mut section, trial.gpus, top.base)?;
+    let patience = section.duration("machinePatience")?.unwrap_or(DEFAULT_MACHINE_PATIENCE);
+    let machines = read_machines(&mut section, trial.gpus, top.base)?;
     let spec = RemoteSpec { machines, patience, advertise: trial.advertise.clone() };
     Ok(trial.into_service(TrainingServiceSpec::Remote(spec), section))
 }
 
 /// Reads `machineList`.
-fn machines(
+fn read_machines(
     section: &mut Section,
     gpus: Option<u32>,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Vec<MachineSpec>, Problem> {
-    let list = machine_list(section)?;
+    let list = read_machine_list(section)?;
     let (mut machines, mut recorded) = (Vec::<MachineSpec>::new(), Vec::new());
     for (i, value) in list.into_iter().enumerate() {
-        let path = format!("{}[{i}]", section.at("machineList"));
-        let (machine, canonical) = machine(&path, value, gpus, base)?;
+        let path = format!("{}[{i}]", section.field_path("machineList"));
+        let (machine, canonical) = read_machine(&path, value, gpus, base)?;
         if machines.iter().any(|other| other.name == machine.name) {
             let problem =
                 format!("`{}` is used twice; give each machine its own `name`", machine.name);
@@ -194,48 +194,48 @@ fn machines(
     Ok(machines)
 }
 
-fn machine_list(section: &mut Section) -> Result<Vec<Value>, Problem> {
+fn read_machine_list(section: &mut Section) -> Result<Vec<Value>, Problem> {
     let problem = match section.take("machineList") {
         Some(Value::Array(list)) if !list.is_empty() => return Ok(list),
         Some(Value::Array(_)) => "must name at least one machine",
         Some(_) => "expected a list of machines",
         None => "is missing; for example [{host: gpu1, user: me}]",
     };
-    Err(section.fault("machineList", problem))
+    Err(section.problem("machineList", problem))
 }
 
 /// Reads one machine, and returns its canonical form with it.
-fn machine(
+fn read_machine(
     path: &str,
     value: Value,
     gpus: Option<u32>,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<(MachineSpec, Map<String, Value>), Problem> {
-    let mut section = Section::open(path, value, &MACHINE)?;
-    let password = secret(&mut section, "password", base)?;
-    let passphrase = secret(&mut section, "sshPassphrase", base)?;
-    let host = word(&mut section, "host")?;
+    let mut section = Section::open(path, value, &MACHINE_FIELDS)?;
+    let password = read_secret(&mut section, "password", base)?;
+    let passphrase = read_secret(&mut section, "sshPassphrase", base)?;
+    let host = read_word(&mut section, "host")?;
     let host =
-        host.ok_or_else(|| section.fault("host", "is missing; for example gpu1.example.org"))?;
-    let port = port(&mut section)?;
-    let user = word(&mut section, "user")?;
-    let key = local_path(&mut section, "sshKeyFile", base)?;
-    if let Some(file) = key.as_ref().filter(|file| base.lacks_file(file)) {
-        return Err(section.fault("sshKeyFile", format!("{} is not a file", file.display())));
+        host.ok_or_else(|| section.problem("host", "is missing; for example gpu1.example.org"))?;
+    let port = read_port(&mut section)?;
+    let user = read_word(&mut section, "user")?;
+    let key = read_local_path(&mut section, "sshKeyFile", base)?;
+    if let Some(file) = key.as_ref().filter(|file| base.is_file_missing(file)) {
+        return Err(section.problem("sshKeyFile", format!("{} is not a file", file.display())));
     }
-    let password_file = secret_file(&mut section, "passwordFile", base)?;
-    let passphrase_file = secret_file(&mut section, "sshPassphraseFile", base)?;
-    let strict = strict(&mut section)?;
-    let proxy_jump = word(&mut section, "proxyJump")?;
-    let options = options(&mut section)?;
-    let gpus = GpuFields::take(&mut section, gpus)?;
+    let password_file = read_secret_file(&mut section, "passwordFile", base)?;
+    let passphrase_file = read_secret_file(&mut section, "sshPassphraseFile", base)?;
+    let strict = read_known_hosts(&mut section)?;
+    let proxy_jump = read_word(&mut section, "proxyJump")?;
+    let options = read_ssh_options(&mut section)?;
+    let gpus = GpuFields::read(&mut section, gpus)?;
     let use_active_gpu = gpus.use_active.unwrap_or(false);
     section.record("useActiveGpu", use_active_gpu);
     let max_trial_number = section.integer("maxTrialNumber", 1)?;
     let python_path = section.string("pythonPath")?;
     let directory = section.string("remoteDirectory")?;
     if directory.as_ref().is_some_and(|folder| !folder.starts_with('/')) {
-        return Err(section.fault("remoteDirectory", "expected an absolute path of the machine"));
+        return Err(section.problem("remoteDirectory", "expected an absolute path of the machine"));
     }
     let at = user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
     let of_port = port.map(|port| format!(":{port}")).unwrap_or_default();
@@ -264,10 +264,10 @@ fn machine(
 }
 
 /// Reads a secret. The experiment file may only contain one if other users cannot read the file.
-fn secret(
+fn read_secret(
     section: &mut Section,
     name: &str,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<PrivateText>, Problem> {
     let Some(text) = section.unrecorded_string(name)? else { return Ok(None) };
     let file = format!("{name}File");
@@ -281,73 +281,73 @@ fn secret(
                 "other users can read this secret; run `chmod 600 {}`, or name a file of its own in `{file}`",
                 exposed.display()
             );
-            Err(section.fault(name, problem))
+            Err(section.problem(name, problem))
         }
     }
 }
 
 /// Reads the path of a file with a secret, which only its owner may be able to read.
-fn secret_file(
+fn read_secret_file(
     section: &mut Section,
     name: &str,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<PathBuf>, Problem> {
-    let Some(path) = local_path(section, name, base)? else { return Ok(None) };
+    let Some(path) = read_local_path(section, name, base)? else { return Ok(None) };
     let shown = path.display();
     match path.metadata() {
-        Ok(file) if !file.is_file() => Err(section.fault(name, format!("{shown} is not a file"))),
+        Ok(file) if !file.is_file() => Err(section.problem(name, format!("{shown} is not a file"))),
         Ok(file) if file.permissions().mode() & 0o077 != 0 => {
             let problem = format!("other users can read {shown}; run `chmod 600 {shown}`");
-            Err(section.fault(name, problem))
+            Err(section.problem(name, problem))
         }
         Ok(_) => Ok(Some(path)),
-        Err(error) if base.lacks_file(&path) => {
-            Err(section.fault(name, format!("cannot use {shown}: {error}")))
+        Err(error) if base.is_file_missing(&path) => {
+            Err(section.problem(name, format!("cannot use {shown}: {error}")))
         }
         Err(_) => Ok(Some(path)),
     }
 }
 
-fn port(section: &mut Section) -> Result<Option<u16>, Problem> {
+fn read_port(section: &mut Section) -> Result<Option<u16>, Problem> {
     let port = section.integer("port", 1)?.map(u16::try_from).transpose();
-    port.map_err(|_| section.fault("port", "expected a port, 1 to 65535"))
+    port.map_err(|_| section.problem("port", "expected a port, 1 to 65535"))
 }
 
 /// Reads `knownHosts`. Returns true if a machine with an unknown key is refused.
-fn strict(section: &mut Section) -> Result<bool, Problem> {
+fn read_known_hosts(section: &mut Section) -> Result<bool, Problem> {
     match section.string_or("knownHosts", "acceptNew")?.as_str() {
         "acceptNew" => Ok(false),
         "strict" => Ok(true),
         other => {
             let problem = format!("`{other}` is not allowed; allowed: acceptNew, strict");
-            Err(section.fault("knownHosts", problem))
+            Err(section.problem("knownHosts", problem))
         }
     }
 }
 
 /// Reads a word that ssh cannot mistake for an option.
-fn word(section: &mut Section, name: &str) -> Result<Option<String>, Problem> {
+fn read_word(section: &mut Section, name: &str) -> Result<Option<String>, Problem> {
     let word = section.string(name)?;
     match word.as_deref() {
         Some(text) if text.starts_with('-') || text.contains(char::is_whitespace) => {
-            Err(section.fault(name, format!("`{text}` begins with a dash or has blanks")))
+            Err(section.problem(name, format!("`{text}` begins with a dash or has blanks")))
         }
         Some(_) | None => Ok(word),
     }
 }
 
 /// Reads `sshOptions`. An option that disables the check of host keys is refused.
-fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
+fn read_ssh_options(section: &mut Section) -> Result<Vec<String>, Problem> {
     let Some(value) = section.take("sshOptions") else { return Ok(Vec::new()) };
     let options: Option<Vec<String>> = serde_json::from_value(value).ok();
     let problem = "expected a list of options, such as [\"ForwardAgent=no\"]";
-    let options = options.ok_or_else(|| section.fault("sshOptions", problem))?;
+    let options = options.ok_or_else(|| section.problem("sshOptions", problem))?;
     for option in &options {
         let word = option.split(['=', ' ']).next().unwrap_or_default().to_lowercase();
         if word == "stricthostkeychecking" {
             let problem =
                 format!("`{option}` is not allowed; set `knownHosts` to acceptNew or strict");
-            return Err(section.fault("sshOptions", problem));
+            return Err(section.problem("sshOptions", problem));
         }
     }
     section.record("sshOptions", Some(&options).filter(|options| !options.is_empty()));
@@ -355,10 +355,10 @@ fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
 }
 
 /// Reads a path on this machine: `~/` is the user's home, and a relative path starts at the experiment file's folder.
-fn local_path(
+fn read_local_path(
     section: &mut Section,
     name: &str,
-    base: Base<'_>,
+    base: PathBase<'_>,
 ) -> Result<Option<PathBuf>, Problem> {
     let Some(text) = section.unrecorded_string(name)? else { return Ok(None) };
     let path = match (text.strip_prefix("~/"), std::env::home_dir()) {

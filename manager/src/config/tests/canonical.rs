@@ -9,7 +9,7 @@ use super::*;
 fn examples() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().canonicalize().unwrap();
-    for file in std::fs::read_dir(source()).unwrap() {
+    for file in std::fs::read_dir(examples_folder()).unwrap() {
         let file = file.unwrap();
         std::fs::copy(file.path(), base.join(file.file_name())).unwrap();
     }
@@ -20,7 +20,7 @@ fn examples() -> (TempDir, PathBuf) {
     (folder, base)
 }
 
-fn source() -> PathBuf {
+fn examples_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/config/canonical")
 }
 
@@ -46,7 +46,7 @@ fn the_canonical_form_of_every_platform_stays_the_same() {
         let spec = spec.unwrap_or_else(|error| panic!("{error}"));
         let written = serde_json::to_string_pretty(&spec.canonical).unwrap();
         let written = written.replace(base.to_str().unwrap(), "BASE") + "\n";
-        let expected = std::fs::read_to_string(source().join(name).with_extension("json"));
+        let expected = std::fs::read_to_string(examples_folder().join(name).with_extension("json"));
         assert_eq!(written, expected.unwrap(), "{name}");
         assert_eq!(from_canonical(&spec.canonical).unwrap(), spec, "{name}");
     }

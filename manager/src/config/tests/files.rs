@@ -8,7 +8,8 @@ fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
     let write = |service: &Value, mode: u32| {
-        std::fs::write(&file, with(&json!({"trainingService": service})).to_string()).unwrap();
+        std::fs::write(&file, document_with(&json!({"trainingService": service})).to_string())
+            .unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         load(&file).map_err(|error| error.to_string())
     };
@@ -51,7 +52,7 @@ fn a_secret_is_accepted_in_a_private_file_and_kept_in_its_own() {
         refused.contains(&format!("{field}.passwordFile: is given besides `password`")),
         "{refused}"
     );
-    let posted = from_client(with(&json!({
+    let posted = from_client(document_with(&json!({
         "trainingService": remote(&json!({"host": "h", "password": "pass word"})), "trialCodeDirectory": "/",
     })));
     assert_eq!(posted.unwrap().take_secrets(Path::new("/e")).len(), 1);
@@ -85,7 +86,7 @@ fn a_missing_file_is_reported_with_its_field() {
         (cluster(json!({"configPath": "none.yml"})),                  "trainingService.configPath: "),
     ];
     for (changes, field) in v2 {
-        let problem = loaded(&with(&changes).to_string()).unwrap_err();
+        let problem = load_text(&document_with(&changes).to_string()).unwrap_err();
         assert!(problem.contains(field) && problem.contains("none"), "{field} {problem}");
     }
 
@@ -111,14 +112,16 @@ fn a_missing_file_is_reported_with_its_field() {
         for (name, value) in changes.as_object().unwrap() {
             document[name] = value.clone();
         }
-        let problem = loaded(&document.to_string()).unwrap_err();
+        let problem = load_text(&document.to_string()).unwrap_err();
         assert!(problem.contains(field) && problem.contains("none"), "{field} {problem}");
     }
 }
 
 #[test]
 fn the_search_space_that_a_client_sends_with_the_path_of_its_file_counts() {
-    let file = with(&json!({"searchSpaceFile": "/nowhere/space.json", "trialCodeDirectory": "/"}));
+    let file = document_with(
+        &json!({"searchSpaceFile": "/nowhere/space.json", "trialCodeDirectory": "/"}),
+    );
     let spec = from_client(file.clone()).unwrap();
     assert_eq!(spec.search_space.as_json(), &file["searchSpace"]);
     assert_eq!(spec.canonical.get("searchSpaceFile"), None);
@@ -130,7 +133,8 @@ fn an_advisor_in_the_section_of_the_tuner_is_an_advisor() {
     let text = "class Mine(MsgDispatcherBase):\n    pass\n";
     std::fs::write(folder.path().join("mine.py"), text).unwrap();
     let class = json!({"className": "mine.Mine", "codeDirectory": folder.path()});
-    let spec = from_client(with(&json!({"tuner": class, "trialCodeDirectory": "/"}))).unwrap();
+    let spec =
+        from_client(document_with(&json!({"tuner": class, "trialCodeDirectory": "/"}))).unwrap();
     assert!(matches!(spec.tuner, TunerChoice::Nni { advisor: true, .. }), "{:?}", spec.tuner);
     assert_eq!(spec.canonical["advisor"]["className"], "mine.Mine");
     assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
@@ -138,7 +142,7 @@ fn an_advisor_in_the_section_of_the_tuner_is_an_advisor() {
 
 #[test]
 fn a_number_that_nnis_client_reads_as_a_text_is_a_number() {
-    let file = with(&json!({
+    let file = document_with(&json!({
         "searchSpace": {"lr": {"_type": "loguniform", "_value": ["1e-4", "1e-1"]}},
         "tuner": {"name": "GP", "classArgs": {"alpha": "1e-6"}}, "trialCodeDirectory": "/",
     }));
@@ -173,11 +177,11 @@ fn a_stored_experiment_is_read_after_its_files_have_gone() {
             r#"{"lr": {"_type": "uniform", "_value": [0, 1]}}"#,
         )
         .unwrap();
-        let mut document = with(&json!({"trialCodeDirectory": directory.path()}));
+        let mut document = document_with(&json!({"trialCodeDirectory": directory.path()}));
         for (name, value) in changes.as_object().unwrap() {
             document[name] = value.clone();
         }
-        let spec = loaded(&document.to_string()).unwrap();
+        let spec = load_text(&document.to_string()).unwrap();
         check_stored_files(&spec.canonical).unwrap();
         std::fs::remove_dir(directory.path().join("folder")).unwrap();
         std::fs::remove_file(directory.path().join("file")).unwrap();

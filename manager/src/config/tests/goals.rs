@@ -4,15 +4,16 @@ use serde_json::{Value, json};
 use trial_protocol::Direction;
 
 use super::super::load;
-use super::written;
-use super::{loaded, with};
+use super::write_experiment_file;
+use super::{document_with, load_text};
 use crate::config::TunerChoice;
 
 fn load_error(changes: &Value) -> String {
-    loaded(&with(changes).to_string()).map_or_else(|problem| problem, |_| "good".to_owned())
+    load_text(&document_with(changes).to_string())
+        .map_or_else(|problem| problem, |_| "good".to_owned())
 }
 
-fn two() -> Value {
+fn two_objectives() -> Value {
     json!([
         {"metric": "loss", "direction": "minimize"},
         {"metric": "speed", "direction": "maximize"}
@@ -22,8 +23,9 @@ fn two() -> Value {
 #[test]
 fn several_objectives_and_constraints_reach_the_tuner_and_are_stored() {
     let limits = json!([{"metric": "memory", "max": 16}]);
-    let changes = json!({"objectives": two(), "constraints": limits, "tuner": {"name": "tpe"}});
-    let (_directory, file) = written(&with(&changes).to_string());
+    let changes =
+        json!({"objectives": two_objectives(), "constraints": limits, "tuner": {"name": "tpe"}});
+    let (_directory, file) = write_experiment_file(&document_with(&changes).to_string());
     let spec = load(&file).unwrap();
     assert_eq!(spec.objective.as_deref(), Some("loss"));
     assert_eq!((spec.direction, spec.direction_assumed), (Direction::Minimize, false));
@@ -38,11 +40,11 @@ fn several_objectives_and_constraints_reach_the_tuner_and_are_stored() {
 fn one_objective_forms_goals_only_with_constraints() {
     let limits = json!([{"metric": "memory", "min": 1, "max": 16}]);
     let changes = json!({"objective": "acc", "constraints": limits, "targetMetric": 1});
-    let spec = loaded(&with(&changes).to_string()).unwrap();
+    let spec = load_text(&document_with(&changes).to_string()).unwrap();
     assert_eq!(spec.goals.metrics(), ["acc", "memory"]);
     assert!(!spec.goals.has_several_objectives());
     let alone = json!({"objectives": [{"metric": "acc", "direction": "max"}], "targetMetric": 1});
-    let spec = loaded(&with(&alone).to_string()).unwrap();
+    let spec = load_text(&document_with(&alone).to_string()).unwrap();
     assert!(spec.goals.is_plain());
     assert_eq!((spec.objective.as_deref(), spec.direction), (Some("acc"), Direction::Maximize));
 }
@@ -53,11 +55,11 @@ fn bad_goals_are_refused_with_the_remedy() {
     let twice = json!([{"metric": "a", "direction": "min"}, {"metric": "a", "direction": "max"}]);
     #[rustfmt::skip]
     let table = [
-        (json!({"objectives": two(), "objective": "loss"}),                   "objectives: is given besides `objective`"),
-        (json!({"objectives": two(), "targetMetric": 0.5}),                   "targetMetric: is for one objective"),
-        (json!({"objectives": two(), "tuner": {"name": "GP"}}),               "tuner.name: GP supports only one objective; for several objectives, use TPE or NSGA-II"),
-        (json!({"objectives": two(), "tuner": {"name": "Metis"}}),            "tuner: Metis supports only one objective without constraints; with `objectives`"),
-        (json!({"objectives": two(), "tuner": {"command": ["a"]}}),           "tuner: a supports only one objective"),
+        (json!({"objectives": two_objectives(), "objective": "loss"}),        "objectives: is given besides `objective`"),
+        (json!({"objectives": two_objectives(), "targetMetric": 0.5}),        "targetMetric: is for one objective"),
+        (json!({"objectives": two_objectives(), "tuner": {"name": "GP"}}),    "tuner.name: GP supports only one objective; for several objectives, use TPE or NSGA-II"),
+        (json!({"objectives": two_objectives(), "tuner": {"name": "Metis"}}), "tuner: Metis supports only one objective without constraints; with `objectives`"),
+        (json!({"objectives": two_objectives(), "tuner": {"command": ["a"]}}),"tuner: a supports only one objective"),
         (json!({"objectives": "loss"}),                                       "objectives: expected a list, found the string"),
         (json!({"objectives": []}),                                           "objectives: is empty"),
         (json!({"objectives": [{"metric": "a"}]}),                            "objectives[0].direction: is missing"),
@@ -79,7 +81,7 @@ fn bad_goals_are_refused_with_the_remedy() {
     }
     for name in ["TPE", "NSGA-II", "QMC", "Random", "GridSearch"] {
         assert_eq!(
-            load_error(&json!({"objectives": two(), "tuner": {"name": name}})),
+            load_error(&json!({"objectives": two_objectives(), "tuner": {"name": name}})),
             "good",
             "{name}"
         );
@@ -94,15 +96,17 @@ fn bohb_as_advisor_is_the_built_in_tuner_with_all_arguments_of_nni() {
         "min_bandwidth": 0.001,
     });
     let section = json!({"name": "bohb", "classArgs": class_args});
-    let as_tuner = loaded(&with(&json!({"tuner": section})).to_string()).unwrap();
+    let as_tuner = load_text(&document_with(&json!({"tuner": section})).to_string()).unwrap();
     let as_advisor = json!({"tuner": null, "advisor": section});
-    let (_directory, file) = written(&with(&as_advisor).to_string());
+    let (_directory, file) = write_experiment_file(&document_with(&as_advisor).to_string());
     let as_advisor = load(&file).unwrap();
     assert!(matches!(&as_advisor.tuner, TunerChoice::Native(spec) if spec.name == "BOHB"));
     assert_eq!(as_advisor.tuner, as_tuner.tuner);
     assert_eq!(crate::config::from_canonical(&as_advisor.canonical).unwrap(), as_advisor);
 
     let class = json!({"className": "nni.algorithms.hpo.bohb_advisor.BOHB"});
-    let (_directory, file) = written(&with(&json!({"tuner": null, "advisor": class})).to_string());
+    let (_directory, file) = write_experiment_file(
+        &document_with(&json!({"tuner": null, "advisor": class})).to_string(),
+    );
     assert!(matches!(load(&file).unwrap().tuner, TunerChoice::Nni { advisor: true, .. }));
 }

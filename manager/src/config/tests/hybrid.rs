@@ -3,7 +3,7 @@
 use super::*;
 
 fn service(parts: &Value) -> Result<ExperimentSpec, String> {
-    loaded(&with(&json!({"trainingService": parts})).to_string())
+    load_text(&document_with(&json!({"trainingService": parts})).to_string())
 }
 
 fn parts_of(spec: &ExperimentSpec) -> Vec<(String, Option<usize>, bool)> {
@@ -29,7 +29,7 @@ fn several_training_services_are_read() {
     // Trials on this machine run the same copy of the code as the others.
     assert_eq!(parts_of(&spec), [own("local", Some(2)), own("remote", None), own("plugin", None)]);
     let section = spec.training_service.section();
-    assert_eq!((section.is_local(), section.is_elsewhere()), (true, true));
+    assert_eq!((section.is_local(), section.has_remote_trials()), (true, true));
     assert_eq!(section.advertise(), Some("10.0.0.1"));
     assert_eq!(stored_platform(&spec.canonical), "hybrid");
     assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
@@ -37,11 +37,11 @@ fn several_training_services_are_read() {
     let here = service(&json!([{"platform": "local"}, {"platform": "local"}])).unwrap();
     let alone = |needs_code| ("local".to_owned(), None, needs_code);
     assert_eq!(parts_of(&here), [alone(false), alone(false)]);
-    assert!(!here.training_service.section().is_elsewhere());
-    let copied = with(&json!({
+    assert!(!here.training_service.section().has_remote_trials());
+    let copied = document_with(&json!({
         "trainingService": [{"platform": "local"}, {"platform": "local"}], "codeSnapshot": true,
     }));
-    assert_eq!(parts_of(&loaded(&copied.to_string()).unwrap()), [alone(true), alone(true)]);
+    assert_eq!(parts_of(&load_text(&copied.to_string()).unwrap()), [alone(true), alone(true)]);
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn a_problem_with_a_part_names_its_place_in_the_list() {
         let error = service(&parts).unwrap_err();
         assert!(error.contains(problem), "{parts}: {error}");
     }
-    let elsewhere = with(&json!({
+    let elsewhere = document_with(&json!({
         "trainingService": [local, {"platform": "plugin", "command": ["s"]}], "codeSnapshot": false,
     }));
-    let error = loaded(&elsewhere.to_string()).unwrap_err();
+    let error = load_text(&elsewhere.to_string()).unwrap_err();
     assert!(error.starts_with("codeSnapshot: is false, but trials on other machines"), "{error}");
 }
 
@@ -93,7 +93,7 @@ fn a_legacy_hybrid_file_is_read() {
         for (name, value) in changes.as_object().unwrap() {
             document[name] = value.clone();
         }
-        loaded(&document.to_string())
+        load_text(&document.to_string())
     };
     let spec = document(&json!({})).unwrap();
     let names: Vec<_> = parts_of(&spec).into_iter().map(|part| part.0).collect();

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_legacy_document_is_converted_as_in_nni_and_keeps_all_fields() {
-    for case in nni("legacy") {
+    for case in nni_results("legacy") {
         let ours = v1::convert(case["v1"].clone()).unwrap().v2;
         let mut theirs = case["v2"].clone();
         let name = theirs["experimentName"].clone();
@@ -17,7 +17,7 @@ fn a_legacy_document_is_converted_as_in_nni_and_keeps_all_fields() {
 
 #[test]
 fn a_legacy_file_may_have_the_fields_that_nni_lacks() {
-    let (directory, file) = written(
+    let (directory, file) = write_experiment_file(
         "trialConcurrency: 1
 maxTrialNum: 4
 trainingServicePlatform: local
@@ -41,7 +41,7 @@ trialRepeats: 2
 
 #[test]
 fn a_legacy_file_is_read() {
-    let (directory, file) = written(
+    let (directory, file) = write_experiment_file(
         "authorName: me
 trialConcurrency: 1
 maxExecDuration: 2m
@@ -114,7 +114,7 @@ fn errors_of_a_legacy_file_have_its_terms() {
         for (name, value) in changes.as_object().unwrap() {
             document[name] = value.clone();
         }
-        let problem = loaded(&document.to_string()).unwrap_err();
+        let problem = load_text(&document.to_string()).unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
     }
 }
@@ -158,7 +158,7 @@ fn fields_of_a_legacy_file_that_nni_ignores_have_no_effect() {
             document[name] = value.clone();
         }
         let spec =
-            loaded(&document.to_string()).unwrap_or_else(|error| panic!("{changes}: {error}"));
+            load_text(&document.to_string()).unwrap_or_else(|error| panic!("{changes}: {error}"));
         let mut found = spec.ignored.clone();
         found.sort();
         let mut expected: Vec<_> = ignored.split_whitespace().collect();
@@ -181,7 +181,7 @@ fn a_legacy_file_for_openpai_is_read() {
             "containerNFSMountPath": "/mnt/nfs",
         },
     });
-    let spec = loaded(&document.to_string()).unwrap();
+    let spec = load_text(&document.to_string()).unwrap();
     let TrainingServiceSpec::Plugin(plugin) = &spec.training_service else { panic!("{spec:?}") };
     let expected = json!({
         "host": "http://pai", "username": "me", "token": "t", "dockerImage": "i", "trialCpuNumber": 2,
@@ -211,7 +211,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
         for (name, value) in changes.as_object().unwrap() {
             document[name] = value.clone();
         }
-        let problem = loaded(&document.to_string()).unwrap_err();
+        let problem = load_text(&document.to_string()).unwrap_err();
         let has = "is not available in this build, which has local, remote, plugin, openpai, kubernetes, kubeflow, trainer and frameworkcontroller";
         assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
     }
@@ -225,7 +225,7 @@ fn shared_storage_of_a_legacy_file_is_refused_with_the_alternatives() {
         "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."},
         "sharedStorage": {"storageType": "NFS", "localMountPoint": "/mnt", "nfsServer": "s"},
     });
-    let problem = loaded(&document.to_string()).unwrap_err();
+    let problem = load_text(&document.to_string()).unwrap_err();
     let expected = "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
     assert_eq!(problem, expected);
 }

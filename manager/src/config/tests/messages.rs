@@ -40,7 +40,7 @@ localConfig:
         ("tuner: 1\nmethod: x\n", vec!["line 2, column 1: method: unknown field; allowed: "]),
     ];
     for (text, expected) in table {
-        let (folder, file) = written(text);
+        let (folder, file) = write_experiment_file(text);
         let space = "{\n \"x\": {\"_type\": \"gauss\", \"_value\": [0, 1]}\n}";
         std::fs::write(folder.path().join("space.json"), space).unwrap();
         let problem = load(&file).unwrap_err().to_string();
@@ -62,7 +62,7 @@ tuner: {name: Random, clasArgs: {}, mode: max}
 trainingService: {platform: local}
 trialCommand: 'true'
 ";
-    let problem = loaded(text).unwrap_err();
+    let problem = load_text(text).unwrap_err();
     let lines: Vec<&str> = problem.lines().collect();
     let lists = lines.iter().filter(|line| line.contains("llowed: "));
     assert_eq!(lists.count(), 2, "{problem}");
@@ -84,7 +84,7 @@ trialCommand: 'true'
 #[test]
 fn a_file_of_another_tool_is_refused_with_the_counterparts_of_its_fields() {
     let sweep = "program: t.py\nmethod: bayes\nparameters: {lr: {min: 0, max: 1}}\n";
-    let problem = loaded(sweep).unwrap_err();
+    let problem = load_text(sweep).unwrap_err();
     assert!(problem.starts_with("looks like a W&B sweep (by its `program`, "), "{problem}");
     assert!(problem.contains("\n  program, command    trialCommand\n"), "{problem}");
 }

@@ -21,7 +21,7 @@ fn document(changes: &Value) -> Value {
 
 #[test]
 fn nnis_fields_become_the_settings_of_the_plugin() {
-    let (_folder, file) = written(&document(&json!({})).to_string());
+    let (_folder, file) = write_experiment_file(&document(&json!({})).to_string());
     let spec = load(&file).unwrap();
     let TrainingServiceSpec::Plugin(plugin) = &spec.training_service else { panic!("{spec:?}") };
     assert_eq!(plugin.command[1..], ["-m", "trialkeeper.openpai"]);
@@ -47,17 +47,17 @@ fn a_users_own_job_needs_no_sizes_and_contains_the_command() {
         "openpaiConfig": job, "trialCpuNumber": null, "trialMemorySize": null, "dockerImage": null,
     }));
     document["trialCommand"] = Value::Null;
-    let (_folder, file) = written(&document.to_string());
+    let (_folder, file) = write_experiment_file(&document.to_string());
     let spec = load(&file).unwrap();
     assert_eq!(spec.trial_command, "cd code\npython3 t.py");
     assert_eq!(spec.canonical["trainingService"]["openpaiConfig"], job);
     assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
     document["trialCommand"] = json!("mine");
-    assert_eq!(loaded(&document.to_string()).unwrap().trial_command, "mine");
+    assert_eq!(load_text(&document.to_string()).unwrap().trial_command, "mine");
 }
 
 #[test]
-fn faults_are_reported_with_nnis_field() {
+fn problems_are_reported_with_nnis_field() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.yml");
     std::fs::write(&file, "protocolVersion: 1\n").unwrap();
@@ -89,7 +89,7 @@ fn faults_are_reported_with_nnis_field() {
         (role(json!({"instances": 2})),             "trainingService.openpaiConfig: taskRoles.w.instances: must be 1 in the first role"),
     ];
     for (changes, message) in table {
-        let problem = loaded(&document(&changes).to_string()).unwrap_err();
+        let problem = load_text(&document(&changes).to_string()).unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
     }
 }

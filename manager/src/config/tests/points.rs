@@ -2,26 +2,27 @@
 
 use serde_json::{Value, json};
 
-use super::{loaded, with};
+use super::{document_with, load_text};
 use crate::config::TunerChoice;
 
 fn load_error(changes: &Value) -> String {
-    loaded(&with(changes).to_string()).map_or_else(|problem| problem, |_| "good".to_owned())
+    load_text(&document_with(changes).to_string())
+        .map_or_else(|problem| problem, |_| "good".to_owned())
 }
 
 #[test]
 fn repeats_reach_the_tuner_and_are_stored() {
-    let spec = loaded(&with(&json!({"trialRepeats": 3})).to_string()).unwrap();
+    let spec = load_text(&document_with(&json!({"trialRepeats": 3})).to_string()).unwrap();
     let TunerChoice::Native(tuner) = &spec.tuner else { panic!("Random is built in") };
     assert_eq!((spec.trial_repeats, tuner.repeats), (3, 3));
     assert_eq!(crate::config::from_canonical(&spec.canonical).unwrap(), spec);
-    assert_eq!(loaded(&with(&json!({})).to_string()).unwrap().trial_repeats, 1);
+    assert_eq!(load_text(&document_with(&json!({})).to_string()).unwrap().trial_repeats, 1);
 }
 
 #[test]
 fn the_folder_of_checkpoints_is_stored_if_the_file_names_none() {
     let pbt = json!({"tuner": {"name": "PBT"}, "trialCommand": "t {{load_checkpoint_dir}}"});
-    let mut spec = loaded(&with(&pbt).to_string()).unwrap();
+    let mut spec = load_text(&document_with(&pbt).to_string()).unwrap();
     spec.set_checkpoint_folder(std::path::Path::new("/e/checkpoint"));
     let again = crate::config::from_canonical(&spec.canonical).unwrap();
     assert_eq!(again, spec);

@@ -28,17 +28,17 @@ fn code_of(page: &str) -> String {
 fn every_field_is_on_the_page_of_its_section() {
     #[rustfmt::skip]
     let table: [(&[&str], &[&str]); 11] = [
-        (&check::FIELDS,         &["configuration.md"]),
-        (&algorithms::FIELDS,    &["configuration.md"]),
-        (&goals::OBJECTIVE,      &["configuration.md"]),
-        (&goals::CONSTRAINT,     &["configuration.md"]),
-        (&notifications::FIELDS, &["notifications.md"]),
-        (&local::FIELDS,         &["configuration.md"]),
-        (&remote::FIELDS,        &["configuration.md", "remote.md"]),
-        (&remote::MACHINE,       &["remote.md"]),
-        (&plugin::FIELDS,        &["configuration.md", "plugins.md"]),
-        (&INHERITED_FIELDS,      &["configuration.md"]),
-        (&openpai::SETTINGS,     &["openpai.md"]),
+        (&check::FIELDS,            &["configuration.md"]),
+        (&algorithms::FIELDS,       &["configuration.md"]),
+        (&goals::OBJECTIVE_FIELDS,  &["configuration.md"]),
+        (&goals::CONSTRAINT_FIELDS, &["configuration.md"]),
+        (&notifications::FIELDS,    &["notifications.md"]),
+        (&local::FIELDS,            &["configuration.md"]),
+        (&remote::FIELDS,           &["configuration.md", "remote.md"]),
+        (&remote::MACHINE_FIELDS,   &["remote.md"]),
+        (&plugin::FIELDS,           &["configuration.md", "plugins.md"]),
+        (&INHERITED_FIELDS,         &["configuration.md"]),
+        (&openpai::OPENPAI_FIELDS,  &["openpai.md"]),
     ];
     for (fields, pages) in table {
         expect_on_pages(fields, pages);

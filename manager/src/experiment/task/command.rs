@@ -13,7 +13,7 @@ use super::live_jobs::LiveJobs;
 use super::new_trials::complete_point;
 use super::prepare;
 use super::recorder::Recorder;
-use crate::config::{self, ExperimentSpec, MOST_AT_A_TIME, TunerChoice};
+use crate::config::{self, ExperimentSpec, MAX_TRIAL_CONCURRENCY, TunerChoice};
 use crate::experiment::advisers::Advisers;
 use crate::experiment::command::{Command, CommandError, NewLimits};
 use crate::experiment::notice::Notice;
@@ -166,9 +166,10 @@ impl CommandHandler<'_> {
                 );
                 return Err(CommandError::Wrong(why));
             }
-            if concurrency > MOST_AT_A_TIME {
-                let why =
-                    format!("trialConcurrency is {concurrency}; the maximum is {MOST_AT_A_TIME}");
+            if concurrency > MAX_TRIAL_CONCURRENCY {
+                let why = format!(
+                    "trialConcurrency is {concurrency}; the maximum is {MAX_TRIAL_CONCURRENCY}"
+                );
                 return Err(CommandError::Wrong(why));
             }
         }

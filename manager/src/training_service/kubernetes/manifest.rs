@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
 
 use self::cache::CachedFiles;
-use crate::config::kubernetes::{KubernetesSpec, is_name};
+use crate::config::kubernetes::{KubernetesSpec, is_framework_name};
 use crate::search::search_space::Parameters;
 use crate::training_service::kubernetes::shared_disk::{SharedDisk, azure_secret_data};
 use crate::training_service::{Token, TrialJobSpec};
@@ -53,13 +53,13 @@ pub struct WorkloadSettings {
 pub fn workload_name(experiment: &ExperimentId, attempt: &AttemptId) -> String {
     // Ids of TrialKeeper have one dash, before the attempt's number, and equal length, so no name is ambiguous.
     let name = format!("tk{experiment}{}", attempt.as_str().replacen('-', "", 1));
-    if is_name(&name) { name } else { hashed_name(&format!("{experiment}/{attempt}")) }
+    if is_framework_name(&name) { name } else { hashed_name(&format!("{experiment}/{attempt}")) }
 }
 
 /// Returns the name of an experiment's own objects, such as its Secret.
 pub fn experiment_object_name(experiment: &ExperimentId) -> String {
     let name = format!("tk{experiment}");
-    if is_name(&name) { name } else { hashed_name(experiment.as_str()) }
+    if is_framework_name(&name) { name } else { hashed_name(experiment.as_str()) }
 }
 
 /// Returns the name of the Secret for mounting an Azure file share. (No role has a dash in its name.)

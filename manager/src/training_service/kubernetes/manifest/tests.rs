@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 use crate::config::TrainingServiceSpec;
-use crate::config::kubernetes::is_name;
+use crate::config::kubernetes::is_framework_name;
 use crate::training_service::kubernetes::workload::framework::{example_pods, framework};
 use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::{Token, parameter_record};
@@ -172,7 +172,7 @@ fn names_follow_the_rules_of_the_controller() {
         workload_name(&experiment("ab"), &attempt("x-1-1")),
     ];
     for (i, name) in names.iter().enumerate() {
-        assert!(is_name(name), "{name}");
+        assert!(is_framework_name(name), "{name}");
         assert!(!names[..i].contains(name), "{names:?}");
     }
 }

@@ -1,21 +1,21 @@
-//! Finds as many faults of an experiment file as possible in one pass. [`check`] stops at the first fault. This module
-//! then repairs the fault in a copy with a valid value, and checks the copy again.
+//! Finds as many problems of an experiment file as possible in one pass. [`check`] stops at the first problem. This
+//! module then repairs the problem in a copy with a valid value, and checks the copy again.
 //!
-//! A repair can cause new faults, which must not be reported. Faults that depend on a repaired section are therefore
-//! left out.
+//! A repair can cause new problems, which must not be reported. Problems that depend on a repaired section are
+//! therefore left out.
 
 use serde_json::{Value, json};
 
-use super::base::Base;
 use super::check::check;
+use super::path_base::PathBase;
 use super::section::Problem;
 use crate::util::nearest::folded;
 
-/// The greatest number of faults that are reported.
+/// The greatest number of problems that are reported.
 const MAX_PROBLEMS: usize = 20;
 
 /// Pairs of lists of fields. The check of the second list depends on the first one. After a repair of a field in the
-/// first list, faults of the second list are left out.
+/// first list, problems of the second list are left out.
 const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
     (
         &["searchSpace", "searchSpaceFile", "the search space"],
@@ -49,8 +49,12 @@ const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
     ),
 ];
 
-/// Returns the faults of a document, starting with the known first one, in the order of their discovery.
-pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> Vec<Problem> {
+/// Returns the problems of a document, starting with the known first one, in the order of their discovery.
+pub(super) fn find_all_problems(
+    mut document: Value,
+    base: PathBase<'_>,
+    first: Problem,
+) -> Vec<Problem> {
     let (mut reported, mut repaired) = (Vec::new(), Vec::new());
     let mut next = Some(first);
     while let Some(mut problem) = next {
@@ -63,10 +67,10 @@ pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> V
         if doubtful || repaired.contains(&section) {
             break;
         }
-        // A misspelt field is also reported as missing, which would be the same fault twice.
+        // A misspelt field is also reported as missing, which would be the same problem twice.
         let meant = format!("`{}`", problem.path);
-        let is_meant = |known: &Problem| known.what.contains(&meant);
-        if !(problem.what.starts_with("is missing") && reported.iter().any(is_meant)) {
+        let is_meant = |known: &Problem| known.message.contains(&meant);
+        if !(problem.message.starts_with("is missing") && reported.iter().any(is_meant)) {
             reported.push(problem);
         }
         let mut sections = vec![section];
@@ -75,7 +79,7 @@ pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> V
             reported.push(other);
         }
         if reported.len() >= MAX_PROBLEMS
-            || !sections.iter().all(|name| repair(&mut document, name))
+            || !sections.iter().all(|name| repair_section(&mut document, name))
         {
             break;
         }
@@ -94,14 +98,14 @@ fn section_of(problem: &Problem) -> &str {
 }
 
 /// Replaces a section by a valid one, or removes it if it is not required.
-fn repair(document: &mut Value, section: &str) -> bool {
+fn repair_section(document: &mut Value, section: &str) -> bool {
     let Some(members) = document.as_object_mut() else { return false };
     let (removed, substitute): (&[&str], _) = match section {
         "searchSpace" | "searchSpaceFile" => {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
             (&["searchSpace", "searchSpaceFile"], Some(("searchSpace", space)))
         }
-        // A program accepts any search space, so the repair causes no fault of the space.
+        // A program accepts any search space, so the repair causes no problem of the space.
         "tuner" | "advisor" => {
             (&["tuner", "advisor"], Some(("tuner", json!({"command": ["true"]}))))
         }
