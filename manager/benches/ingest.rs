@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use server::{EXPERIMENT, Server, read_answer, trial};
+use server::{EXPERIMENT, Server, read_answer, trial_id};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -83,7 +83,7 @@ async fn measure(time: Duration, only: Option<&str>) {
                     Load::Batches(_) => server.ports[0],
                     Load::Legacy { .. } => server.ports[1],
                 };
-                tokio::spawn(client(requests, port, until, Arc::clone(&acknowledged)))
+                tokio::spawn(run_client(requests, port, until, Arc::clone(&acknowledged)))
             })
             .collect();
         let mut latencies = Vec::new();
@@ -103,12 +103,12 @@ async fn measure(time: Duration, only: Option<&str>) {
             per_second(requests * batch),
             percentile_ms(&latencies, 50),
             percentile_ms(&latencies, 99),
-            server.processor().as_secs_f64() * 1e6
+            server.processor_time().as_secs_f64() * 1e6
                 / f64::from(u32::try_from(requests.max(1)).unwrap()),
             server.resident_kib() / 1024,
         );
         server.stop();
-        verify(&folder.path().join("trialkeeper.db"), requests * batch);
+        verify_metrics(&folder.path().join("trialkeeper.db"), requests * batch);
     }
 }
 
@@ -119,7 +119,7 @@ fn percentile_ms(latencies: &[Duration], percent: usize) -> f64 {
 }
 
 /// Checks that the store contains all acknowledged metrics.
-fn verify(database: &Path, metrics: u64) {
+fn verify_metrics(database: &Path, metrics: u64) {
     let connection = rusqlite::Connection::open(database).unwrap();
     let stored: u64 = connection
         .query_row("SELECT count(*) FROM report", [], |row| row.get::<_, i64>(0))
@@ -149,19 +149,19 @@ struct Requests {
 impl Requests {
     fn new(load: Load, number: u64, secret: &Secret) -> Self {
         let e = ExperimentId::new(EXPERIMENT).unwrap();
-        let token = secret.trial_token(&e, &trial(number % TRIALS), SystemClock.now_ms());
+        let token = secret.trial_token(&e, &trial_id(number % TRIALS), SystemClock.now_ms());
         Self { load, number, token, seq: 0 }
     }
 
-    fn next(&mut self) -> String {
+    fn next_request(&mut self) -> String {
         let (path, body) = match self.load {
             Load::Batches(size) => {
-                let body = batch(self.number, self.seq, size);
+                let body = batch_body(self.number, self.seq, size);
                 self.seq += size;
                 ("/api/v1/agent/reports".to_owned(), body)
             }
             Load::Legacy { trials } => {
-                let trial = trial(self.number % trials);
+                let trial = trial_id(self.number % trials);
                 // Each client of a trial uses different sequence numbers, so that no metric is a repetition.
                 let sequence = self.number + 1000 * self.seq;
                 let body = format!(
@@ -181,7 +181,7 @@ impl Requests {
 }
 
 /// Sends requests until the end of the measurement, and returns their latencies.
-async fn client(
+async fn run_client(
     mut requests: Requests,
     port: u16,
     until: Instant,
@@ -192,7 +192,7 @@ async fn client(
     let mut latencies = Vec::new();
     let mut answer = vec![0; 64 << 10];
     while Instant::now() < until {
-        let request = requests.next();
+        let request = requests.next_request();
         let start = Instant::now();
         stream.write_all(request.as_bytes()).await.unwrap();
         let answer = read_answer(&mut stream, &mut answer).await;
@@ -203,7 +203,7 @@ async fn client(
     latencies
 }
 
-fn batch(number: u64, seq: u64, size: u64) -> String {
+fn batch_body(number: u64, seq: u64, size: u64) -> String {
     let reports: Vec<_> = (seq..seq + size)
         .map(|seq| {
             format!(
@@ -213,7 +213,7 @@ fn batch(number: u64, seq: u64, size: u64) -> String {
         .collect();
     format!(
         r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a{number}","lane":"facts","reports":[{}]}}"#,
-        trial(number % TRIALS),
+        trial_id(number % TRIALS),
         reports.join(",")
     )
 }

@@ -81,7 +81,7 @@ fn problems() -> [Problem; 4] {
     ]
 }
 
-fn volume(name: &str, problem: &Problem, seed: u64, trials: u64) -> f64 {
+fn hypervolume_percent(name: &str, problem: &Problem, seed: u64, trials: u64) -> f64 {
     let unit = json!({"_type": "uniform", "_value": [0, 1]});
     let names = (0..problem.parameters).map(|i| (format!("x{i}"), unit.clone()));
     let space = SearchSpace::parse(&Value::Object(names.collect())).expect("a valid space");
@@ -117,7 +117,7 @@ fn main() {
     for problem in problems() {
         for name in TUNERS {
             let mut volumes: Vec<f64> =
-                (0..seeds).map(|seed| volume(name, &problem, seed, trials)).collect();
+                (0..seeds).map(|seed| hypervolume_percent(name, &problem, seed, trials)).collect();
             volumes.sort_by(f64::total_cmp);
             let (a, b) = (volumes[(volumes.len() - 1) / 2], volumes[volumes.len() / 2]);
             println!("  {:<24} {name:<8} {:6.2}", problem.name, f64::midpoint(a, b));

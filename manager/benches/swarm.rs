@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use server::{EXPERIMENT, Server, read_answer, trial};
+use server::{EXPERIMENT, Server, read_answer, trial_id};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -27,9 +27,9 @@ use trial_manager::util::clock::{Clock as _, SystemClock};
 use trial_protocol::ExperimentId;
 
 /// The time between two heartbeats of an agent.
-const BEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// A sample from an agent, of a trial with three processes and a control group.
-const SAMPLE: &str = r#"{"kind":"sample","process":{"count":3,"cpu_percent":97.5,"memory_bytes":1932735283,"read_bytes":1048576,"written_bytes":524288},"cgroup":{"memory_current_bytes":1992735283,"memory_max_bytes":8589934592,"cpu_throttled_us":0}}"#;
+const SAMPLE_BODY: &str = r#"{"kind":"sample","process":{"count":3,"cpu_percent":97.5,"memory_bytes":1932735283,"read_bytes":1048576,"written_bytes":524288},"cgroup":{"memory_current_bytes":1992735283,"memory_max_bytes":8589934592,"cpu_throttled_us":0}}"#;
 
 fn main() {
     // Cargo adds the argument `--bench`.
@@ -55,24 +55,31 @@ async fn measure(agents: u64, time: Duration) {
     let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
     // The agents connect evenly over one interval, because real agents do not start at the same time.
     let begin = Instant::now();
-    let steady = begin + 2 * BEAT;
+    let steady = begin + 2 * HEARTBEAT_INTERVAL;
     let until = steady + time;
     let swarm: Vec<_> = (0..agents)
         .map(|number| {
-            let token = secret.trial_token(&experiment, &trial(number), SystemClock.now_ms());
+            let token = secret.trial_token(&experiment, &trial_id(number), SystemClock.now_ms());
             let first = begin
-                + BEAT.mul_f64(
+                + HEARTBEAT_INTERVAL.mul_f64(
                     f64::from(u32::try_from(number).unwrap())
                         / f64::from(u32::try_from(agents).unwrap()),
                 );
-            tokio::spawn(agent(number, token, server.ports[0], first, until, Arc::clone(&counts)))
+            tokio::spawn(run_agent(
+                number,
+                token,
+                server.ports[0],
+                first,
+                until,
+                Arc::clone(&counts),
+            ))
         })
         .collect();
     sleep_until(steady).await;
-    let (cpu, requests) = (server.processor(), counts[0].load(Ordering::Relaxed));
+    let (cpu, requests) = (server.processor_time(), counts[0].load(Ordering::Relaxed));
     sleep_until(until).await;
     let (cpu, requests) =
-        (server.processor().saturating_sub(cpu), counts[0].load(Ordering::Relaxed) - requests);
+        (server.processor_time().saturating_sub(cpu), counts[0].load(Ordering::Relaxed) - requests);
     let resident = server.resident_kib() / 1024;
     for agent in swarm {
         agent.await.unwrap();
@@ -91,7 +98,7 @@ async fn measure(agents: u64, time: Duration) {
 }
 
 /// Runs an agent until the end of the measurement. Counts its requests, the slow answers and the very slow answers.
-async fn agent(
+async fn run_agent(
     number: u64,
     token: String,
     port: u16,
@@ -102,18 +109,19 @@ async fn agent(
     sleep_until(first).await;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let mut beats = interval_at(first, BEAT);
+    let mut beats = interval_at(first, HEARTBEAT_INTERVAL);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut answer = vec![0; 4 << 10];
     let mut seq = 0_u64;
     while Instant::now() < until {
         beats.tick().await;
-        let sample = format!(r#"{{"seq":{seq},"observed_at_ms":1700000000000,"body":{SAMPLE}}}"#);
+        let sample =
+            format!(r#"{{"seq":{seq},"observed_at_ms":1700000000000,"body":{SAMPLE_BODY}}}"#);
         seq += 1;
         for (lane, reports) in [("facts", ""), ("bulk", sample.as_str())] {
             let body = format!(
                 r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a","lane":"{lane}","reports":[{reports}]}}"#,
-                trial(number)
+                trial_id(number)
             );
             let request = format!(
                 "POST /api/v1/agent/reports HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\

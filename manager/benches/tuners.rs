@@ -24,33 +24,33 @@ const TUNERS: [&str; 7] = ["Random", "QMC", "Evolution", "Anneal", "TPE", "CMA-E
 const SEEDS: u64 = 30;
 const TRIALS: u64 = 100;
 
-fn tuner(name: &str, space: &Value, seed: u64) -> Box<dyn Tuner> {
+fn build_tuner(name: &str, space: &Value, seed: u64) -> Box<dyn Tuner> {
     let args = Map::from_iter([("optimize_mode".to_owned(), json!("minimize"))]);
     let space = SearchSpace::parse(space).expect("a valid space");
     let spec = TunerSpec::new(name, args).expect("a known name");
     tuner::build(&spec, &space, seed).expect("good arguments")
 }
 
-fn uniform(names: &[String], low: f64, high: f64) -> Value {
+fn uniform_space(names: &[String], low: f64, high: f64) -> Value {
     let entry = json!({"_type": "uniform", "_value": [low, high]});
     Value::Object(names.iter().map(|name| (name.clone(), entry.clone())).collect())
 }
 
-fn numbered(count: usize) -> Vec<String> {
+fn numbered_names(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("x{i}")).collect()
 }
 
-fn number(parameters: &Parameters, name: &str) -> f64 {
+fn parameter_number(parameters: &Parameters, name: &str) -> f64 {
     parameters[name].as_f64().unwrap_or(f64::NAN)
 }
 
-fn vector(parameters: &Parameters) -> Vec<f64> {
+fn parameter_vector(parameters: &Parameters) -> Vec<f64> {
     parameters.values().filter_map(Value::as_f64).collect()
 }
 
 /// The Branin function. Its minimum is 0.397887.
 fn branin(p: &Parameters) -> f64 {
-    let (x, y) = (number(p, "x"), number(p, "y"));
+    let (x, y) = (parameter_number(p, "x"), parameter_number(p, "y"));
     let pi = std::f64::consts::PI;
     let bowl = y - 5.1 / (4.0 * pi * pi) * x * x + 5.0 / pi * x - 6.0;
     bowl * bowl + 10.0 * (1.0 - 1.0 / (8.0 * pi)) * x.cos() + 10.0
@@ -71,7 +71,7 @@ fn hartmann6(p: &Parameters) -> f64 {
         [0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650],
         [0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381],
     ];
-    let x = vector(p);
+    let x = parameter_vector(p);
     let term = |i: usize| {
         let distance: f64 = (0..6).map(|j| A[i][j] * (x[j] - P[i][j]).powi(2)).sum();
         SHARES[i] * (-distance).exp()
@@ -81,14 +81,14 @@ fn hartmann6(p: &Parameters) -> f64 {
 
 /// The Rosenbrock function in five dimensions. Its minimum is 0.
 fn rosenbrock5(p: &Parameters) -> f64 {
-    let x = vector(p);
+    let x = parameter_vector(p);
     x.windows(2).map(|w| 100.0 * (w[1] - w[0] * w[0]).powi(2) + (1.0 - w[0]).powi(2)).sum()
 }
 
 /// A function of typical choices for a neural network. Its minimum is 0.
-fn mixed(p: &Parameters) -> f64 {
-    let rate = (number(p, "lr").log10() + 2.5).powi(2);
-    let layers = (number(p, "layers") - 3.0).powi(2) * 0.1;
+fn mixed_choices(p: &Parameters) -> f64 {
+    let rate = (parameter_number(p, "lr").log10() + 2.5).powi(2);
+    let layers = (parameter_number(p, "layers") - 3.0).powi(2) * 0.1;
     let net = match p["net"]["_name"].as_str() {
         Some("conv") => {
             let drop = p["net"]["drop"].as_f64().unwrap_or(0.0);
@@ -117,9 +117,9 @@ fn problems() -> [Problem; 4] {
     });
     [
         ("Branin", branin_space, branin),
-        ("Hartmann-6", uniform(&numbered(6), 0.0, 1.0), hartmann6),
-        ("Rosenbrock-5", uniform(&numbered(5), -2.0, 2.0), rosenbrock5),
-        ("mixed, nested", mixed_space, mixed),
+        ("Hartmann-6", uniform_space(&numbered_names(6), 0.0, 1.0), hartmann6),
+        ("Rosenbrock-5", uniform_space(&numbered_names(5), -2.0, 2.0), rosenbrock5),
+        ("mixed, nested", mixed_space, mixed_choices),
     ]
 }
 
@@ -137,13 +137,13 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn sphere(p: &Parameters) -> f64 {
-    vector(p).iter().map(|x| (x - 0.3).powi(2)).sum()
+    parameter_vector(p).iter().map(|x| (x - 0.3).powi(2)).sum()
 }
 
 /// Returns the milliseconds for a proposal when `results` results are known.
-fn milliseconds(name: &str, results: u64, dimensions: usize) -> f64 {
-    let space = uniform(&numbered(dimensions), 0.0, 1.0);
-    let (mut random, mut tuner) = (tuner("Random", &space, 1), tuner(name, &space, 1));
+fn measure_proposal_ms(name: &str, results: u64, dimensions: usize) -> f64 {
+    let space = uniform_space(&numbered_names(dimensions), 0.0, 1.0);
+    let (mut random, mut tuner) = (build_tuner("Random", &space, 1), build_tuner(name, &space, 1));
     for id in 0..results {
         if let Proposal::Parameters(parameters) = random.propose(id) {
             tuner.adopt(id, &parameters);
@@ -180,7 +180,7 @@ impl Digits {
         Self { space, ask, answers, child }
     }
 
-    fn loss(&mut self, parameters: &Parameters) -> f64 {
+    fn compute_loss(&mut self, parameters: &Parameters) -> f64 {
         writeln!(self.ask, "{}", Value::Object(parameters.clone())).expect("the script reads");
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the script answers");
@@ -195,9 +195,14 @@ impl Digits {
 }
 
 /// Returns the median, over the seeds, of the best loss after [`TRIALS`] trials.
-fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
+fn median_best_loss(
+    name: &str,
+    space: &Value,
+    seeds: u64,
+    mut loss: impl FnMut(&Parameters) -> f64,
+) -> f64 {
     let mut best = |seed| {
-        let mut tuner = tuner(name, space, seed);
+        let mut tuner = build_tuner(name, space, seed);
         (0..TRIALS).map(|id| run_trial(tuner.as_mut(), id, &mut loss)).fold(f64::INFINITY, f64::min)
     };
     median((0..seeds).map(&mut best).collect())
@@ -208,14 +213,14 @@ struct CommandLine(Vec<String>);
 
 impl CommandLine {
     /// Returns the value of an option.
-    fn after(&self, option: &str) -> Option<&str> {
+    fn option_value(&self, option: &str) -> Option<&str> {
         let at = self.0.iter().position(|word| word == option)?;
         self.0.get(at + 1).map(String::as_str)
     }
 
     /// Returns whether the option's list contains a name. Without the option, all names are selected.
-    fn wants(&self, option: &str, name: &str) -> bool {
-        self.after(option).is_none_or(|list| list.split(';').any(|wanted| wanted == name))
+    fn is_selected(&self, option: &str, name: &str) -> bool {
+        self.option_value(option).is_none_or(|list| list.split(';').any(|wanted| wanted == name))
     }
 }
 
@@ -223,7 +228,7 @@ impl CommandLine {
 fn main() {
     let command_line = CommandLine(std::env::args().collect());
     let seeds = command_line
-        .after("--seeds")
+        .option_value("--seeds")
         .map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
     let json = command_line.0.iter().any(|word| word == "--json");
     let show = |problem: &str, name: &str, loss: f64| {
@@ -237,27 +242,27 @@ fn main() {
         }
     };
     let tuners: Vec<_> =
-        TUNERS.into_iter().filter(|name| command_line.wants("--tuners", name)).collect();
+        TUNERS.into_iter().filter(|name| command_line.is_selected("--tuners", name)).collect();
     if !json {
         println!("one proposal after 1,000 results in 20 dimensions, median in ms");
         for name in &tuners {
-            println!("  {name:<10} {:8.3}", milliseconds(name, 1000, 20));
+            println!("  {name:<10} {:8.3}", measure_proposal_ms(name, 1000, 20));
         }
         println!("best loss after {TRIALS} trials, median of {seeds} seeds");
     }
     for (problem, space, loss) in problems() {
-        for name in tuners.iter().filter(|_| command_line.wants("--problems", problem)) {
-            show(problem, name, quality(name, &space, seeds, loss));
+        for name in tuners.iter().filter(|_| command_line.is_selected("--problems", problem)) {
+            show(problem, name, median_best_loss(name, &space, seeds, loss));
         }
     }
-    if let Some(python) = command_line.after("--digits") {
+    if let Some(python) = command_line.option_value("--digits") {
         let mut digits = Digits::start(python);
         let space = digits.space.clone();
         for name in &tuners {
             show(
                 "digits",
                 name,
-                quality(name, &space, seeds, |parameters| digits.loss(parameters)),
+                median_best_loss(name, &space, seeds, |parameters| digits.compute_loss(parameters)),
             );
         }
         digits.end();

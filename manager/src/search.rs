@@ -3,9 +3,9 @@
 pub mod assessor;
 pub mod class_args;
 pub mod goals;
-pub mod own_point;
 pub mod pareto;
 pub mod repeats;
 pub mod search_space;
 pub mod suggester;
 pub mod tuner;
+pub mod user_point;

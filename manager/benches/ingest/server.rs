@@ -28,16 +28,16 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 pub(crate) const EXPERIMENT: &str = "bench";
 
 /// Returns the id of the trial with a number.
-pub(crate) fn trial(number: u64) -> TrialJobId {
+pub(crate) fn trial_id(number: u64) -> TrialJobId {
     TrialJobId::new(format!("t{number}")).unwrap()
 }
 
 /// Opens a store in `folder` and inserts a number of trials.
-async fn store_with(folder: &Path, trials: u64) -> Store {
+async fn create_store(folder: &Path, trials: u64) -> Store {
     let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
     for sequence in 0..trials {
         let new = NewTrial {
-            id: trial(sequence),
+            id: trial_id(sequence),
             sequence,
             parameter_id: Some(sequence),
             parameters: json!({}),
@@ -51,7 +51,7 @@ async fn store_with(folder: &Path, trials: u64) -> Store {
 
 /// Runs the server: prints its ports, and ends when standard input is closed.
 pub(crate) async fn serve(folder: &Path, trials: u64) {
-    let store = store_with(folder, trials).await;
+    let store = create_store(folder, trials).await;
     let (handle, mut events) = Handle::new(1024);
     let experiment = ExperimentId::new(EXPERIMENT).unwrap();
     let clock = Arc::new(SystemClock);
@@ -152,7 +152,7 @@ impl Server {
     }
 
     /// Returns the processor time of all threads of the server so far.
-    pub(crate) fn processor(&self) -> Duration {
+    pub(crate) fn processor_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
         // The name in parentheses may contain blanks. User and system time are the 12th and 13th fields after it.
         let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();

@@ -56,7 +56,7 @@ fn converse(tuner: &str) -> Result<(), Error> {
         if message.get("type").and_then(Value::as_str) == Some("end") {
             return Ok(());
         }
-        let answer = suggester.follow(&message);
+        let answer = suggester.handle_message(&message);
         let answer = answer.map_err(|source| Error::Message { number, source })?;
         if let Some(answer) = answer
             && writeln!(output, "{answer}").and_then(|()| output.flush()).is_err()

@@ -18,7 +18,7 @@ use super::{follow, integer, print_error};
 use crate::api::client::{self, Client};
 use crate::api::percent;
 use crate::app;
-use crate::search::own_point;
+use crate::search::user_point;
 
 /// The level of an agent's log. Each level includes the levels before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -202,7 +202,9 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
 /// Parses `NAME=VALUE`.
 fn setting(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), own_point::written(value))),
+        Some((name, value)) if !name.is_empty() => {
+            Ok((name.to_owned(), user_point::parse_written_value(value)))
+        }
         Some(_) | None => Err("expected NAME=VALUE, such as lr=0.01".to_owned()),
     }
 }

@@ -154,7 +154,7 @@ impl AssessorChoice {
     fn set_direction(&mut self, direction: Direction) -> Result<(), Problem> {
         let (class_args, takes, field) = match self {
             Self::Native(spec) => {
-                let takes = spec.takes_direction();
+                let takes = spec.has_optimize_mode();
                 (&mut spec.class_args, takes, "name")
             }
             Self::Nni(algorithm) => match algorithm.direction_use() {
@@ -234,7 +234,7 @@ pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), P
         return Ok(());
     }
     let problem = match tuner {
-        TunerChoice::Native(spec) if spec.trains_a_population() => {
+        TunerChoice::Native(spec) if spec.is_population_based() => {
             "cannot be used with PBT, which trains each step of a model once"
         }
         TunerChoice::Native(spec) => {
@@ -384,7 +384,7 @@ pub(super) fn read_assessor(
         return Err(top.problem("assessor", problem));
     }
     if let TunerChoice::Native(spec) = tuner
-        && spec.trains_a_population()
+        && spec.is_population_based()
     {
         let problem =
             "is given besides PBT, whose trials must end to leave a checkpoint; leave it out";

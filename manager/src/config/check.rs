@@ -363,7 +363,7 @@ fn read_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpac
 
 fn parse_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpace, Problem> {
     let any_form = algorithms::can_have_any_space(top);
-    let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
+    let take_in = if any_form { SearchSpace::accept_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
         take_in(json).map_err(|error| {
             let path = if error.path.starts_with("searchSpace") || prefix.is_empty() {

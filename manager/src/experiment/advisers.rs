@@ -127,7 +127,7 @@ impl Advisers {
         if let Some(assessor) = &mut self.assessor
             && state != JobState::SysCanceled
         {
-            assessor.ended(trial.as_str(), &steps.history(), state == JobState::Succeeded);
+            assessor.record_end(trial.as_str(), &steps.history(), state == JobState::Succeeded);
         }
     }
 

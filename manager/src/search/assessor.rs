@@ -47,7 +47,7 @@ pub trait Assessor: Send + std::fmt::Debug {
 
     /// Records the end of a trial with its intermediate results. `success` is `false` if the trial failed or was
     /// stopped.
-    fn ended(&mut self, trial: &str, history: &[f64], success: bool);
+    fn record_end(&mut self, trial: &str, history: &[f64], success: bool);
 
     /// Returns the bounds at which a trial with `results` results is certainly stopped, whatever the results of
     /// `others` trials that may succeed meanwhile. Returns `None` if no such bounds are known.
@@ -79,28 +79,28 @@ const ALGORITHMS: [BuiltInAssessor; 3] = [
 impl AssessorSpec {
     /// Creates the specification of the assessor with this name, ignoring case.
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
-        Ok(Self { name: algorithm(name)?.0.to_owned(), class_args })
+        Ok(Self { name: find_algorithm(name)?.0.to_owned(), class_args })
     }
 
     /// Returns whether the assessor has an `optimize_mode`. Curvefitting, like NNI's, has none and expects larger
     /// results to be better.
-    pub fn takes_direction(&self) -> bool {
+    pub fn has_optimize_mode(&self) -> bool {
         self.name != "Curvefitting"
     }
 }
 
 /// Creates the assessor that `spec` names.
 pub fn build(spec: &AssessorSpec) -> Result<Box<dyn Assessor>, Error> {
-    let (name, build) = algorithm(&spec.name)?;
+    let (name, build) = find_algorithm(&spec.name)?;
     let mut arguments = Arguments::new("assessor", &spec.class_args);
     let assessor = build(&mut arguments)?;
-    arguments.finish(name)?;
+    arguments.refuse_unread(name)?;
     Ok(assessor)
 }
 
 /// Returns whether an assessor of this name is built in.
 pub fn is_known(name: &str) -> bool {
-    algorithm(name).is_ok()
+    find_algorithm(name).is_ok()
 }
 
 /// Returns the names of the built-in assessors.
@@ -108,7 +108,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALGORITHMS.iter().map(|(name, _)| *name)
 }
 
-fn algorithm(name: &str) -> Result<&'static BuiltInAssessor, Error> {
+fn find_algorithm(name: &str) -> Result<&'static BuiltInAssessor, Error> {
     let wanted = folded(name);
     if let Some(found) = ALGORITHMS.iter().find(|(name, _)| folded(name) == wanted) {
         return Ok(found);

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 use trial_protocol::Direction;
 
-use super::search_space::parse::number_in;
+use super::search_space::parse::parse_number;
 use crate::util::nearest::advice;
 
 /// Parses NNI's word for a direction, or its short form `max` or `min`, ignoring case.
@@ -34,21 +34,21 @@ pub struct Error {
 /// The arguments of a tuner or an assessor, and the names that were read.
 #[derive(Debug)]
 pub(crate) struct Arguments<'a> {
-    given: &'a Map<String, Value>,
+    values: &'a Map<String, Value>,
     path: String,
-    known: BTreeSet<&'static str>,
+    read_names: BTreeSet<&'static str>,
 }
 
 impl<'a> Arguments<'a> {
     /// Creates the arguments for the section `owner` of the experiment file: `tuner` or `assessor`.
     pub(crate) fn new(owner: &str, given: &'a Map<String, Value>) -> Self {
-        Self { given, path: format!("{owner}.classArgs"), known: BTreeSet::new() }
+        Self { values: given, path: format!("{owner}.classArgs"), read_names: BTreeSet::new() }
     }
 
     /// Returns the value of an argument. `null` counts as absent.
     pub(crate) fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.insert(name);
-        self.given.get(name).filter(|value| !value.is_null())
+        self.read_names.insert(name);
+        self.values.get(name).filter(|value| !value.is_null())
     }
 
     /// Returns an argument that is itself an object of arguments.
@@ -56,8 +56,10 @@ impl<'a> Arguments<'a> {
         static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
         let path = format!("{}.{name}", self.path);
         match self.raw(name) {
-            None => Ok(Self { given: &NONE, path, known: BTreeSet::new() }),
-            Some(Value::Object(given)) => Ok(Self { given, path, known: BTreeSet::new() }),
+            None => Ok(Self { values: &NONE, path, read_names: BTreeSet::new() }),
+            Some(Value::Object(given)) => {
+                Ok(Self { values: given, path, read_names: BTreeSet::new() })
+            }
             Some(other) => self.fault(name, format!("expected arguments by name, found {other}")),
         }
     }
@@ -96,7 +98,7 @@ impl<'a> Arguments<'a> {
         allowed: &[&'static str],
     ) -> Result<Option<&'static str>, Error> {
         let given = self.one_of(name, allowed)?;
-        let null = self.given.get(name).is_some_and(Value::is_null);
+        let null = self.values.get(name).is_some_and(Value::is_null);
         Ok(if null { Some("none") } else { given })
     }
 
@@ -104,7 +106,7 @@ impl<'a> Arguments<'a> {
     pub(crate) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
         let Some(value) = self.raw(name) else { return Ok(None) };
         // PyYAML, and so NNI's client, reads `1e-6` as a text.
-        let text = || number_in(value.as_str()?)?.as_f64();
+        let text = || parse_number(value.as_str()?)?.as_f64();
         let number = value.as_f64().or_else(text);
         match number.filter(|number| number.is_finite() && *number >= least) {
             Some(number) => Ok(Some(number)),
@@ -147,11 +149,12 @@ impl<'a> Arguments<'a> {
     }
 
     /// Returns an error if an argument was never read.
-    pub(crate) fn finish(&self, owner: &str) -> Result<(), Error> {
-        let Some(name) = self.given.keys().find(|name| !self.known.contains(name.as_str())) else {
+    pub(crate) fn refuse_unread(&self, owner: &str) -> Result<(), Error> {
+        let Some(name) = self.values.keys().find(|name| !self.read_names.contains(name.as_str()))
+        else {
             return Ok(());
         };
-        let advice = advice(name, self.known.iter().copied());
+        let advice = advice(name, self.read_names.iter().copied());
         self.fault(name, format!("is not an argument of {owner}; {advice}"))
     }
 

@@ -65,7 +65,8 @@ impl Goals {
         names
     }
 
-    /// Returns a sentence about each metric of a result that violates a constraint: the metric, its value and the limit.
+    /// Returns a sentence about each metric of a result that violates a constraint: the metric, its value and the
+    /// limit.
     pub fn violations(&self, result: &MetricValue) -> Vec<String> {
         let mut names: Vec<&str> = Vec::new();
         for constraint in &self.constraints {
@@ -74,7 +75,7 @@ impl Goals {
             }
         }
         let sentence = |name: &str| {
-            let limit = self.broken(name, Some(result.as_json()))?;
+            let limit = self.describe_violated_limit(name, Some(result.as_json()))?;
             let value = result.as_json().get(name);
             Some(value.map_or_else(
                 || format!("{name} is not reported, so it counts as {limit}"),
@@ -88,7 +89,7 @@ impl Goals {
     }
 
     /// Returns a description of the limit that a metric's value violates, if any.
-    pub fn broken(&self, metric: &str, result: Option<&Value>) -> Option<String> {
+    pub fn describe_violated_limit(&self, metric: &str, result: Option<&Value>) -> Option<String> {
         let result = MetricValue::from(result?.clone());
         let mut limits = self.constraints.iter().filter(|limit| limit.metric == metric);
         let limit = limits.find(|limit| limit.violation(&result) > 0.0)?;
@@ -106,11 +107,13 @@ impl Goals {
         let losses: Option<Vec<f64>> = if self.has_several_objectives() {
             let losses = self.objectives.iter();
             losses
-                .map(|objective| loss(member(value, &objective.metric)?, objective.direction))
+                .map(|objective| {
+                    loss(member_number(value, &objective.metric)?, objective.direction)
+                })
                 .collect()
         } else {
             // An imported result may be a plain number.
-            let named = self.objectives.first().and_then(|one| member(value, &one.metric));
+            let named = self.objectives.first().and_then(|one| member_number(value, &one.metric));
             Some(vec![loss(named.or_else(|| value.number())?, direction)?])
         };
         let violations = self.constraints.iter().map(|limit| limit.violation(value));
@@ -121,7 +124,8 @@ impl Goals {
 impl Constraint {
     /// Returns the amount by which a result exceeds the limit, or infinity if the metric is missing or not a number.
     fn violation(&self, value: &MetricValue) -> f64 {
-        let Some(number) = member(value, &self.metric).filter(|number| !number.is_nan()) else {
+        let Some(number) = member_number(value, &self.metric).filter(|number| !number.is_nan())
+        else {
             return f64::INFINITY;
         };
         let over = self.max.map_or(0.0, |max| number - max);
@@ -149,7 +153,7 @@ impl Merit {
 
     /// Compares merits by violation, then objective by objective. In this order, a merit always precedes the merits
     /// that it dominates.
-    pub fn order(&self, other: &Self) -> std::cmp::Ordering {
+    pub fn compare(&self, other: &Self) -> std::cmp::Ordering {
         let first = self.violation.total_cmp(&other.violation);
         let pairs = self.losses.iter().zip(&other.losses);
         pairs.fold(first, |order, (a, b)| order.then(a.total_cmp(b)))
@@ -157,7 +161,7 @@ impl Merit {
 }
 
 /// Returns a member of a result as a number.
-fn member(value: &MetricValue, name: &str) -> Option<f64> {
+fn member_number(value: &MetricValue, name: &str) -> Option<f64> {
     let member = value.as_json().as_object()?.get(name)?;
     MetricValue::from(member.clone()).number()
 }

@@ -4,10 +4,10 @@ use super::goals::Merit;
 
 /// Returns fronts of indices until they contain at least `enough` merits. The first front has the merits that no merit
 /// dominates, the second front those that only the first front dominates, and so on. Each front is sorted by
-/// [`Merit::order`].
-pub fn fronts(merits: &[&Merit], enough: usize) -> Vec<Vec<usize>> {
+/// [`Merit::compare`].
+pub fn sort_into_fronts(merits: &[&Merit], enough: usize) -> Vec<Vec<usize>> {
     let mut left: Vec<usize> = (0..merits.len()).collect();
-    left.sort_by(|a, b| merits[*a].order(merits[*b]).then(a.cmp(b)));
+    left.sort_by(|a, b| merits[*a].compare(merits[*b]).then(a.cmp(b)));
     let (mut fronts, mut count) = (Vec::new(), 0);
     while !left.is_empty() && count < enough {
         let mut front: Vec<usize> = Vec::new();
@@ -32,25 +32,25 @@ pub fn select_best(merits: &[&Merit], count: usize) -> Vec<usize> {
     if merits.first().is_none_or(|merit| merit.losses.len() < 2) {
         chosen.extend(0..merits.len());
         // The sort is stable: of equal merits, the earlier is first.
-        chosen.sort_by(|a, b| merits[*a].order(merits[*b]));
+        chosen.sort_by(|a, b| merits[*a].compare(merits[*b]));
         chosen.truncate(count);
         return chosen;
     }
-    for front in fronts(merits, count) {
+    for front in sort_into_fronts(merits, count) {
         let room = count - chosen.len();
         if front.len() <= room {
             chosen.extend(front);
             continue;
         }
         let points: Vec<&[f64]> = front.iter().map(|at| merits[*at].losses.as_slice()).collect();
-        let reference = reference(&points);
+        let reference = reference_point(&points);
         chosen.extend(select_by_volume(&points, &reference, room).into_iter().map(|at| front[at]));
     }
     chosen
 }
 
 /// Returns a reference point that is slightly worse than the worst finite loss of each objective.
-fn reference(points: &[&[f64]]) -> Vec<f64> {
+fn reference_point(points: &[&[f64]]) -> Vec<f64> {
     let objectives = points.first().map_or(0, |point| point.len());
     let limit = |objective: usize| {
         let losses = points.iter().map(|point| point[objective]).filter(|loss| loss.is_finite());
@@ -66,7 +66,7 @@ fn reference(points: &[&[f64]]) -> Vec<f64> {
 
 /// Returns the crowding distance of each merit of a front: the distance between its neighbours, relative to the front's
 /// extent, summed over the objectives. It is infinite at the ends of the front.
-pub fn crowding(front: &[&Merit]) -> Vec<f64> {
+pub fn crowding_distances(front: &[&Merit]) -> Vec<f64> {
     let mut distances = vec![0.0; front.len()];
     let objectives = front.first().map_or(0, |merit| merit.losses.len());
     for objective in 0..objectives {
@@ -95,12 +95,12 @@ pub fn crowding(front: &[&Merit]) -> Vec<f64> {
 pub fn hypervolume(points: &[&[f64]], reference: &[f64]) -> f64 {
     let is_better = |point: &&&[f64]| point.iter().zip(reference).all(|(x, limit)| x < limit);
     let points: Vec<&[f64]> = points.iter().filter(is_better).copied().collect();
-    volume(points, reference)
+    sum_slices(points, reference)
 }
 
 /// Returns the hypervolume of points that are all better than the reference, as a sum of slices along the last
 /// objective.
-fn volume(mut points: Vec<&[f64]>, reference: &[f64]) -> f64 {
+fn sum_slices(mut points: Vec<&[f64]>, reference: &[f64]) -> f64 {
     let Some((last, rest)) = reference.split_last() else { return 0.0 };
     let depth = rest.len();
     points.sort_by(|a, b| a[depth].total_cmp(&b[depth]));
@@ -126,7 +126,7 @@ fn volume(mut points: Vec<&[f64]>, reference: &[f64]) -> f64 {
                 }
                 let next = points.get(at + 1).map_or(*last, |next| next[depth]);
                 if next > point[depth] {
-                    sum += (next - point[depth]) * volume(slice.clone(), rest);
+                    sum += (next - point[depth]) * sum_slices(slice.clone(), rest);
                 }
             }
             sum
@@ -181,14 +181,14 @@ mod tests {
     fn fronts_are_returned_until_they_contain_enough_merits() {
         let all = merits(&[[2.0, 2.0], [1.0, 3.0], [3.0, 1.0], [3.0, 3.0], [2.0, 2.0], [9.0, 9.0]]);
         let all: Vec<&Merit> = all.iter().collect();
-        assert_eq!(fronts(&all, 9), [vec![1, 0, 4, 2], vec![3], vec![5]]);
-        assert_eq!(fronts(&all, 5).len(), 2);
+        assert_eq!(sort_into_fronts(&all, 9), [vec![1, 0, 4, 2], vec![3], vec![5]]);
+        assert_eq!(sort_into_fronts(&all, 5).len(), 2);
     }
 
     #[test]
     fn the_ends_of_a_front_have_an_infinite_distance() {
         let front = merits(&[[0.0, 4.0], [1.0, 2.0], [4.0, 0.0]]);
-        let distances = crowding(&front.iter().collect::<Vec<_>>());
+        let distances = crowding_distances(&front.iter().collect::<Vec<_>>());
         assert_eq!(distances, [f64::INFINITY, 2.0, f64::INFINITY]);
     }
 
@@ -259,7 +259,7 @@ mod tests {
         ) {
             let all = merits(&losses.iter().map(|l| l.map(f64::from)).collect::<Vec<_>>());
             let all: Vec<&Merit> = all.iter().collect();
-            let found = fronts(&all, usize::MAX);
+            let found = sort_into_fronts(&all, usize::MAX);
             prop_assert_eq!(found.iter().map(Vec::len).sum::<usize>(), all.len());
             for (at, front) in found.iter().enumerate() {
                 for one in front {

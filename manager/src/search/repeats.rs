@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 /// The 97.5 % quantiles of Student's t distribution with 1 to 10 degrees of freedom (NIST/SEMATECH e-Handbook of
 /// Statistical Methods, section 1.3.6.7.2).
-const QUANTILES: [f64; 10] =
+const T_QUANTILES: [f64; 10] =
     [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
 
 /// The results of the trials that have the same parameters.
@@ -32,7 +32,7 @@ impl Estimate {
     pub fn new(numbers: &[f64], wanted: u64) -> Option<Self> {
         let finite: Vec<f64> =
             numbers.iter().copied().filter(|number| number.is_finite()).collect();
-        let count = size(finite.len());
+        let count = count_to_f64(finite.len());
         let mean = finite.iter().sum::<f64>() / count;
         let squares: f64 = finite.iter().map(|number| (number - mean).powi(2)).sum();
         let half_width = (finite.len() > 1).then(|| {
@@ -50,24 +50,24 @@ impl Estimate {
 
 /// Returns the 97.5 % quantile of Student's t distribution.
 fn quantile(degrees: usize) -> f64 {
-    if let Some(exact) = degrees.checked_sub(1).and_then(|at| QUANTILES.get(at)) {
+    if let Some(exact) = degrees.checked_sub(1).and_then(|at| T_QUANTILES.get(at)) {
         return *exact;
     }
     // The first terms of the expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
-    let (z, n) = (1.959_964_f64, size(degrees));
+    let (z, n) = (1.959_964_f64, count_to_f64(degrees));
     let first = (z.powi(3) + z) / 4.0;
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
     z + first / n + second / n.powi(2)
 }
 
-fn size(count: usize) -> f64 {
+fn count_to_f64(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 
 /// Returns the mean of several results: of the numbers, or of each member that is a number in all results. Returns
 /// `None` if the results have no number in common.
 pub fn mean(values: &[MetricValue]) -> Option<MetricValue> {
-    let count = size(values.len());
+    let count = count_to_f64(values.len());
     let of = |numbers: Option<Vec<f64>>| {
         let numbers = numbers.filter(|numbers| !numbers.is_empty())?;
         Some(MetricValue::from(numbers.iter().sum::<f64>() / count))

@@ -22,7 +22,7 @@ mod tests;
 use rand::Rng;
 use serde_json::{Map, Number, Value};
 
-use self::casts::whole;
+use self::casts::f64_to_i64;
 pub use self::domain::Domain;
 pub use self::real::{Real, Shape};
 use crate::util::nearest::advice;
@@ -82,13 +82,13 @@ pub type Point = Vec<Option<Coordinate>>;
 impl SearchSpace {
     /// Parses a space in NNI's format, such as `{"lr": {"_type": "loguniform", "_value": [1e-4, 0.1]}}`.
     pub fn parse(json: &Value) -> Result<Self, Error> {
-        let json = parse::with_numbers(json);
-        Ok(Self { dimensions: parse::dimensions(&json)?, json })
+        let json = parse::convert_bounds(json);
+        Ok(Self { dimensions: parse::parse_dimensions(&json)?, json })
     }
 
     /// Accepts a space for a tuner of the user, which may interpret it in its own way. A space that is not in NNI's
     /// format has no dimensions; its parameters are then known only from the tuner's proposals.
-    pub fn of_any_form(json: &Value) -> Result<Self, Error> {
+    pub fn accept_any_form(json: &Value) -> Result<Self, Error> {
         Self::parse(json).or_else(|error| match json {
             Value::Object(_) => Ok(Self { dimensions: Vec::new(), json: json.clone() }),
             Value::Null
@@ -124,7 +124,7 @@ impl SearchSpace {
     /// Returns the names of the choices with options that have parameters and no `_name`: such options are constants.
     pub fn choices_of_unnamed_spaces(&self) -> impl Iterator<Item = &str> {
         let is_space = |value: &Value| {
-            value.as_object().is_some_and(|members| members.values().any(parse::is_space))
+            value.as_object().is_some_and(|members| members.values().any(parse::is_parameter_entry))
         };
         let choices = self.dimensions.iter().filter(
             move |one| matches!(&one.domain, Domain::Choice(values) if values.iter().any(is_space)),
@@ -180,20 +180,27 @@ impl SearchSpace {
 
     /// Returns the parameters for a point, in the order of the space.
     pub fn parameters(&self, point: &[Option<Coordinate>]) -> Parameters {
-        self.level(point, None)
+        self.nested_parameters(point, None)
     }
 
-    fn level(&self, point: &[Option<Coordinate>], parent: Option<Parent>) -> Parameters {
+    fn nested_parameters(
+        &self,
+        point: &[Option<Coordinate>],
+        parent: Option<Parent>,
+    ) -> Parameters {
         let present = self.dimensions.iter().zip(point).enumerate();
         present
             .filter(|(_, (dimension, _))| dimension.parent == parent)
             .filter_map(|(index, (dimension, at))| {
-                Some((dimension.name.clone(), self.value(point, index, &dimension.domain, (*at)?)?))
+                Some((
+                    dimension.name.clone(),
+                    self.parameter_value(point, index, &dimension.domain, (*at)?)?,
+                ))
             })
             .collect()
     }
 
-    fn value(
+    fn parameter_value(
         &self,
         point: &[Option<Coordinate>],
         index: usize,
@@ -208,14 +215,16 @@ impl SearchSpace {
                 let name = names.get(usize::try_from(option).ok()?)?;
                 let mut members =
                     Map::from_iter([("_name".to_owned(), Value::from(name.as_str()))]);
-                members.extend(self.level(point, Some(Parent { dimension: index, option })));
+                members.extend(
+                    self.nested_parameters(point, Some(Parent { dimension: index, option })),
+                );
                 Some(Value::Object(members))
             }
             (Domain::Integer { low, .. }, Coordinate::Index(offset)) => {
                 Some(Value::from(low.checked_add_unsigned(offset)?))
             }
             (Domain::Real(real), Coordinate::Real(x)) if real.integer => {
-                Some(Value::from(whole(real.value(x))))
+                Some(Value::from(f64_to_i64(real.value(x))))
             }
             (Domain::Real(real), Coordinate::Real(x)) => {
                 Number::from_f64(real.value(x)).map(Value::Number)

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::MetricValue;
 
 use crate::search::search_space::{Parameters, SearchSpace};
-use crate::search::tuner::import::{Learner, samples};
+use crate::search::tuner::import::{SampleReceiver, read_samples};
 use crate::search::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
 
 /// The reason why a message is refused.
@@ -51,10 +51,10 @@ struct Search {
     space: SearchSpace,
     tuner: Box<dyn Tuner>,
     /// The ids of the proposals whose end is not known.
-    open: HashSet<u64>,
+    open_proposals: HashSet<u64>,
     /// The proposals of an earlier process, until the first request. The tuner then adopts them in the order of their
     /// ids.
-    earlier: BTreeMap<u64, (Parameters, Option<Outcome>)>,
+    earlier_proposals: BTreeMap<u64, (Parameters, Option<Outcome>)>,
 }
 
 impl Suggester {
@@ -64,13 +64,13 @@ impl Suggester {
     }
 
     /// Processes a message and returns the answer, if any. Ignores messages of an unknown type.
-    pub fn follow(&mut self, message: &Value) -> Result<Option<Value>, Error> {
+    pub fn handle_message(&mut self, message: &Value) -> Result<Option<Value>, Error> {
         let kind = message.get("type").and_then(Value::as_str).unwrap_or_default();
         let Some(search) = &mut self.search else {
             if kind != "hello" {
                 return Err(Error::NoHello);
             }
-            self.search = Some(Search::begin(&self.name, message)?);
+            self.search = Some(Search::start(&self.name, message)?);
             return Ok(Some(json!({"type": "ready"})));
         };
         match kind {
@@ -84,7 +84,7 @@ impl Suggester {
 }
 
 impl Search {
-    fn begin(name: &str, hello: &Value) -> Result<Self, Error> {
+    fn start(name: &str, hello: &Value) -> Result<Self, Error> {
         let space = hello.get("search_space").ok_or(Error::NoHello)?;
         let space = SearchSpace::parse(space)
             .map_err(|error| Error::Space { path: error.path, problem: error.problem })?;
@@ -96,7 +96,13 @@ impl Search {
         let spec = TunerSpec::new(name, class_args)?;
         let seed = hello.get("seed").and_then(Value::as_u64).unwrap_or(0);
         let tuner = tuner::build(&spec, &space, seed)?;
-        Ok(Self { spec, space, tuner, open: HashSet::new(), earlier: BTreeMap::new() })
+        Ok(Self {
+            spec,
+            space,
+            tuner,
+            open_proposals: HashSet::new(),
+            earlier_proposals: BTreeMap::new(),
+        })
     }
 
     fn propose(&mut self, message: &Value) -> Result<Value, Error> {
@@ -104,7 +110,7 @@ impl Search {
         self.replay();
         Ok(match self.tuner.propose(id) {
             Proposal::Parameters(parameters) => {
-                self.open.insert(id);
+                self.open_proposals.insert(id);
                 json!({"type": "proposal", "id": id, "parameters": parameters})
             }
             Proposal::Exhausted => json!({"type": "exhausted", "id": id}),
@@ -117,8 +123,8 @@ impl Search {
         let needs = "an `id` or `null`, and `parameters`";
         let parameters = message.get("parameters").and_then(Value::as_object);
         let parameters = parameters.ok_or_else(|| incomplete(message, needs))?;
-        if let Some(id) = id_of(message).filter(|id| !self.open.contains(id)) {
-            self.earlier.entry(id).or_insert_with(|| (parameters.clone(), None));
+        if let Some(id) = id_of(message).filter(|id| !self.open_proposals.contains(id)) {
+            self.earlier_proposals.entry(id).or_insert_with(|| (parameters.clone(), None));
         }
         Ok(())
     }
@@ -132,9 +138,9 @@ impl Search {
         let outcome = if is_result { Outcome::Result(value) } else { Outcome::Failed };
         // Ignored: without an id, the trial is not from a proposal. Further ends of a known trial are ignored, too.
         let Some(id) = id_of(message) else { return Ok(()) };
-        if self.open.remove(&id) {
+        if self.open_proposals.remove(&id) {
             self.tuner.observe(id, &outcome);
-        } else if let Some((_, end @ None)) = self.earlier.get_mut(&id) {
+        } else if let Some((_, end @ None)) = self.earlier_proposals.get_mut(&id) {
             *end = Some(outcome);
         }
         Ok(())
@@ -143,13 +149,13 @@ impl Search {
     /// Imports results from elsewhere. Only a message with an `id` gets an answer, which confirms or refuses the
     /// results.
     fn import(&mut self, message: &Value) -> Result<Option<Value>, Error> {
-        let learner = Learner {
+        let receiver = SampleReceiver {
             space: &self.space,
             native: Some(&self.spec),
             own_parameters: self.spec.own_parameters(),
         };
         let list = message.get("samples").unwrap_or(&Value::Null);
-        match (samples(list, learner), message.get("id")) {
+        match (read_samples(list, receiver), message.get("id")) {
             (Ok(samples), id) => {
                 self.tuner.import(&samples);
                 Ok(id.map(|id| json!({"type": "imported", "id": id, "count": samples.len()})))
@@ -163,14 +169,14 @@ impl Search {
 
     /// Passes the proposals of an earlier process to the tuner: first all parameters, then all outcomes.
     fn replay(&mut self) {
-        let earlier = std::mem::take(&mut self.earlier);
+        let earlier = std::mem::take(&mut self.earlier_proposals);
         for (id, (parameters, _)) in &earlier {
             self.tuner.adopt(*id, parameters);
         }
         for (id, (_, end)) in earlier {
             match end {
                 Some(outcome) => self.tuner.observe(id, &outcome),
-                None => drop(self.open.insert(id)),
+                None => drop(self.open_proposals.insert(id)),
             }
         }
     }
@@ -191,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    fn hello(tuner: &str) -> (Suggester, Value) {
+    fn greet(tuner: &str) -> (Suggester, Value) {
         let hello = json!({
             "type": "hello", "seed": 3, "optimize_mode": "minimize",
             "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}},
@@ -199,36 +205,37 @@ mod tests {
         (Suggester::new(tuner), hello)
     }
 
-    fn ready(tuner: &str) -> Suggester {
-        let (mut suggester, hello) = hello(tuner);
-        assert_eq!(suggester.follow(&hello).unwrap(), Some(json!({"type": "ready"})));
+    fn start_suggester(tuner: &str) -> Suggester {
+        let (mut suggester, hello) = greet(tuner);
+        assert_eq!(suggester.handle_message(&hello).unwrap(), Some(json!({"type": "ready"})));
         suggester
     }
 
     fn propose(suggester: &mut Suggester, id: u64) -> Value {
-        let answer = suggester.follow(&json!({"type": "propose", "id": id})).unwrap().unwrap();
+        let answer =
+            suggester.handle_message(&json!({"type": "propose", "id": id})).unwrap().unwrap();
         assert_eq!((&answer["type"], &answer["id"]), (&json!("proposal"), &json!(id)));
         answer["parameters"].clone()
     }
 
-    fn ended(id: u64, value: &Value) -> Value {
+    fn end_message(id: u64, value: &Value) -> Value {
         json!({"type": "ended", "id": id, "state": "SUCCEEDED", "value": value})
     }
 
     #[test]
     fn a_replayed_search_continues_like_an_uninterrupted_one() {
-        let mut lived = ready("TPE");
+        let mut lived = start_suggester("TPE");
         let mut told = Vec::new();
         for id in 0..30 {
             let parameters = propose(&mut lived, id);
             let loss = json!((parameters["x"].as_f64().unwrap() - 0.3).powi(2));
-            lived.follow(&ended(id, &loss)).unwrap();
+            lived.handle_message(&end_message(id, &loss)).unwrap();
             told.push(json!({"type": "launched", "id": id, "parameters": parameters}));
-            told.push(ended(id, &loss));
+            told.push(end_message(id, &loss));
         }
-        let mut resumed = ready("TPE");
+        let mut resumed = start_suggester("TPE");
         for message in &told {
-            assert_eq!(resumed.follow(message).unwrap(), None);
+            assert_eq!(resumed.handle_message(message).unwrap(), None);
         }
         for id in 30..33 {
             assert_eq!(propose(&mut resumed, id), propose(&mut lived, id));
@@ -239,19 +246,19 @@ mod tests {
     fn an_exhausted_space_is_reported() {
         let mut grid = Suggester::new("GridSearch");
         let space = json!({"x": {"_type": "choice", "_value": [1]}});
-        grid.follow(&json!({"type": "hello", "search_space": space})).unwrap();
+        grid.handle_message(&json!({"type": "hello", "search_space": space})).unwrap();
         assert_eq!(propose(&mut grid, 0), json!({"x": 1}));
-        let answer = grid.follow(&json!({"type": "propose", "id": 1})).unwrap().unwrap();
+        let answer = grid.handle_message(&json!({"type": "propose", "id": 1})).unwrap().unwrap();
         assert_eq!(answer, json!({"type": "exhausted", "id": 1}));
     }
 
     #[test]
     fn an_import_with_an_id_is_answered() {
-        let mut tpe = ready("TPE");
+        let mut tpe = start_suggester("TPE");
         let import = |x: f64| json!({"type": "import", "id": 0, "samples": [{"parameters": {"x": x}, "value": 1}]});
-        let imported = tpe.follow(&import(0.5)).unwrap().unwrap();
+        let imported = tpe.handle_message(&import(0.5)).unwrap().unwrap();
         assert_eq!(imported, json!({"type": "imported", "id": 0, "count": 1}));
-        let refused = tpe.follow(&import(7.0)).unwrap().unwrap();
+        let refused = tpe.handle_message(&import(7.0)).unwrap().unwrap();
         assert_eq!(refused["type"], "refused");
         assert!(refused["problem"].as_str().unwrap().contains("[0].parameters.x"), "{refused}");
     }
@@ -259,10 +266,10 @@ mod tests {
     #[test]
     fn an_invalid_message_is_refused_with_the_reason() {
         let refusal = |tuner: &str, message: Value| {
-            Suggester::new(tuner).follow(&message).unwrap_err().to_string()
+            Suggester::new(tuner).handle_message(&message).unwrap_err().to_string()
         };
         assert!(refusal("TPE", json!({"type": "propose", "id": 0})).contains("hello"));
-        assert!(refusal("TPEE", hello("").1).contains("TPE"));
+        assert!(refusal("TPEE", greet("").1).contains("TPE"));
         let space = json!({"x": {"_type": "unifrom", "_value": [0, 1]}});
         let message = refusal("TPE", json!({"type": "hello", "search_space": space}));
         assert!(message.starts_with("search_space.x"), "{message}");
@@ -307,9 +314,9 @@ mod tests {
     proptest! {
         #[test]
         fn random_messages_never_panic(messages in prop::collection::vec(any_message(), 0..12)) {
-            let mut suggester = ready("TPE");
+            let mut suggester = start_suggester("TPE");
             for message in messages {
-                drop(suggester.follow(&message));
+                drop(suggester.handle_message(&message));
             }
         }
     }

@@ -8,7 +8,6 @@ mod anneal;
 mod batch;
 mod cmaes;
 mod dedup;
-mod end;
 mod evolution;
 mod gp;
 mod grid;
@@ -20,8 +19,9 @@ mod model_based;
 mod nsga2;
 mod pbt;
 mod random;
-mod repeated;
+mod repeating;
 mod tpe;
+mod trial_progress;
 
 #[cfg(test)]
 mod tests;
@@ -107,9 +107,9 @@ struct BuiltInTuner {
     /// experiment's best trial.
     default_direction: Direction,
     /// The goals that the tuner supports.
-    learns: SupportedGoals,
+    supported_goals: SupportedGoals,
     /// The constructor, which checks the arguments.
-    build: Build,
+    build: TunerConstructor,
 }
 
 /// The goals that a tuner supports.
@@ -140,7 +140,7 @@ struct TunerSettings<'a> {
 }
 
 /// A constructor of a tuner.
-type Build =
+type TunerConstructor =
     fn(&mut Arguments<'_>, &SearchSpace, TunerSettings<'_>) -> Result<Box<dyn Tuner>, Error>;
 
 const ALGORITHMS: [BuiltInTuner; 13] = [
@@ -148,7 +148,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "TPE",
         alias: None,
         default_direction: Direction::Minimize,
-        learns: SupportedGoals::Everything,
+        supported_goals: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = tpe::Estimator::from_arguments(arguments)?;
             Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
@@ -158,7 +158,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "Anneal",
         alias: None,
         default_direction: Direction::Minimize,
-        learns: SupportedGoals::Objective,
+        supported_goals: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = anneal::Anneal::from_arguments(arguments)?;
             Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
@@ -168,7 +168,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "Evolution",
         alias: None,
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Objective,
+        supported_goals: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = evolution::Evolution::from_arguments(arguments, setting.seed)?;
             Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
@@ -178,7 +178,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "GP",
         alias: Some("GPTuner"),
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Objective,
+        supported_goals: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             let model = gp::Gp::from_arguments(arguments)?;
             Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
@@ -188,7 +188,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "Hyperband",
         alias: None,
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Objective,
+        supported_goals: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, setting)?))
         },
@@ -197,7 +197,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "BOHB",
         alias: None,
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Objective,
+        supported_goals: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(hyperband::Hyperband::with_model(arguments, space, setting)?))
         },
@@ -206,7 +206,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "CMA-ES",
         alias: Some("CMAES"),
         default_direction: Direction::Minimize,
-        learns: SupportedGoals::Constraints,
+        supported_goals: SupportedGoals::Constraints,
         build: |arguments, space, setting| {
             let model = cmaes::CmaEs::from_arguments(arguments, space, setting.seed)?;
             Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
@@ -216,7 +216,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "NSGA-II",
         alias: Some("NSGA2"),
         default_direction: Direction::Minimize,
-        learns: SupportedGoals::Everything,
+        supported_goals: SupportedGoals::Everything,
         build: |arguments, space, setting| {
             let model = nsga2::Nsga2::from_arguments(arguments)?;
             Ok(Box::new(model_based::ModelBasedTuner::new(space, setting, model)))
@@ -226,7 +226,7 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "PBT",
         alias: Some("PBTTuner"),
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Objective,
+        supported_goals: SupportedGoals::Objective,
         build: |arguments, space, setting| {
             Ok(Box::new(pbt::Pbt::from_arguments(arguments, space, setting)?))
         },
@@ -235,35 +235,35 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
         name: "QMC",
         alias: Some("Halton"),
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Nothing,
+        supported_goals: SupportedGoals::Nothing,
         build: |_, space, setting| Ok(Box::new(halton::Halton::new(space, setting.seed))),
     },
     BuiltInTuner {
         name: "Random",
         alias: None,
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Nothing,
+        supported_goals: SupportedGoals::Nothing,
         build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
     },
     BuiltInTuner {
         name: "GridSearch",
         alias: None,
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Nothing,
+        supported_goals: SupportedGoals::Nothing,
         build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
     },
     BuiltInTuner {
         name: "Batch",
         alias: Some("BatchTuner"),
         default_direction: Direction::Maximize,
-        learns: SupportedGoals::Nothing,
+        supported_goals: SupportedGoals::Nothing,
         build: |_, space, _| Ok(Box::new(batch::Batch::new(space)?)),
     },
 ];
 
 /// The tuners of NNI 3.0 that are not built in (`nni/runtime/default_config/builtin_algorithms.yml`): the name, and
 /// NNI's other name.
-const NNI_HAS: [(&str, &str); 7] = [
+const NNI_ONLY_TUNERS: [(&str, &str); 7] = [
     ("TPE_legacy", "TPE_legacy"),
     ("Metis", "MetisTuner"),
     ("SMAC", "SMAC"),
@@ -275,19 +275,19 @@ const NNI_HAS: [(&str, &str); 7] = [
 
 /// Returns whether a tuner of this name is built in, or part of NNI.
 pub fn is_known(name: &str) -> bool {
-    algorithm(name).is_ok() || nni_name(name).is_some()
+    find_algorithm(name).is_ok() || nni_name(name).is_some()
 }
 
 /// Returns the names of all tuners of TrialKeeper and NNI.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name))
+    ALGORITHMS.iter().map(|a| a.name).chain(NNI_ONLY_TUNERS.iter().map(|(name, _)| *name))
 }
 
 /// Returns the canonical name of a tuner of NNI that is not built in.
 pub fn nni_name(name: &str) -> Option<&'static str> {
     let wanted = folded(name);
     let is = |name: &str| folded(name) == wanted;
-    let found = NNI_HAS.iter().find(|(proper, other)| is(proper) || is(other));
+    let found = NNI_ONLY_TUNERS.iter().find(|(proper, other)| is(proper) || is(other));
     found.map(|(proper, _)| *proper)
 }
 
@@ -310,19 +310,19 @@ impl TunerSpec {
     pub fn needs_checkpoint_folder(&self) -> bool {
         let is_named =
             self.class_args.get(CHECKPOINT_FOLDER).is_some_and(|folder| !folder.is_null());
-        self.trains_a_population() && !is_named
+        self.is_population_based() && !is_named
     }
 
     /// Returns whether each trial is one step of a model's training, which continues from a checkpoint of another
     /// trial.
-    pub fn trains_a_population(&self) -> bool {
+    pub fn is_population_based(&self) -> bool {
         self.name == "PBT"
     }
 
     /// Creates the specification of the tuner with this name, or with NNI's other name, ignoring case.
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
         Ok(Self {
-            name: algorithm(name)?.name.to_owned(),
+            name: find_algorithm(name)?.name.to_owned(),
             class_args,
             goals: Goals::default(),
             repeats: 1,
@@ -331,13 +331,13 @@ impl TunerSpec {
 
     /// Returns the direction that NNI assumes if this tuner's `classArgs` have none.
     pub fn default_direction(&self) -> Result<Direction, Error> {
-        Ok(algorithm(&self.name)?.default_direction)
+        Ok(find_algorithm(&self.name)?.default_direction)
     }
 }
 
 /// Creates the tuner that `spec` names. `classArgs.seed` takes precedence over `seed`.
 pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
-    let algorithm = algorithm(&spec.name)?;
+    let algorithm = find_algorithm(&spec.name)?;
     let mut arguments = Arguments::new("tuner", &spec.class_args);
     let setting = TunerSettings {
         direction: arguments.optimize_mode()?.unwrap_or(algorithm.default_direction),
@@ -347,9 +347,9 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
     let is_nnis = spec.class_args.get("tpe_args").is_some_and(|given| !given.is_null());
     algorithm.check_goals(&spec.goals, is_nnis)?;
     let tuner = (algorithm.build)(&mut arguments, space, setting)?;
-    arguments.finish(algorithm.name)?;
+    arguments.refuse_unread(algorithm.name)?;
     Ok(if spec.repeats > 1 {
-        Box::new(repeated::Repeated::new(tuner, spec.repeats))
+        Box::new(repeating::RepeatingTuner::new(tuner, spec.repeats))
     } else {
         tuner
     })
@@ -358,7 +358,7 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
 impl BuiltInTuner {
     /// Returns an error for goals that the tuner does not support. `as_nni` is `true` for TPE with NNI's `tpe_args`.
     fn check_goals(&self, goals: &Goals, as_nni: bool) -> Result<(), Error> {
-        let learns = if as_nni { SupportedGoals::Objective } else { self.learns };
+        let learns = if as_nni { SupportedGoals::Objective } else { self.supported_goals };
         let name = if as_nni { "TPE with `tpe_args`" } else { self.name };
         let several = goals.has_several_objectives();
         let what = match learns {
@@ -378,7 +378,7 @@ impl BuiltInTuner {
     }
 }
 
-fn algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
+fn find_algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
     let wanted = folded(name);
     let is = |name: &str| folded(name) == wanted;
     if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {
@@ -393,7 +393,7 @@ fn algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
 
 /// Returns the parameter sets of a batch, or `None` for other tuners.
 pub fn batch_sets(spec: &TunerSpec, space: &SearchSpace) -> Option<Vec<Parameters>> {
-    (spec.name == "Batch").then(|| batch::sets(space).ok())?
+    (spec.name == "Batch").then(|| batch::parameter_sets(space).ok())?
 }
 
 /// Returns the names that occur in every parameter set of a batch. Returns `None` for other tuners, whose parameters

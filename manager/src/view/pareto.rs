@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::{Snapshot, TrialSummary};
 use crate::job_state::JobState;
 use crate::search::goals::{Goals, Merit};
-use crate::search::pareto::fronts;
+use crate::search::pareto::sort_into_fronts;
 
 /// One of several objectives.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -54,7 +54,7 @@ pub fn front_of<'a>(results: impl Iterator<Item = &'a MetricValue>, goals: &Goal
         counts.then_some((at, merit))
     });
     let (positions, merits): (Vec<usize>, Vec<Merit>) = merits.unzip();
-    let front = fronts(&merits.iter().collect::<Vec<_>>(), 1).into_iter().next();
+    let front = sort_into_fronts(&merits.iter().collect::<Vec<_>>(), 1).into_iter().next();
     front.unwrap_or_default().into_iter().map(|at| positions[at]).collect()
 }
 

@@ -20,8 +20,8 @@ use super::super::{Error, Shared};
 use super::base::url;
 use super::page::{PageRefusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
-use crate::search::own_point;
 use crate::search::search_space::SearchSpace;
+use crate::search::user_point;
 
 /// The maximum size of a form, in bytes: the longest note, each byte of which takes three bytes in a form, and its
 /// tags.
@@ -152,7 +152,7 @@ fn point(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>
             })?;
             at = members.entry(part).or_insert_with(|| Value::Object(Map::new()));
         }
-        *at = own_point::written(text);
+        *at = user_point::parse_written_value(text);
     }
     Ok(point.as_object().cloned().unwrap_or_default())
 }

@@ -19,7 +19,7 @@ use super::page::{PageRefusal, Viewer, exact_time, page, zone};
 use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
-use crate::search::own_point;
+use crate::search::user_point;
 use crate::view::{self, TrialDetail, TrialSummary};
 
 /// The number of bytes of each stream that the page shows at first.
@@ -248,7 +248,7 @@ fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup 
     html! {
         @for name in goals.metrics() {
             @let value = members.and_then(|members| members.get(name));
-            @let broken = goals.broken(name, last);
+            @let broken = goals.describe_violated_limit(name, last);
             @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
             div data-kind=[broken.is_some().then_some("bad")] {
                 dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.direction.as_str()) } } }
@@ -303,7 +303,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
 /// Returns a parameter in the form of an input field. A text that would be read as another type is in quotes.
 fn own_text(value: &Value) -> String {
     match value {
-        Value::String(text) if own_point::written(text) == *value => text.clone(),
+        Value::String(text) if user_point::parse_written_value(text) == *value => text.clone(),
         value @ (Value::Null
         | Value::Bool(_)
         | Value::Number(_)

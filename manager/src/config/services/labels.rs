@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::super::document::describe_kind;
 use super::super::section::{Problem, Section};
 use super::super::{ExperimentSpec, TunerChoice};
-use crate::search::own_point;
 use crate::search::search_space::Parameters;
 use crate::search::tuner;
+use crate::search::user_point;
 
 /// The longest owner or tag, in characters.
 const MAX_LABEL_CHARACTERS: usize = 60;
@@ -100,7 +100,7 @@ pub(in crate::config) fn check_initial_trials(spec: &ExperimentSpec) -> Result<(
     let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
     for (number, point) in (0_u64..).zip(&spec.initial_trials) {
-        own_point::complete(point, &spec.search_space, sets.as_deref(), 0, number).map_err(
+        user_point::complete_point(point, &spec.search_space, sets.as_deref(), 0, number).map_err(
             |error| Problem::new(format!("initialTrials[{number}].{}", error.path), error.problem),
         )?;
     }

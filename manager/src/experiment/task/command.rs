@@ -19,7 +19,7 @@ use crate::experiment::command::{Command, CommandError, NewLimits};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::{self, ExperimentState, State, UserChange};
 use crate::search::search_space::Parameters;
-use crate::search::tuner::import::{Learner, samples};
+use crate::search::tuner::import::{SampleReceiver, read_samples};
 use crate::search::tuner::{self, Outcome, Sample, TRIAL_BUDGET};
 use crate::store::{ImportedRow, TrialRow};
 use crate::util::errors::chain;
@@ -201,9 +201,9 @@ impl CommandHandler<'_> {
             TunerChoice::Nni { advisor: true, .. } => (None, &[TRIAL_BUDGET]),
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => (None, &[]),
         };
-        let learner = Learner { space: &spec.search_space, native, own_parameters };
-        let given =
-            samples(list, learner).map_err(|error| CommandError::Wrong(error_text(&error)))?;
+        let receiver = SampleReceiver { space: &spec.search_space, native, own_parameters };
+        let given = read_samples(list, receiver)
+            .map_err(|error| CommandError::Wrong(error_text(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =
             self.recorder.store().imported().await?.iter().map(text).collect();

@@ -4,9 +4,9 @@ use serde_json::Value;
 use trial_protocol::TrialJobId;
 
 use crate::config::{ExperimentSpec, TunerChoice};
-use crate::search::own_point;
 use crate::search::search_space::{self, Parameters};
 use crate::search::tuner;
+use crate::search::user_point;
 use crate::store::NewTrial;
 use crate::util::ids;
 
@@ -19,7 +19,7 @@ pub(super) fn complete_point(
 ) -> Result<Parameters, search_space::Error> {
     let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
-    own_point::complete(given, &spec.search_space, sets.as_deref(), seed, number)
+    user_point::complete_point(given, &spec.search_space, sets.as_deref(), seed, number)
 }
 
 /// Returns the points of the experiment file in the order in which they run, each as often as the file says.

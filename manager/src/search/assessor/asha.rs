@@ -19,7 +19,7 @@ pub(super) struct Asha {
     /// The numbers of results at which trials are compared, in rising order.
     rungs: Vec<usize>,
     /// For each rung, the best result until then of each trial that reached the rung.
-    reached: Vec<BTreeMap<String, f64>>,
+    rung_results: Vec<BTreeMap<String, f64>>,
 }
 
 impl Asha {
@@ -41,7 +41,7 @@ impl Asha {
         // A trial that has reached its last step is not stopped, because nothing would be saved.
         let rungs: Vec<usize> = rungs.take_while(|rung| *rung < most).collect();
         let reached = vec![BTreeMap::new(); rungs.len()];
-        Ok(Self { direction, eta, rungs, reached })
+        Ok(Self { direction, eta, rungs, rung_results: reached })
     }
 
     /// Returns the best result as a goodness, where larger is better. Without a number, it is the worst.
@@ -58,9 +58,9 @@ impl Asha {
         let mut last = None;
         for at in 0..self.rungs.len() {
             let Some(until) = history.get(..self.rungs[at]) else { break };
-            if !self.reached[at].contains_key(trial) {
+            if !self.rung_results[at].contains_key(trial) {
                 let goodness = self.goodness(until);
-                self.reached[at].insert(trial.to_owned(), goodness);
+                self.rung_results[at].insert(trial.to_owned(), goodness);
                 last = Some(at);
             }
         }
@@ -71,7 +71,7 @@ impl Asha {
 impl Assessor for Asha {
     fn assess(&mut self, trial: &str, history: &[f64]) -> Assessment {
         let Some(at) = self.record(trial, history) else { return Assessment::Good };
-        let (rung, others) = (self.rungs[at], &self.reached[at]);
+        let (rung, others) = (self.rungs[at], &self.rung_results[at]);
         let own = others[trial];
         let better = others.values().filter(|other| **other > own).count();
         // Of fewer than `eta` trials, the best one continues.
@@ -87,7 +87,7 @@ impl Assessor for Asha {
         Assessment::Bad { reason }
     }
 
-    fn ended(&mut self, trial: &str, history: &[f64], _success: bool) {
+    fn record_end(&mut self, trial: &str, history: &[f64], _success: bool) {
         self.record(trial, history);
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         AssessorSpec::new("asha", class_args).and_then(|spec| build(&spec))
     }
 
-    fn bad(assessment: &Assessment) -> bool {
+    fn is_bad(assessment: &Assessment) -> bool {
         *assessment != Assessment::Good
     }
 
@@ -125,7 +125,7 @@ mod tests {
             ("no assessment at the last step",      "a", &[0.5, 0.5, 0.5, 0.0], false),
         ];
         for (label, trial, history, stops) in table {
-            assert_eq!(bad(&asha.assess(trial, history)), stops, "{label}");
+            assert_eq!(is_bad(&asha.assess(trial, history)), stops, "{label}");
         }
         let Assessment::Bad { reason } = asha.assess("z", &[0.0]) else { panic!("the worst") };
         assert_eq!(
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn small_results_are_good_with_minimize_and_nan_never_is() {
         let mut asha = asha(&json!({"optimize_mode": "minimize", "eta": 2})).unwrap();
-        assert!(!bad(&asha.assess("a", &[3.0])));
-        assert!(!bad(&asha.assess("b", &[1.0])));
-        assert!(bad(&asha.assess("c", &[f64::NAN])));
+        assert!(!is_bad(&asha.assess("a", &[3.0])));
+        assert!(!is_bad(&asha.assess("b", &[1.0])));
+        assert!(is_bad(&asha.assess("c", &[f64::NAN])));
     }
 
     #[test]
@@ -167,8 +167,8 @@ mod tests {
                 for steps in 1..=history.len() {
                     drop(lived.assess(&name, &history[..steps]));
                 }
-                lived.ended(&name, history, true);
-                rebuilt.ended(&name, history, true);
+                lived.record_end(&name, history, true);
+                rebuilt.record_end(&name, history, true);
             }
             prop_assert_eq!(lived.assess("next", &next), rebuilt.assess("next", &next));
         }

@@ -17,7 +17,7 @@ use super::{Assessment, Assessor, Error};
 use crate::search::class_args::Arguments;
 
 /// The minimum number of curves for an assessment.
-const LEAST_CURVES: usize = 4;
+const MIN_AGREEING_CURVES: usize = 4;
 
 /// NNI's `Curvefitting`.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(super) struct Curvefitting {
     /// The share of the best result that a trial must be able to reach.
     threshold: f64,
     /// The number of steps between two assessments of a trial.
-    gap: usize,
+    assessment_gap: usize,
     /// The best last result of the successful trials.
-    best: Option<f64>,
+    best_success: Option<f64>,
 }
 
 impl Curvefitting {
@@ -48,20 +48,23 @@ impl Curvefitting {
             target: u32::try_from(target).unwrap_or(u32::MAX),
             start_step: usize::try_from(start_step).unwrap_or(usize::MAX),
             threshold,
-            gap: usize::try_from(gap).unwrap_or(usize::MAX),
-            best: None,
+            assessment_gap: usize::try_from(gap).unwrap_or(usize::MAX),
+            best_success: None,
         })
     }
 }
 
 impl Assessor for Curvefitting {
     fn assess(&mut self, _trial: &str, history: &[f64]) -> Assessment {
-        let Some(best) = self.best else { return Assessment::Good };
-        let due = history.len().checked_sub(self.start_step).is_some_and(|n| n % self.gap == 0);
+        let Some(best) = self.best_success else { return Assessment::Good };
+        let due = history
+            .len()
+            .checked_sub(self.start_step)
+            .is_some_and(|n| n % self.assessment_gap == 0);
         if !due {
             return Assessment::Good;
         }
-        let Some(Forecast { value, curves }) = forecast(history, self.target) else {
+        let Some(Forecast { value, curves }) = forecast_result(history, self.target) else {
             return Assessment::Good;
         };
         let (wanted, step) = (best * self.threshold, self.target);
@@ -76,9 +79,9 @@ impl Assessor for Curvefitting {
         }
     }
 
-    fn ended(&mut self, _trial: &str, history: &[f64], success: bool) {
+    fn record_end(&mut self, _trial: &str, history: &[f64], success: bool) {
         if let Some(last) = history.last().filter(|last| success && last.is_finite()) {
-            self.best = Some(self.best.map_or(*last, |best| best.max(*last)));
+            self.best_success = Some(self.best_success.map_or(*last, |best| best.max(*last)));
         }
     }
 }
@@ -92,15 +95,15 @@ struct Forecast {
 }
 
 /// Returns the forecast for step `target`, or `None` if too few curves agree.
-fn forecast(history: &[f64], target: u32) -> Option<Forecast> {
+fn forecast_result(history: &[f64], target: u32) -> Option<Forecast> {
     if history.is_empty() || history.iter().any(|result| !result.is_finite()) {
         return None;
     }
     let curves = agreeing_curves(history, target);
-    if curves.len() < LEAST_CURVES {
+    if curves.len() < MIN_AGREEING_CURVES {
         return None;
     }
-    let values: Vec<f64> = curves.iter().map(|curve| curve.at(f64::from(target))).collect();
+    let values: Vec<f64> = curves.iter().map(|curve| curve.value_at(f64::from(target))).collect();
     let names: Vec<&str> = curves.iter().map(|curve| curve.family.name).collect();
     Some(Forecast { value: mean(&values), curves: names.join(", ") })
 }
@@ -111,16 +114,17 @@ fn agreeing_curves(history: &[f64], target: u32) -> Vec<Curve> {
     // As in NNI, a curve is dropped if its squared errors exceed those of predicting twice the mean.
     let limit = mean(history) * history.iter().sum::<f64>();
     let mut fitted: Vec<Curve> =
-        FAMILIES.iter().map(|family| Curve::fitted(family, history)).collect();
-    fitted.retain(|curve| steps().map(|(x, y)| (curve.at(x) - y).powi(2)).sum::<f64>() < limit);
+        FAMILIES.iter().map(|family| Curve::fit_to(family, history)).collect();
+    fitted
+        .retain(|curve| steps().map(|(x, y)| (curve.value_at(x) - y).powi(2)).sum::<f64>() < limit);
     let last = steps().last().map_or(1.0, |(step, _)| step);
-    let mut here: Vec<f64> = fitted.iter().map(|curve| curve.at(last)).collect();
+    let mut here: Vec<f64> = fitted.iter().map(|curve| curve.value_at(last)).collect();
     here.sort_by(f64::total_cmp);
     let Some(middle) = median(&here) else { return Vec::new() };
     let average = mean(&here);
     let variance: Vec<f64> = here.iter().map(|y| (y - average).powi(2)).collect();
     let margin = last / 10.0 * mean(&variance).sqrt();
-    fitted.retain(|curve| (curve.at(f64::from(target)) - middle).abs() < margin);
+    fitted.retain(|curve| (curve.value_at(f64::from(target)) - middle).abs() < margin);
     fitted
 }
 

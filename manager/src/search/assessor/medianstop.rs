@@ -8,7 +8,7 @@ use super::{Assessment, Assessor, Bounds, Error};
 use crate::search::class_args::Arguments;
 
 /// The maximum number of steps for which bounds are returned.
-const AHEAD: usize = 1000;
+const MAX_BOUNDS: usize = 1000;
 
 /// NNI's `Medianstop`.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Assessor for Medianstop {
         }
     }
 
-    fn ended(&mut self, _trial: &str, history: &[f64], success: bool) {
+    fn record_end(&mut self, _trial: &str, history: &[f64], success: bool) {
         if !success {
             return;
         }
@@ -91,7 +91,7 @@ impl Assessor for Medianstop {
     /// Returns the medians for the case that the `others` trials have the worst possible results.
     fn bounds(&self, results: usize, others: usize) -> Option<Bounds> {
         let from = self.start_step.max(results + 1);
-        let steps = self.averages.get(from - 1..).unwrap_or_default().iter().take(AHEAD);
+        let steps = self.averages.get(from - 1..).unwrap_or_default().iter().take(MAX_BOUNDS);
         let bounds = steps.map_while(|averages| {
             let all = averages.len() + others;
             let at = match self.direction {
@@ -137,7 +137,7 @@ mod tests {
             for event in story["events"].as_array().unwrap() {
                 let trial = event[1].as_u64().unwrap();
                 if event[0] == "ended" {
-                    assessor.ended("t", &histories[&trial], event[2].as_bool().unwrap());
+                    assessor.record_end("t", &histories[&trial], event[2].as_bool().unwrap());
                     continue;
                 }
                 let history = numbers(&event[2]);
@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn a_bad_judgement_has_a_reason() {
         let mut assessor = assessor(&json!({})).unwrap();
-        assessor.ended("t", &[0.5, 0.7], true);
-        assessor.ended("t", &[0.1, 0.1], false);
+        assessor.record_end("t", &[0.5, 0.7], true);
+        assessor.record_end("t", &[0.1, 0.1], false);
         let reason =
             "its best of 2 results, 0.4, is worse than the median 0.6 of 1 finished trials";
         let expected = Assessment::Bad { reason: reason.to_owned() };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     /// Returns whether an agent with these bounds stops a trial after these results.
-    fn stops(bounds: &Bounds, history: &[f64]) -> bool {
+    fn is_stopped_by(bounds: &Bounds, history: &[f64]) -> bool {
         let at = history.len().checked_sub(bounds.from).and_then(|at| bounds.bounds.get(at));
         let best = match bounds.direction {
             Direction::Maximize => history.iter().copied().fold(f64::NEG_INFINITY, f64::max),
@@ -212,7 +212,7 @@ mod tests {
             let args = json!({"optimize_mode": direction, "start_step": start_step});
             let mut assessor = assessor(&args).unwrap();
             for history in &before {
-                assessor.ended("t", history, true);
+                assessor.record_end("t", history, true);
             }
             let others = after.len() + more;
             let histories = judged.iter().flat_map(|all| (0..=all.len()).map(|to| &all[..to]));
@@ -221,10 +221,10 @@ mod tests {
                 .map(|history| assessor.bounds(history.len().saturating_sub(1), others))
                 .collect();
             for history in &after {
-                assessor.ended("t", history, true);
+                assessor.record_end("t", history, true);
             }
             for (history, bounds) in histories.zip(left) {
-                if bounds.is_some_and(|bounds| stops(&bounds, history)) {
+                if bounds.is_some_and(|bounds| is_stopped_by(&bounds, history)) {
                     prop_assert_ne!(assessor.assess("t", history), Assessment::Good);
                 }
             }
@@ -237,7 +237,7 @@ mod tests {
             let mut assessor =
                 assessor(&json!({"optimize_mode": direction, "start_step": 2})).unwrap();
             for average in [1.0, 2.0, 3.0, 4.0, 5.0] {
-                assessor.ended("t", &[average; 3], true);
+                assessor.record_end("t", &[average; 3], true);
             }
             assessor.bounds(results, others).map(|found| (found.from, found.bounds))
         };

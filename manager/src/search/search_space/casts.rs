@@ -6,7 +6,7 @@
     clippy::cast_precision_loss,
     reason = "a part need not be exact beyond 2^53"
 )]
-pub(crate) fn double(n: u64) -> f64 {
+pub(crate) fn u64_to_f64(n: u64) -> f64 {
     n as f64
 }
 
@@ -17,7 +17,7 @@ pub(crate) fn double(n: u64) -> f64 {
     clippy::cast_sign_loss,
     reason = "the cast saturates"
 )]
-pub(crate) fn index(n: f64, size: u64) -> u64 {
+pub(crate) fn f64_to_index(n: f64, size: u64) -> u64 {
     (n as u64).min(size.saturating_sub(1))
 }
 
@@ -27,6 +27,6 @@ pub(crate) fn index(n: f64, size: u64) -> u64 {
     clippy::cast_possible_truncation,
     reason = "an integer of at most 53 bits"
 )]
-pub(super) fn whole(number: f64) -> i64 {
+pub(super) fn f64_to_i64(number: f64) -> i64 {
     number as i64
 }

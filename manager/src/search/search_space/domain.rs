@@ -3,7 +3,7 @@
 use rand::Rng;
 use serde_json::Value;
 
-use super::casts::{double, index, whole};
+use super::casts::{f64_to_i64, f64_to_index, u64_to_f64};
 use super::real::Real;
 use super::{Coordinate, Error, fault};
 
@@ -40,7 +40,7 @@ impl Domain {
     pub(super) fn locate(&self, value: &Value, path: &str) -> Result<Coordinate, Error> {
         match self {
             Self::Choice(values) => {
-                match (0..).zip(values).find(|(_, option)| same(option, value)) {
+                match (0..).zip(values).find(|(_, option)| is_equal_in_python(option, value)) {
                     Some((index, _)) => Ok(Coordinate::Index(index)),
                     None => {
                         let allowed = Value::from(values.as_slice());
@@ -60,7 +60,7 @@ impl Domain {
                 }
             }
             Self::Integer { low, size } => {
-                let offset = integral(value)
+                let offset = as_integer(value)
                     .and_then(|n| n.checked_sub(*low))
                     .and_then(|offset| u64::try_from(offset).ok())
                     .filter(|offset| offset < size);
@@ -73,7 +73,7 @@ impl Domain {
                     }
                 }
             }
-            Self::Real(real) if real.integer && integral(value).is_none() => {
+            Self::Real(real) if real.integer && as_integer(value).is_none() => {
                 fault(path.to_owned(), format!("{value} is not {}", real.range()))
             }
             Self::Real(real) => match value.as_f64() {
@@ -104,7 +104,7 @@ impl Domain {
             (Self::Real(real), _) => Coordinate::Real(real.quantile(p)),
             (_, options) => {
                 let options = options.unwrap_or(1);
-                Coordinate::Index(index((p * double(options)).floor(), options))
+                Coordinate::Index(f64_to_index((p * u64_to_f64(options)).floor(), options))
             }
         }
     }
@@ -114,7 +114,9 @@ impl Domain {
     pub(crate) fn share(&self, at: Coordinate) -> f64 {
         match (self, at) {
             (Self::Real(real), Coordinate::Real(x)) => real.share(x),
-            (_, Coordinate::Index(i)) => (double(i) + 0.5) / double(self.options().unwrap_or(1)),
+            (_, Coordinate::Index(i)) => {
+                (u64_to_f64(i) + 0.5) / u64_to_f64(self.options().unwrap_or(1))
+            }
             (_, Coordinate::Real(_)) => 0.5,
         }
     }
@@ -130,21 +132,21 @@ impl Domain {
 }
 
 /// Returns whether two JSON values are equal in Python, where `1` equals `1.0`.
-fn same(a: &Value, b: &Value) -> bool {
+fn is_equal_in_python(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_equal_in_python(a, b))
         }
         _ => a == b,
     }
 }
 
 /// Returns a JSON number as an integer, or `None` if it has a fraction. `3.0` is an integer.
-fn integral(value: &Value) -> Option<i64> {
+fn as_integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let number =
             value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_992.0)?;
-        Some(whole(number))
+        Some(f64_to_i64(number))
     })
 }

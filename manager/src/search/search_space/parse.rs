@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value};
 use super::{Dimension, Domain, Error, Parent, Real, Shape};
 use crate::util::nearest::{advice, folded, nearest};
 
-const TYPES: [&str; 11] = [
+const TYPE_NAMES: [&str; 11] = [
     "choice",
     "randint",
     "lograndint",
@@ -20,7 +20,7 @@ const TYPES: [&str; 11] = [
 ];
 
 /// Words of other tools and of programming languages for a type, folded, and the type with its meaning.
-const SYNONYMS: [(&str, &str); 11] = [
+const TYPE_SYNONYMS: [(&str, &str); 11] = [
     ("float", "`uniform`"),
     ("double", "`uniform`"),
     ("real", "`uniform`"),
@@ -35,36 +35,36 @@ const SYNONYMS: [(&str, &str); 11] = [
 ];
 
 /// The largest logarithm. Above it, `exp` overflows a double.
-const MAX_LOG: f64 = 709.0;
+const MAX_LOGARITHM: f64 = 709.0;
 
 /// The maximum depth of nested choices, so that no document can exhaust the stack.
-const MAX_DEPTH: usize = 32;
+const MAX_NESTING_DEPTH: usize = 32;
 
-/// Returns a space in which each bound is a number. `PyYAML`, and so NNI's client, reads `1e-4` as a text. NNI converts it,
-/// except in the options of a choice.
-pub(super) fn with_numbers(json: &Value) -> Value {
+/// Returns a space in which each bound is a number. `PyYAML`, and so NNI's client, reads `1e-4` as a text. NNI converts
+/// it, except in the options of a choice.
+pub(super) fn convert_bounds(json: &Value) -> Value {
     let Value::Object(members) = json else { return json.clone() };
-    let entry = |(name, entry): (&String, &Value)| (name.clone(), entry_with_numbers(entry, 0));
+    let entry = |(name, entry): (&String, &Value)| (name.clone(), convert_entry_bounds(entry, 0));
     Value::Object(members.iter().map(entry).collect())
 }
 
-fn entry_with_numbers(entry: &Value, depth: usize) -> Value {
+fn convert_entry_bounds(entry: &Value, depth: usize) -> Value {
     let mut entry = entry.clone();
     let is_choice = entry.get("_type").is_none_or(|name| name == "choice");
     let Some(Value::Array(values)) = entry.get_mut("_value") else { return entry };
     for value in values {
         match value {
             Value::String(text) if !is_choice => {
-                if let Some(number) = number_in(text) {
+                if let Some(number) = parse_number(text) {
                     *value = Value::Number(number);
                 }
             }
             Value::Object(members)
-                if is_choice && depth <= MAX_DEPTH && members.contains_key("_name") =>
+                if is_choice && depth <= MAX_NESTING_DEPTH && members.contains_key("_name") =>
             {
                 for (name, member) in members.iter_mut() {
                     if name != "_name" {
-                        *member = entry_with_numbers(member, depth + 1);
+                        *member = convert_entry_bounds(member, depth + 1);
                     }
                 }
             }
@@ -80,14 +80,14 @@ fn entry_with_numbers(entry: &Value, depth: usize) -> Value {
 }
 
 /// Returns the number that a text is.
-pub(crate) fn number_in(text: &str) -> Option<Number> {
+pub(crate) fn parse_number(text: &str) -> Option<Number> {
     let text = text.trim();
     let other = || text.parse().ok().and_then(Number::from_f64);
     serde_json::from_str(text).ok().or_else(other)
 }
 
 /// Returns the dimensions of a space.
-pub(super) fn dimensions(json: &Value) -> Result<Vec<Dimension>, Error> {
+pub(super) fn parse_dimensions(json: &Value) -> Result<Vec<Dimension>, Error> {
     let Value::Object(members) = json else {
         return fault(
             "searchSpace",
@@ -98,19 +98,19 @@ pub(super) fn dimensions(json: &Value) -> Result<Vec<Dimension>, Error> {
         return fault("searchSpace", "is empty; name at least one parameter");
     }
     let mut found = Vec::new();
-    collect(members, "", None, 0, &mut found)?;
+    collect_dimensions(members, "", None, 0, &mut found)?;
     Ok(found)
 }
 
-fn collect(
+fn collect_dimensions(
     members: &Map<String, Value>,
     prefix: &str,
     parent: Option<Parent>,
     depth: usize,
     found: &mut Vec<Dimension>,
 ) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return fault(prefix, format!("choices may be nested at most {MAX_DEPTH} deep"));
+    if depth > MAX_NESTING_DEPTH {
+        return fault(prefix, format!("choices may be nested at most {MAX_NESTING_DEPTH} deep"));
     }
     for (name, entry) in members {
         if parent.is_some() && name == "_name" {
@@ -121,12 +121,12 @@ fn collect(
             return fault(&path, "a parameter's name must not be empty");
         }
         let index = found.len();
-        let (domain, options) = domain(entry, &path)?;
+        let (domain, options) = parse_domain(entry, &path)?;
         found.push(Dimension { name: name.clone(), parent, domain });
         for (option, members) in (0..).zip(options) {
             let path = format!("{path}._value[{option}]");
             let parent = Parent { dimension: index, option };
-            collect(members, &path, Some(parent), depth + 1, found)?;
+            collect_dimensions(members, &path, Some(parent), depth + 1, found)?;
         }
     }
     Ok(())
@@ -136,7 +136,7 @@ fn collect(
 type ParsedDomain<'a> = (Domain, Vec<&'a Map<String, Value>>);
 
 /// Returns the domain of an entry, and for a nested choice its options.
-fn domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Error> {
+fn parse_domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Error> {
     let Value::Object(members) = entry else {
         let (purpose, options) = if entry.is_array() {
             ("a choice between these values", entry.to_string())
@@ -154,7 +154,7 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Error> {
             Some(name) => {
                 format!("unknown; did you mean `{name}`? Only `_type` and `_value` belong here")
             }
-            None if is_space(&members[other]) => {
+            None if is_parameter_entry(&members[other]) => {
                 "is a parameter inside a parameter; only the options of a `choice` may have their own".to_owned()
             }
             None => "unknown; only `_type` and `_value` belong here".to_owned(),
@@ -174,17 +174,17 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Error> {
         return fault(&path, format!("expected a list, found {}", kind(value)));
     };
     match name.as_str() {
-        "choice" => choice(values, &path),
-        "randint" => Ok((integer(values, &path)?, Vec::new())),
-        "lograndint" => Ok((log_integer(values, &path)?, Vec::new())),
-        other if TYPES.contains(&other) => {
-            Ok((Domain::Real(real(other, values, &path)?), Vec::new()))
+        "choice" => parse_choice(values, &path),
+        "randint" => Ok((parse_integer(values, &path)?, Vec::new())),
+        "lograndint" => Ok((parse_log_integer(values, &path)?, Vec::new())),
+        other if TYPE_NAMES.contains(&other) => {
+            Ok((Domain::Real(parse_real(other, values, &path)?), Vec::new()))
         }
         other => {
-            let meant = SYNONYMS.iter().find(|(word, _)| *word == folded(other));
+            let meant = TYPE_SYNONYMS.iter().find(|(word, _)| *word == folded(other));
             let advice = match meant {
                 Some((_, name)) => format!("here it is {name}"),
-                None => advice(other, TYPES),
+                None => advice(other, TYPE_NAMES),
             };
             fault(&type_path, format!("`{other}` is not a type; {advice}"))
         }
@@ -192,11 +192,11 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Error> {
 }
 
 /// Returns `true` for the description of a parameter.
-pub(super) fn is_space(value: &Value) -> bool {
+pub(super) fn is_parameter_entry(value: &Value) -> bool {
     value.as_object().is_some_and(|o| o.contains_key("_type") && o.contains_key("_value"))
 }
 
-fn choice<'a>(values: &'a [Value], path: &str) -> Result<ParsedDomain<'a>, Error> {
+fn parse_choice<'a>(values: &'a [Value], path: &str) -> Result<ParsedDomain<'a>, Error> {
     if values.is_empty() {
         return fault(path, "is empty; a choice needs at least one option");
     }
@@ -229,8 +229,8 @@ fn choice<'a>(values: &'a [Value], path: &str) -> Result<ParsedDomain<'a>, Error
     Ok((Domain::Nested(names), options))
 }
 
-fn integer(values: &[Value], path: &str) -> Result<Domain, Error> {
-    let (low, high) = integer_bounds(values, path)?;
+fn parse_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
+    let (low, high) = parse_integer_bounds(values, path)?;
     #[expect(
         clippy::as_conversions,
         clippy::cast_possible_truncation,
@@ -242,8 +242,8 @@ fn integer(values: &[Value], path: &str) -> Result<Domain, Error> {
 
 /// Returns the domain of integers whose logarithm is uniform. Each integer gets the part of the range that rounds to
 /// it, so that the ends are not less likely than the other integers.
-fn log_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
-    let (low, high) = integer_bounds(values, path)?;
+fn parse_log_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
+    let (low, high) = parse_integer_bounds(values, path)?;
     if low < 1.0 {
         return fault(&format!("{path}[0]"), "the low end of a lograndint must be at least 1");
     }
@@ -258,8 +258,8 @@ fn log_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
 }
 
 /// Returns the smallest integer, and the largest integer plus 1.
-fn integer_bounds(values: &[Value], path: &str) -> Result<(f64, f64), Error> {
-    let numbers = numbers(values, 2, "[low, high), high not included", path)?;
+fn parse_integer_bounds(values: &[Value], path: &str) -> Result<(f64, f64), Error> {
+    let numbers = parse_numbers(values, 2, "[low, high), high not included", path)?;
     // NNI also rounds both numbers up.
     let (low, high) = (numbers[0].ceil(), numbers[1].ceil());
     // Above 2^53 a double skips integers.
@@ -275,7 +275,7 @@ fn integer_bounds(values: &[Value], path: &str) -> Result<(f64, f64), Error> {
     Ok((low, high))
 }
 
-fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
+fn parse_real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
     let (quantised, rest) = match name.strip_prefix('q') {
         Some(rest) => (true, rest),
         None => (false, name),
@@ -288,7 +288,7 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
         (true, false) => "[mu, sigma]",
         (true, true) => "[mu, sigma, q]",
     };
-    let numbers = numbers(values, if quantised { 3 } else { 2 }, form, path)?;
+    let numbers = parse_numbers(values, if quantised { 3 } else { 2 }, form, path)?;
     let q = numbers.get(2).copied();
     if q.is_some_and(|q| q <= 0.0) {
         return fault(&format!("{path}[2]"), "q must be greater than 0");
@@ -298,10 +298,12 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
         if second <= 0.0 {
             return fault(&format!("{path}[1]"), "sigma must be greater than 0");
         }
-        if log && first > MAX_LOG {
+        if log && first > MAX_LOGARITHM {
             return fault(
                 &format!("{path}[0]"),
-                format!("mu is the mean of the logarithm; above {MAX_LOG} the values overflow"),
+                format!(
+                    "mu is the mean of the logarithm; above {MAX_LOGARITHM} the values overflow"
+                ),
             );
         }
         return Ok(Real {
@@ -333,7 +335,12 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
     Ok(Real { shape, log, q, bounds: Some((first, second)), integer: false })
 }
 
-fn numbers(values: &[Value], expected: usize, form: &str, path: &str) -> Result<Vec<f64>, Error> {
+fn parse_numbers(
+    values: &[Value],
+    expected: usize,
+    form: &str,
+    path: &str,
+) -> Result<Vec<f64>, Error> {
     if values.len() != expected {
         return fault(path, format!("expected {expected} numbers, {form}; found {}", values.len()));
     }

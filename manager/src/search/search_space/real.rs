@@ -1,12 +1,12 @@
-//! A real parameter: the conversion between its values, coordinates and shares. The order of operations is NNI's: `exp`,
-//! rounding to a multiple of `q` (half to even), clipping.
+//! A real parameter: the conversion between its values, coordinates and shares. The order of operations is NNI's:
+//! `exp`, rounding to a multiple of `q` (half to even), clipping.
 
 use rand::Rng;
 
 use super::normal::{standard_cdf, standard_normal, standard_quantile};
 
 /// The relative tolerance at the bounds of a value, because `exp(ln(x))` does not always equal `x`.
-const SLACK: f64 = 1e-9;
+const BOUND_TOLERANCE: f64 = 1e-9;
 
 /// A real number with a distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,7 +77,7 @@ impl Real {
     pub(super) fn locate(&self, value: f64) -> Option<f64> {
         let value = match self.bounds {
             Some((low, high)) => {
-                let slack = SLACK * (high - low).max(low.abs());
+                let slack = BOUND_TOLERANCE * (high - low).max(low.abs());
                 if value < low - slack || value > high + slack {
                     return None;
                 }

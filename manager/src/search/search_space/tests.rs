@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::normal::{standard_cdf, standard_quantile};
 use super::*;
 
-fn vectors(part: &str) -> Vec<Value> {
+fn nni_vectors(part: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../../fixtures/config/nni_vectors.json")).unwrap();
     all[part].as_array().unwrap().clone()
@@ -20,7 +20,7 @@ fn object(json: &Value) -> Parameters {
     json.as_object().unwrap().clone()
 }
 
-fn draws(space: &SearchSpace, seed: u64, count: usize) -> Vec<Parameters> {
+fn draw_parameters(space: &SearchSpace, seed: u64, count: usize) -> Vec<Parameters> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|_| space.sample(&mut rng)).collect()
 }
@@ -45,7 +45,7 @@ fn a_bound_that_is_a_text_is_its_number() {
 
 #[test]
 fn coordinates_have_the_same_values_as_in_nni() {
-    for case in vectors("convert") {
+    for case in nni_vectors("convert") {
         let space = space(&json!({"x": case["space"]}));
         let internal = &case["internal"];
         let at = match space.dimensions()[0].domain.options() {
@@ -60,10 +60,10 @@ fn coordinates_have_the_same_values_as_in_nni() {
 
 #[test]
 fn draws_have_the_same_distributions_as_in_nni() {
-    for case in vectors("quantiles") {
+    for case in nni_vectors("quantiles") {
         let space = space(&json!({"x": case["space"]}));
         let mut values: Vec<f64> =
-            draws(&space, 3, 20_000).iter().map(|p| p["x"].as_f64().unwrap()).collect();
+            draw_parameters(&space, 3, 20_000).iter().map(|p| p["x"].as_f64().unwrap()).collect();
         values.sort_by(f64::total_cmp);
         for pair in case["at"].as_array().unwrap() {
             let (p, expected) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
@@ -78,7 +78,7 @@ fn draws_have_the_same_distributions_as_in_nni() {
 
 #[test]
 fn exactly_the_search_spaces_that_are_invalid_in_nni_are_refused() {
-    for case in vectors("valid") {
+    for case in nni_vectors("valid") {
         let parsed = SearchSpace::parse(&case["space"]);
         assert_eq!(parsed.is_ok(), case["valid"], "{case}: {parsed:?}");
     }
@@ -139,7 +139,7 @@ fn two_levels() -> SearchSpace {
 fn nested_choices_of_two_levels_are_drawn_unlike_in_nni_which_crashes() {
     let space = two_levels();
     let seen: std::collections::BTreeSet<String> =
-        draws(&space, 5, 60).iter().map(|p| shape(&p["net"])).collect();
+        draw_parameters(&space, 5, 60).iter().map(|p| shape(&p["net"])).collect();
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["deep leaky slope", "deep relu", "none"]);
 }
 
@@ -201,14 +201,14 @@ fn options_without_a_name_are_constants() {
     let space = space(&given);
     assert_eq!(space.as_json(), &given);
     let options = given["opt"]["_value"].as_array().unwrap();
-    assert!(draws(&space, 1, 50).iter().all(|drawn| options.contains(&drawn["opt"])));
+    assert!(draw_parameters(&space, 1, 50).iter().all(|drawn| options.contains(&drawn["opt"])));
     assert!(space.choices_of_unnamed_spaces().eq(["opt"]));
 }
 
 #[test]
 fn log_integers_are_integers_with_a_uniform_logarithm() {
     let space = space(&json!({"n": {"_type": "lograndint", "_value": [1, 1025]}}));
-    let drawn = draws(&space, 4, 4000);
+    let drawn = draw_parameters(&space, 4, 4000);
     let drawn: Vec<i64> = drawn.iter().map(|p| p["n"].as_i64().unwrap()).collect();
     assert!(drawn.iter().all(|n| (1..=1024).contains(n)));
     // Half of the doublings from 1 to 1024 lie below 32. Both ends are drawn.
@@ -294,19 +294,19 @@ proptest! {
     fn a_search_space_that_is_accepted_is_never_empty(json in any_json()) {
         if let Ok(space) = SearchSpace::parse(&json) {
             prop_assert!(space.size() != Some(0));
-            drop(space.validate(&draws(&space, 1, 1)[0]));
+            drop(space.validate(&draw_parameters(&space, 1, 1)[0]));
         }
     }
 
     #[test]
     fn every_draw_is_valid_and_survives_a_round_trip(json in any_space(), seed: u64) {
         let space = space(&json);
-        for parameters in draws(&space, seed, 4) {
+        for parameters in draw_parameters(&space, seed, 4) {
             let text = serde_json::to_string(&parameters).unwrap();
             let back: Parameters = serde_json::from_str(&text).unwrap();
             let point = space.locate(&back).unwrap();
             for ((name, value), (_, again)) in parameters.iter().zip(&space.parameters(&point)) {
-                prop_assert!(close(value, again), "{}: {} {}", name, value, again);
+                prop_assert!(is_close(value, again), "{}: {} {}", name, value, again);
             }
         }
     }
@@ -314,7 +314,7 @@ proptest! {
     #[test]
     fn the_same_seed_draws_the_same(json in any_space(), seed: u64) {
         let space = space(&json);
-        prop_assert_eq!(draws(&space, seed, 3), draws(&space, seed, 3));
+        prop_assert_eq!(draw_parameters(&space, seed, 3), draw_parameters(&space, seed, 3));
     }
 
     #[test]
@@ -324,7 +324,7 @@ proptest! {
             "q": {"_type": "quniform", "_value": [low, low + width, q]},
             "l": {"_type": "loguniform", "_value": [width, width * 2.0]},
         }));
-        let drawn = &draws(&space, seed, 1)[0];
+        let drawn = &draw_parameters(&space, seed, 1)[0];
         let number = |name: &str| drawn[name].as_f64().unwrap();
         prop_assert!((low..=low + width).contains(&number("u")));
         prop_assert!((low..=low + width).contains(&number("q")));
@@ -333,10 +333,10 @@ proptest! {
 }
 
 /// Returns whether two values are equal except for the last digits of a logarithm.
-fn close(a: &Value, b: &Value) -> bool {
+fn is_close(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|((k, a), (l, b))| k == l && close(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|((k, a), (l, b))| k == l && is_close(a, b))
         }
         _ => match (a.as_f64(), b.as_f64()) {
             (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(1.0),

@@ -16,13 +16,13 @@ use crate::search::search_space::normal::standard_normal;
 use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
 
 /// The factor by which each trial shrinks the step.
-const SHRINK: f64 = 0.1;
+const SHRINK_FACTOR: f64 = 0.1;
 
 /// The probability of following the best trial that was not yet considered: 1 / the mean rank.
-const FOLLOW_BEST: f64 = 0.5;
+const FOLLOW_BEST_PROBABILITY: f64 = 0.5;
 
 /// The number of proposed trials up to which running trials do not count.
-const HONEST_TRIALS: usize = 20;
+const MAX_TRIALS_WITHOUT_LIAR: usize = 20;
 
 /// NNI's `Anneal`.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl Anneal {
 
     /// Returns the assumed loss of running trials, or `None` if they do not count.
     fn assumed_loss(&self, trials: &Trials) -> Option<f64> {
-        let liar = self.liar.filter(|_| trials.count() > HONEST_TRIALS)?;
-        let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
+        let liar = self.liar.filter(|_| trials.count() > MAX_TRIALS_WITHOUT_LIAR)?;
+        let losses = || trials.losses().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
         match (liar, trials.direction()) {
             (Liar::Min, Direction::Minimize) | (Liar::Max, Direction::Maximize) => {
                 losses().reduce(f64::min)
@@ -75,7 +75,7 @@ impl Model for Anneal {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
         let lie = self.assumed_loss(trials);
         let lies = lie.into_iter().flat_map(|lie| trials.running().map(move |point| (point, lie)));
-        let mut known: Vec<(&Point, f64)> = trials.done().chain(lies).collect();
+        let mut known: Vec<(&Point, f64)> = trials.losses().chain(lies).collect();
         // The sort is stable: of equal losses, the earlier is first.
         known.sort_by(|(_, a), (_, b)| a.total_cmp(b));
         let mut followed: Vec<&Point> = Vec::new();
@@ -92,13 +92,13 @@ impl Model for Anneal {
                 .collect();
             let old = followed.iter().find_map(|point| point[index]);
             let around = old.or_else(|| {
-                let good = having.get(rank(having.len(), rng))?;
+                let good = having.get(draw_rank(having.len(), rng))?;
                 followed.push(good);
                 good[index]
             });
             let domain = &dimension.domain;
             point.push(Some(match around {
-                Some(around) => perturb(domain, around, shrunk(having.len()), rng),
+                Some(around) => perturb(domain, around, remaining_width(having.len()), rng),
                 None => domain.sample(rng),
             }));
         }
@@ -108,17 +108,17 @@ impl Model for Anneal {
 
 /// Draws the rank of the trial to follow among `count` trials, from a geometric distribution that ends at the last
 /// trial.
-fn rank(count: usize, rng: &mut impl Rng) -> usize {
+fn draw_rank(count: usize, rng: &mut impl Rng) -> usize {
     let mut rank = 0;
-    while rank + 1 < count && rng.random::<f64>() >= FOLLOW_BEST {
+    while rank + 1 < count && rng.random::<f64>() >= FOLLOW_BEST_PROBABILITY {
         rank += 1;
     }
     rank
 }
 
 /// Returns the share of a parameter's width that remains after a number of trials.
-fn shrunk(trials: usize) -> f64 {
-    1.0 / (1.0 + SHRINK * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
+fn remaining_width(trials: usize) -> f64 {
+    1.0 / (1.0 + SHRINK_FACTOR * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
 }
 
 /// Draws a position around another position, from the domain's own distribution with its width shrunk.

@@ -11,7 +11,7 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn new(space: &SearchSpace) -> Result<Self, Error> {
-        Ok(Self { waiting: sets(space)?.into_iter().rev().collect() })
+        Ok(Self { waiting: parameter_sets(space)?.into_iter().rev().collect() })
     }
 
     /// Removes a parameter set that was already tried.
@@ -45,7 +45,7 @@ impl Tuner for Batch {
 }
 
 /// Returns the parameter sets of a batch, in order.
-pub(super) fn sets(space: &SearchSpace) -> Result<Vec<Parameters>, Error> {
+pub(super) fn parameter_sets(space: &SearchSpace) -> Result<Vec<Parameters>, Error> {
     let [dimension] = space.dimensions() else {
         return fault(
             "searchSpace".to_owned(),

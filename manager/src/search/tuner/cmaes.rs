@@ -26,13 +26,13 @@ use crate::search::pareto;
 use crate::search::search_space::{Point, SearchSpace};
 
 /// The initial width, relative to each parameter's range.
-const WIDTH: f64 = 0.2;
+const INITIAL_WIDTH: f64 = 0.2;
 /// The initial width if results were imported. The mean is then the best of them.
-const INFORMED_WIDTH: f64 = 0.1;
+const INITIAL_WIDTH_WITH_IMPORTS: f64 = 0.1;
 /// The minimum width. A narrower distribution finds nothing new, so the search restarts with twice the population.
-const NARROWEST: f64 = 1e-9;
+const MIN_WIDTH: f64 = 1e-9;
 /// The number of times that a draw outside the range is repeated before it is clipped.
-const REDRAWS: usize = 50;
+const MAX_REDRAWS: usize = 50;
 
 /// The model of `CMA-ES`.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct CmaEs {
     /// The initial size of a generation.
     population: usize,
     /// The latest state, so that a proposal need not process all results again.
-    memory: Mutex<State>,
+    latest_state: Mutex<State>,
 }
 
 /// The processed results, and the resulting distribution.
@@ -51,7 +51,7 @@ pub(super) struct CmaEs {
 struct State {
     /// The initial mean and width.
     start: (Vec<f64>, f64),
-    taken: Vec<(Vec<f64>, Merit)>,
+    processed: Vec<(Vec<f64>, Merit)>,
     /// The current distribution. `None` before the first call.
     distribution: Option<Distribution>,
     /// The size of a generation, which doubles at each restart.
@@ -78,7 +78,7 @@ impl CmaEs {
         let given = arguments.integer("population_size", 3..=10_000)?;
         let given = given.and_then(|given| usize::try_from(given).ok());
         let population = given.unwrap_or_else(|| Weights::default_population(moved.len()));
-        Ok(Self { seed, moved, population, memory: Mutex::default() })
+        Ok(Self { seed, moved, population, latest_state: Mutex::default() })
     }
 
     /// Returns the state after all complete generations of known results.
@@ -90,13 +90,13 @@ impl CmaEs {
             self.moved.iter().map(share).collect()
         };
         let results: Vec<(Vec<f64>, Merit)> =
-            trials.tried().map(|(point, merit)| (shares(point), merit.clone())).collect();
+            trials.proposed_merits().map(|(point, merit)| (shares(point), merit.clone())).collect();
         let start = self.start(trials, shares);
-        let mut state = match self.memory.lock() {
+        let mut state = match self.latest_state.lock() {
             Ok(memory) => memory.clone(),
             Err(_) => State::default(),
         };
-        let is_known = state.start == start && results.starts_with(&state.taken);
+        let is_known = state.start == start && results.starts_with(&state.processed);
         if state.distribution.is_none() || !is_known {
             let distribution = Distribution::new(start.0.clone(), start.1, self.population);
             let population = self.population;
@@ -104,11 +104,11 @@ impl CmaEs {
                 State { start, population, distribution: Some(distribution), ..State::default() };
         }
         while let Some(generation) =
-            results.get(state.taken.len()..state.taken.len() + state.population)
+            results.get(state.processed.len()..state.processed.len() + state.population)
         {
             state.update(generation, self.seed);
         }
-        if let Ok(mut memory) = self.memory.lock() {
+        if let Ok(mut memory) = self.latest_state.lock() {
             *memory = state.clone();
         }
         state
@@ -116,10 +116,10 @@ impl CmaEs {
 
     /// Returns the initial mean and width.
     fn start(&self, trials: &Trials, shares: impl Fn(&Point) -> Vec<f64>) -> (Vec<f64>, f64) {
-        let best = trials.imported().min_by(|(_, a), (_, b)| a.order(b));
+        let best = trials.imported_merits().min_by(|(_, a), (_, b)| a.compare(b));
         match best {
-            Some((point, _)) => (shares(point), INFORMED_WIDTH),
-            None => (vec![0.5; self.moved.len()], WIDTH),
+            Some((point, _)) => (shares(point), INITIAL_WIDTH_WITH_IMPORTS),
+            None => (vec![0.5; self.moved.len()], INITIAL_WIDTH),
         }
     }
 }
@@ -132,14 +132,14 @@ impl State {
         let ranked = pareto::select_best(&merits, merits.len());
         let ranked: Vec<&[f64]> = ranked.iter().map(|at| generation[*at].0.as_slice()).collect();
         distribution.update(&ranked);
-        self.taken.extend_from_slice(generation);
-        if distribution.width() < NARROWEST || !distribution.width().is_finite() {
+        self.processed.extend_from_slice(generation);
+        if distribution.width() < MIN_WIDTH || !distribution.width().is_finite() {
             self.restarts += 1;
             self.population = self.population.saturating_mul(2);
             // A stream that no proposal uses.
             let mut rng = generator(seed, u64::MAX - self.restarts);
             let mean = (0..self.start.0.len()).map(|_| rng.random()).collect();
-            *distribution = Distribution::new(mean, WIDTH, self.population);
+            *distribution = Distribution::new(mean, INITIAL_WIDTH, self.population);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::search::search_space::{Domain, Parameters, Point, SearchSpace};
 
 /// The number of draws before a walk over the grid replaces them. NNI starts the walk after the first collision. A few
 /// more draws keep a search random while most of its space is free.
-const DRAWS: usize = 16;
+const MAX_DRAWS: usize = 16;
 
 /// Prevents a tuner from proposing the same parameters twice, and detects an exhausted space. After NNI 3.0's
 /// `nni/common/hpo_utils/dedup.py`.
@@ -36,7 +36,7 @@ impl Dedup {
 
     /// Returns the first new parameters from `draw`, or else from the next new point of a grid. Returns `None` if every
     /// point was proposed.
-    pub(super) fn fresh(&mut self, mut draw: impl FnMut() -> Point) -> Option<Parameters> {
+    pub(super) fn draw_new(&mut self, mut draw: impl FnMut() -> Point) -> Option<Parameters> {
         if !self.may_collide {
             return Some(self.space.parameters(&draw()));
         }

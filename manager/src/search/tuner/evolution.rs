@@ -22,10 +22,10 @@ use crate::search::class_args::Arguments;
 use crate::search::search_space::{Coordinate, Point, SearchSpace};
 
 /// The share of mutated numbers that stay near their old value.
-const STAY_NEAR: f64 = 0.3;
+const NEAR_MUTATION_SHARE: f64 = 0.3;
 
 /// The width of the interval around the old value, relative to the parameter's range.
-const NEAR: f64 = 0.2;
+const NEAR_MUTATION_WIDTH: f64 = 0.2;
 
 /// NNI's `Evolution`.
 #[derive(Debug)]
@@ -48,10 +48,10 @@ impl Evolution {
         // A separate stream: the streams of proposals begin at 0.
         let mut rng = generator(self.seed, u64::MAX);
         let mut living: Vec<(&Point, f64)> = Vec::new();
-        for newcomer in trials.done() {
+        for newcomer in trials.losses() {
             living.push(newcomer);
             if living.len() > room {
-                let (one, other) = pair(living.len(), &mut rng);
+                let (one, other) = draw_pair(living.len(), &mut rng);
                 let worse = if living[one].1 > living[other].1 { one } else { other };
                 living.swap_remove(worse);
             }
@@ -63,7 +63,7 @@ impl Evolution {
 impl Model for Evolution {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
         // Each failed trial is replaced by another random trial.
-        if trials.count() < self.population.saturating_add(trials.failed()) {
+        if trials.count() < self.population.saturating_add(trials.failed_count()) {
             return space.sample_point(rng);
         }
         let living = self.survivors(trials);
@@ -73,21 +73,21 @@ impl Model for Evolution {
         let better = |(one, other): (usize, usize)| {
             if living[one].1 <= living[other].1 { one } else { other }
         };
-        let first = better(pair(living.len(), rng));
-        let second = better(pair(living.len(), rng));
-        mutant(space, living[better((first, second))].0, rng)
+        let first = better(draw_pair(living.len(), rng));
+        let second = better(draw_pair(living.len(), rng));
+        mutate(space, living[better((first, second))].0, rng)
     }
 }
 
 /// Returns two different random indices below `count`, which is at least 2.
-fn pair(count: usize, rng: &mut impl Rng) -> (usize, usize) {
+fn draw_pair(count: usize, rng: &mut impl Rng) -> (usize, usize) {
     let one = rng.random_range(0..count);
     let other = rng.random_range(0..count - 1);
     (one, if other < one { other } else { other + 1 })
 }
 
 /// Returns a copy of `parent` with one parameter changed. If the change selects another option, draws its parameters.
-fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
+fn mutate(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
     let present: Vec<usize> =
         parent.iter().enumerate().filter(|(_, at)| at.is_some()).map(|(index, _)| index).collect();
     let changed = present[rng.random_range(0..present.len())];
@@ -96,8 +96,8 @@ fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
         let at: Option<Coordinate> = match parent[index] {
             _ if !space.is_present(index, &point) => None,
             Some(old) if index != changed => Some(old),
-            Some(Coordinate::Real(old)) if rng.random::<f64>() < STAY_NEAR => {
-                Some(perturb(&dimension.domain, Coordinate::Real(old), NEAR, rng))
+            Some(Coordinate::Real(old)) if rng.random::<f64>() < NEAR_MUTATION_SHARE => {
+                Some(perturb(&dimension.domain, Coordinate::Real(old), NEAR_MUTATION_WIDTH, rng))
             }
             _ => Some(dimension.domain.sample(rng)),
         };
@@ -134,7 +134,7 @@ mod tests {
         let mut changes = [0; 4];
         for _ in 0..300 {
             let parent = space.sample_point(&mut rng);
-            let child = mutant(&space, &parent, &mut rng);
+            let child = mutate(&space, &parent, &mut rng);
             assert!(space.validate(&space.parameters(&child)).is_ok());
             let differing: Vec<usize> = (0..4).filter(|i| parent[*i] != child[*i]).collect();
             // A choice may be drawn unchanged. A changed choice adds or removes its parameter.

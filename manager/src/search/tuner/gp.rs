@@ -4,7 +4,7 @@
 //! NNI fits the process to the raw parameters, with a common length scale, and takes seconds for a proposal. Here,
 //! every parameter is scaled to the range 0 to 1 by its own distribution (a `loguniform` by its logarithm), and has
 //! its own length scale. All types and nested choices are supported. Running trials count with their expected value.
-//! The effort is bounded: see [`MOST_TRIALS`] and [`process::fit`].
+//! The effort is bounded: see [`MAX_PROCESS_TRIALS`] and [`process::fit`].
 
 mod features;
 mod process;
@@ -24,7 +24,7 @@ use crate::search::search_space::normal::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
 
 /// The maximum number of trials in the process: half of them the best trials, the others the latest.
-const MOST_TRIALS: usize = 120;
+const MAX_PROCESS_TRIALS: usize = 120;
 
 /// NNI's `GP`.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Gp {
             _ => Utility::Improvement { xi },
         };
         let nu = arguments.number("nu", 0.0)?.unwrap_or(2.5);
-        let Some(smoothness) = Matern::of(nu) else {
+        let Some(smoothness) = Matern::from_nu(nu) else {
             return arguments.fault("nu", format!("expected 0.5, 1.5 or 2.5, found {nu}"));
         };
         let alpha = arguments.number("alpha", 0.0)?.unwrap_or(1e-6);
@@ -87,7 +87,7 @@ impl Gp {
     /// Returns the most promising point, among random points and points near the best known points.
     fn most_promising(
         &self,
-        view: &View<'_>,
+        view: &PointRating<'_>,
         best_known: &[&Point],
         rng: &mut ChaCha8Rng,
     ) -> Point {
@@ -123,7 +123,7 @@ impl Gp {
 
 impl Model for Gp {
     fn is_starting(&self, trials: &Trials) -> bool {
-        trials.done().count() < self.cold_start || trials.done().take(2).count() < 2
+        trials.losses().count() < self.cold_start || trials.losses().take(2).count() < 2
     }
 
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
@@ -131,43 +131,44 @@ impl Model for Gp {
         if self.is_starting(trials) {
             return space.sample_point(rng);
         }
-        let features = Features::of(space);
+        let features = Features::new(space);
         let goodness = goodness(&known);
-        let places: Vec<Vec<f64>> = known.iter().map(|(point, _)| features.at(point)).collect();
+        let places: Vec<Vec<f64>> =
+            known.iter().map(|(point, _)| features.vector_of(point)).collect();
         let mut process = process::fit(self.smoothness, self.alpha, &places, &goodness);
         let best = process.largest();
         // A running trial counts with its expected value: the mean stays, and the uncertainty shrinks.
         for point in trials.running() {
-            let place = features.at(point);
+            let place = features.vector_of(point);
             let (mean, _) = process.predict(&place);
             process.push(place, mean);
         }
         let mut ranked: Vec<&(&Point, f64)> = known.iter().collect();
         ranked.sort_by(|(_, a), (_, b)| a.total_cmp(b));
         let leaders: Vec<&Point> = ranked.iter().take(3).map(|(point, _)| *point).collect();
-        let view = View { space, features: &features, process: &process, best };
+        let view = PointRating { space, features: &features, process: &process, best };
         self.most_promising(&view, &leaders, rng)
     }
 }
 
 /// A rating of points by the process.
-struct View<'a> {
+struct PointRating<'a> {
     space: &'a SearchSpace,
     features: &'a Features,
     process: &'a Process,
     best: f64,
 }
 
-impl View<'_> {
+impl PointRating<'_> {
     fn utility_of(&self, utility: Utility, point: &Point) -> f64 {
-        let (mean, deviation) = self.process.predict(&self.features.at(point));
-        utility.of(mean, deviation, self.best)
+        let (mean, deviation) = self.process.predict(&self.features.vector_of(point));
+        utility.rate(mean, deviation, self.best)
     }
 }
 
 impl Utility {
     /// Returns the utility of a point with this predicted mean and deviation. `best` is the best known value.
-    fn of(self, mean: f64, deviation: f64, best: f64) -> f64 {
+    fn rate(self, mean: f64, deviation: f64, best: f64) -> f64 {
         match self {
             Self::Bound { kappa } => mean + kappa * deviation,
             Self::Improvement { xi } => {
@@ -183,13 +184,14 @@ impl Utility {
 
 /// Returns the trials for the process.
 fn select_trials(trials: &Trials) -> Vec<(&Point, f64)> {
-    let done: Vec<(&Point, f64)> = trials.done().collect();
-    let Some(surplus) = done.len().checked_sub(MOST_TRIALS).filter(|surplus| *surplus > 0) else {
+    let done: Vec<(&Point, f64)> = trials.losses().collect();
+    let Some(surplus) = done.len().checked_sub(MAX_PROCESS_TRIALS).filter(|surplus| *surplus > 0)
+    else {
         return done;
     };
     let mut order: Vec<usize> = (0..done.len()).collect();
     order.sort_by(|a, b| done[*a].1.total_cmp(&done[*b].1));
-    let (better, worse) = order.split_at_mut(MOST_TRIALS / 2);
+    let (better, worse) = order.split_at_mut(MAX_PROCESS_TRIALS / 2);
     worse.sort_unstable();
     let latest = &worse[surplus..];
     let mut kept: Vec<usize> = better.iter().chain(latest).copied().collect();
@@ -224,14 +226,14 @@ fn neighbour(space: &SearchSpace, centre: &Point, scale: f64, rng: &mut impl Rng
             _ if !space.is_present(index, &point) => None,
             None => Some(dimension.domain.sample(rng)),
             Some(old) if rng.random::<f64>() >= chance => Some(old),
-            Some(old) => Some(moved(&dimension.domain, old, scale, rng)),
+            Some(old) => Some(move_coordinate(&dimension.domain, old, scale, rng)),
         };
         point.push(at);
     }
     point
 }
 
-fn moved(domain: &Domain, old: Coordinate, scale: f64, rng: &mut impl Rng) -> Coordinate {
+fn move_coordinate(domain: &Domain, old: Coordinate, scale: f64, rng: &mut impl Rng) -> Coordinate {
     match (domain, old) {
         (Domain::Real(real), Coordinate::Real(x)) => {
             // The width is at least the step of `q`, because smaller moves would be rounded away.
@@ -242,9 +244,9 @@ fn moved(domain: &Domain, old: Coordinate, scale: f64, rng: &mut impl Rng) -> Co
             })
         }
         (Domain::Integer { size, .. }, Coordinate::Index(old)) => {
-            let reach = (features::double(*size) * scale).max(1.0);
-            let far = features::double(old) + (reach * standard_normal(rng)).round();
-            Coordinate::Index(features::index(far, *size))
+            let reach = (features::u64_to_f64(*size) * scale).max(1.0);
+            let far = features::u64_to_f64(old) + (reach * standard_normal(rng)).round();
+            Coordinate::Index(features::f64_to_index(far, *size))
         }
         _ => domain.sample(rng),
     }

@@ -65,9 +65,9 @@ struct Axis {
 #[derive(Debug)]
 enum Ticks {
     /// All options of a categorical dimension.
-    All(u64),
+    Options(u64),
     /// Some points of a distribution, as the share of the distribution below them.
-    Some { points: Vec<f64>, divisible: Vec<(f64, f64)> },
+    Points { points: Vec<f64>, divisible: Vec<(f64, f64)> },
 }
 
 impl Axis {
@@ -75,11 +75,11 @@ impl Axis {
         let ticks = match domain {
             Domain::Real(real) => {
                 let mut divisible = vec![(0.0, 0.5), (0.5, 1.0)];
-                divisible.retain(|(low, high)| differ(real, *low, *high));
-                Ticks::Some { points: vec![0.5], divisible }
+                divisible.retain(|(low, high)| has_distinct_values(real, *low, *high));
+                Ticks::Points { points: vec![0.5], divisible }
             }
             Domain::Choice(_) | Domain::Nested(_) | Domain::Integer { .. } => {
-                Ticks::All(domain.options().unwrap_or(1))
+                Ticks::Options(domain.options().unwrap_or(1))
             }
         };
         Self { known: 0, ticks }
@@ -87,14 +87,14 @@ impl Axis {
 
     fn length(&self) -> u64 {
         match &self.ticks {
-            Ticks::All(count) => *count,
-            Ticks::Some { points, .. } => points.len().try_into().unwrap_or(u64::MAX),
+            Ticks::Options(count) => *count,
+            Ticks::Points { points, .. } => points.len().try_into().unwrap_or(u64::MAX),
         }
     }
 
-    fn at(&self, position: u64, domain: &Domain) -> Option<Coordinate> {
+    fn coordinate(&self, position: u64, domain: &Domain) -> Option<Coordinate> {
         match (&self.ticks, domain) {
-            (Ticks::Some { points, .. }, Domain::Real(real)) => {
+            (Ticks::Points { points, .. }, Domain::Real(real)) => {
                 let p = points.get(usize::try_from(position).ok()?)?;
                 Some(Coordinate::Real(real.quantile(*p)))
             }
@@ -105,7 +105,7 @@ impl Axis {
     /// Refines the axis for the next epoch. Returns `false` if nothing changed.
     fn refine(&mut self, domain: &Domain) -> bool {
         self.known = self.length();
-        let (Ticks::Some { points, divisible }, Domain::Real(real)) = (&mut self.ticks, domain)
+        let (Ticks::Points { points, divisible }, Domain::Real(real)) = (&mut self.ticks, domain)
         else {
             return false;
         };
@@ -115,8 +115,8 @@ impl Axis {
             if middle <= low || middle >= high {
                 continue; // The limit of a double's precision.
             }
-            let left = differ(real, low, middle);
-            let right = differ(real, middle, high);
+            let left = has_distinct_values(real, low, middle);
+            let right = has_distinct_values(real, middle, high);
             // No grid contains the ends 0 and 1, because a normal distribution is infinite there.
             let (first, last) = (low <= 0.0, high >= 1.0);
             if (left || first) && (right || last) {
@@ -162,7 +162,7 @@ impl Grid {
 
     fn next_point(&mut self) -> Option<Point> {
         while !self.exhausted {
-            if !self.step() {
+            if !self.advance() {
                 self.exhausted = !self.next_epoch();
                 continue;
             }
@@ -175,7 +175,7 @@ impl Grid {
     }
 
     /// Moves to the next point of the epoch. Returns `false` at its end.
-    fn step(&mut self) -> bool {
+    fn advance(&mut self) -> bool {
         if self.vector.is_empty() {
             self.vector = vec![0; self.axes.len()];
             return true;
@@ -211,7 +211,7 @@ impl Grid {
         let mut point: Point = Vec::with_capacity(self.axes.len());
         for (index, dimension) in self.space.dimensions().iter().enumerate() {
             let present = self.space.is_present(index, &point);
-            let at = self.axes[index].at(self.vector[index], &dimension.domain);
+            let at = self.axes[index].coordinate(self.vector[index], &dimension.domain);
             point.push(at.filter(|_| present));
         }
         point
@@ -219,7 +219,7 @@ impl Grid {
 }
 
 /// Returns whether the distribution has different values at two quantiles.
-fn differ(real: &Real, low: f64, high: f64) -> bool {
+fn has_distinct_values(real: &Real, low: f64, high: f64) -> bool {
     let value = |p: f64| {
         let coordinate = real.quantile(p);
         if coordinate.is_finite() { real.value(coordinate) } else { coordinate }

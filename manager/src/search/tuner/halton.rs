@@ -10,11 +10,11 @@ use rand_chacha::ChaCha8Rng;
 use super::dedup::Dedup;
 use super::random::generator;
 use super::{Outcome, Proposal, Sample, Tuner};
-use crate::search::search_space::casts::double;
+use crate::search::search_space::casts::u64_to_f64;
 use crate::search::search_space::{Parameters, Point, SearchSpace};
 
 /// The weight of a digit below which further digits are ignored.
-const PRECISION: f64 = 1e-12;
+const MIN_DIGIT_WEIGHT: f64 = 1e-12;
 
 /// A tuner that proposes the points of the sequence.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ impl Halton {
 impl Tuner for Halton {
     fn propose(&mut self, id: u64) -> Proposal {
         let mut rng = generator(self.seed, id);
-        let mut next = Some(point(&self.space, self.seed, id));
+        let mut next = Some(halton_point(&self.space, self.seed, id));
         let draw = || next.take().unwrap_or_else(|| self.space.sample_point(&mut rng));
-        match self.dedup.fresh(draw) {
+        match self.dedup.draw_new(draw) {
             Some(parameters) => Proposal::Parameters(parameters),
             None => Proposal::Exhausted,
         }
@@ -55,7 +55,7 @@ impl Tuner for Halton {
 }
 
 /// Returns point `id` of the sequence with the scrambling of `seed`.
-pub(super) fn point(space: &SearchSpace, seed: u64, id: u64) -> Point {
+pub(super) fn halton_point(space: &SearchSpace, seed: u64, id: u64) -> Point {
     let mut point: Point = Vec::with_capacity(space.dimensions().len());
     for (index, (dimension, base)) in space.dimensions().iter().zip(Primes(1)).enumerate() {
         let present = space.is_present(index, &point);
@@ -71,17 +71,17 @@ pub(super) fn point(space: &SearchSpace, seed: u64, id: u64) -> Point {
 /// permutation. The result is between 0 and 1, excluding both.
 fn radical_inverse(mut n: u64, base: u64, mut rng: ChaCha8Rng) -> f64 {
     let (mut sum, mut unit) = (0.0, 1.0);
-    while unit > PRECISION {
-        unit /= double(base);
-        sum += unit * double(permuted(n % base, base, &mut rng));
+    while unit > MIN_DIGIT_WEIGHT {
+        unit /= u64_to_f64(base);
+        sum += unit * u64_to_f64(permute_digit(n % base, base, &mut rng));
         n /= base;
     }
-    (sum + unit / 2.0).clamp(PRECISION, 1.0 - PRECISION)
+    (sum + unit / 2.0).clamp(MIN_DIGIT_WEIGHT, 1.0 - MIN_DIGIT_WEIGHT)
 }
 
 /// Returns the digit to which a random permutation of `0..base` maps a digit. The number of random draws does not
 /// depend on the digit.
-fn permuted(digit: u64, base: u64, rng: &mut ChaCha8Rng) -> u64 {
+fn permute_digit(digit: u64, base: u64, rng: &mut ChaCha8Rng) -> u64 {
     // The Fisher-Yates shuffle, tracking only the position of one digit.
     let mut at = digit;
     for last in (1..base).rev() {
@@ -130,13 +130,13 @@ mod tests {
         let space = SearchSpace::parse(&names.collect::<serde_json::Map<_, _>>().into()).unwrap();
         for seed in 0..20 {
             for (at, base) in Primes(1).take(6).enumerate() {
-                let part = |id: u64| match point(&space, seed, id)[at] {
-                    Some(Coordinate::Real(x)) => (x * double(base)).floor(),
+                let part = |id: u64| match halton_point(&space, seed, id)[at] {
+                    Some(Coordinate::Real(x)) => (x * u64_to_f64(base)).floor(),
                     other => panic!("a number, not {other:?}"),
                 };
                 let mut parts: Vec<f64> = (0..base).map(part).collect();
                 parts.sort_by(f64::total_cmp);
-                assert_eq!(parts, (0..base).map(double).collect::<Vec<_>>(), "base {base}");
+                assert_eq!(parts, (0..base).map(u64_to_f64).collect::<Vec<_>>(), "base {base}");
             }
         }
     }
@@ -157,7 +157,7 @@ mod tests {
             let mean = |seed| (0..128).map(|id| value(&points(seed, id))).sum::<f64>() / 128.0;
             (0..20).map(|seed| (mean(seed) - 1.0).powi(2)).sum::<f64>()
         };
-        let quasi = error(&|seed, id| point(&space, seed, id));
+        let quasi = error(&|seed, id| halton_point(&space, seed, id));
         let random = error(&|seed, id| space.sample_point(&mut generator(seed, id)));
         assert!(quasi < random / 20.0, "{quasi} {random}");
     }

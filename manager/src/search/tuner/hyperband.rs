@@ -12,14 +12,14 @@ use serde_json::Value;
 use trial_protocol::Direction;
 
 use self::model::Model;
-use super::end::TrialProgress;
 use super::random::generator;
+use super::trial_progress::TrialProgress;
 use super::{Error, Outcome, Proposal, Sample, TRIAL_BUDGET, Tuner, TunerSettings};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Parameters, SearchSpace};
 
 /// The maximum of the largest budget.
-const LARGEST: u64 = 1_000_000_000;
+const MAX_BUDGET: u64 = 1_000_000_000;
 
 /// NNI's `Hyperband`.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Bracket {
     /// missing.
     fn promoted(&self, round: usize) -> Vec<&Parameters> {
         let members = &self.rounds[round];
-        let due = self.due(round);
+        let due = self.planned_count(round);
         if members.len() < due || members.iter().any(|member| member.end == TrialProgress::Running)
         {
             return Vec::new();
@@ -77,7 +77,7 @@ impl Bracket {
     }
 
     /// Returns the number of points that a round will have, which is lower after failures in earlier rounds.
-    fn due(&self, round: usize) -> usize {
+    fn planned_count(&self, round: usize) -> usize {
         if round == 0 {
             return self.plan[0].0;
         }
@@ -108,7 +108,7 @@ impl Bracket {
         let last = (0..self.plan.len()).rev().find(|round| !self.rounds[*round].is_empty());
         last.is_some_and(|round| {
             let members = &self.rounds[round];
-            members.len() == self.due(round)
+            members.len() == self.planned_count(round)
                 && members.iter().all(|member| member.end != TrialProgress::Running)
                 && self.promoted(round).is_empty()
         })
@@ -122,7 +122,7 @@ impl Hyperband {
         space: &SearchSpace,
         setting: TunerSettings<'_>,
     ) -> Result<Self, Error> {
-        let largest = arguments.integer("R", 1..=LARGEST)?.unwrap_or(60);
+        let largest = arguments.integer("R", 1..=MAX_BUDGET)?.unwrap_or(60);
         Self::with_budgets((1, largest), arguments, space, setting)
     }
 
@@ -133,8 +133,8 @@ impl Hyperband {
         setting: TunerSettings<'_>,
     ) -> Result<Self, Error> {
         let model = Model::from_arguments(arguments, space)?;
-        let least = arguments.integer("min_budget", 1..=LARGEST)?.unwrap_or(1);
-        let largest = arguments.integer("max_budget", 1..=LARGEST)?.unwrap_or(27);
+        let least = arguments.integer("min_budget", 1..=MAX_BUDGET)?.unwrap_or(1);
+        let largest = arguments.integer("max_budget", 1..=MAX_BUDGET)?.unwrap_or(27);
         if least > largest {
             let problem = format!("is {least}, more than `max_budget`, {largest}");
             return arguments.fault("min_budget", problem);
@@ -188,9 +188,9 @@ impl Hyperband {
     }
 
     /// Returns a new point.
-    fn fresh(&self, id: u64) -> Parameters {
+    fn new_point(&self, id: u64) -> Parameters {
         match &self.model {
-            Some(model) => model.fresh(self, id),
+            Some(model) => model.new_point(self, id),
             None => self.space.sample(&mut generator(self.seed, id)),
         }
     }
@@ -218,8 +218,8 @@ impl Hyperband {
         };
         // A model's suggestion also depends on results, which a rebuilt tuner receives later. But a suggestion is
         // always new, so it cannot be a point that continues.
-        if self.model.is_none() && budget == Some(first) && *parameters == self.fresh(id) {
-            return Some((self.open(true)?, 0));
+        if self.model.is_none() && budget == Some(first) && *parameters == self.new_point(id) {
+            return Some((self.find_or_open_bracket(true)?, 0));
         }
         let promoted = self.brackets.iter().enumerate().find_map(|(at, bracket)| {
             (1..bracket.plan.len()).find_map(|round| {
@@ -229,11 +229,11 @@ impl Hyperband {
                 (fits && left()).then_some((at, round))
             })
         });
-        promoted.or_else(|| Some((self.open(true)?, 0)))
+        promoted.or_else(|| Some((self.find_or_open_bracket(true)?, 0)))
     }
 
     /// Returns a bracket that needs new points. Opens a bracket if there is none and `may_open` is set.
-    fn open(&mut self, may_open: bool) -> Option<usize> {
+    fn find_or_open_bracket(&mut self, may_open: bool) -> Option<usize> {
         if let Some(at) = self.brackets.iter().position(Bracket::has_room) {
             return Some(at);
         }
@@ -262,8 +262,8 @@ impl Tuner for Hyperband {
             Some(found) => found,
             None => {
                 let may_open = !self.serial || self.brackets.iter().all(Bracket::is_over);
-                let Some(at) = self.open(may_open) else { return Proposal::Wait };
-                (self.fresh(id), self.brackets[at].plan[0].1)
+                let Some(at) = self.find_or_open_bracket(may_open) else { return Proposal::Wait };
+                (self.new_point(id), self.brackets[at].plan[0].1)
             }
         };
         self.add_member(id, parameters.clone(), Some(budget));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// Returns the next proposal: x and the budget.
-    fn proposed(tuner: &mut dyn Tuner, id: u64) -> Option<(f64, u64)> {
+    fn propose_point(tuner: &mut dyn Tuner, id: u64) -> Option<(f64, u64)> {
         match tuner.propose(id) {
             Proposal::Parameters(p) => Some((p["x"].as_f64()?, p[TRIAL_BUDGET].as_u64()?)),
             Proposal::Wait => None,
@@ -345,28 +345,28 @@ mod tests {
         let mut tuner = hyperband(&json!({"R": 4, "eta": 2, "exec_mode": "serial"}));
         let tuner = tuner.as_mut();
         // n = ceil(3 * 4 / 3) = 4 points with 1; the better 2 with 2; the best with 4.
-        let first: Vec<_> = (0..4).map(|id| proposed(tuner, id).unwrap()).collect();
+        let first: Vec<_> = (0..4).map(|id| propose_point(tuner, id).unwrap()).collect();
         assert!(first.iter().all(|(_, budget)| *budget == 1));
-        assert_eq!(proposed(tuner, 4), None, "the round is not over");
+        assert_eq!(propose_point(tuner, 4), None, "the round is not over");
         for (id, (x, _)) in (0..3).zip(&first) {
             observe_result(tuner, id, *x);
         }
         tuner.observe(3, &Outcome::Failed);
         let mut ranked: Vec<f64> = first[..3].iter().map(|(x, _)| *x).collect();
         ranked.sort_by(|a, b| b.total_cmp(a));
-        assert_eq!(proposed(tuner, 4), Some((ranked[0], 2)));
-        assert_eq!(proposed(tuner, 5), Some((ranked[1], 2)));
-        assert_eq!(proposed(tuner, 6), None);
+        assert_eq!(propose_point(tuner, 4), Some((ranked[0], 2)));
+        assert_eq!(propose_point(tuner, 5), Some((ranked[1], 2)));
+        assert_eq!(propose_point(tuner, 6), None);
         observe_result(tuner, 4, 0.1);
         observe_result(tuner, 5, 0.2);
         assert_eq!(
-            proposed(tuner, 6),
+            propose_point(tuner, 6),
             Some((ranked[1], 4)),
             "results with the larger budget count"
         );
-        assert_eq!(proposed(tuner, 7), None, "the next bracket waits");
+        assert_eq!(propose_point(tuner, 7), None, "the next bracket waits");
         tuner.observe(6, &Outcome::Failed);
-        let (_, budget) = proposed(tuner, 7).unwrap();
+        let (_, budget) = propose_point(tuner, 7).unwrap();
         assert_eq!(budget, 2, "the next bracket begins with a larger budget");
     }
 
@@ -375,12 +375,12 @@ mod tests {
         let mut tuner = hyperband(&json!({"R": 2, "eta": 2, "exec_mode": "serial"}));
         let tuner = tuner.as_mut();
         for id in 0..2 {
-            assert_eq!(proposed(tuner, id).unwrap().1, 1);
+            assert_eq!(propose_point(tuner, id).unwrap().1, 1);
         }
         for id in 0..2 {
             tuner.observe(id, &Outcome::Failed);
         }
-        assert_eq!(proposed(tuner, 2).unwrap().1, 2, "the next bracket begins");
+        assert_eq!(propose_point(tuner, 2).unwrap().1, 2, "the next bracket begins");
     }
 
     #[test]

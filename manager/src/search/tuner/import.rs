@@ -10,7 +10,7 @@ use crate::search::search_space::{Parameters, SearchSpace};
 
 /// The tuner that receives the results.
 #[derive(Debug, Clone, Copy)]
-pub struct Learner<'a> {
+pub struct SampleReceiver<'a> {
     /// The search space.
     pub space: &'a SearchSpace,
     /// The specification of a built-in tuner. `None` for a tuner of the user.
@@ -20,18 +20,22 @@ pub struct Learner<'a> {
 }
 
 /// Reads a list of results. Skips entries without a result, which an export contains for failed trials.
-pub fn samples(list: &Value, learner: Learner<'_>) -> Result<Vec<Sample>, Error> {
+pub fn read_samples(list: &Value, receiver: SampleReceiver<'_>) -> Result<Vec<Sample>, Error> {
     let Value::Array(entries) = list else {
         return fault(String::new(), format!("expected a list of results, found {}", kind(list)));
     };
     let mut found = Vec::new();
     for (place, entry) in entries.iter().enumerate() {
-        found.extend(sample(entry, &format!("[{place}]"), learner)?);
+        found.extend(read_sample(entry, &format!("[{place}]"), receiver)?);
     }
     Ok(found)
 }
 
-fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Sample>, Error> {
+fn read_sample(
+    entry: &Value,
+    path: &str,
+    receiver: SampleReceiver<'_>,
+) -> Result<Option<Sample>, Error> {
     let Value::Object(members) = entry else {
         let expected = r#"{"parameter": {...}, "value": ...}"#;
         return fault(path.to_owned(), format!("expected {expected}, found {}", kind(entry)));
@@ -46,12 +50,12 @@ fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Samp
     if result.is_null() {
         return Ok(None);
     }
-    check(parameters, learner).map_err(|Error { path: inner, problem }| {
+    check_parameters(parameters, receiver).map_err(|Error { path: inner, problem }| {
         let dot = if inner.is_empty() { "" } else { "." };
         Error { path: format!("{}{dot}{inner}", path_of(name)), problem }
     })?;
-    let goals = learner.native.map(|spec| &spec.goals).filter(|goals| !goals.is_plain());
-    match number(result, goals) {
+    let goals = receiver.native.map(|spec| &spec.goals).filter(|goals| !goals.is_plain());
+    match usable_result(result, goals) {
         Some(value) => Ok(Some(Sample { parameters: parameters.clone(), value })),
         None => {
             let expected = match goals {
@@ -78,17 +82,17 @@ fn first_member<'a>(
 }
 
 /// Checks that the space contains the parameters.
-fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
-    if learner.native.is_some_and(|spec| spec.name == "Batch") {
-        let sets = batch::sets(learner.space)?;
+fn check_parameters(parameters: &Parameters, receiver: SampleReceiver<'_>) -> Result<(), Error> {
+    if receiver.native.is_some_and(|spec| spec.name == "Batch") {
+        let sets = batch::parameter_sets(receiver.space)?;
         let known = sets.iter().any(|set| set == parameters);
         return if known { Ok(()) } else { fault(String::new(), "is not a set of the batch") };
     }
     let mut parameters = parameters.clone();
-    for name in learner.own_parameters {
+    for name in receiver.own_parameters {
         parameters.shift_remove(*name);
     }
-    learner
+    receiver
         .space
         .validate(&parameters)
         .map_err(|error| Error { path: error.path, problem: error.problem })
@@ -96,7 +100,7 @@ fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
 
 /// Returns the result if it contains a number for each objective. NNI's exports may contain a result as JSON in a
 /// string.
-fn number(value: &Value, goals: Option<&Goals>) -> Option<MetricValue> {
+fn usable_result(value: &Value, goals: Option<&Goals>) -> Option<MetricValue> {
     let within = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let value = MetricValue::from(within.unwrap_or_else(|| value.clone()));
     let counts = match goals {
@@ -140,7 +144,7 @@ mod tests {
     }
 
     fn read(list: &Value) -> Result<Vec<Sample>, Error> {
-        samples(list, Learner { space: &space(), native: None, own_parameters: &[] })
+        read_samples(list, SampleReceiver { space: &space(), native: None, own_parameters: &[] })
     }
 
     #[test]
@@ -185,18 +189,23 @@ mod tests {
         let sets = json!({"sets": {"_type": "choice", "_value": [{"x": 1}, {"x": 2}]}});
         let batch = SearchSpace::parse(&sets).unwrap();
         let spec = TunerSpec::new("Batch", Map::new()).unwrap();
-        let learner = Learner { space: &batch, native: Some(&spec), own_parameters: &[] };
+        let receiver = SampleReceiver { space: &batch, native: Some(&spec), own_parameters: &[] };
         assert_eq!(
-            samples(&json!([{"parameter": {"x": 2}, "value": 1}]), learner).unwrap().len(),
+            read_samples(&json!([{"parameter": {"x": 2}, "value": 1}]), receiver).unwrap().len(),
             1
         );
-        let error = samples(&json!([{"parameter": {"x": 3}, "value": 1}]), learner).unwrap_err();
+        let error =
+            read_samples(&json!([{"parameter": {"x": 3}, "value": 1}]), receiver).unwrap_err();
         assert_eq!(error.to_string(), "[0].parameter: is not a set of the batch");
         let given = json!([{"parameter": {"lr": 0.1, "net": {"_name": "flat"}, "TRIAL_BUDGET": 3}, "value": 1}]);
         let space = space();
-        let learner = |own_parameters| Learner { space: &space, native: None, own_parameters };
-        assert_eq!(samples(&given, learner(&["TRIAL_BUDGET"])).unwrap().len(), 1);
-        assert_eq!(samples(&given, learner(&[])).unwrap_err().path, "[0].parameter.TRIAL_BUDGET");
+        let receiver =
+            |own_parameters| SampleReceiver { space: &space, native: None, own_parameters };
+        assert_eq!(read_samples(&given, receiver(&["TRIAL_BUDGET"])).unwrap().len(), 1);
+        assert_eq!(
+            read_samples(&given, receiver(&[])).unwrap_err().path,
+            "[0].parameter.TRIAL_BUDGET"
+        );
     }
 
     #[test]
@@ -207,10 +216,10 @@ mod tests {
             Goals { objectives: vec![objective("loss"), objective("size")], ..Goals::default() };
         let spec = TunerSpec { goals, ..TunerSpec::new("TPE", Map::new()).unwrap() };
         let space = space();
-        let learner = Learner { space: &space, native: Some(&spec), own_parameters: &[] };
+        let receiver = SampleReceiver { space: &space, native: Some(&spec), own_parameters: &[] };
         let with = |value: Value| {
             let parameters = json!({"lr": 0.1, "net": {"_name": "flat"}});
-            samples(&json!([{"parameters": parameters, "final": value}]), learner)
+            read_samples(&json!([{"parameters": parameters, "final": value}]), receiver)
         };
         let kept = json!({"loss": 1, "size": 2, "default": "Infinity"});
         assert_eq!(with(kept).unwrap().len(), 1);

@@ -66,7 +66,7 @@ impl Trials {
     }
 
     /// Returns the number of points that ended without a result.
-    pub(super) fn failed(&self) -> usize {
+    pub(super) fn failed_count(&self) -> usize {
         self.all().filter(|(_, standing)| *standing == TrialStatus::Failed).count()
     }
 
@@ -76,23 +76,23 @@ impl Trials {
     }
 
     /// Returns the trials with a result, and their losses, or the first loss if there are several.
-    pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
+    pub(super) fn losses(&self) -> impl Iterator<Item = (&Point, f64)> {
         self.merits().map(|(point, merit)| (point, merit.losses[0]))
     }
 
     /// Returns the trials with a result, and their merits.
     pub(super) fn merits(&self) -> impl Iterator<Item = (&Point, &Merit)> {
-        self.all().filter_map(with_merit)
+        self.all().filter_map(point_with_merit)
     }
 
     /// Returns the imported trials of [`Self::merits`].
-    pub(super) fn imported(&self) -> impl Iterator<Item = (&Point, &Merit)> {
-        self.imported.iter().filter_map(with_merit)
+    pub(super) fn imported_merits(&self) -> impl Iterator<Item = (&Point, &Merit)> {
+        self.imported.iter().filter_map(point_with_merit)
     }
 
     /// Returns the proposed trials of [`Self::merits`].
-    pub(super) fn tried(&self) -> impl Iterator<Item = (&Point, &Merit)> {
-        self.known.values().filter_map(with_merit)
+    pub(super) fn proposed_merits(&self) -> impl Iterator<Item = (&Point, &Merit)> {
+        self.known.values().filter_map(point_with_merit)
     }
 
     /// Returns the trials with a result and the running trials, in the order of their ids, imported trials first.
@@ -118,7 +118,7 @@ impl Trials {
 
     pub(super) fn observe(&mut self, id: u64, outcome: &Outcome) {
         let ended = match outcome {
-            Outcome::Result(value) => self.standing(value),
+            Outcome::Result(value) => self.status_of_result(value),
             Outcome::Failed => TrialStatus::Failed,
         };
         if let Some((_, standing)) = self.known.get_mut(&id) {
@@ -127,17 +127,17 @@ impl Trials {
     }
 
     pub(super) fn import(&mut self, point: Point, value: &MetricValue) {
-        let standing = self.standing(value);
+        let standing = self.status_of_result(value);
         self.imported.push((point, standing));
     }
 
     /// Returns the standing of a trial with this result.
-    fn standing(&self, value: &MetricValue) -> TrialStatus {
+    fn status_of_result(&self, value: &MetricValue) -> TrialStatus {
         self.goals.merit(value, self.direction).map_or(TrialStatus::Failed, TrialStatus::Done)
     }
 }
 
-fn with_merit((point, standing): &(Point, TrialStatus)) -> Option<(&Point, &Merit)> {
+fn point_with_merit((point, standing): &(Point, TrialStatus)) -> Option<(&Point, &Merit)> {
     match standing {
         TrialStatus::Done(merit) => Some((point, merit)),
         TrialStatus::Running | TrialStatus::Failed => None,
@@ -145,7 +145,7 @@ fn with_merit((point, standing): &(Point, TrialStatus)) -> Option<(&Point, &Meri
 }
 
 /// The number of suggestions that the tuner requests for a proposal if they were already proposed.
-const SUGGESTIONS: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 
 /// A tuner around a model.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl<M: Model> ModelBasedTuner<M> {
     }
 
     /// Records a proposal by the trial's parameters, which are rounded, because a rebuilt tuner only has these.
-    fn remember(&mut self, id: u64, parameters: &Parameters) {
+    fn record_proposal(&mut self, id: u64, parameters: &Parameters) {
         // Parameters of another space are ignored.
         if let Ok(point) = self.space.locate(parameters) {
             self.trials.propose(id, point);
@@ -180,20 +180,20 @@ impl<M: Model> Tuner for ModelBasedTuner<M> {
         let draw = || {
             asked += 1;
             // After several known suggestions, random points are more likely to be new.
-            if asked > SUGGESTIONS {
+            if asked > MAX_SUGGESTIONS {
                 return self.space.sample_point(&mut rng);
             }
             if self.model.is_starting(&self.trials) {
                 return match asked {
-                    1 => halton::point(&self.space, self.seed, id),
+                    1 => halton::halton_point(&self.space, self.seed, id),
                     _ => self.space.sample_point(&mut rng),
                 };
             }
             self.model.suggest(&self.space, &self.trials, &mut rng)
         };
-        match self.dedup.fresh(draw) {
+        match self.dedup.draw_new(draw) {
             Some(parameters) => {
-                self.remember(id, &parameters);
+                self.record_proposal(id, &parameters);
                 Proposal::Parameters(parameters)
             }
             None => Proposal::Exhausted,
@@ -202,7 +202,7 @@ impl<M: Model> Tuner for ModelBasedTuner<M> {
 
     fn adopt(&mut self, id: u64, parameters: &Parameters) {
         self.dedup.adopt(parameters);
-        self.remember(id, parameters);
+        self.record_proposal(id, parameters);
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {

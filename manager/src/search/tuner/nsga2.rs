@@ -13,7 +13,7 @@ use super::Error;
 use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Merit;
-use crate::search::pareto::{crowding, fronts};
+use crate::search::pareto::{crowding_distances, sort_into_fronts};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace};
 
 /// Deb's distribution index of the crossover. The larger it is, the nearer a child is to its parents.
@@ -58,10 +58,10 @@ impl Nsga2 {
     fn population<'a>(&self, trials: &'a Trials) -> Vec<Member<'a>> {
         let (points, merits): (Vec<&Point>, Vec<&Merit>) = trials.merits().unzip();
         let mut members = Vec::new();
-        for (front, indices) in fronts(&merits, self.population).into_iter().enumerate() {
+        for (front, indices) in sort_into_fronts(&merits, self.population).into_iter().enumerate() {
             let of_front: Vec<&Merit> = indices.iter().map(|at| merits[*at]).collect();
             let mut ranked: Vec<(f64, usize)> =
-                crowding(&of_front).into_iter().zip(indices).collect();
+                crowding_distances(&of_front).into_iter().zip(indices).collect();
             ranked.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
             let room = self.population - members.len();
             let of_front = ranked.into_iter().take(room);
@@ -88,7 +88,7 @@ impl Model for Nsga2 {
         let one = select_parent(&population, rng);
         let is_crossed = rng.random::<f64>() < self.crossover;
         let other = if is_crossed { select_parent(&population, rng) } else { one };
-        self.child(space, one, other, rng)
+        self.breed_child(space, one, other, rng)
     }
 }
 
@@ -101,7 +101,13 @@ fn select_parent<'a>(population: &[Member<'a>], rng: &mut impl Rng) -> &'a Point
 }
 
 impl Nsga2 {
-    fn child(&self, space: &SearchSpace, one: &Point, other: &Point, rng: &mut impl Rng) -> Point {
+    fn breed_child(
+        &self,
+        space: &SearchSpace,
+        one: &Point,
+        other: &Point,
+        rng: &mut impl Rng,
+    ) -> Point {
         let present = one.iter().filter(|at| at.is_some()).count().max(1);
         let one_of_them = 1.0 / f64::from(u32::try_from(present).unwrap_or(u32::MAX));
         let mutation = self.mutation.unwrap_or(one_of_them);
@@ -113,19 +119,28 @@ impl Nsga2 {
             }
             let domain = &dimension.domain;
             let inherited = match (one[index], other[index]) {
-                (Some(a), Some(b)) => crossed(domain, a, b, rng),
+                (Some(a), Some(b)) => cross_coordinates(domain, a, b, rng),
                 (Some(at), None) | (None, Some(at)) => at,
                 (None, None) => domain.sample(rng),
             };
             let mutates = rng.random::<f64>() < mutation;
-            child.push(Some(if mutates { mutated(domain, inherited, rng) } else { inherited }));
+            child.push(Some(if mutates {
+                mutate_coordinate(domain, inherited, rng)
+            } else {
+                inherited
+            }));
         }
         child
     }
 }
 
 /// Returns the coordinate that a child inherits from two parents.
-fn crossed(domain: &Domain, one: Coordinate, other: Coordinate, rng: &mut impl Rng) -> Coordinate {
+fn cross_coordinates(
+    domain: &Domain,
+    one: Coordinate,
+    other: Coordinate,
+    rng: &mut impl Rng,
+) -> Coordinate {
     let (one, other) = if rng.random() { (one, other) } else { (other, one) };
     if one == other || !domain.is_numeric() || rng.random() {
         return one;
@@ -134,11 +149,11 @@ fn crossed(domain: &Domain, one: Coordinate, other: Coordinate, rng: &mut impl R
     let u: f64 = rng.random();
     let power = 1.0 / (CROSSOVER_INDEX + 1.0);
     let spread = if u <= 0.5 { (2.0 * u).powf(power) } else { (2.0 * (1.0 - u)).powf(-power) };
-    within(domain, f64::midpoint(x, y) + spread * (x - y) / 2.0)
+    coordinate_at_share(domain, f64::midpoint(x, y) + spread * (x - y) / 2.0)
 }
 
 /// Returns a position near `at` for a number, or a random option.
-fn mutated(domain: &Domain, at: Coordinate, rng: &mut impl Rng) -> Coordinate {
+fn mutate_coordinate(domain: &Domain, at: Coordinate, rng: &mut impl Rng) -> Coordinate {
     if !domain.is_numeric() {
         return domain.sample(rng);
     }
@@ -152,11 +167,11 @@ fn mutated(domain: &Domain, at: Coordinate, rng: &mut impl Rng) -> Coordinate {
         let far = x.powf(power);
         1.0 - (2.0 * (1.0 - u) + (2.0 * u - 1.0) * far).powf(1.0 / power)
     };
-    within(domain, x + step)
+    coordinate_at_share(domain, x + step)
 }
 
 /// Returns the position at a share of the distribution. Excludes the infinite ends of a normal distribution.
-fn within(domain: &Domain, share: f64) -> Coordinate {
+fn coordinate_at_share(domain: &Domain, share: f64) -> Coordinate {
     let margin = match domain {
         Domain::Real(real) if real.bounds.is_none() => 1e-6,
         Domain::Real(_) | Domain::Integer { .. } | Domain::Choice(_) | Domain::Nested(_) => 0.0,
@@ -186,7 +201,7 @@ mod tests {
         let (mut distance, mut apart) = (0.0, 0.0);
         for _ in 0..500 {
             let (one, other) = (space.sample_point(&mut rng), space.sample_point(&mut rng));
-            let child = nsga.child(&space, &one, &other, &mut rng);
+            let child = nsga.breed_child(&space, &one, &other, &mut rng);
             assert_eq!(space.validate(&space.parameters(&child)), Ok(()));
             let share = |point: &Point| space.dimensions()[0].domain.share(point[0].unwrap());
             let to = |point: &Point| (share(&child) - share(point)).abs();

@@ -19,20 +19,20 @@ use rand::Rng;
 use serde_json::Value;
 use trial_protocol::Direction;
 
-use super::end::TrialProgress;
 use super::random::generator;
+use super::trial_progress::TrialProgress;
 use super::{CHECKPOINT_FOLDER, Error, Outcome, Proposal, Sample, Tuner, TunerSettings};
 use crate::search::class_args::Arguments;
-use crate::search::search_space::casts::{double, index};
+use crate::search::search_space::casts::{f64_to_index, u64_to_f64};
 use crate::search::search_space::{
     Coordinate, Domain, Parameters, Point, Real, SearchSpace, Shape,
 };
 
 /// NNI's names for the parameters that the tuner adds to those of the space.
-pub(super) const OWN_PARAMETERS: [&str; 2] = [LOAD, SAVE];
+pub(super) const OWN_PARAMETERS: [&str; 2] = [LOAD_FOLDER_PARAMETER, SAVE_FOLDER_PARAMETER];
 
-const LOAD: &str = "load_checkpoint_dir";
-const SAVE: &str = "save_checkpoint_dir";
+const LOAD_FOLDER_PARAMETER: &str = "load_checkpoint_dir";
+const SAVE_FOLDER_PARAMETER: &str = "save_checkpoint_dir";
 
 /// NNI's `PBT`.
 #[derive(Debug)]
@@ -83,9 +83,9 @@ impl Pbt {
             }
         };
         let population = arguments.integer("population_size", 2..=99_999)?.unwrap_or(10);
-        let factor = share(arguments, "factor")?.unwrap_or(0.2);
-        let resample = share(arguments, "resample_probability")?.unwrap_or(0.25);
-        let fraction = share(arguments, "fraction")?.unwrap_or(0.2);
+        let factor = read_share(arguments, "factor")?.unwrap_or(0.2);
+        let resample = read_share(arguments, "resample_probability")?.unwrap_or(0.25);
+        let fraction = read_share(arguments, "fraction")?.unwrap_or(0.2);
         if let Some(name) = space.names().find(|name| OWN_PARAMETERS.contains(name)) {
             let problem =
                 "the tuner sets this parameter; remove it from the search space".to_owned();
@@ -112,14 +112,14 @@ impl Pbt {
         match free {
             Some(member) => Some((step, member)),
             None => self
-                .of_step(step)
+                .step_trials(step)
                 .all(|trial| trial.end != TrialProgress::Running)
                 .then_some((step + 1, 0)),
         }
     }
 
     /// Returns the trials of a step, in the order of the members.
-    fn of_step(&self, step: usize) -> impl Iterator<Item = &MemberStep> {
+    fn step_trials(&self, step: usize) -> impl Iterator<Item = &MemberStep> {
         self.trials.range((step, 0)..(step + 1, 0)).map(|(_, trial)| trial)
     }
 
@@ -144,11 +144,11 @@ impl Pbt {
     /// Returns the best trials of a step, and the ids of the worst trials.
     fn extremes(&self, step: usize) -> (Vec<&MemberStep>, Vec<u64>) {
         let mut ranked: Vec<(f64, &MemberStep)> =
-            self.of_step(step).filter_map(|trial| Some((trial.end.loss()?, trial))).collect();
+            self.step_trials(step).filter_map(|trial| Some((trial.end.loss()?, trial))).collect();
         // The sort is stable: of equal losses, the earlier member is first.
         ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let population = u64::try_from(self.population).unwrap_or(u64::MAX);
-        let part = index((double(population) * self.fraction).ceil(), u64::MAX);
+        let part = f64_to_index((u64_to_f64(population) * self.fraction).ceil(), u64::MAX);
         // At most half of the trials, so that no trial is both among the best and the worst.
         let part = usize::try_from(part).unwrap_or(usize::MAX).min(ranked.len() / 2);
         let worst = ranked[ranked.len() - part..].iter().map(|(_, trial)| trial.id).collect();
@@ -171,7 +171,7 @@ impl Pbt {
                 } else if rng.random::<f64>() < self.resample {
                     domain.sample(rng)
                 } else {
-                    moved(domain, at, self.factor, rng.random())
+                    move_coordinate(domain, at, self.factor, rng.random())
                 }
             }));
         }
@@ -190,23 +190,23 @@ impl Pbt {
 }
 
 /// Returns the position at a distance of `factor` of the range, or the adjacent option.
-fn moved(domain: &Domain, at: Coordinate, factor: f64, up: bool) -> Coordinate {
+fn move_coordinate(domain: &Domain, at: Coordinate, factor: f64, up: bool) -> Coordinate {
     match (domain, at) {
         (Domain::Real(real), Coordinate::Real(x)) => {
-            Coordinate::Real(moved_real(real, x, factor, up))
+            Coordinate::Real(move_real(real, x, factor, up))
         }
         (Domain::Integer { size, .. }, Coordinate::Index(i)) => {
-            let distance = index((double(*size) * factor).round(), *size).max(1);
-            Coordinate::Index(moved_index(i, distance, *size, up))
+            let distance = f64_to_index((u64_to_f64(*size) * factor).round(), *size).max(1);
+            Coordinate::Index(move_index(i, distance, *size, up))
         }
         (_, Coordinate::Index(i)) => {
-            Coordinate::Index(moved_index(i, 1, domain.options().unwrap_or(1), up))
+            Coordinate::Index(move_index(i, 1, domain.options().unwrap_or(1), up))
         }
         (_, Coordinate::Real(_)) => at,
     }
 }
 
-fn moved_index(at: u64, distance: u64, size: u64, up: bool) -> u64 {
+fn move_index(at: u64, distance: u64, size: u64, up: bool) -> u64 {
     if up {
         at.saturating_add(distance).min(size.saturating_sub(1))
     } else {
@@ -214,7 +214,7 @@ fn moved_index(at: u64, distance: u64, size: u64, up: bool) -> u64 {
     }
 }
 
-fn moved_real(real: &Real, x: f64, factor: f64, up: bool) -> f64 {
+fn move_real(real: &Real, x: f64, factor: f64, up: bool) -> f64 {
     let width = match real.shape {
         Shape::Uniform { low, high } => high - low,
         Shape::Normal { sigma, .. } => sigma,
@@ -229,7 +229,7 @@ fn moved_real(real: &Real, x: f64, factor: f64, up: bool) -> f64 {
 }
 
 /// Reads an argument that must be from 0 to 1.
-fn share(arguments: &mut Arguments<'_>, name: &'static str) -> Result<Option<f64>, Error> {
+fn read_share(arguments: &mut Arguments<'_>, name: &'static str) -> Result<Option<f64>, Error> {
     match arguments.number(name, 0.0)? {
         Some(number) if number > 1.0 => {
             arguments.fault(name, format!("expected a number from 0 to 1, found {number}"))
@@ -250,15 +250,15 @@ impl Tuner for Pbt {
         let Some(place) = self.next_place() else { return Proposal::Wait };
         let (mut parameters, load) = self.next_parameters(place, id);
         self.add_member(place, id, parameters.clone());
-        parameters.insert(LOAD.to_owned(), Value::from(load));
-        parameters.insert(SAVE.to_owned(), Value::from(self.checkpoint(place)));
+        parameters.insert(LOAD_FOLDER_PARAMETER.to_owned(), Value::from(load));
+        parameters.insert(SAVE_FOLDER_PARAMETER.to_owned(), Value::from(self.checkpoint(place)));
         Proposal::Parameters(parameters)
     }
 
     fn adopt(&mut self, id: u64, parameters: &Parameters) {
         let mut parameters = parameters.clone();
-        parameters.shift_remove(LOAD);
-        let place = parameters.shift_remove(SAVE).as_ref().and_then(place_of);
+        parameters.shift_remove(LOAD_FOLDER_PARAMETER);
+        let place = parameters.shift_remove(SAVE_FOLDER_PARAMETER).as_ref().and_then(place_of);
         if let Some(place) = place.filter(|(_, member)| *member < self.population) {
             self.add_member(place, id, parameters);
         }
@@ -292,7 +292,7 @@ mod tests {
         build(&spec, &SearchSpace::parse(&space).unwrap(), 7).unwrap()
     }
 
-    fn proposed(tuner: &mut dyn Tuner, id: u64) -> Option<Parameters> {
+    fn propose_parameters(tuner: &mut dyn Tuner, id: u64) -> Option<Parameters> {
         match tuner.propose(id) {
             Proposal::Parameters(parameters) => Some(parameters),
             Proposal::Wait => None,
@@ -305,7 +305,10 @@ mod tests {
     }
 
     fn folders(parameters: &Parameters) -> (&str, &str) {
-        (parameters[LOAD].as_str().unwrap(), parameters[SAVE].as_str().unwrap())
+        (
+            parameters[LOAD_FOLDER_PARAMETER].as_str().unwrap(),
+            parameters[SAVE_FOLDER_PARAMETER].as_str().unwrap(),
+        )
     }
 
     fn settings() -> Parameters {
@@ -313,7 +316,7 @@ mod tests {
     }
 
     /// Returns the parameters without the folders.
-    fn own(parameters: &Parameters) -> Parameters {
+    fn without_folders(parameters: &Parameters) -> Parameters {
         let mut own = settings();
         own.extend(
             parameters
@@ -330,23 +333,27 @@ mod tests {
             json!({"population_size": 5, "all_checkpoint_dir": "/c/", "resample_probability": 0});
         let mut tuner = pbt(&args);
         let tuner = tuner.as_mut();
-        let first: Vec<_> = (0..5).map(|id| proposed(tuner, id).unwrap()).collect();
+        let first: Vec<_> = (0..5).map(|id| propose_parameters(tuner, id).unwrap()).collect();
         for (member, parameters) in first.iter().enumerate() {
             let folder = format!("/c/{member}/0");
             assert_eq!(folders(parameters), (folder.as_str(), folder.as_str()));
         }
-        assert_eq!(proposed(tuner, 5), None, "the step is not over");
+        assert_eq!(propose_parameters(tuner, 5), None, "the step is not over");
         for (id, number) in [(4, 0.4), (1, 0.9), (0, 0.5), (2, 0.1)] {
             tuner.observe(id, &result(number));
         }
-        assert_eq!(proposed(tuner, 5), None, "one still runs");
+        assert_eq!(propose_parameters(tuner, 5), None, "one still runs");
         tuner.observe(3, &Outcome::Failed);
-        let second: Vec<_> = (5..10).map(|id| proposed(tuner, id).unwrap()).collect();
+        let second: Vec<_> = (5..10).map(|id| propose_parameters(tuner, id).unwrap()).collect();
         #[rustfmt::skip]
         let expected = [("/c/0/0", "/c/0/1"), ("/c/1/0", "/c/1/1"), ("/c/1/0", "/c/2/1"), ("/c/1/0", "/c/3/1"), ("/c/4/0", "/c/4/1")];
         assert_eq!(second.iter().map(folders).collect::<Vec<_>>(), expected);
         for member in [0, 1, 4] {
-            assert_eq!(own(&second[member]), own(&first[member]), "member {member} stays");
+            assert_eq!(
+                without_folders(&second[member]),
+                without_folders(&first[member]),
+                "member {member} stays"
+            );
         }
         let best = first[1]["x"].as_f64().unwrap();
         for member in [2, 3] {
@@ -359,11 +366,12 @@ mod tests {
     #[test]
     fn a_completely_failed_population_is_drawn_again() {
         let mut tuner = pbt(&json!({"population_size": 2}));
-        let first: Vec<_> = (0..2).map(|id| proposed(tuner.as_mut(), id).unwrap()).collect();
+        let first: Vec<_> =
+            (0..2).map(|id| propose_parameters(tuner.as_mut(), id).unwrap()).collect();
         tuner.observe(0, &Outcome::Failed);
         tuner.observe(1, &Outcome::Failed);
-        let next = proposed(tuner.as_mut(), 2).unwrap();
-        assert_ne!(own(&next), own(&first[0]));
+        let next = propose_parameters(tuner.as_mut(), 2).unwrap();
+        assert_ne!(without_folders(&next), without_folders(&first[0]));
         assert_eq!(folders(&next), ("checkpoint/0/0", "checkpoint/0/1"));
     }
 
@@ -375,7 +383,7 @@ mod tests {
             let mut errors: BTreeMap<String, f64> = BTreeMap::new();
             let mut reached = 0.0;
             for id in 0..100 {
-                let parameters = proposed(tuner.as_mut(), id).unwrap();
+                let parameters = propose_parameters(tuner.as_mut(), id).unwrap();
                 let (load, save) = folders(&parameters);
                 let before = errors.get(load).copied().unwrap_or(1.0);
                 let rate = parameters["lr"].as_f64().unwrap();

@@ -24,7 +24,7 @@ impl Random {
 impl Tuner for Random {
     fn propose(&mut self, id: u64) -> Proposal {
         let mut rng = generator(self.seed, id);
-        match self.dedup.fresh(|| self.space.sample_point(&mut rng)) {
+        match self.dedup.draw_new(|| self.space.sample_point(&mut rng)) {
             Some(parameters) => Proposal::Parameters(parameters),
             None => Proposal::Exhausted,
         }

@@ -7,7 +7,7 @@ use trial_protocol::MetricValue;
 use super::*;
 
 /// All tuners that search a space of parameters without budgets.
-const SEARCHING: [&str; 9] =
+const SEARCHING_TUNERS: [&str; 9] =
     ["TPE", "Anneal", "Evolution", "GP", "CMA-ES", "NSGA-II", "QMC", "Random", "GridSearch"];
 
 fn space(json: &Value) -> SearchSpace {
@@ -23,7 +23,7 @@ fn tuner(name: &str, json: &Value, seed: u64) -> Box<dyn Tuner> {
 }
 
 /// Returns the proposals `from..to`, or fewer if the space is exhausted.
-fn proposals(tuner: &mut dyn Tuner, from: u64, to: u64) -> Vec<Parameters> {
+fn propose_all(tuner: &mut dyn Tuner, from: u64, to: u64) -> Vec<Parameters> {
     let parameters = |id| match tuner.propose(id) {
         Proposal::Parameters(parameters) => Some(parameters),
         Proposal::Exhausted => None,
@@ -32,7 +32,7 @@ fn proposals(tuner: &mut dyn Tuner, from: u64, to: u64) -> Vec<Parameters> {
     (from..to).map_while(parameters).collect()
 }
 
-fn finite() -> Value {
+fn finite_space() -> Value {
     json!({
         "a": {"_type": "choice", "_value": ["x", "y", "z"]},
         "b": {"_type": "randint", "_value": [0, 4]},
@@ -41,7 +41,7 @@ fn finite() -> Value {
     })
 }
 
-fn mixed() -> Value {
+fn mixed_space() -> Value {
     json!({
         "lr": {"_type": "loguniform", "_value": [0.0001, 0.1]},
         "layers": {"_type": "randint", "_value": [1, 5]},
@@ -53,7 +53,7 @@ fn mixed() -> Value {
     })
 }
 
-fn batch() -> Value {
+fn batch_space() -> Value {
     json!({"sets": {"_type": "choice", "_value": [
         {"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 1, "y": 1}, {"x": 3}]}})
 }
@@ -66,11 +66,11 @@ fn grid_search_has_the_same_proposals_and_order_as_nni() {
         let points = case["points"].as_array().unwrap();
         let mut grid = tuner("GridSearch", &case["space"], 0);
         let limit = points.len().try_into().unwrap();
-        let proposed = proposals(grid.as_mut(), 0, limit);
+        let proposed = propose_all(grid.as_mut(), 0, limit);
         assert_eq!(proposed.len(), points.len(), "{}", case["says"]);
         for (actual, expected) in proposed.into_iter().zip(points) {
             assert!(
-                close(&Value::Object(actual.clone()), expected),
+                is_close(&Value::Object(actual.clone()), expected),
                 "{}: {actual:?} {expected}",
                 case["says"]
             );
@@ -86,10 +86,10 @@ fn grid_search_has_the_same_proposals_and_order_as_nni() {
 
 /// Returns whether two values are equal except for the last digits, because `SciPy`'s error function rounds
 /// differently.
-fn close(a: &Value, b: &Value) -> bool {
+fn is_close(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|((k, a), (l, b))| k == l && close(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|((k, a), (l, b))| k == l && is_close(a, b))
         }
         (Value::Number(x), Value::Number(y)) if x.is_f64() && y.is_f64() => {
             let (x, y) = (x.as_f64().unwrap(), y.as_f64().unwrap());
@@ -102,15 +102,15 @@ fn close(a: &Value, b: &Value) -> bool {
 #[test]
 fn a_grid_of_unbounded_multiples_ends_at_the_precision_of_doubles() {
     let json = json!({"x": {"_type": "qnormal", "_value": [0, 1, 100]}});
-    assert_eq!(proposals(tuner("GridSearch", &json, 0).as_mut(), 0, 9).len(), 1);
+    assert_eq!(propose_all(tuner("GridSearch", &json, 0).as_mut(), 0, 9).len(), 1);
 }
 
 #[test]
 fn every_point_of_a_finite_space_is_proposed_exactly_once() {
-    let size = space(&finite()).size().unwrap().try_into().unwrap();
-    for name in SEARCHING {
-        let mut tuner = tuner(name, &finite(), 7);
-        let proposed = proposals(tuner.as_mut(), 0, 1000);
+    let size = space(&finite_space()).size().unwrap().try_into().unwrap();
+    for name in SEARCHING_TUNERS {
+        let mut tuner = tuner(name, &finite_space(), 7);
+        let proposed = propose_all(tuner.as_mut(), 0, 1000);
         let different: std::collections::HashSet<String> =
             proposed.iter().map(|p| serde_json::to_string(p).unwrap()).collect();
         assert_eq!((proposed.len(), different.len()), (size, size), "{name}");
@@ -129,7 +129,8 @@ fn best_on_a_bowl(name: &str, direction: &str, seed: u64, trials: u64) -> f64 {
     let mut tuner = build(&spec(name, &args), &space(&json), seed).unwrap();
     let mut best = f64::INFINITY;
     for pair in 0..trials / 2 {
-        for (id, parameters) in (pair * 2..).zip(proposals(tuner.as_mut(), pair * 2, pair * 2 + 2))
+        for (id, parameters) in
+            (pair * 2..).zip(propose_all(tuner.as_mut(), pair * 2, pair * 2 + 2))
         {
             let number = |name: &str| parameters[name].as_f64().unwrap();
             let wrong = if parameters["z"] == "b" { 0.0 } else { 1.0 };
@@ -168,47 +169,47 @@ fn tuners_that_learn_beat_chance_in_both_modes() {
 
 #[test]
 fn random_searches_differ_by_their_seed() {
-    let first = |seed| proposals(tuner("Random", &mixed(), seed).as_mut(), 0, 5);
+    let first = |seed| propose_all(tuner("Random", &mixed_space(), seed).as_mut(), 0, 5);
     assert_eq!(first(1), first(1));
     assert_ne!(first(1), first(2));
-    let given = build(&spec("random", &json!({"seed": 1})), &space(&mixed()), 2).unwrap();
+    let given = build(&spec("random", &json!({"seed": 1})), &space(&mixed_space()), 2).unwrap();
     let mut given = given;
-    assert_eq!(proposals(given.as_mut(), 0, 5), first(1));
+    assert_eq!(propose_all(given.as_mut(), 0, 5), first(1));
 }
 
 #[test]
 fn a_batch_is_proposed_in_the_listed_order() {
-    let proposed = proposals(tuner("BatchTuner", &batch(), 0).as_mut(), 0, 9);
-    let listed = batch()["sets"]["_value"].clone();
+    let proposed = propose_all(tuner("BatchTuner", &batch_space(), 0).as_mut(), 0, 9);
+    let listed = batch_space()["sets"]["_value"].clone();
     assert_eq!(json!(proposed), listed);
 }
 
 /// Returns every tuner except PBT, with suitable spaces.
 fn all_tuners() -> Vec<(&'static str, Value)> {
     vec![
-        ("TPE", mixed()),
-        ("TPE", finite()),
-        ("Anneal", mixed()),
-        ("Anneal", finite()),
-        ("Evolution", mixed()),
-        ("Evolution", finite()),
-        ("GP", mixed()),
-        ("GP", finite()),
-        ("CMA-ES", mixed()),
-        ("CMA-ES", finite()),
-        ("NSGA-II", mixed()),
-        ("NSGA-II", finite()),
-        ("QMC", mixed()),
-        ("QMC", finite()),
-        ("Random", mixed()),
-        ("Random", finite()),
-        ("GridSearch", mixed()),
-        ("GridSearch", finite()),
-        ("Batch", batch()),
-        ("Hyperband", mixed()),
-        ("Hyperband", finite()),
-        ("BOHB", mixed()),
-        ("BOHB", finite()),
+        ("TPE", mixed_space()),
+        ("TPE", finite_space()),
+        ("Anneal", mixed_space()),
+        ("Anneal", finite_space()),
+        ("Evolution", mixed_space()),
+        ("Evolution", finite_space()),
+        ("GP", mixed_space()),
+        ("GP", finite_space()),
+        ("CMA-ES", mixed_space()),
+        ("CMA-ES", finite_space()),
+        ("NSGA-II", mixed_space()),
+        ("NSGA-II", finite_space()),
+        ("QMC", mixed_space()),
+        ("QMC", finite_space()),
+        ("Random", mixed_space()),
+        ("Random", finite_space()),
+        ("GridSearch", mixed_space()),
+        ("GridSearch", finite_space()),
+        ("Batch", batch_space()),
+        ("Hyperband", mixed_space()),
+        ("Hyperband", finite_space()),
+        ("BOHB", mixed_space()),
+        ("BOHB", finite_space()),
     ]
 }
 
@@ -229,7 +230,7 @@ fn a_rebuilt_tuner_continues_like_the_lost_tuner() {
     for (name, json) in all_tuners() {
         for stop in [0, 1, 3, 11, 30] {
             let mut steady = tuner(name, &json, 11);
-            let before = proposals(steady.as_mut(), 0, stop);
+            let before = propose_all(steady.as_mut(), 0, stop);
             let mut rebuilt = tuner(name, &json, 11);
             for (id, parameters) in (0..).zip(&before) {
                 // A round trip through JSON, as with the store.
@@ -243,7 +244,7 @@ fn a_rebuilt_tuner_continues_like_the_lost_tuner() {
                 rebuilt.observe(*b, &outcome(*b, last));
             }
             let (a, b) =
-                (proposals(steady.as_mut(), stop, 40), proposals(rebuilt.as_mut(), stop, 40));
+                (propose_all(steady.as_mut(), stop, 40), propose_all(rebuilt.as_mut(), stop, 40));
             assert_eq!(a, b, "{name} after {stop} of {json}");
         }
     }
@@ -251,8 +252,8 @@ fn a_rebuilt_tuner_continues_like_the_lost_tuner() {
 
 /// Returns results for some points of a space, for an import.
 fn samples(json: &Value) -> Vec<Sample> {
-    let mut random = tuner(if *json == batch() { "Batch" } else { "Random" }, json, 99);
-    let known = proposals(random.as_mut(), 0, 3);
+    let mut random = tuner(if *json == batch_space() { "Batch" } else { "Random" }, json, 99);
+    let known = propose_all(random.as_mut(), 0, 3);
     let value = |parameters: &Parameters| match outcome(0, parameters) {
         Outcome::Result(value) => value,
         Outcome::Failed => panic!("it has a result"),
@@ -279,7 +280,8 @@ fn the_time_of_an_import_does_not_change_later_proposals() {
             proposed.push(parameters);
         }
         if proposed.len() == 30 {
-            let (a, b) = (proposals(steady.as_mut(), 30, 36), proposals(rebuilt.as_mut(), 30, 36));
+            let (a, b) =
+                (propose_all(steady.as_mut(), 30, 36), propose_all(rebuilt.as_mut(), 30, 36));
             assert_eq!(a, b, "{name} of {json}");
         }
     }
@@ -288,13 +290,13 @@ fn the_time_of_an_import_does_not_change_later_proposals() {
 #[test]
 fn imported_points_are_not_proposed_again() {
     for (name, json) in all_tuners() {
-        if ["Hyperband", "BOHB"].contains(&name) || json == mixed() {
+        if ["Hyperband", "BOHB"].contains(&name) || json == mixed_space() {
             continue; // Brackets contain only their own trials. In a continuous space, no point repeats.
         }
         let samples = samples(&json);
         let mut tuner = tuner(name, &json, 3);
         tuner.import(&samples);
-        for parameters in proposals(tuner.as_mut(), 0, 100) {
+        for parameters in propose_all(tuner.as_mut(), 0, 100) {
             let known = samples.iter().any(|sample| sample.parameters == parameters);
             assert!(!known, "{name} proposes {parameters:?} again");
         }
@@ -313,7 +315,7 @@ fn imported_results_count_as_results() {
             value: MetricValue::from((x - 0.7).abs()),
         };
         tuner.import(&known.map(sample).collect::<Vec<_>>());
-        let proposed = proposals(tuner.as_mut(), 0, 20);
+        let proposed = propose_all(tuner.as_mut(), 0, 20);
         let near = proposed.iter().filter(|p| (p["x"].as_f64().unwrap() - 0.7).abs() < 0.2);
         // By chance, two of five would be so near.
         assert!(near.count() >= 12, "{name}: {proposed:?}");
@@ -335,8 +337,8 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
     ];
     for (name, class_args, message) in table {
         let class_args = class_args.as_object().unwrap().clone();
-        let built =
-            TunerSpec::new(name, class_args).and_then(|spec| build(&spec, &space(&mixed()), 0));
+        let built = TunerSpec::new(name, class_args)
+            .and_then(|spec| build(&spec, &space(&mixed_space()), 0));
         assert_eq!(built.unwrap_err().to_string(), message);
     }
 }
@@ -344,7 +346,7 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
 #[test]
 fn each_tuner_has_nnis_default_mode() {
     let minimize = ["TPE", "Anneal", "CMA-ES", "NSGA-II"];
-    for name in SEARCHING.into_iter().chain(["Hyperband", "BOHB", "PBT", "Batch"]) {
+    for name in SEARCHING_TUNERS.into_iter().chain(["Hyperband", "BOHB", "PBT", "Batch"]) {
         let expected =
             if minimize.contains(&name) { Direction::Minimize } else { Direction::Maximize };
         assert_eq!(spec(name, &json!({})).default_direction().unwrap(), expected, "{name}");
@@ -362,7 +364,7 @@ struct ConcurrentSearch {
 
 impl ConcurrentSearch {
     /// Starts trials until `concurrency` of them run, at most 24 in total.
-    fn fill(&mut self, concurrency: usize) {
+    fn start_trials(&mut self, concurrency: usize) {
         let live =
             |trials: &[(u64, Parameters, bool)]| trials.iter().filter(|(.., ended)| !ended).count();
         while self.may_propose && live(&self.trials) < concurrency && self.trials.len() < 24 {
@@ -375,7 +377,7 @@ impl ConcurrentSearch {
     }
 
     /// Ends one of the running trials.
-    fn end(&mut self, which: usize) {
+    fn end_trial(&mut self, which: usize) {
         let mut live: Vec<_> = self.trials.iter_mut().filter(|(.., ended)| !ended).collect();
         let count = live.len();
         if count > 0 {
@@ -387,7 +389,7 @@ impl ConcurrentSearch {
     }
 
     /// Returns the same search after a resume. The store returns trials in the order of their proposals.
-    fn resumed(&self, mut tuner: Box<dyn Tuner>) -> Self {
+    fn resume(&self, mut tuner: Box<dyn Tuner>) -> Self {
         for (id, parameters, ended) in &self.trials {
             tuner.adopt(*id, parameters);
             if *ended {
@@ -407,21 +409,21 @@ proptest! {
         ends in prop::collection::vec(0_usize..6, 28),
         stop in 0_usize..28,
     ) {
-        for (name, json) in all_tuners().into_iter().chain([("PBT", mixed()), ("PBT", finite())]) {
+        for (name, json) in all_tuners().into_iter().chain([("PBT", mixed_space()), ("PBT", finite_space())]) {
             let made = || tuner(name, &json, 11);
             let mut steady = ConcurrentSearch { tuner: made(), trials: Vec::new(), may_propose: true };
             let mut resumed = None;
             for (step, which) in ends.iter().enumerate() {
-                steady.fill(concurrency);
+                steady.start_trials(concurrency);
                 if step == stop {
-                    resumed = Some(steady.resumed(made()));
+                    resumed = Some(steady.resume(made()));
                 }
-                steady.end(*which);
+                steady.end_trial(*which);
             }
             let mut resumed = resumed.unwrap();
             for which in &ends[stop..] {
-                resumed.fill(concurrency);
-                resumed.end(*which);
+                resumed.start_trials(concurrency);
+                resumed.end_trial(*which);
             }
             prop_assert_eq!(&steady.trials, &resumed.trials, "{} of {}", name, json);
         }
@@ -433,10 +435,10 @@ proptest! {
 
     #[test]
     fn every_proposal_is_valid(seed: u64) {
-        for name in SEARCHING {
-            let mut tuner = tuner(name, &mixed(), seed);
-            for parameters in proposals(tuner.as_mut(), 0, 30) {
-                prop_assert_eq!(space(&mixed()).validate(&parameters), Ok(()));
+        for name in SEARCHING_TUNERS {
+            let mut tuner = tuner(name, &mixed_space(), seed);
+            for parameters in propose_all(tuner.as_mut(), 0, 30) {
+                prop_assert_eq!(space(&mixed_space()).validate(&parameters), Ok(()));
             }
         }
     }

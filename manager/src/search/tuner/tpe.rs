@@ -18,7 +18,7 @@ mod tests;
 use rand_chacha::ChaCha8Rng;
 
 use self::density::{Categories, Mixture, Prior};
-pub(super) use self::joint::Joint;
+pub(super) use self::joint::JointEstimator;
 use super::Error;
 use super::model_based::{Model, Trials};
 use crate::search::class_args::Arguments;
@@ -28,7 +28,7 @@ use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape}
 #[derive(Debug)]
 pub(super) enum Estimator {
     Nni(Tpe),
-    Joint(Joint),
+    Joint(JointEstimator),
 }
 
 impl Estimator {
@@ -36,7 +36,7 @@ impl Estimator {
     pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
         let given = arguments.raw("tpe_args").is_some();
         let nni = Tpe::from_arguments(arguments)?;
-        Ok(if given { Self::Nni(nni) } else { Self::Joint(Joint::default()) })
+        Ok(if given { Self::Nni(nni) } else { Self::Joint(JointEstimator::default()) })
     }
 }
 
@@ -118,14 +118,14 @@ impl Tpe {
         let forgetting = count("linear_forgetting", 1, plain.forgetting)?;
         let prior_weight = given.number("prior_weight", 0.0)?.unwrap_or(plain.prior_weight);
         let gamma = given.number("gamma", 0.0)?.unwrap_or(plain.gamma);
-        given.finish("tpe_args")?;
+        given.refuse_unread("tpe_args")?;
         Ok(Self { liar, startup, candidates, forgetting, prior_weight, gamma })
     }
 
     /// Returns the assumed loss of running trials, or `None` if they do not count.
     fn assumed_loss(&self, trials: &Trials) -> Option<f64> {
         let liar = self.liar?;
-        let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
+        let losses = || trials.losses().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
         let lie = match liar {
             Liar::Best => losses().reduce(f64::min),
             Liar::Worst => losses().reduce(f64::max),
@@ -141,18 +141,20 @@ impl Tpe {
 
     /// Splits ranked values, the best first, into those of the good trials and those of the others.
     fn split(&self, mut ranked: Vec<Coordinate>) -> (Vec<Coordinate>, Vec<Coordinate>) {
-        let good = (self.gamma * count(ranked.len()).sqrt()).ceil().min(count(self.forgetting));
-        let above = ranked.split_off(ranked.len().min(whole(good)));
+        let good = (self.gamma * count_to_f64(ranked.len()).sqrt())
+            .ceil()
+            .min(count_to_f64(self.forgetting));
+        let above = ranked.split_off(ranked.len().min(f64_to_count(good)));
         (ranked, above)
     }
 
     /// Returns the weight of each of `n` values: 1, or less for the first values if there are many.
     fn weights(&self, n: usize) -> Vec<f64> {
         let ramp = n.saturating_sub(self.forgetting);
-        let start = 1.0 / count(n);
-        let step = if ramp > 1 { (1.0 - start) / count(ramp - 1) } else { 0.0 };
+        let start = 1.0 / count_to_f64(n);
+        let step = if ramp > 1 { (1.0 - start) / count_to_f64(ramp - 1) } else { 0.0 };
         let weight =
-            |i| if i < ramp && n >= self.forgetting { start + step * count(i) } else { 1.0 };
+            |i| if i < ramp && n >= self.forgetting { start + step * count_to_f64(i) } else { 1.0 };
         (0..n).map(weight).collect()
     }
 
@@ -168,12 +170,12 @@ impl Tpe {
         let (below, above) = self.split(ranked);
         match (domain, domain.options()) {
             (Domain::Real(real), _) => {
-                let prior = Prior::of(real.shape, self.prior_weight);
+                let prior = Prior::for_shape(real.shape, self.prior_weight);
                 let good = self.mixture(&below, prior);
                 let bad = self.mixture(&above, prior);
                 let candidates = good.sample(self.candidates, rng);
                 let ratio = |x: &f64| good.log_density(*x) - bad.log_density(*x);
-                Coordinate::Real(best(&candidates, ratio).copied().unwrap_or(prior.mu))
+                Coordinate::Real(best_candidate(&candidates, ratio).copied().unwrap_or(prior.mu))
             }
             (_, options) => {
                 let options = options.unwrap_or(1);
@@ -181,7 +183,7 @@ impl Tpe {
                 let bad = self.categories(&above, options);
                 let candidates = good.sample(self.candidates, rng);
                 let ratio = |i: &u64| good.log_probability(*i) - bad.log_probability(*i);
-                Coordinate::Index(best(&candidates, ratio).copied().unwrap_or(0))
+                Coordinate::Index(best_candidate(&candidates, ratio).copied().unwrap_or(0))
             }
         }
     }
@@ -203,7 +205,7 @@ impl Tpe {
             Coordinate::Real(_) => None,
         });
         let weighted = indices.zip(self.weights(values.len()));
-        Categories::of(weighted, options, self.prior_weight)
+        Categories::new(weighted, options, self.prior_weight)
     }
 }
 
@@ -211,8 +213,8 @@ impl Model for Tpe {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
         let lies = self.assumed_loss(trials).into_iter();
         let running = lies.flat_map(|lie| trials.running().map(move |point| (point, lie)));
-        let mut known: Vec<(&Point, f64)> = trials.done().chain(running).collect();
-        rank(&mut known);
+        let mut known: Vec<(&Point, f64)> = trials.losses().chain(running).collect();
+        sort_by_loss(&mut known);
         let mut point: Point = Vec::with_capacity(space.dimensions().len());
         for (index, dimension) in space.dimensions().iter().enumerate() {
             if !space.is_present(index, &point) {
@@ -227,18 +229,18 @@ impl Model for Tpe {
 }
 
 /// Sorts by loss, the smallest first. Of equal losses, the earlier is first.
-fn rank<T>(records: &mut [(T, f64)]) {
+fn sort_by_loss<T>(records: &mut [(T, f64)]) {
     records.sort_by(|(_, a), (_, b)| a.total_cmp(b));
 }
 
 /// Returns the first candidate with the largest ratio.
-fn best<T>(candidates: &[T], ratio: impl Fn(&T) -> f64) -> Option<&T> {
+fn best_candidate<T>(candidates: &[T], ratio: impl Fn(&T) -> f64) -> Option<&T> {
     let scored = candidates.iter().map(|candidate| (candidate, ratio(candidate)));
     scored.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(best, _)| best)
 }
 
 /// The exponent of e below which a term, relative to the largest term, does not change the sum of doubles.
-const NEGLIGIBLE: f64 = 40.0;
+const NEGLIGIBLE_EXPONENT: f64 = 40.0;
 
 /// Returns the logarithm of the sum of the exponentials of `exponents`.
 fn log_sum(exponents: &[f64]) -> f64 {
@@ -247,13 +249,13 @@ fn log_sum(exponents: &[f64]) -> f64 {
         return largest;
     }
     let relative = exponents.iter().map(|exponent| exponent - largest);
-    let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE).map(f64::exp).sum();
+    let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE_EXPONENT).map(f64::exp).sum();
     sum.ln() + largest
 }
 
 /// Converts a count to a double.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "no list has 2^53 items")]
-fn count(n: usize) -> f64 {
+fn count_to_f64(n: usize) -> f64 {
     n as f64
 }
 
@@ -264,14 +266,14 @@ fn count(n: usize) -> f64 {
     clippy::cast_sign_loss,
     reason = "the cast saturates, and a list is never longer"
 )]
-fn whole(n: f64) -> usize {
+fn f64_to_count(n: f64) -> usize {
     n as usize
 }
 
 impl Prior {
     /// Returns the prior for a distribution of the search space. A uniform distribution becomes a wide normal
     /// distribution around its middle, truncated at the bounds.
-    fn of(shape: Shape, weight: f64) -> Self {
+    fn for_shape(shape: Shape, weight: f64) -> Self {
         match shape {
             Shape::Normal { mu, sigma } => Self { mu, sigma, weight, bounds: None },
             Shape::Uniform { low, high } => Self {

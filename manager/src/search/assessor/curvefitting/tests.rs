@@ -22,7 +22,7 @@ fn forecasts_equal_nnis_within_three_hundredths() {
     for case in cases() {
         let label = case["says"].as_str().unwrap();
         let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
-        let forecast = forecast(&history(&case), target);
+        let forecast = forecast_result(&history(&case), target);
         match (forecast.map(|forecast| forecast.value), case["predicted"].as_f64()) {
             (Some(actual), Some(expected)) => {
                 assert!((actual - expected).abs() < 0.03, "{label}: {actual}");
@@ -57,10 +57,10 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
     let mut assessor = assessor(&json!({"epoch_num": 20, "start_step": 4, "gap": 2})).unwrap();
     // Without a successful trial, no trial is stopped.
     assert_eq!(assessor.assess("t", &hopeless), Assessment::Good);
-    assessor.ended("t", &[0.99], false);
+    assessor.record_end("t", &[0.99], false);
     assert_eq!(assessor.assess("t", &hopeless), Assessment::Good);
-    assessor.ended("t", &[0.5, 0.8], true);
-    assessor.ended("t", &[0.5], true);
+    assessor.record_end("t", &[0.5, 0.8], true);
+    assessor.record_end("t", &[0.5], true);
     assert_eq!(assessor.assess("t", &promising), Assessment::Good);
     assert_eq!(assessor.assess("t", &hopeless[..3]), Assessment::Good);
     // With a gap of 2, a trial is not judged after seven results.
@@ -73,8 +73,8 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
 #[test]
 fn results_that_are_not_finite_are_not_judged() {
     let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
-    assessor.ended("t", &[f64::NAN], true);
-    assessor.ended("t", &[0.9], true);
+    assessor.record_end("t", &[f64::NAN], true);
+    assessor.record_end("t", &[0.9], true);
     for history in [&[][..], &[f64::NAN, 0.1, 0.1, 0.1, 0.1, 0.1], &[0.0; 8], &[f64::INFINITY; 8]] {
         assert_eq!(assessor.assess("t", history), Assessment::Good, "{history:?}");
     }
@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn random_histories_are_judged_without_panic(history: Vec<f64>, best: f64) {
         let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
-        assessor.ended("t", &[best], true);
+        assessor.record_end("t", &[best], true);
         drop(assessor.assess("t", &history));
     }
 }

@@ -19,20 +19,20 @@ pub(super) struct Weights {
 }
 
 /// Converts a count to a double.
-fn real(n: usize) -> f64 {
+fn count_to_f64(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
 impl Weights {
     /// Returns the default size of a generation: 4 + 3 ln n.
     pub(super) fn default_population(dimensions: usize) -> usize {
-        let is_below = |more: &usize| 3.0 * real(dimensions).ln() >= real(*more);
+        let is_below = |more: &usize| 3.0 * count_to_f64(dimensions).ln() >= count_to_f64(*more);
         4 + (1..200).take_while(is_below).count()
     }
 
-    fn of(n: f64, population: usize) -> Self {
+    fn for_population(n: f64, population: usize) -> Self {
         let parents = (population / 2).max(1);
-        let raw = |i: usize| (real(population + 1) / 2.0).ln() - real(i + 1).ln();
+        let raw = |i: usize| (count_to_f64(population + 1) / 2.0).ln() - count_to_f64(i + 1).ln();
         let raw: Vec<f64> = (0..population).map(raw).collect();
         let (better, worse) = raw.split_at(parents);
         let sum = |weights: &[f64]| weights.iter().sum::<f64>();
@@ -87,7 +87,7 @@ impl Distribution {
             path_sigma: vec![0.0; n],
             path_c: vec![0.0; n],
             generations: 0,
-            weights: Weights::of(real(n), population),
+            weights: Weights::for_population(count_to_f64(n), population),
         }
     }
 
@@ -123,7 +123,7 @@ impl Distribution {
 
     /// Updates the distribution with a generation, the best member first.
     pub(super) fn update(&mut self, ranked: &[&[f64]]) {
-        let n = real(self.mean.len());
+        let n = count_to_f64(self.mean.len());
         let w = self.weights.clone();
         self.generations += 1;
         // A member that was not drawn from this distribution is pulled to the distance of such a draw.
@@ -138,33 +138,33 @@ impl Distribution {
         let steps: Vec<(Vec<f64>, f64)> = ranked.iter().map(step).collect();
         let mut mean_step = vec![0.0; self.mean.len()];
         for ((step, _), weight) in steps.iter().zip(&w.members).take(w.parents) {
-            add(&mut mean_step, *weight, step);
+            add_multiple(&mut mean_step, *weight, step);
         }
         let white = self.whitened(&mean_step);
-        add(&mut self.mean, self.sigma, &mean_step);
+        add_multiple(&mut self.mean, self.sigma, &mean_step);
         for share in &mut self.mean {
             *share = share.clamp(0.0, 1.0);
         }
         let kept = 1.0 - w.c_sigma;
         self.path_sigma.iter_mut().for_each(|part| *part *= kept);
-        add(&mut self.path_sigma, (w.c_sigma * (2.0 - w.c_sigma) * w.mass).sqrt(), &white);
+        add_multiple(&mut self.path_sigma, (w.c_sigma * (2.0 - w.c_sigma) * w.mass).sqrt(), &white);
         let expected = n.sqrt() * (1.0 - 1.0 / (4.0 * n) + 1.0 / (21.0 * n * n));
         let length = norm(&self.path_sigma);
         let steady = (1.0 - kept.powi(2 * self.generations)).sqrt();
         let is_moving = length / steady < (1.4 + 2.0 / (n + 1.0)) * expected;
         self.path_c.iter_mut().for_each(|part| *part *= 1.0 - w.c_c);
         if is_moving {
-            add(&mut self.path_c, (w.c_c * (2.0 - w.c_c) * w.mass).sqrt(), &mean_step);
+            add_multiple(&mut self.path_c, (w.c_c * (2.0 - w.c_c) * w.mass).sqrt(), &mean_step);
         }
         self.learn_covariance(&steps, is_moving);
         let growth = w.c_sigma / w.d_sigma * (length / expected - 1.0);
         self.sigma = (self.sigma * growth.min(1.0).exp()).min(1.0);
-        (self.axes, self.lengths) = axes(&self.covariance);
+        (self.axes, self.lengths) = principal_axes(&self.covariance);
     }
 
     fn learn_covariance(&mut self, steps: &[(Vec<f64>, f64)], is_moving: bool) {
         let w = &self.weights;
-        let n = real(self.mean.len());
+        let n = count_to_f64(self.mean.len());
         let lost = if is_moving { 0.0 } else { w.c_c * (2.0 - w.c_c) };
         let total: f64 = w.members.iter().sum();
         let kept = 1.0 + w.c_1 * lost - w.c_1 - w.c_mu * total;
@@ -192,17 +192,17 @@ fn norm(vector: &[f64]) -> f64 {
     dot(vector, vector).sqrt()
 }
 
-fn add(to: &mut [f64], times: f64, vector: &[f64]) {
+fn add_multiple(to: &mut [f64], times: f64, vector: &[f64]) {
     for (x, part) in to.iter_mut().zip(vector) {
         *x += times * part;
     }
 }
 
 /// The minimum square root of an eigenvalue, as a guard against rounding.
-const LEAST_AXIS_LENGTH: f64 = 1e-10;
+const MIN_AXIS_LENGTH: f64 = 1e-10;
 
 /// Returns the eigenvectors of a symmetric matrix and the square roots of its eigenvalues, after Jacobi.
-fn axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
+fn principal_axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
     let n = matrix.len();
     let mut a = matrix.to_vec();
     let unit = |i: usize| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect::<Vec<f64>>();
@@ -220,7 +220,7 @@ fn axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
             }
         }
     }
-    let lengths = (0..n).map(|i| a[i][i].max(0.0).sqrt().max(LEAST_AXIS_LENGTH)).collect();
+    let lengths = (0..n).map(|i| a[i][i].max(0.0).sqrt().max(MIN_AXIS_LENGTH)).collect();
     (vectors, lengths)
 }
 
@@ -235,17 +235,17 @@ fn rotate(matrix: &mut [Vec<f64>], vectors: &mut [Vec<f64>], i: usize, j: usize)
     let cosine = 1.0 / (tangent * tangent + 1.0).sqrt();
     let angle = (cosine, tangent * cosine);
     for row in matrix.iter_mut() {
-        (row[i], row[j]) = turned(row[i], row[j], angle);
+        (row[i], row[j]) = rotate_pair(row[i], row[j], angle);
     }
     for rows in [matrix, vectors] {
         let (before, from) = rows.split_at_mut(j);
         for (one, other) in before[i].iter_mut().zip(&mut from[0]) {
-            (*one, *other) = turned(*one, *other, angle);
+            (*one, *other) = rotate_pair(*one, *other, angle);
         }
     }
 }
 
-fn turned(one: f64, other: f64, (cosine, sine): (f64, f64)) -> (f64, f64) {
+fn rotate_pair(one: f64, other: f64, (cosine, sine): (f64, f64)) -> (f64, f64) {
     (cosine * one - sine * other, sine * one + cosine * other)
 }
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn axes_and_lengths_reproduce_the_matrix() {
         let matrix = vec![vec![4.0, 1.0, 0.5], vec![1.0, 3.0, -1.0], vec![0.5, -1.0, 2.0]];
-        let (axes, lengths) = axes(&matrix);
+        let (axes, lengths) = principal_axes(&matrix);
         for i in 0..3 {
             for j in 0..3 {
                 let value: f64 = (0..3).map(|k| lengths[k].powi(2) * axes[k][i] * axes[k][j]).sum();
@@ -272,7 +272,7 @@ mod tests {
     fn generations_have_the_size_from_the_tutorial() {
         let sizes = [1, 2, 5, 10, 40].map(Weights::default_population);
         assert_eq!(sizes, [4, 6, 8, 10, 15]);
-        let weights = Weights::of(5.0, 8);
+        let weights = Weights::for_population(5.0, 8);
         let better: f64 = weights.members.iter().filter(|w| **w > 0.0).sum();
         assert!((better - 1.0).abs() < 1e-12 && weights.members[7] < 0.0);
     }

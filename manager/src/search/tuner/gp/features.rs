@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-pub(super) use crate::search::search_space::casts::{double, index};
+pub(super) use crate::search::search_space::casts::{f64_to_index, u64_to_f64};
 use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace};
 
 /// The features of each dimension of a space.
@@ -25,10 +25,10 @@ enum Feature {
 const CHOSEN_OPTION: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
 /// The number for a parameter that is not present: the middle of its range.
-const ABSENT: f64 = 0.5;
+const ABSENT_PARAMETER: f64 = 0.5;
 
 impl Features {
-    pub(super) fn of(space: &SearchSpace) -> Self {
+    pub(super) fn new(space: &SearchSpace) -> Self {
         let feature = |domain: &Domain| match domain {
             Domain::Real(real) => Feature::Real(*real),
             Domain::Integer { size, .. } => Feature::Integer(*size),
@@ -42,7 +42,7 @@ impl Features {
     }
 
     /// Returns the vector for a point.
-    pub(super) fn at(&self, point: &Point) -> Vec<f64> {
+    pub(super) fn vector_of(&self, point: &Point) -> Vec<f64> {
         let mut numbers = Vec::with_capacity(self.0.len());
         for (feature, at) in self.0.iter().zip(point) {
             match (feature, at) {
@@ -58,12 +58,12 @@ impl Features {
                 (Feature::Real(real), Some(Coordinate::Real(x))) => numbers.push(real.share(*x)),
                 (Feature::Ranks(ranks), Some(Coordinate::Index(i))) => {
                     let rank = usize::try_from(*i).ok().and_then(|i| ranks.get(i));
-                    numbers.push(rank.copied().unwrap_or(ABSENT));
+                    numbers.push(rank.copied().unwrap_or(ABSENT_PARAMETER));
                 }
                 (Feature::Integer(size), Some(Coordinate::Index(i))) => {
-                    numbers.push(double(*i) / double((*size).saturating_sub(1).max(1)));
+                    numbers.push(u64_to_f64(*i) / u64_to_f64((*size).saturating_sub(1).max(1)));
                 }
-                _ => numbers.push(ABSENT),
+                _ => numbers.push(ABSENT_PARAMETER),
             }
         }
         numbers
@@ -77,10 +77,10 @@ fn ranks(values: &[Value]) -> Option<Vec<f64>> {
     let mut sorted = numbers.clone();
     sorted.sort_by(f64::total_cmp);
     sorted.dedup();
-    let last = double(u64::try_from(sorted.len()).ok()?.saturating_sub(1).max(1));
+    let last = u64_to_f64(u64::try_from(sorted.len()).ok()?.saturating_sub(1).max(1));
     let rank = |number: &f64| {
         let below = sorted.partition_point(|other| other < number);
-        u64::try_from(below).map_or(ABSENT, |below| double(below) / last)
+        u64::try_from(below).map_or(ABSENT_PARAMETER, |below| u64_to_f64(below) / last)
     };
     Some(numbers.iter().map(rank).collect())
 }

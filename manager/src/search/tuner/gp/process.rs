@@ -13,7 +13,7 @@ pub(super) enum Matern {
 
 impl Matern {
     /// Returns the kernel for `nu`, if it has a closed form.
-    pub(super) fn of(nu: f64) -> Option<Self> {
+    pub(super) fn from_nu(nu: f64) -> Option<Self> {
         let is = |other: f64| (nu - other).abs() < 1e-9;
         match () {
             () if is(0.5) => Some(Self::Rough),
@@ -24,7 +24,7 @@ impl Matern {
     }
 
     /// Returns the correlation at a squared, scaled distance.
-    fn at(self, squared: f64) -> f64 {
+    fn correlation(self, squared: f64) -> f64 {
         match self {
             Self::Rough => (-squared.sqrt()).exp(),
             Self::Once => {
@@ -145,7 +145,7 @@ impl Process {
 
     fn covariance(&self, a: &[f64], b: &[f64]) -> f64 {
         let scaled = a.iter().zip(b).zip(&self.settings.inverse);
-        self.kernel.at(scaled.map(|((a, b), inverse)| (a - b).powi(2) * inverse).sum())
+        self.kernel.correlation(scaled.map(|((a, b), inverse)| (a - b).powi(2) * inverse).sum())
     }
 }
 

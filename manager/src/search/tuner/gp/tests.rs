@@ -21,7 +21,7 @@ fn posterior_and_acquisition_equal_nnis() {
     let cases: Vec<Value> =
         serde_json::from_str(include_str!("../../../../fixtures/tuner/nni_gp.json")).unwrap();
     for case in cases {
-        let kernel = Matern::of(case["nu"].as_f64().unwrap()).unwrap();
+        let kernel = Matern::from_nu(case["nu"].as_f64().unwrap()).unwrap();
         let inverse = numbers(&case["scales"]).iter().map(|scale| scale.powi(-2)).collect();
         let settings = Settings { inverse, noise: case["noise"].as_f64().unwrap() };
         let process = Process::new(kernel, settings, vectors(&case["x"]), numbers(&case["y"]));
@@ -37,9 +37,9 @@ fn posterior_and_acquisition_equal_nnis() {
             let (mean, deviation) = process.predict(place);
             near(mean, "mean", i);
             near(deviation, "deviation", i);
-            near(Utility::Improvement { xi: 0.01 }.of(mean, deviation, largest), "ei", i);
-            near(Utility::Bound { kappa: 5.0 }.of(mean, deviation, largest), "ucb", i);
-            near(Utility::Probability { xi: 0.01 }.of(mean, deviation, largest), "poi", i);
+            near(Utility::Improvement { xi: 0.01 }.rate(mean, deviation, largest), "ei", i);
+            near(Utility::Bound { kappa: 5.0 }.rate(mean, deviation, largest), "ucb", i);
+            near(Utility::Probability { xi: 0.01 }.rate(mean, deviation, largest), "poi", i);
         }
     }
 }
@@ -58,8 +58,8 @@ fn space() -> SearchSpace {
 #[test]
 fn parameters_are_scaled_by_their_distribution() {
     let space = space();
-    let features = Features::of(&space);
-    let at = |json: Value| features.at(&space.locate(json.as_object().unwrap()).unwrap());
+    let features = Features::new(&space);
+    let at = |json: Value| features.vector_of(&space.locate(json.as_object().unwrap()).unwrap());
     let set = std::f64::consts::FRAC_1_SQRT_2;
     let absent = at(json!({"r": 0.1, "q": 5, "i": 4, "n": 16, "c": {"_name": "a"}}));
     let present = at(json!({"r": 1, "q": 10, "i": 0, "n": 8, "c": {"_name": "b", "k": 0}}));
@@ -94,7 +94,7 @@ fn the_process_has_the_best_and_the_latest_trials() {
         trials.observe(u64::from(id), &Outcome::Result(metric));
     }
     let chosen = select_trials(&trials);
-    assert_eq!(chosen.len(), MOST_TRIALS);
+    assert_eq!(chosen.len(), MAX_PROCESS_TRIALS);
     assert_eq!(chosen.iter().filter(|(_, loss)| *loss < 60.0).count(), 60);
     assert_eq!(chosen.last().unwrap().0, &vec![Some(Coordinate::Real(499.0))]);
 }

@@ -10,7 +10,7 @@ use trial_protocol::Direction;
 use super::super::halton;
 use super::super::model_based::Trials;
 use super::super::random::generator;
-use super::super::tpe::Joint;
+use super::super::tpe::JointEstimator;
 use super::{Error, Hyperband, Outcome, TrialProgress};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
@@ -18,12 +18,12 @@ use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::model_based::Model as _;
 
 /// The number of draws to replace a point that was already tried.
-const DRAWS: usize = 32;
+const MAX_REDRAWS: usize = 32;
 
 /// The model that suggests new points.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Model {
-    estimator: Joint,
+    estimator: JointEstimator,
     /// The minimum number of results with the same budget.
     least: usize,
     /// The share of the points that is random.
@@ -55,17 +55,17 @@ impl Model {
         for name in ["bandwidth_factor", "min_bandwidth"] {
             arguments.number(name, 0.0)?;
         }
-        let estimator = Joint::with(good, candidates);
+        let estimator = JointEstimator::with_good_share(good, candidates);
         Ok(Self { estimator, least, random_fraction })
     }
 
     /// Returns the new point of a proposal.
-    pub(super) fn fresh(&self, hyperband: &Hyperband, id: u64) -> Parameters {
+    pub(super) fn new_point(&self, hyperband: &Hyperband, id: u64) -> Parameters {
         let space = &hyperband.space;
         let mut rng = generator(hyperband.seed, id);
         let is_random = rng.random::<f64>() < self.random_fraction;
         let trials = if is_random { None } else { self.trials(hyperband) };
-        let mut last = space.parameters(&halton::point(space, hyperband.seed, id));
+        let mut last = space.parameters(&halton::halton_point(space, hyperband.seed, id));
         if let Some(trials) = &trials {
             last = space.parameters(&self.estimator.suggest(space, trials, &mut rng));
         }
@@ -103,7 +103,7 @@ impl Model {
             }
             trials
         };
-        budgets.into_iter().map(with).find(|trials| trials.done().count() >= self.least)
+        budgets.into_iter().map(with).find(|trials| trials.losses().count() >= self.least)
     }
 }
 

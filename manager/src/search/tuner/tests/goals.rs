@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trial_protocol::{Direction, MetricValue};
 
 use super::super::{Outcome, TunerSpec, build};
-use super::{batch, mixed, proposals, space, spec};
+use super::{batch_space, mixed_space, propose_all, space, spec};
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::search::pareto;
 
@@ -14,7 +14,7 @@ fn two_objectives() -> Goals {
     Goals { objectives: vec![objective("loss"), objective("latency")], constraints: Vec::new() }
 }
 
-fn limited(goals: Goals) -> Goals {
+fn with_limit(goals: Goals) -> Goals {
     let limit = Constraint { metric: "memory".to_owned(), min: None, max: Some(1.0) };
     Goals { constraints: vec![limit], ..goals }
 }
@@ -23,11 +23,11 @@ fn limited(goals: Goals) -> Goals {
 fn unsupported_goals_are_refused_with_the_tuners_that_support_them() {
     let refused = |name: &str, goals: Goals| {
         let spec = TunerSpec { goals, ..spec(name, &json!({})) };
-        let json = if name == "Batch" { batch() } else { mixed() };
+        let json = if name == "Batch" { batch_space() } else { mixed_space() };
         build(&spec, &space(&json), 0).err().map(|error| error.to_string())
     };
     for name in ["TPE", "NSGA-II", "QMC", "Random", "GridSearch", "Batch"] {
-        assert_eq!(refused(name, limited(two_objectives())), None, "{name}");
+        assert_eq!(refused(name, with_limit(two_objectives())), None, "{name}");
     }
     for name in ["Anneal", "Evolution", "GP", "Hyperband", "BOHB", "CMA-ES"] {
         let error = refused(name, two_objectives()).unwrap();
@@ -35,11 +35,11 @@ fn unsupported_goals_are_refused_with_the_tuners_that_support_them() {
             "tuner.name: {name} supports only one objective; for several objectives, use TPE or NSGA-II"
         );
         assert!(error.starts_with(&expected), "{error}");
-        let error = refused(name, limited(Goals::default()));
+        let error = refused(name, with_limit(Goals::default()));
         assert_eq!(error.is_none(), name == "CMA-ES", "{name}: {error:?}");
     }
     let as_nni = TunerSpec { goals: two_objectives(), ..spec("TPE", &json!({"tpe_args": {}})) };
-    assert!(build(&as_nni, &space(&mixed()), 0).is_err());
+    assert!(build(&as_nni, &space(&mixed_space()), 0).is_err());
 }
 
 /// Returns the hypervolume of a tuner's results on ZDT1 in four dimensions, and the share of its later trials within
@@ -51,7 +51,7 @@ fn volume_on_zdt1(name: &str, goals: &Goals, seed: u64, trials: u64) -> (f64, f6
     let mut tuner = build(&spec, &space(&json), seed).unwrap();
     let (mut found, mut kept) = (Vec::new(), 0.0);
     for id in 0..trials {
-        let parameters = proposals(tuner.as_mut(), id, id + 1).remove(0);
+        let parameters = propose_all(tuner.as_mut(), id, id + 1).remove(0);
         let x: Vec<f64> = parameters.values().filter_map(Value::as_f64).collect();
         let g = 1.0 + 3.0 * (x[1] + x[2] + x[3]);
         let both = vec![x[0], g * (1.0 - (x[0] / g).sqrt())];
@@ -82,7 +82,7 @@ fn tuners_optimise_several_objectives_and_satisfy_limits() {
         let (volume, _) = mean(name, &goals);
         // The best possible volume is 6.27.
         assert!(6.27 - volume < (6.27 - random) / 1.5, "{name}: {volume}, by chance {random}");
-        let (_, kept) = mean(name, &limited(goals.clone()));
+        let (_, kept) = mean(name, &with_limit(goals.clone()));
         assert!(kept > 0.75, "{name}: {kept}, by chance 0.5");
     }
 }

@@ -5,7 +5,7 @@ use std::f64::consts::{SQRT_2, TAU};
 
 use rand::Rng;
 
-use super::{count, log_sum};
+use super::{count_to_f64, log_sum};
 use crate::search::search_space::normal::standard_normal;
 
 /// The prior distribution of a parameter, before any trial.
@@ -40,7 +40,7 @@ pub(super) struct MixtureComponent {
 }
 
 /// The number of times that a candidate outside the bounds is drawn again.
-const REDRAWS: usize = 100;
+const MAX_REDRAWS: usize = 100;
 
 impl Mixture {
     /// Creates a mixture with a normal distribution around each value. Its width is the gap to the farther neighbour.
@@ -52,7 +52,7 @@ impl Mixture {
         let prior_at = centres.partition_point(|(mu, _)| *mu < prior.mu);
         let last = centres.len() - 1;
         let total: f64 = centres.iter().map(|(_, weight)| weight).sum();
-        let narrowest = prior.sigma / count((centres.len() + 1).min(100));
+        let narrowest = prior.sigma / count_to_f64((centres.len() + 1).min(100));
         let parts = centres.iter().enumerate().map(|(i, (mu, weight))| {
             let left = i.checked_sub(1).map(|i| mu - centres[i].0);
             let right = (i < last).then(|| centres[i + 1].0 - mu);
@@ -64,11 +64,12 @@ impl Mixture {
             };
             let sigma = sigma.clamp(narrowest, prior.sigma);
             // If all weights are 0, all components have the same weight.
-            let weight = if total > 0.0 { weight / total } else { 1.0 / count(centres.len()) };
+            let weight =
+                if total > 0.0 { weight / total } else { 1.0 / count_to_f64(centres.len()) };
             MixtureComponent { weight, mu: *mu, sigma, inverse: 1.0 / sigma, peak: 0.0 }
         });
         let mut mixture = Self { parts: parts.collect(), bounds: prior.bounds };
-        let accepted = mixture.within_bounds();
+        let accepted = mixture.share_within_bounds();
         for part in &mut mixture.parts {
             part.peak = (part.weight / (TAU.sqrt() * part.sigma) / accepted).ln();
         }
@@ -76,7 +77,7 @@ impl Mixture {
     }
 
     /// Returns the share of the mixture within the bounds.
-    fn within_bounds(&self) -> f64 {
+    fn share_within_bounds(&self) -> f64 {
         let Some((low, high)) = self.bounds else { return 1.0 };
         let share = |part: &MixtureComponent| {
             let below = |x: f64| libm::erf((x - part.mu) / (SQRT_2 * part.sigma)) * 0.5 + 0.5;
@@ -93,7 +94,7 @@ impl Mixture {
     fn draw(&self, rng: &mut impl Rng) -> f64 {
         let mut x = 0.0;
         for _ in 0..REDRAWS {
-            let part = self.pick(rng);
+            let part = self.pick_component(rng);
             x = part.mu + part.sigma * standard_normal(rng);
             match self.bounds {
                 Some((low, high)) if x < low || x > high => {}
@@ -104,7 +105,7 @@ impl Mixture {
         self.bounds.map_or(x, |(low, high)| x.clamp(low, high))
     }
 
-    fn pick(&self, rng: &mut impl Rng) -> MixtureComponent {
+    fn pick_component(&self, rng: &mut impl Rng) -> MixtureComponent {
         let mut left = rng.random::<f64>();
         for part in &self.parts {
             left -= part.weight;
@@ -135,14 +136,14 @@ impl Mixture {
 /// occurred use memory.
 #[derive(Debug)]
 pub(super) struct Categories {
-    seen: BTreeMap<u64, f64>,
+    option_weights: BTreeMap<u64, f64>,
     options: u64,
     prior: f64,
     total: f64,
 }
 
 impl Categories {
-    pub(super) fn of(
+    pub(super) fn new(
         weighted: impl Iterator<Item = (u64, f64)>,
         options: u64,
         prior_weight: f64,
@@ -160,11 +161,11 @@ impl Categories {
             reason = "a randint has at most 2^54 values, and precision is not needed beyond 2^53"
         )]
         let total = known + prior * options as f64;
-        Self { seen, options, prior, total }
+        Self { option_weights: seen, options, prior, total }
     }
 
     pub(super) fn log_probability(&self, index: u64) -> f64 {
-        ((self.seen.get(&index).unwrap_or(&0.0) + self.prior) / self.total).ln()
+        ((self.option_weights.get(&index).unwrap_or(&0.0) + self.prior) / self.total).ln()
     }
 
     /// Draws candidates.
@@ -174,7 +175,7 @@ impl Categories {
 
     fn draw(&self, rng: &mut impl Rng) -> u64 {
         let mut left = rng.random::<f64>() * self.total;
-        for (index, weight) in &self.seen {
+        for (index, weight) in &self.option_weights {
             left -= weight;
             if left < 0.0 {
                 return *index;
@@ -184,6 +185,6 @@ impl Categories {
             return rng.random_range(0..self.options.max(1));
         }
         // Only reached by rounding: without a prior, only options that occurred can be drawn.
-        self.seen.keys().next_back().copied().unwrap_or(0)
+        self.option_weights.keys().next_back().copied().unwrap_or(0)
     }
 }

@@ -16,7 +16,7 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::kernels::{Axis, Kernels, Place};
-use super::{count, whole};
+use super::{count_to_f64, f64_to_count};
 use crate::search::goals::Merit;
 use crate::search::pareto;
 use crate::search::search_space::{Coordinate, Parent, Point, SearchSpace};
@@ -24,7 +24,7 @@ use crate::search::tuner::model_based::{Model, ObservedPoint, Trials};
 
 /// The settings of the estimator.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::search::tuner) struct Joint {
+pub(in crate::search::tuner) struct JointEstimator {
     /// The number of results before which proposals are quasi-random.
     startup: usize,
     /// The number of candidates for each group.
@@ -32,13 +32,13 @@ pub(in crate::search::tuner) struct Joint {
     /// The share of the trials that is good.
     gamma: f64,
     /// The maximum number of good trials.
-    most_good: usize,
+    max_good: usize,
     /// The power of the number of good trials with which the minimum width of their kernels falls. Optuna uses 1 for
     /// all trials. A larger power keeps candidates close to good trials, while bad trials still affect a wide area.
-    closer: f64,
+    narrowing_power: f64,
     /// The same power for several objectives. Their good trials lie along a front, so a wide kernel would reach from
     /// one compromise to another.
-    closer_to_front: f64,
+    front_narrowing_power: f64,
 }
 
 /// The trials of a search, each part in the order of their ids.
@@ -46,25 +46,25 @@ struct Split<'a> {
     good: Vec<&'a Point>,
     others: Vec<&'a Point>,
     /// The power with which the minimum width of the kernels around good trials falls.
-    closer: f64,
+    narrowing_power: f64,
 }
 
-impl Default for Joint {
+impl Default for JointEstimator {
     fn default() -> Self {
         Self {
             startup: 10,
             candidates: 24,
             gamma: 0.1,
-            most_good: 25,
-            closer: 1.5,
-            closer_to_front: 2.0,
+            max_good: 25,
+            narrowing_power: 1.5,
+            front_narrowing_power: 2.0,
         }
     }
 }
 
-impl Joint {
+impl JointEstimator {
     /// Creates an estimator with another share of good trials, and without a startup phase.
-    pub(in crate::search::tuner) fn with(gamma: f64, candidates: usize) -> Self {
+    pub(in crate::search::tuner) fn with_good_share(gamma: f64, candidates: usize) -> Self {
         Self { startup: 0, candidates, gamma, ..Self::default() }
     }
 
@@ -72,7 +72,9 @@ impl Joint {
     fn split<'a>(&self, known: &[ObservedPoint<'a>]) -> Split<'a> {
         let done: Vec<(usize, &Merit)> =
             known.iter().enumerate().filter_map(|(at, known)| Some((at, known.merit?))).collect();
-        let good = whole((self.gamma * count(done.len())).ceil().min(count(self.most_good)));
+        let good = f64_to_count(
+            (self.gamma * count_to_f64(done.len())).ceil().min(count_to_f64(self.max_good)),
+        );
         let merits: Vec<&Merit> = done.iter().map(|(_, merit)| *merit).collect();
         let mut is_good = vec![false; known.len()];
         for at in pareto::select_best(&merits, good) {
@@ -84,12 +86,12 @@ impl Joint {
             part.iter().map(|(known, _)| known.point).collect()
         };
         let has_several = merits.first().is_some_and(|merit| merit.losses.len() > 1);
-        let closer = if has_several { self.closer_to_front } else { self.closer };
-        Split { good: points(below), others: points(above), closer }
+        let closer = if has_several { self.front_narrowing_power } else { self.narrowing_power };
+        Split { good: points(below), others: points(above), narrowing_power: closer }
     }
 
     /// Chooses the parameters below `parent`, then the parameters of the chosen options.
-    fn decide(
+    fn choose_parameters(
         &self,
         space: &SearchSpace,
         parent: Option<Parent>,
@@ -100,7 +102,7 @@ impl Joint {
         let dimensions = space.dimensions().iter().enumerate();
         let group: Vec<(usize, Axis)> = dimensions
             .filter(|(_, dimension)| dimension.parent == parent)
-            .map(|(index, dimension)| (index, Axis::of(&dimension.domain)))
+            .map(|(index, dimension)| (index, Axis::for_domain(&dimension.domain)))
             .collect();
         let Some((first, _)) = group.first() else { return };
         let axes: Vec<Axis> = group.iter().map(|(_, axis)| *axis).collect();
@@ -110,7 +112,7 @@ impl Joint {
                 .map(|point| group.iter().map(|(index, axis)| axis.place(point[*index])).collect())
                 .collect()
         };
-        let good = Kernels::around(&axes, &places(&trials.good), trials.closer);
+        let good = Kernels::around(&axes, &places(&trials.good), trials.narrowing_power);
         let bad = Kernels::around(&axes, &places(&trials.others), 1.0);
         let mut best: Option<(f64, Vec<Place>)> = None;
         for _ in 0..self.candidates {
@@ -126,15 +128,15 @@ impl Joint {
             point[*index] = Some(at);
             if let Coordinate::Index(option) = at {
                 let parent = Some(Parent { dimension: *index, option });
-                self.decide(space, parent, trials, point, rng);
+                self.choose_parameters(space, parent, trials, point, rng);
             }
         }
     }
 }
 
-impl Model for Joint {
+impl Model for JointEstimator {
     fn is_starting(&self, trials: &Trials) -> bool {
-        trials.done().count() < self.startup
+        trials.losses().count() < self.startup
     }
 
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
@@ -143,7 +145,7 @@ impl Model for Joint {
         }
         let known: Vec<ObservedPoint<'_>> = trials.known().collect();
         let mut point = vec![None; space.dimensions().len()];
-        self.decide(space, None, &self.split(&known), &mut point, rng);
+        self.choose_parameters(space, None, &self.split(&known), &mut point, rng);
         point
     }
 }
@@ -177,7 +179,7 @@ mod tests {
             trials.propose(id, point);
             trials.observe(id, &Outcome::Result(value));
         }
-        let joint = Joint::default();
+        let joint = JointEstimator::default();
         (0..200).map(|_| space.parameters(&joint.suggest(space, &trials, &mut rng))).collect()
     }
 
@@ -191,7 +193,7 @@ mod tests {
             .map(|merit| ObservedPoint { point: &point, merit: Some(merit) })
             .chain([ObservedPoint { point: &point, merit: None }])
             .collect();
-        let Split { good, others, .. } = Joint::default().split(&known);
+        let Split { good, others, .. } = JointEstimator::default().split(&known);
         // Two of eleven are good. The running trial is among the others.
         assert_eq!((good.len(), others.len()), (2, 10));
     }

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 use rand::Rng;
 
-use super::{count, log_sum};
+use super::{count_to_f64, log_sum};
 use crate::search::search_space::normal::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Shape};
 
@@ -35,10 +35,10 @@ const NORMAL_SIGMAS: f64 = 3.5;
 const FULL_WEIGHT_TRIALS: usize = 25;
 
 /// The number of times that a candidate outside the bounds is drawn again.
-const REDRAWS: usize = 100;
+const MAX_REDRAWS: usize = 100;
 
 impl Axis {
-    pub(super) fn of(domain: &Domain) -> Self {
+    pub(super) fn for_domain(domain: &Domain) -> Self {
         match domain {
             Domain::Real(real) => match real.shape {
                 Shape::Uniform { low, high } => {
@@ -130,7 +130,7 @@ impl Kernels {
     /// of the number of places.
     pub(super) fn around(axes: &[Axis], places: &[Vec<Place>], closer: f64) -> Self {
         let known = places.len();
-        let mut weights = weights(known);
+        let mut weights = trial_weights(known);
         let total: f64 = weights.iter().sum();
         for weight in &mut weights {
             *weight /= total;
@@ -186,7 +186,11 @@ impl Kernels {
         }
         if reals.len() < self.axes {
             for (exponent, parts) in exponents.iter_mut().zip(self.parts.chunks_exact(self.axes)) {
-                *exponent += parts.iter().zip(at).map(|(part, at)| part.option(*at)).sum::<f64>();
+                *exponent += parts
+                    .iter()
+                    .zip(at)
+                    .map(|(part, at)| part.option_log_probability(*at))
+                    .sum::<f64>();
             }
         }
         log_sum(&exponents)
@@ -195,11 +199,11 @@ impl Kernels {
 
 /// Returns the weight of each of `known` trials, and of the space after them. The weight is 1, or less for older
 /// trials if there are many.
-fn weights(known: usize) -> Vec<f64> {
+fn trial_weights(known: usize) -> Vec<f64> {
     let ramp = known.saturating_sub(FULL_WEIGHT_TRIALS);
-    let start = 1.0 / count(known.max(1));
-    let step = if ramp > 1 { (1.0 - start) / count(ramp - 1) } else { 0.0 };
-    let weight = |i| if i < ramp { start + step * count(i) } else { 1.0 };
+    let start = 1.0 / count_to_f64(known.max(1));
+    let step = if ramp > 1 { (1.0 - start) / count_to_f64(ramp - 1) } else { 0.0 };
+    let weight = |i| if i < ramp { start + step * count_to_f64(i) } else { 1.0 };
     (0..=known).map(weight).collect()
 }
 
@@ -209,7 +213,7 @@ impl Axis {
         match self {
             Self::Options(options) => {
                 // The weight of one trial, spread over all kernels, is added to every option.
-                let share = 1.0 / count(column.len() + 1);
+                let share = 1.0 / count_to_f64(column.len() + 1);
                 #[expect(
                     clippy::as_conversions,
                     clippy::cast_precision_loss,
@@ -236,9 +240,9 @@ impl Axis {
                     .collect();
                 let range = high - low;
                 // The kernel of a whole number always reaches the neighbouring numbers.
-                let least = range / (count(values.len()) + 2.0).powf(closer).min(100.0);
+                let least = range / (count_to_f64(values.len()) + 2.0).powf(closer).min(100.0);
                 let least = if whole { least.max(0.5) } else { least };
-                let widths = widths(&values, low, high);
+                let widths = kernel_widths(&values, low, high);
                 let part = |mu: f64, sigma: f64| AxisKernel::Number { mu, sigma };
                 let around = values
                     .iter()
@@ -306,7 +310,7 @@ fn other_option(seen: u64, options: u64, rng: &mut impl Rng) -> u64 {
 
 impl AxisKernel {
     /// Returns the logarithm of an option's probability, or 0 on an axis of numbers.
-    fn option(self, at: Place) -> f64 {
+    fn option_log_probability(self, at: Place) -> f64 {
         match (self, at) {
             (Self::Option { seen, own, other }, Coordinate::Index(i)) => {
                 if i == seen {
@@ -322,7 +326,7 @@ impl AxisKernel {
 
 /// Returns the width of each value's kernel: the gap to the farther neighbour. The ends of the axis count as neighbours
 /// only if there is a single value.
-fn widths(values: &[f64], low: f64, high: f64) -> Vec<f64> {
+fn kernel_widths(values: &[f64], low: f64, high: f64) -> Vec<f64> {
     if let [only] = values {
         return vec![(only - low).max(high - only)];
     }
@@ -376,13 +380,13 @@ mod tests {
     fn kernels_reach_the_farther_neighbour() {
         // Optuna's widths for 0.1, 0.4, 0.5 and for a single value, before clamping.
         let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12);
-        assert!(near(&widths(&[0.4, 0.1, 0.5], 0.0, 1.0), &[0.3, 0.3, 0.1]));
-        assert!(near(&widths(&[0.2], 0.0, 1.0), &[0.8]));
+        assert!(near(&kernel_widths(&[0.4, 0.1, 0.5], 0.0, 1.0), &[0.3, 0.3, 0.1]));
+        assert!(near(&kernel_widths(&[0.2], 0.0, 1.0), &[0.8]));
     }
 
     #[test]
     fn old_trials_have_less_weight() {
-        let all = weights(30);
+        let all = trial_weights(30);
         assert_eq!((all.len(), all[0], all[4], all[30]), (31, 1.0 / 30.0, 1.0, 1.0));
     }
 }

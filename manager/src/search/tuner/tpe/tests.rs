@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::search::search_space::Real;
 
-fn nni(part: &str) -> Vec<Value> {
+fn nni_cases(part: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../../../fixtures/tuner/nni_tpe.json")).unwrap();
     all[part].as_array().unwrap().clone()
@@ -29,16 +29,16 @@ fn prior(case: &Value, model: &Tpe) -> (Real, Prior) {
     };
     (
         Real { shape, log: false, q: None, bounds, integer: false },
-        Prior::of(shape, model.prior_weight),
+        Prior::for_shape(shape, model.prior_weight),
     )
 }
 
-fn near(a: f64, b: f64) -> bool {
+fn is_near(a: f64, b: f64) -> bool {
     a.total_cmp(&b).is_eq() || (a - b).abs() <= 1e-9 * a.abs().max(1.0)
 }
 
-fn all_near(a: &[f64], b: &[f64]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| near(*a, *b))
+fn are_all_near(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_near(*a, *b))
 }
 
 fn reals(values: &[Coordinate]) -> Vec<f64> {
@@ -52,13 +52,13 @@ fn reals(values: &[Coordinate]) -> Vec<f64> {
 fn ranked(case: &Value, coordinate: impl Fn(&Value) -> Coordinate) -> Vec<Coordinate> {
     let record = |pair: &Value| (coordinate(&pair[0]), pair[1].as_f64().unwrap());
     let mut records: Vec<_> = case["history"].as_array().unwrap().iter().map(record).collect();
-    rank(&mut records);
+    sort_by_loss(&mut records);
     records.into_iter().map(|(value, _)| value).collect()
 }
 
 #[test]
 fn numeric_parameters_are_chosen_as_in_nni() {
-    for case in nni("normal") {
+    for case in nni_cases("normal") {
         let label = &case["says"];
         let model = model(&case);
         let (_, prior) = prior(&case, &model);
@@ -71,23 +71,23 @@ fn numeric_parameters_are_chosen_as_in_nni() {
         let parts: Vec<f64> = good.parts().iter().flat_map(|p| [p.weight, p.mu, p.sigma]).collect();
         let expected: Vec<f64> =
             case["parts"].as_array().unwrap().iter().flat_map(numbers).collect();
-        assert!(all_near(&parts, &expected), "{label}: {parts:?} {expected:?}");
+        assert!(are_all_near(&parts, &expected), "{label}: {parts:?} {expected:?}");
 
         let candidates = numbers(&case["candidates"]);
         let bad = model.mixture(&above, prior);
         let density = |mixture: &Mixture| -> Vec<f64> {
             candidates.iter().map(|x| mixture.log_density(*x)).collect()
         };
-        assert!(all_near(&density(&good), &numbers(&case["good"])), "{label}");
-        assert!(all_near(&density(&bad), &numbers(&case["bad"])), "{label}");
-        let chosen = best(&candidates, |x| good.log_density(*x) - bad.log_density(*x));
+        assert!(are_all_near(&density(&good), &numbers(&case["good"])), "{label}");
+        assert!(are_all_near(&density(&bad), &numbers(&case["bad"])), "{label}");
+        let chosen = best_candidate(&candidates, |x| good.log_density(*x) - bad.log_density(*x));
         assert_eq!(chosen.copied(), case["chosen"].as_f64(), "{label}");
     }
 }
 
 #[test]
 fn categorical_parameters_are_chosen_as_in_nni() {
-    for case in nni("categorical") {
+    for case in nni_cases("categorical") {
         let label = &case["says"];
         let model = model(&case);
         let options = case["size"].as_u64().unwrap();
@@ -95,26 +95,27 @@ fn categorical_parameters_are_chosen_as_in_nni() {
         let (below, above) = model.split(history);
         let (good, bad) = (model.categories(&below, options), model.categories(&above, options));
         let probabilities: Vec<f64> = (0..options).map(|i| good.log_probability(i)).collect();
-        assert!(all_near(&probabilities, &numbers(&case["good"])), "{label}");
+        assert!(are_all_near(&probabilities, &numbers(&case["good"])), "{label}");
         let candidates: Vec<u64> =
             case["candidates"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
-        let chosen = best(&candidates, |i| good.log_probability(*i) - bad.log_probability(*i));
+        let chosen =
+            best_candidate(&candidates, |i| good.log_probability(*i) - bad.log_probability(*i));
         assert_eq!(chosen.copied(), case["chosen"].as_u64(), "{label}");
     }
 }
 
 #[test]
 fn old_values_have_the_same_weights_as_in_nni() {
-    for case in nni("weights") {
+    for case in nni_cases("weights") {
         let n = usize::try_from(case[0].as_u64().unwrap()).unwrap();
-        assert!(all_near(&Tpe::default().weights(n), &numbers(&case[1])), "{n}");
+        assert!(are_all_near(&Tpe::default().weights(n), &numbers(&case[1])), "{n}");
     }
 }
 
 #[test]
 fn numeric_suggestions_are_distributed_as_in_nni() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    for case in nni("normal") {
+    for case in nni_cases("normal") {
         let label = &case["says"];
         let model = Tpe { startup: 0, ..model(&case) };
         let (real, _) = prior(&case, &model);
@@ -126,7 +127,7 @@ fn numeric_suggestions_are_distributed_as_in_nni() {
         draws.sort_by(f64::total_cmp);
         for pair in case["quantiles"].as_array().unwrap() {
             let (p, x) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
-            let below = count(draws.partition_point(|draw| *draw < x)) / 2000.0;
+            let below = count_to_f64(draws.partition_point(|draw| *draw < x)) / 2000.0;
             // Four standard errors of two samples of this size.
             assert!((below - p).abs() < 0.07, "{label}: {below} of {p} below {x}");
         }
@@ -136,7 +137,7 @@ fn numeric_suggestions_are_distributed_as_in_nni() {
 #[test]
 fn categorical_suggestions_are_distributed_as_in_nni() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
-    for case in nni("categorical") {
+    for case in nni_cases("categorical") {
         let model = Tpe { startup: 0, ..model(&case) };
         let size = case["size"].as_u64().unwrap();
         let domain = Domain::Integer { low: 0, size };

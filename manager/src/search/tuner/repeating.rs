@@ -11,7 +11,7 @@ use crate::search::search_space::Parameters;
 
 /// A tuner that proposes each point several times.
 #[derive(Debug)]
-pub(super) struct Repeated {
+pub(super) struct RepeatingTuner {
     inner: Box<dyn Tuner>,
     repeats: u64,
     /// The points with missing results, by the inner tuner's numbers.
@@ -40,13 +40,13 @@ impl RepeatedPoint {
     }
 }
 
-impl Repeated {
+impl RepeatingTuner {
     pub(super) fn new(inner: Box<dyn Tuner>, repeats: u64) -> Self {
         Self { inner, repeats: repeats.max(1), points: BTreeMap::new() }
     }
 }
 
-impl Tuner for Repeated {
+impl Tuner for RepeatingTuner {
     fn propose(&mut self, id: u64) -> Proposal {
         let number = id / self.repeats;
         if let Some(point) = self.points.get(&number) {
@@ -98,7 +98,7 @@ mod tests {
         build(&spec, &SearchSpace::parse(&space).unwrap(), 7).unwrap()
     }
 
-    fn proposed(tuner: &mut dyn Tuner, id: u64) -> Parameters {
+    fn propose_parameters(tuner: &mut dyn Tuner, id: u64) -> Parameters {
         match tuner.propose(id) {
             Proposal::Parameters(parameters) => parameters,
             other @ (Proposal::Wait | Proposal::Exhausted) => panic!("{other:?}"),
@@ -113,11 +113,11 @@ mod tests {
     fn a_point_is_proposed_several_times_and_observed_with_its_mean() {
         let (mut once, mut thrice) = (tuner(1), tuner(3));
         for number in 0..40 {
-            let point = proposed(once.as_mut(), number);
+            let point = propose_parameters(once.as_mut(), number);
             once.observe(number, &Outcome::Result(MetricValue::from(loss(&point))));
             let ids = [number * 3, number * 3 + 1, number * 3 + 2];
             for id in ids {
-                assert_eq!(proposed(thrice.as_mut(), id), point, "{id}");
+                assert_eq!(propose_parameters(thrice.as_mut(), id), point, "{id}");
             }
             // In a different order, and with noise whose sum is 0.
             for (id, noise) in [(ids[2], 0.25), (ids[0], -0.5), (ids[1], 0.25)] {
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_rebuilt_tuner_continues_in_the_middle_of_a_point() {
         let mut steady = tuner(3);
-        let before: Vec<_> = (0..67).map(|id| proposed(steady.as_mut(), id)).collect();
+        let before: Vec<_> = (0..67).map(|id| propose_parameters(steady.as_mut(), id)).collect();
         let mut rebuilt = tuner(3);
         for (id, parameters) in (0..).zip(&before) {
             rebuilt.adopt(id, parameters);
@@ -150,8 +150,16 @@ mod tests {
             rebuilt.observe(id, &outcome);
         }
         for id in 67..75 {
-            assert_eq!(proposed(steady.as_mut(), id), proposed(rebuilt.as_mut(), id), "{id}");
+            assert_eq!(
+                propose_parameters(steady.as_mut(), id),
+                propose_parameters(rebuilt.as_mut(), id),
+                "{id}"
+            );
         }
-        assert_eq!(proposed(steady.as_mut(), 68), before[66], "it belongs to the point of 66");
+        assert_eq!(
+            propose_parameters(steady.as_mut(), 68),
+            before[66],
+            "it belongs to the point of 66"
+        );
     }
 }

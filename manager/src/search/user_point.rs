@@ -8,7 +8,7 @@ use super::search_space::{Error, Parameters, SearchSpace};
 
 /// Completes `given` to a point of the space. With `sets`, the parameter sets of a batch, returns the first set that
 /// contains `given`.
-pub fn complete(
+pub fn complete_point(
     given: &Parameters,
     space: &SearchSpace,
     sets: Option<&[Parameters]>,
@@ -30,7 +30,7 @@ pub fn complete(
     // A stream that no tuner uses: the streams of tuners begin at 0.
     rng.set_stream(u64::MAX - number);
     let mut point = space.sample(&mut rng);
-    if let Some(error) = given.keys().find_map(|name| dotted_name(name, &point)) {
+    if let Some(error) = given.keys().find_map(|name| dotted_name_error(name, &point)) {
         return Err(error);
     }
     for (name, value) in given {
@@ -41,7 +41,7 @@ pub fn complete(
 }
 
 /// Returns an error if `name` is a member of a nested choice, as tables show it. `drawn` is an example of a point.
-fn dotted_name(name: &str, drawn: &Parameters) -> Option<Error> {
+fn dotted_name_error(name: &str, drawn: &Parameters) -> Option<Error> {
     let (choice, _) = name.split_once('.').filter(|_| !drawn.contains_key(name))?;
     let example = drawn.get(choice).filter(|value| value.is_object())?;
     let problem = format!(
@@ -51,7 +51,7 @@ fn dotted_name(name: &str, drawn: &Parameters) -> Option<Error> {
 }
 
 /// Parses a value from a form or the command line: as JSON if possible, otherwise as the text itself.
-pub fn written(text: &str) -> serde_json::Value {
+pub fn parse_written_value(text: &str) -> serde_json::Value {
     let text = text.trim();
     serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::from(text))
 }
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn missing_parameters_are_drawn_the_same_for_the_same_seed() {
         let given = object(&json!({"lr": 0.01}));
-        let one = complete(&given, &space(), None, 7, 3).unwrap();
+        let one = complete_point(&given, &space(), None, 7, 3).unwrap();
         assert_eq!(one["lr"], json!(0.01));
         assert!(["relu", "tanh"].contains(&one["activation"].as_str().unwrap()));
-        assert_eq!(complete(&given, &space(), None, 7, 3).unwrap(), one);
+        assert_eq!(complete_point(&given, &space(), None, 7, 3).unwrap(), one);
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
             (json!({"rate": 0.01}), "rate"),
             (json!({"activation": "gelu"}), "activation"),
         ] {
-            let error = complete(&object(&given), &space(), None, 0, 0).unwrap_err();
+            let error = complete_point(&object(&given), &space(), None, 0, 0).unwrap_err();
             assert_eq!(error.path, path, "{error}");
         }
     }
@@ -100,19 +100,20 @@ mod tests {
         let sgd = json!({"_name": "sgd", "momentum": {"_type": "choice", "_value": [0.9]}});
         let space = json!({"optimizer": {"_type": "choice", "_value": [sgd]}, "a.b": {"_type": "choice", "_value": [1]}});
         let space = SearchSpace::parse(&space).unwrap();
-        let refused = complete(&object(&json!({"optimizer._name": "sgd"})), &space, None, 0, 0);
+        let refused =
+            complete_point(&object(&json!({"optimizer._name": "sgd"})), &space, None, 0, 0);
         let expected = "optimizer._name: is a member of the nested choice `optimizer`; set all its members together, such as \
                         optimizer={\"_name\":\"sgd\",\"momentum\":0.9}";
         assert_eq!(refused.unwrap_err().to_string(), expected);
-        assert!(complete(&object(&json!({"a.b": 1})), &space, None, 0, 0).is_ok());
+        assert!(complete_point(&object(&json!({"a.b": 1})), &space, None, 0, 0).is_ok());
     }
 
     #[test]
     fn a_point_of_a_batch_is_the_first_set_that_matches() {
         let sets = [object(&json!({"a": 1, "b": 2})), object(&json!({"a": 3, "b": 4}))];
         let given = object(&json!({"b": 4}));
-        assert_eq!(complete(&given, &space(), Some(&sets), 0, 0).unwrap(), sets[1]);
-        assert!(complete(&object(&json!({"b": 5})), &space(), Some(&sets), 0, 0).is_err());
+        assert_eq!(complete_point(&given, &space(), Some(&sets), 0, 0).unwrap(), sets[1]);
+        assert!(complete_point(&object(&json!({"b": 5})), &space(), Some(&sets), 0, 0).is_err());
     }
 
     #[test]
@@ -124,7 +125,7 @@ mod tests {
             ("[1, 2]", json!([1, 2])),
         ];
         for (text, value) in table {
-            assert_eq!(written(text), value);
+            assert_eq!(parse_written_value(text), value);
         }
     }
 }
