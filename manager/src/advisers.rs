@@ -3,7 +3,7 @@
 //!
 //! The protocols are pure ([`nni`] and [`ask_and_tell`], with the [`history`]). [`launch`] starts the program;
 //! [`process`] exchanges messages with it and restarts it after a crash. The experiment owns an [`ExternalAdviser`],
-//! to which it sends orders and from which it receives events asynchronously.
+//! to which it sends requests and from which it receives events asynchronously.
 //!
 //! # Invariants
 //!
@@ -205,7 +205,7 @@ pub enum AdviserEvent {
 /// An external tuner or assessor, as the experiment uses it.
 #[derive(Debug)]
 pub struct ExternalAdviser {
-    orders: mpsc::UnboundedSender<AdviserRequest>,
+    requests: mpsc::UnboundedSender<AdviserRequest>,
     events: mpsc::UnboundedReceiver<AdviserEvent>,
     task: JoinHandle<()>,
     /// `true` if the adviser proposes parameters.
@@ -234,17 +234,17 @@ impl ExternalAdviser {
                 (true, true, command.join(" "), command.join(" "))
             }
         };
-        // Unbounded, because the number of messages is limited: one order per event of a trial, and one answer per
-        // order.
-        let (orders, ordered) = mpsc::unbounded_channel();
+        // Unbounded, because the number of messages is limited: one request per event of a trial, and one answer per
+        // request.
+        let (requests, receiver) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::unbounded_channel();
-        let task = tokio::spawn(process::supervise(setting, ordered, sender));
-        Self { orders, events, task, tunes, assesses, name, assessor_name }
+        let task = tokio::spawn(process::supervise(setting, receiver, sender));
+        Self { requests, events, task, tunes, assesses, name, assessor_name }
     }
 
-    /// Sends an order. An order after the end of the program is ignored.
-    pub fn order(&self, order: AdviserRequest) {
-        drop(self.orders.send(order));
+    /// Sends a request. A request after the end of the program is ignored.
+    pub fn send_request(&self, request: AdviserRequest) {
+        drop(self.requests.send(request));
     }
 
     /// Waits for the next event. Never returns once the program has failed permanently.
@@ -257,7 +257,7 @@ impl ExternalAdviser {
 
     /// Ends the program and waits for its exit.
     pub async fn close(self) {
-        drop(self.orders);
+        drop(self.requests);
         // If the task panicked, its child was killed when it was dropped.
         drop(self.task.await);
     }

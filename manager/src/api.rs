@@ -35,7 +35,7 @@ use utoipa::openapi::OpenApi;
 
 use self::access::{auth, log_in, throttle, ticket};
 use self::server::{body, compress, quota, response_memory};
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::Secret;
@@ -70,7 +70,7 @@ pub struct ApiState {
     /// The view of the trials.
     pub board: TrialCache,
     /// The handle of the experiment's task.
-    pub handle: Handle,
+    pub handle: ExperimentHandle,
     /// The training service, once it runs. It provides the output of a trial whose agent is silent.
     pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// The manager's port and folder.

@@ -38,7 +38,7 @@ pub use self::stored_experiment::{ViewServer, stored, view, view_on_machine};
 pub use self::trial_program::find_trial_program;
 pub use self::without_manager::{clean, retry_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::code_recorder::CodeRecorder;
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -76,8 +76,8 @@ pub struct Settings {
     pub certificate: Option<OwnCertificate>,
     /// The manager's address for trials on other machines. `None` uses the experiment file, or else a guess.
     pub advertise: Option<String>,
-    /// The port on this machine's loopback interface at which another server passes requests to [`RunningManager::machine`].
-    /// `None` if there is no such server.
+    /// The port on this machine's loopback interface at which another server passes requests to
+    /// [`RunningManager::machine`]. `None` if there is no such server.
     pub machine_port: Option<u16>,
     /// A path prefix under which all routes are served additionally, with a leading slash and without a trailing one.
     pub url_prefix: Option<String>,
@@ -124,7 +124,7 @@ pub struct RunningManager {
     /// The notices.
     pub notices: mpsc::UnboundedReceiver<Notice>,
     /// The handle to the experiment's task.
-    pub handle: Handle,
+    pub handle: ExperimentHandle,
     /// The experiment's store.
     pub store: Store,
     /// The routes that answer unencrypted requests on this machine's loopback interface, for the server on
@@ -180,7 +180,7 @@ async fn begin(
     let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
     let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
-    let (handle, events) = Handle::new(EVENTS);
+    let (handle, events) = ExperimentHandle::new(EVENTS);
     let parts = ServerContext {
         settings: &settings,
         id: &id,

@@ -1,5 +1,5 @@
 //! The experiment: a pure state machine ([`state`]) and the task that performs what it decides
-//! ([`task`]). Others talk to it through a [`Handle`].
+//! ([`task`]). Others talk to it through an [`ExperimentHandle`].
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -50,24 +50,24 @@ pub enum TaskEvent {
 
 /// Talks to the experiment's task; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct ExperimentHandle {
     events: mpsc::Sender<TaskEvent>,
     stop: CancellationToken,
     leave: CancellationToken,
     directives: DirectiveQueue,
     departed: DepartedPods,
     /// The running time before this run, and the start of this run. Empty before the start.
-    began: Arc<RwLock<Option<(Duration, Instant)>>>,
+    run_start: Arc<RwLock<Option<(Duration, Instant)>>>,
 }
 
-impl Handle {
+impl ExperimentHandle {
     /// Returns a handle and the receiver of its events, for the task or a test.
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<TaskEvent>) {
         let (events, receiver) = mpsc::channel(capacity);
         let directives = DirectiveQueue::new(SystemClock.now_ms());
         let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
         let departed = DepartedPods::default();
-        (Self { events, stop, leave, directives, departed, began: Arc::default() }, receiver)
+        (Self { events, stop, leave, directives, departed, run_start: Arc::default() }, receiver)
     }
 
     /// Sends an agent's new reports to the experiment. Waits while the experiment is busy. Has no effect if the
@@ -86,14 +86,14 @@ impl Handle {
 
     /// Returns the running time of the experiment without interruptions. `None`: its task has not started yet.
     pub fn elapsed(&self) -> Option<Duration> {
-        let began = *self.began.read().unwrap_or_else(PoisonError::into_inner);
+        let began = *self.run_start.read().unwrap_or_else(PoisonError::into_inner);
         began.map(|(before, began)| before + began.elapsed())
     }
 
     /// Sets the start of this run, and the running time `before` it. A search that continues after it was done begins
     /// later than its run.
-    pub(crate) fn began(&self, before: Duration, began: Instant) {
-        *self.began.write().unwrap_or_else(PoisonError::into_inner) = Some((before, began));
+    pub(crate) fn set_running_time(&self, before: Duration, began: Instant) {
+        *self.run_start.write().unwrap_or_else(PoisonError::into_inner) = Some((before, began));
     }
 
     /// Asks the experiment to stop its trials and leave itself resumable.
@@ -107,7 +107,7 @@ impl Handle {
     }
 
     /// Waits until a stop is requested.
-    pub async fn stopped(&self) {
+    pub async fn wait_for_stop(&self) {
         self.stop.cancelled().await;
     }
 
@@ -116,21 +116,21 @@ impl Handle {
         self.leave.cancel();
     }
 
-    /// Waits until [`Handle::leave`] is called.
-    async fn leave_requested(&self) {
+    /// Waits until [`ExperimentHandle::leave`] is called.
+    async fn wait_for_leave(&self) {
         self.leave.cancelled().await;
     }
 
-    /// Returns whether [`Handle::stop`] or [`Handle::leave`] was called.
+    /// Returns whether [`ExperimentHandle::stop`] or [`ExperimentHandle::leave`] was called.
     pub fn is_end_requested(&self) -> bool {
         self.stop.is_cancelled() || self.leave.is_cancelled()
     }
 
-    /// Waits until [`Handle::stop`] or [`Handle::leave`] is called.
-    async fn end_requested(&self) {
+    /// Waits until [`ExperimentHandle::stop`] or [`ExperimentHandle::leave`] is called.
+    async fn wait_for_end(&self) {
         tokio::select! {
-            () = self.stopped() => {}
-            () = self.leave_requested() => {}
+            () = self.wait_for_stop() => {}
+            () = self.wait_for_leave() => {}
         }
     }
 
@@ -146,7 +146,7 @@ impl Handle {
 
     /// Waits until there is a directive for the attempt that no ack has carried yet.
     pub async fn wait_for_directive(&self, trial: &TrialJobId, attempt: &AttemptId) {
-        self.directives.wake(trial, attempt).await;
+        self.directives.wait_for_directive(trial, attempt).await;
     }
 
     /// Queues a directive for an attempt's agent.
@@ -160,7 +160,7 @@ impl Handle {
     }
 
     /// Removes the directives of an ended attempt.
-    fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
-        self.directives.forget(trial, attempt);
+    fn remove_directives(&self, trial: &TrialJobId, attempt: &AttemptId) {
+        self.directives.remove_all(trial, attempt);
     }
 }

@@ -27,7 +27,7 @@ pub use arrival::BatchError;
 pub(crate) use arrival::read;
 pub use legacy_numbering::LegacyNumbering;
 
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::store::{self, Arrival, Store};
 use crate::util::clock::Clock;
 
@@ -43,7 +43,7 @@ pub struct Intake {
 
 struct Inner {
     store: Store,
-    handle: Handle,
+    handle: ExperimentHandle,
     experiment: ExperimentId,
     clock: Arc<dyn Clock>,
     offer: Offer,
@@ -94,7 +94,7 @@ impl Intake {
     /// Creates the intake of an experiment, without a lease.
     pub fn new(
         store: Store,
-        handle: Handle,
+        handle: ExperimentHandle,
         experiment: ExperimentId,
         clock: Arc<dyn Clock>,
     ) -> Self {

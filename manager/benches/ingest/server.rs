@@ -16,7 +16,7 @@ use trial_manager::api::access::auth::{Authenticator, Reach};
 use trial_manager::api::access::session::Sessions;
 use trial_manager::api::{self, ApiState, Pods, ServerInfo};
 use trial_manager::code_archive::CodeArchive;
-use trial_manager::experiment::Handle;
+use trial_manager::experiment::ExperimentHandle;
 use trial_manager::ingest::Intake;
 use trial_manager::store::{NewTrial, Store};
 use trial_manager::token::{Secret, UserToken};
@@ -52,7 +52,7 @@ async fn create_store(folder: &Path, trials: u64) -> Store {
 /// Runs the server: prints its ports, and ends when standard input is closed.
 pub(crate) async fn serve(folder: &Path, trials: u64) {
     let store = create_store(folder, trials).await;
-    let (handle, mut events) = Handle::new(1024);
+    let (handle, mut events) = ExperimentHandle::new(1024);
     let experiment = ExperimentId::new(EXPERIMENT).unwrap();
     let clock = Arc::new(SystemClock);
     let intake = Intake::new(store.clone(), handle.clone(), experiment.clone(), clock.clone());

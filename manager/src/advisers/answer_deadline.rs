@@ -36,7 +36,7 @@ impl SilenceTimer {
     }
 
     /// Returns the time after which the user is notified.
-    pub(super) fn slow(&self) -> Duration {
+    pub(super) fn notice_delay(&self) -> Duration {
         SLOW_ANSWER_TIME.min(self.limit / 2)
     }
 
@@ -71,7 +71,7 @@ impl SilenceTimer {
         if ready && self.silence(now) >= self.limit {
             return SilenceAction::End;
         }
-        if now - since >= self.slow() && !self.notified {
+        if now - since >= self.notice_delay() && !self.notified {
             self.notified = true;
             return SilenceAction::Notify;
         }

@@ -36,33 +36,34 @@ impl AskAndTell {
         Self { greeting, ready: false }
     }
 
-    fn answer(
+    fn answer_step(
         id: u64,
         proposal: Proposal,
         history: &mut History,
     ) -> Result<ConversationStep, String> {
-        let Some(place) = history.asks.iter().position(|ask| *ask == id) else {
+        let Some(place) = history.open_requests.iter().position(|open| *open == id) else {
             return Err(format!("an answer for proposal {id}, which was not requested"));
         };
-        history.asks.remove(place);
+        history.open_requests.remove(place);
         Ok(ConversationStep {
             events: vec![AdviserEvent::Proposed { id, proposal }],
             ..ConversationStep::default()
         })
     }
 
-    fn replay(history: &History) -> Vec<String> {
+    fn replay_messages(history: &History) -> Vec<String> {
         let mut messages = Vec::new();
         if !history.imported.is_empty() {
-            messages.push(lines(&AdviserRequest::Import(history.imported.clone()), history));
+            messages.push(request_line(&AdviserRequest::Import(history.imported.clone()), history));
         }
         for past in &history.trials {
-            messages.push(launched(past));
-            messages
-                .extend(past.steps.iter().map(|(sequence, value)| step(past, *sequence, value)));
-            messages.extend(past.end.is_some().then(|| ended(past)));
+            messages.push(launched_line(past));
+            messages.extend(
+                past.steps.iter().map(|(sequence, value)| step_line(past, *sequence, value)),
+            );
+            messages.extend(past.end.is_some().then(|| ended_line(past)));
         }
-        messages.extend(history.asks.iter().map(|id| propose(*id)));
+        messages.extend(history.open_requests.iter().map(|id| propose_line(*id)));
         messages
     }
 }
@@ -77,8 +78,12 @@ impl Conversation for AskAndTell {
         ConversationStep { messages: vec![hello.to_string()], ..ConversationStep::default() }
     }
 
-    fn handle_order(&mut self, order: &AdviserRequest, history: &mut History) -> ConversationStep {
-        let messages = if self.ready { vec![lines(order, history)] } else { Vec::new() };
+    fn handle_request(
+        &mut self,
+        request: &AdviserRequest,
+        history: &mut History,
+    ) -> ConversationStep {
+        let messages = if self.ready { vec![request_line(request, history)] } else { Vec::new() };
         ConversationStep { messages, ..ConversationStep::default() }
     }
 
@@ -98,20 +103,23 @@ impl Conversation for AskAndTell {
                     return Err(error.to_string());
                 };
                 let what = format!("parameters that are not an object: {parameters}");
-                return Ok(ConversationStep { broken: Some(what), ..ConversationStep::default() });
+                return Ok(ConversationStep {
+                    unusable_proposal: Some(what),
+                    ..ConversationStep::default()
+                });
             }
         };
         match line {
             Line::Ready => {
-                let messages = if self.ready { Vec::new() } else { Self::replay(history) };
+                let messages = if self.ready { Vec::new() } else { Self::replay_messages(history) };
                 self.ready = true;
                 Ok(ConversationStep { messages, ready: true, ..ConversationStep::default() })
             }
             Line::Proposal { id, parameters } => {
-                Self::answer(id, Proposal::Parameters(parameters), history)
+                Self::answer_step(id, Proposal::Parameters(parameters), history)
             }
-            Line::Wait { id } => Self::answer(id, Proposal::Wait, history),
-            Line::Exhausted { id } => Self::answer(id, Proposal::Exhausted, history),
+            Line::Wait { id } => Self::answer_step(id, Proposal::Wait, history),
+            Line::Exhausted { id } => Self::answer_step(id, Proposal::Exhausted, history),
             Line::Stop { trial, reason } => Ok(ConversationStep {
                 events: vec![AdviserEvent::Kill { trial, reason }],
                 ..ConversationStep::default()
@@ -122,11 +130,11 @@ impl Conversation for AskAndTell {
         }
     }
 
-    fn idle(&mut self) -> ConversationStep {
+    fn idle_messages(&mut self) -> ConversationStep {
         ConversationStep::default()
     }
 
-    fn reminder(&mut self) -> ConversationStep {
+    fn reminder_messages(&mut self) -> ConversationStep {
         ConversationStep::default()
     }
 
@@ -138,20 +146,22 @@ impl Conversation for AskAndTell {
     }
 }
 
-/// Returns an order as a line of the protocol.
-fn lines(order: &AdviserRequest, history: &History) -> String {
+/// Returns a request as a line of the protocol.
+fn request_line(request: &AdviserRequest, history: &History) -> String {
     let known = |trial| history.trial(trial);
-    match order {
-        AdviserRequest::Propose { id } => propose(*id),
-        AdviserRequest::Launched { trial, .. } => known(trial).map(launched).unwrap_or_default(),
-        AdviserRequest::Step { trial, sequence, value } => {
-            known(trial).map(|past| step(past, *sequence, value)).unwrap_or_default()
+    match request {
+        AdviserRequest::Propose { id } => propose_line(*id),
+        AdviserRequest::Launched { trial, .. } => {
+            known(trial).map(launched_line).unwrap_or_default()
         }
-        AdviserRequest::Ended { trial, .. } => known(trial).map(ended).unwrap_or_default(),
+        AdviserRequest::Step { trial, sequence, value } => {
+            known(trial).map(|past| step_line(past, *sequence, value)).unwrap_or_default()
+        }
+        AdviserRequest::Ended { trial, .. } => known(trial).map(ended_line).unwrap_or_default(),
         AdviserRequest::Import(samples) => {
             let samples: Vec<Value> = samples
                 .iter()
-                .map(|known| json!({"parameters": known.parameters, "value": number(&known.value)}))
+                .map(|known| json!({"parameters": known.parameters, "value": number_as_json(&known.value)}))
                 .collect();
             json!({"type": "import", "samples": samples}).to_string()
         }
@@ -161,11 +171,11 @@ fn lines(order: &AdviserRequest, history: &History) -> String {
     }
 }
 
-fn propose(id: u64) -> String {
+fn propose_line(id: u64) -> String {
     json!({"type": "propose", "id": id}).to_string()
 }
 
-fn launched(past: &TrialHistory) -> String {
+fn launched_line(past: &TrialHistory) -> String {
     json!({
         "type": "launched",
         "trial": past.trial.as_str(),
@@ -175,18 +185,18 @@ fn launched(past: &TrialHistory) -> String {
     .to_string()
 }
 
-fn step(past: &TrialHistory, sequence: u64, value: &MetricValue) -> String {
+fn step_line(past: &TrialHistory, sequence: u64, value: &MetricValue) -> String {
     json!({
         "type": "intermediate",
         "trial": past.trial.as_str(),
         "id": past.proposal,
         "sequence": sequence,
-        "value": number(value),
+        "value": number_as_json(value),
     })
     .to_string()
 }
 
-fn ended(past: &TrialHistory) -> String {
+fn ended_line(past: &TrialHistory) -> String {
     let end = past.end.as_ref();
     json!({
         "type": "ended",
@@ -194,12 +204,12 @@ fn ended(past: &TrialHistory) -> String {
         "id": past.proposal,
         "parameters": past.parameters,
         "state": end.map(|end| end.state.as_str()),
-        "value": end.and_then(|end| end.result.as_ref()).map(number),
+        "value": end.and_then(|end| end.result.as_ref()).map(number_as_json),
     })
     .to_string()
 }
 
 /// Returns a value as a JSON number, or as `NaN`, `Infinity` or `-Infinity`; `null` if the value is not numeric.
-fn number(value: &MetricValue) -> Value {
+fn number_as_json(value: &MetricValue) -> Value {
     value.number().map_or(Value::Null, |number| MetricValue::from(number).as_json().clone())
 }

@@ -33,11 +33,11 @@ pub(super) struct History {
     pub(super) space: Value,
     pub(super) imported: Vec<Sample>,
     pub(super) trials: Vec<TrialHistory>,
-    places: HashMap<TrialJobId, usize>,
+    positions: HashMap<TrialJobId, usize>,
     /// The requested proposals, oldest first.
-    pub(super) asks: VecDeque<u64>,
+    pub(super) open_requests: VecDeque<u64>,
     /// The requested proposals that the program cannot answer at present.
-    pub(super) refused: VecDeque<u64>,
+    pub(super) refused_requests: VecDeque<u64>,
 }
 
 impl History {
@@ -46,21 +46,21 @@ impl History {
             space,
             imported: Vec::new(),
             trials: Vec::new(),
-            places: HashMap::new(),
-            asks: VecDeque::new(),
-            refused: VecDeque::new(),
+            positions: HashMap::new(),
+            open_requests: VecDeque::new(),
+            refused_requests: VecDeque::new(),
         }
     }
 
-    /// Records an order. Returns `false` if the order repeats known facts and must not be forwarded.
-    pub(super) fn record(&mut self, order: &AdviserRequest) -> bool {
-        match order {
-            AdviserRequest::Propose { id } => self.asks.push_back(*id),
+    /// Records a request. Returns `false` if the request repeats known facts and must not be forwarded.
+    pub(super) fn record(&mut self, request: &AdviserRequest) -> bool {
+        match request {
+            AdviserRequest::Propose { id } => self.open_requests.push_back(*id),
             AdviserRequest::Launched { trial, proposal, parameters } => {
-                if self.places.contains_key(trial) {
+                if self.positions.contains_key(trial) {
                     return false;
                 }
-                self.places.insert(trial.clone(), self.trials.len());
+                self.positions.insert(trial.clone(), self.trials.len());
                 self.trials.push(TrialHistory {
                     trial: trial.clone(),
                     proposal: *proposal,
@@ -89,22 +89,22 @@ impl History {
 
     /// Returns the history of a trial.
     pub(super) fn trial(&self, trial: &TrialJobId) -> Option<&TrialHistory> {
-        self.trials.get(*self.places.get(trial)?)
+        self.trials.get(*self.positions.get(trial)?)
     }
 
     fn trial_mut(&mut self, trial: &TrialJobId) -> Option<&mut TrialHistory> {
-        self.trials.get_mut(*self.places.get(trial)?)
+        self.trials.get_mut(*self.positions.get(trial)?)
     }
 
     /// Removes and returns the oldest requested proposal, to which the next parameters belong.
-    pub(super) fn next_ask(&mut self) -> Option<u64> {
-        self.refused.pop_front().or_else(|| self.asks.pop_front())
+    pub(super) fn next_open_request(&mut self) -> Option<u64> {
+        self.refused_requests.pop_front().or_else(|| self.open_requests.pop_front())
     }
 
     /// Moves the oldest requested proposal to the refused ones, because the program has no parameters for it.
-    pub(super) fn refuse(&mut self) {
-        if let Some(id) = self.asks.pop_front() {
-            self.refused.push_back(id);
+    pub(super) fn refuse_request(&mut self) {
+        if let Some(id) = self.open_requests.pop_front() {
+            self.refused_requests.push_back(id);
         }
     }
 }
@@ -122,7 +122,7 @@ pub(super) struct ConversationStep {
     pub(super) ready: bool,
     /// A description of proposed parameters that cannot be tried, for example "parameters that are not an object: 7".
     /// A new request would not help.
-    pub(super) broken: Option<String>,
+    pub(super) unusable_proposal: Option<String>,
     /// `true` if the message is from the assessor: it has finished some of its work.
     pub(super) is_from_assessor: bool,
 }
@@ -132,8 +132,12 @@ pub(super) trait Conversation: Send {
     /// Returns the first messages.
     fn first_messages(&mut self, history: &mut History) -> ConversationStep;
 
-    /// Returns the messages for an order that the history has recorded.
-    fn handle_order(&mut self, order: &AdviserRequest, history: &mut History) -> ConversationStep;
+    /// Returns the messages for a request that the history has recorded.
+    fn handle_request(
+        &mut self,
+        request: &AdviserRequest,
+        history: &mut History,
+    ) -> ConversationStep;
 
     /// Processes a message of the program. The error describes a message that was not understood.
     fn handle_message(
@@ -147,11 +151,11 @@ pub(super) trait Conversation: Send {
         0
     }
 
-    /// Returns the messages to send after a short time without orders.
-    fn idle(&mut self) -> ConversationStep;
+    /// Returns the messages to send after a short time without requests.
+    fn idle_messages(&mut self) -> ConversationStep;
 
     /// Returns the messages to send to a program that has not answered for some time.
-    fn reminder(&mut self) -> ConversationStep;
+    fn reminder_messages(&mut self) -> ConversationStep;
 
     /// Returns the last messages.
     fn last_messages(&mut self) -> ConversationStep;

@@ -19,7 +19,7 @@ use super::{ClassSource, Program, ProgramSettings};
 use crate::util::ids;
 
 /// The code that runs instead of `-m nni`, with the same arguments. Its own comments give the reason.
-const NNI: &str = include_str!("nni.py");
+const NNI_START_SCRIPT: &str = include_str!("nni.py");
 
 /// A program that was just started.
 pub(super) struct StartedProgram {
@@ -47,8 +47,8 @@ pub(super) async fn launch(
         fs::create_dir_all(folder).map_err(in_dir)?;
     }
     let output = setting.dir.join("output");
-    let (log, sink) = (logs.join("dispatcher.log"), append(&output).map_err(in_dir)?);
-    let (output_at, log_at) = (length(&output), length(&log));
+    let (log, sink) = (logs.join("dispatcher.log"), open_to_append(&output).map_err(in_dir)?);
+    let (output_at, log_at) = (file_length(&output), file_length(&log));
     let errors = sink.try_clone().map_err(in_dir)?;
 
     let module_advice = advise_on_modules(&setting.program);
@@ -56,20 +56,20 @@ pub(super) async fn launch(
         Program::Nni { python, tuner, assessor, advisor } => {
             let (wire, url) =
                 ProgramConnection::listen(&ids::secret_path()).await.map_err(in_dir)?;
-            let duties = DispatcherRoles {
+            let roles = DispatcherRoles {
                 tunes: tuner.is_some(),
                 assesses: assessor.is_some() || *advisor,
                 advisor: *advisor,
             };
             let params = experiment_parameters(setting, tuner.as_ref(), assessor.as_ref());
-            let mut command = dispatcher(python, &params, &setting.dir, deaths);
+            let mut command = dispatcher_command(python, &params, &setting.dir, deaths);
             command.stdout(Stdio::from(sink)).env("NNI_TUNER_COMMAND_CHANNEL", url);
             let program_name = format!("NNI's dispatcher (`{python} -m nni`)");
             PreparedCommand {
                 command,
                 wire,
                 program_name,
-                conversation: Box::new(NniConversation::new(duties)),
+                conversation: Box::new(NniConversation::new(roles)),
             }
         }
         Program::AskAndTell { command: words, greeting } => {
@@ -87,7 +87,7 @@ pub(super) async fn launch(
     let PreparedCommand { command, wire, program_name, conversation } = prepared;
     let mut child = spawn(setting, command, errors, &program_name)?;
     let wire = match (child.stdin.take(), child.stdout.take()) {
-        (Some(input), Some(output)) => ProgramConnection::pipes(input, output),
+        (Some(input), Some(output)) => ProgramConnection::from_pipes(input, output),
         _ => wire,
     };
     info!("started {program_name}");
@@ -96,11 +96,11 @@ pub(super) async fn launch(
 }
 
 /// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel.
-fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
+fn dispatcher_command(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
     let (logs, checkpoints) = (dir.join("log"), dir.join("checkpoint"));
     let mut command = Command::new(python);
     command
-        .args(["-c", NNI, "--exp_params", params])
+        .args(["-c", NNI_START_SCRIPT, "--exp_params", params])
         .current_dir(&logs)
         .stdin(Stdio::null())
         .env("SDK_PROCESS", "dispatcher")
@@ -146,7 +146,7 @@ fn spawn(
     for name in &setting.secret_variables {
         command.env_remove(name);
     }
-    command.env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
+    command.env("CUDA_VISIBLE_DEVICES", visible_devices(setting.gpus.as_deref()));
     command.stderr(Stdio::from(errors)).process_group(0).kill_on_drop(true);
     command.spawn().map_err(|error| {
         let advice = match &setting.program {
@@ -161,7 +161,7 @@ fn spawn(
 
 /// The additional packages that NNI's algorithms need, as arguments of `pip` (its `setup.py`, `extras_require`). NNI
 /// lists none for `NetworkMorphism`, whose modules import `torch`.
-const PACKAGES: [(&str, &str); 4] = [
+const PIP_PACKAGES: [(&str, &str); 4] = [
     ("SMAC", "'nni[smac]'"),
     ("PPO", "'nni[ppotuner]'"),
     ("DNGO", "'nni[dngo]'"),
@@ -172,7 +172,7 @@ const PACKAGES: [(&str, &str); 4] = [
 fn advise_on_modules(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
-        ClassSource::BuiltIn(name) => PACKAGES.iter().find(|(known, _)| known == name),
+        ClassSource::BuiltIn(name) => PIP_PACKAGES.iter().find(|(known, _)| known == name),
         ClassSource::Class { .. } => None,
     });
     match extra {
@@ -183,17 +183,17 @@ fn advise_on_modules(program: &Program) -> String {
     }
 }
 
-fn visible(gpus: Option<&[u64]>) -> String {
+fn visible_devices(gpus: Option<&[u64]>) -> String {
     let gpus: Vec<String> = gpus.unwrap_or_default().iter().map(u64::to_string).collect();
     gpus.join(",")
 }
 
-fn append(path: &Path) -> io::Result<File> {
+fn open_to_append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
 /// Returns the size of a file in bytes; 0 if the file does not exist.
-pub(super) fn length(path: &Path) -> u64 {
+pub(super) fn file_length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len())
 }
 

@@ -43,21 +43,21 @@ pub(super) struct DispatcherRoles {
 /// A conversation with a dispatcher.
 #[derive(Debug)]
 pub(super) struct NniConversation {
-    duties: DispatcherRoles,
+    roles: DispatcherRoles,
     ready: bool,
     /// The numbers of requests that were sent, and of answers that were received.
-    requests: u64,
+    parameter_requests: u64,
     answers: u64,
     /// The ends that are held back, each with the number of answers for which it waits.
-    held: VecDeque<(u64, String)>,
+    held_ends: VecDeque<(u64, String)>,
     /// Received parameters for which no proposal is requested yet.
-    stock: VecDeque<(Value, Parameters)>,
+    unused_parameters: VecDeque<(Value, Parameters)>,
     /// The dispatcher's identifiers of the manager's proposals.
-    names: HashMap<u64, Value>,
+    parameter_ids: HashMap<u64, Value>,
     /// The number of ends and intermediate results that were sent.
-    shown: u64,
+    sent_values: u64,
     /// The number of those messages that the assessor has processed. `None` if this dispatcher does not report it.
-    dealt_with: Option<u64>,
+    processed_values: Option<u64>,
 }
 
 /// A frame in either direction.
@@ -81,63 +81,68 @@ fn frame(kind: &str, content: &str) -> String {
 }
 
 impl NniConversation {
-    pub(super) fn new(duties: DispatcherRoles) -> Self {
+    pub(super) fn new(roles: DispatcherRoles) -> Self {
         Self {
-            duties,
+            roles,
             ready: false,
-            requests: 0,
+            parameter_requests: 0,
             answers: 0,
-            held: VecDeque::new(),
-            stock: VecDeque::new(),
-            names: HashMap::new(),
-            shown: 0,
-            dealt_with: None,
+            held_ends: VecDeque::new(),
+            unused_parameters: VecDeque::new(),
+            parameter_ids: HashMap::new(),
+            sent_values: 0,
+            processed_values: None,
         }
     }
 
-    fn request(&mut self) -> String {
-        self.requests += 1;
+    fn request_parameters(&mut self) -> String {
+        self.parameter_requests += 1;
         frame("GE", "1")
     }
 
     /// Returns the dispatcher's identifier of a trial. `None` if the dispatcher did not propose the trial.
-    fn name(&self, past: &TrialHistory) -> Option<&Value> {
-        self.names.get(&past.proposal?)
+    fn parameter_id(&self, past: &TrialHistory) -> Option<&Value> {
+        self.parameter_ids.get(&past.proposal?)
     }
 
-    fn step(&mut self, past: &TrialHistory, sequence: u64, value: &Value) -> Option<String> {
-        let name = self.name(past).cloned();
+    fn step_message(
+        &mut self,
+        past: &TrialHistory,
+        sequence: u64,
+        value: &Value,
+    ) -> Option<String> {
+        let name = self.parameter_id(past).cloned();
         // An advisor fails on trials that it did not propose.
-        if !self.duties.assesses || (self.duties.advisor && name.is_none()) {
+        if !self.roles.assesses || (self.roles.advisor && name.is_none()) {
             return None;
         }
-        self.shown += 1;
-        Some(metric(past, name.as_ref(), "PERIODICAL", sequence, value))
+        self.sent_values += 1;
+        Some(metric_frame(past, name.as_ref(), "PERIODICAL", sequence, value))
     }
 
     /// Returns the messages about a trial's end. An end must not overtake its final result, so it is held back if there
     /// is a result.
-    fn end(&mut self, past: &TrialHistory, end: &TrialEnd) -> Vec<String> {
-        let name = self.name(past).cloned();
+    fn end_messages(&mut self, past: &TrialHistory, end: &TrialEnd) -> Vec<String> {
+        let name = self.parameter_id(past).cloned();
         let mut messages = Vec::new();
         // NNI's tuners remove a trial that has failed, so an additional result would be wrong.
         let result = end.result.as_ref().filter(|_| end.state == JobState::Succeeded);
-        if let Some(value) = result.filter(|_| self.duties.tunes) {
+        if let Some(value) = result.filter(|_| self.roles.tunes) {
             match &name {
                 Some(name) => {
-                    messages.push(metric(past, Some(name), "FINAL", 0, value.as_json()));
+                    messages.push(metric_frame(past, Some(name), "FINAL", 0, value.as_json()));
                 }
                 None if past.proposal.is_some() => {
-                    messages.push(import([(&past.parameters, value.as_json())].into_iter()));
+                    messages.push(import_frame([(&past.parameters, value.as_json())].into_iter()));
                 }
                 // A trial with a user's parameters: NNI's tuners ignore it by default.
-                None => messages.push(metric(past, None, "FINAL", 0, value.as_json())),
+                None => messages.push(metric_frame(past, None, "FINAL", 0, value.as_json())),
             }
         }
         // For a trial that the dispatcher did not propose, its tuner may fail on an unsuccessful end. Its assessor
         // uses only successful trials, and an advisor none.
-        let good = end.state == JobState::Succeeded && !self.duties.advisor;
-        let concerned = self.duties.assesses || past.proposal.is_none();
+        let good = end.state == JobState::Succeeded && !self.roles.advisor;
+        let concerned = self.roles.assesses || past.proposal.is_none();
         if name.is_none() && !(good && concerned) {
             return messages;
         }
@@ -155,31 +160,31 @@ impl NniConversation {
         });
         let end = frame("EN", &end.to_string());
         if messages.is_empty() {
-            self.shown += 1;
+            self.sent_values += 1;
             messages.push(end);
         } else {
             // Only the answer to a request that is not sent yet proves that the result has been processed.
-            self.held.push_back((self.requests + 1, end));
+            self.held_ends.push_back((self.parameter_requests + 1, end));
         }
         messages
     }
 
     /// Removes and returns the ends of trials whose results have been processed.
-    fn released(&mut self) -> Vec<String> {
+    fn take_released_ends(&mut self) -> Vec<String> {
         let mut messages = Vec::new();
-        while let Some((after, _)) = self.held.front()
+        while let Some((after, _)) = self.held_ends.front()
             && *after <= self.answers
         {
-            messages.extend(self.held.pop_front().map(|(_, end)| end));
-            self.shown += 1;
+            messages.extend(self.held_ends.pop_front().map(|(_, end)| end));
+            self.sent_values += 1;
         }
         messages
     }
 
     /// Returns the messages for everything that happened before this dispatcher started.
-    fn replay(&mut self, history: &mut History) -> Vec<String> {
+    fn replay_messages(&mut self, history: &mut History) -> Vec<String> {
         let mut messages = Vec::new();
-        if self.duties.tunes {
+        if self.roles.tunes {
             let imported =
                 history.imported.iter().map(|known| (&known.parameters, known.value.as_json()));
             let ended = history.trials.iter().filter_map(|past| {
@@ -188,10 +193,10 @@ impl NniConversation {
             });
             let known: Vec<_> = imported.chain(ended).collect();
             if !known.is_empty() {
-                messages.push(import(known.into_iter()));
+                messages.push(import_frame(known.into_iter()));
             }
         }
-        if self.duties.assesses && !self.duties.advisor {
+        if self.roles.assesses && !self.roles.advisor {
             // The earlier results of running trials are sent first: results that an assessor accepted must not be
             // compared with trials that ended later. Their latest results are sent last, to be compared with all
             // ended trials.
@@ -201,33 +206,38 @@ impl NniConversation {
                 |past: &TrialHistory| past.steps.last_key_value().map(|(sequence, _)| *sequence);
             for past in &run {
                 for (sequence, value) in past.steps.range(..latest(past).unwrap_or(0)) {
-                    messages.extend(self.step(past, *sequence, value.as_json()));
+                    messages.extend(self.step_message(past, *sequence, value.as_json()));
                 }
             }
             for past in ended.into_iter().filter(|past| !past.steps.is_empty()) {
                 for (sequence, value) in &past.steps {
-                    messages.extend(self.step(past, *sequence, value.as_json()));
+                    messages.extend(self.step_message(past, *sequence, value.as_json()));
                 }
                 if let Some(end) = &past.end {
                     // The result was imported above.
-                    messages.extend(self.end(past, &TrialEnd { state: end.state, result: None }));
+                    messages.extend(
+                        self.end_messages(past, &TrialEnd { state: end.state, result: None }),
+                    );
                 }
             }
             for past in run {
                 if let Some((sequence, value)) = past.steps.last_key_value() {
-                    messages.extend(self.step(past, *sequence, value.as_json()));
+                    messages.extend(self.step_message(past, *sequence, value.as_json()));
                 }
             }
         }
-        for _ in 0..history.asks.len() {
-            messages.push(self.request());
+        for _ in 0..history.open_requests.len() {
+            messages.push(self.request_parameters());
         }
         messages
     }
 
     /// Processes received parameters. They belong to a requested proposal, or are kept for the next request.
-    fn proposed(&mut self, content: &str, history: &mut History) -> ConversationStep {
-        let broken = |what| ConversationStep { broken: Some(what), ..ConversationStep::default() };
+    fn handle_proposal(&mut self, content: &str, history: &mut History) -> ConversationStep {
+        let broken = |what| ConversationStep {
+            unusable_proposal: Some(what),
+            ..ConversationStep::default()
+        };
         let Record { parameter_id, parameters } = match serde_json::from_str(content) {
             Ok(record) => record,
             // Python may write NaN, which is not valid JSON. Another request would not help.
@@ -238,20 +248,20 @@ impl NniConversation {
         let Value::Object(parameters) = parameters else {
             return broken(format!("parameters that are not an object: {parameters}"));
         };
-        self.answers = self.requests.min(self.answers + 1);
-        let mut turn =
-            ConversationStep { messages: self.released(), ..ConversationStep::default() };
-        turn.events.push(match history.next_ask() {
+        self.answers = self.parameter_requests.min(self.answers + 1);
+        let mut step =
+            ConversationStep { messages: self.take_released_ends(), ..ConversationStep::default() };
+        step.events.push(match history.next_open_request() {
             Some(id) => {
-                self.names.insert(id, parameter_id);
+                self.parameter_ids.insert(id, parameter_id);
                 AdviserEvent::Proposed { id, proposal: Proposal::Parameters(parameters) }
             }
             None => {
-                self.stock.push_back((parameter_id, parameters));
+                self.unused_parameters.push_back((parameter_id, parameters));
                 AdviserEvent::Ready
             }
         });
-        turn
+        step
     }
 }
 
@@ -263,46 +273,51 @@ impl Conversation for NniConversation {
         }
     }
 
-    fn handle_order(&mut self, order: &AdviserRequest, history: &mut History) -> ConversationStep {
-        let mut turn = ConversationStep::default();
+    fn handle_request(
+        &mut self,
+        request: &AdviserRequest,
+        history: &mut History,
+    ) -> ConversationStep {
+        let mut step = ConversationStep::default();
         if !self.ready {
-            return turn; // The replay of the history will contain the order.
+            return step; // The replay of the history will contain the request.
         }
-        match order {
-            AdviserRequest::Propose { .. } => match self.stock.pop_front() {
+        match request {
+            AdviserRequest::Propose { .. } => match self.unused_parameters.pop_front() {
                 Some((name, parameters)) => {
-                    if let Some(id) = history.next_ask() {
-                        self.names.insert(id, name);
+                    if let Some(id) = history.next_open_request() {
+                        self.parameter_ids.insert(id, name);
                         let proposal = Proposal::Parameters(parameters);
-                        turn.events.push(AdviserEvent::Proposed { id, proposal });
+                        step.events.push(AdviserEvent::Proposed { id, proposal });
                     }
                 }
-                None => turn.messages.push(self.request()),
+                None => step.messages.push(self.request_parameters()),
             },
             AdviserRequest::Launched { .. } => {}
             AdviserRequest::Step { trial, sequence, value } => {
                 let past = history.trial(trial);
-                turn.messages
-                    .extend(past.and_then(|past| self.step(past, *sequence, value.as_json())));
+                step.messages.extend(
+                    past.and_then(|past| self.step_message(past, *sequence, value.as_json())),
+                );
             }
             AdviserRequest::Ended { trial, .. } => {
                 if let Some(past) = history.trial(trial)
                     && let Some(end) = &past.end
                 {
-                    turn.messages = self.end(past, end);
+                    step.messages = self.end_messages(past, end);
                 }
             }
             AdviserRequest::Import(samples) => {
                 let known = samples.iter().map(|known| (&known.parameters, known.value.as_json()));
-                turn.messages.push(import(known));
+                step.messages.push(import_frame(known));
             }
             AdviserRequest::Space(space) => {
                 // These proposals are from the old space and were not requested yet.
-                self.stock.clear();
-                turn.messages.push(frame("SS", &space.to_string()));
+                self.unused_parameters.clear();
+                step.messages.push(frame("SS", &space.to_string()));
             }
         }
-        turn
+        step
     }
 
     fn handle_message(
@@ -315,15 +330,18 @@ impl Conversation for NniConversation {
         let content = content.unwrap_or_default();
         match kind.as_str() {
             "ID" => {
-                let messages = if self.ready { Vec::new() } else { self.replay(history) };
+                let messages = if self.ready { Vec::new() } else { self.replay_messages(history) };
                 self.ready = true;
                 Ok(ConversationStep { messages, ready: true, ..ConversationStep::default() })
             }
-            "TR" => Ok(self.proposed(&content, history)),
+            "TR" => Ok(self.handle_proposal(&content, history)),
             "NO" => {
-                self.answers = self.requests.min(self.answers + 1);
-                history.refuse();
-                Ok(ConversationStep { messages: self.released(), ..ConversationStep::default() })
+                self.answers = self.parameter_requests.min(self.answers + 1);
+                history.refuse_request();
+                Ok(ConversationStep {
+                    messages: self.take_released_ends(),
+                    ..ConversationStep::default()
+                })
             }
             "KI" => {
                 let id: String = serde_json::from_str(&content).map_err(|error| {
@@ -335,7 +353,7 @@ impl Conversation for NniConversation {
             }
             "_done_" => {
                 let count = content.parse().map_err(|error| format!("no count ({error})"))?;
-                self.dealt_with = Some(count);
+                self.processed_values = Some(count);
                 Ok(ConversationStep { is_from_assessor: true, ..ConversationStep::default() })
             }
             "ER" => Ok(ConversationStep { notes: vec![content], ..ConversationStep::default() }),
@@ -346,19 +364,21 @@ impl Conversation for NniConversation {
     }
 
     fn unprocessed(&self) -> usize {
-        let left = self.dealt_with.map_or(0, |count| self.shown.saturating_sub(count));
+        let left = self.processed_values.map_or(0, |count| self.sent_values.saturating_sub(count));
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 
-    fn idle(&mut self) -> ConversationStep {
-        let mut turn = ConversationStep::default();
-        if self.ready && self.held.back().is_some_and(|(after, _)| *after > self.requests) {
-            turn.messages.push(self.request());
+    fn idle_messages(&mut self) -> ConversationStep {
+        let mut step = ConversationStep::default();
+        if self.ready
+            && self.held_ends.back().is_some_and(|(after, _)| *after > self.parameter_requests)
+        {
+            step.messages.push(self.request_parameters());
         }
-        turn
+        step
     }
 
-    fn reminder(&mut self) -> ConversationStep {
+    fn reminder_messages(&mut self) -> ConversationStep {
         // The dispatcher checks its threads for failures only when it receives a message.
         ConversationStep {
             messages: vec![json!({"type": "PI"}).to_string()],
@@ -374,7 +394,7 @@ impl Conversation for NniConversation {
 }
 
 /// Returns a metric as the trial's SDK writes it: the value is JSON within JSON.
-fn metric(
+fn metric_frame(
     past: &TrialHistory,
     name: Option<&Value>,
     kind: &str,
@@ -392,7 +412,7 @@ fn metric(
 }
 
 /// Returns the message with imported results. Each value is a text, which the dispatcher parses as JSON.
-fn import<'a>(known: impl Iterator<Item = (&'a Parameters, &'a Value)>) -> String {
+fn import_frame<'a>(known: impl Iterator<Item = (&'a Parameters, &'a Value)>) -> String {
     let list: Vec<Value> = known
         .map(|(parameters, value)| json!({"parameter": parameters, "value": python_json(value)}))
         .collect();

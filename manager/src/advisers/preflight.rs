@@ -16,7 +16,7 @@ const IMPORT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Imports NNI, and a class as NNI does (nni 3.0, `nni/runtime/common.py`). The arguments are the folder and the
 /// class name, or nothing.
-const LOAD: &str = "import importlib, sys, nni
+const IMPORT_SCRIPT: &str = "import importlib, sys, nni
 if sys.argv[2:]:
     sys.path.append(sys.argv[1])
     module, _, name = sys.argv[2].rpartition('.')
@@ -32,7 +32,7 @@ pub async fn import_modules(
     for name in secret_variables {
         command.env_remove(name);
     }
-    command.args(["-c", LOAD]);
+    command.args(["-c", IMPORT_SCRIPT]);
     if let ClassSource::Class { class, code } = &algorithm.source {
         command.arg(code).arg(class);
     }

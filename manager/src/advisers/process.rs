@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::answer_deadline::{SilenceAction, SilenceTimer};
 use super::history::{Conversation, ConversationStep, History};
-use super::launch::{StartedProgram, launch, length};
+use super::launch::{StartedProgram, file_length, launch};
 use super::wire::{Incoming, ProgramConnection};
 use super::{AdviserEvent, AdviserRequest, ProgramSettings};
 use crate::search::tuner::Proposal;
@@ -28,7 +28,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time in which parameters may still arrive after the answer "no more", if the end of a trial provides them.
 const LATE_ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// The interval at which a program that owes an answer receives a message.
-const NUDGE_INTERVAL: Duration = Duration::from_secs(3);
+const REMINDER_INTERVAL: Duration = Duration::from_secs(3);
 /// The time that a program may take to exit. NNI checks for the end every 3 s.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The numbers of processes that may die without an answer, in a row and in total.
@@ -44,8 +44,8 @@ enum ProcessEnd {
         why: String,
         /// `true` if the program had become ready.
         ready: bool,
-        /// `true` if the program had proposed parameters.
-        fruitful: bool,
+        /// `true` if the program had answered a request.
+        has_answered: bool,
     },
 }
 
@@ -55,7 +55,7 @@ struct EventSender {
     /// The part of the program whose answer clears the reported problem.
     troubled: Option<AdviserPart>,
     /// `true` if a process has become ready. Problems that an earlier manager reported are then cleared.
-    begun: bool,
+    started: bool,
 }
 
 /// The part of a program that owes an answer.
@@ -90,43 +90,43 @@ impl EventSender {
     }
 }
 
-/// Keeps a program running until the experiment closes the orders.
+/// Keeps a program running until the experiment closes the requests.
 pub(super) async fn supervise(
     setting: ProgramSettings,
-    mut orders: mpsc::UnboundedReceiver<AdviserRequest>,
+    mut requests: mpsc::UnboundedReceiver<AdviserRequest>,
     events: mpsc::UnboundedSender<AdviserEvent>,
 ) {
-    let mut sender = EventSender { events, troubled: None, begun: false };
+    let mut sender = EventSender { events, troubled: None, started: false };
     let mut history = History::new(setting.space.clone());
-    let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
+    let (mut successive_deaths, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
         // Orders that are already waiting become part of the history, so that they are not sent twice.
         loop {
-            match orders.try_recv() {
-                Ok(order) => drop(history.record(&order)),
+            match requests.try_recv() {
+                Ok(request) => drop(history.record(&request)),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
         }
         let mut session = match ProgramSession::start(&setting, deaths).await {
             Ok(session) => session,
-            Err(message) => return report_loss(message, &mut history, orders, &sender).await,
+            Err(message) => return report_loss(message, &mut history, requests, &sender).await,
         };
-        let end = session.converse(&mut history, &mut orders, &mut sender).await;
-        let ProcessEnd::Died { why, ready, fruitful } = end else { return };
+        let end = session.converse(&mut history, &mut requests, &mut sender).await;
+        let ProcessEnd::Died { why, ready, has_answered } = end else { return };
         ever_ready |= ready;
         deaths += 1;
-        fruitless = if fruitful { 0 } else { fruitless + 1 };
+        successive_deaths = if has_answered { 0 } else { successive_deaths + 1 };
         let place = setting.dir.display();
         if !ever_ready {
             let message = format!("{why}; its output is in {place}");
-            return report_loss(message, &mut history, orders, &sender).await;
+            return report_loss(message, &mut history, requests, &sender).await;
         }
-        if fruitless >= MAX_SUCCESSIVE_DEATHS || deaths >= MAX_DEATHS {
+        if successive_deaths >= MAX_SUCCESSIVE_DEATHS || deaths >= MAX_DEATHS {
             let message = format!(
                 "{why}; it has failed {deaths} times and is not restarted; its output is in {place}"
             );
-            return report_loss(message, &mut history, orders, &sender).await;
+            return report_loss(message, &mut history, requests, &sender).await;
         }
         let message = format!(
             "{why}; it is restarted with the history of the search (its output is in {place})"
@@ -135,16 +135,16 @@ pub(super) async fn supervise(
     }
 }
 
-/// Reports that the program has failed permanently, and records the remaining orders.
+/// Reports that the program has failed permanently, and records the remaining requests.
 async fn report_loss(
     message: String,
     history: &mut History,
-    mut orders: mpsc::UnboundedReceiver<AdviserRequest>,
+    mut requests: mpsc::UnboundedReceiver<AdviserRequest>,
     sender: &EventSender,
 ) {
     sender.send(AdviserEvent::Lost { message });
-    while let Some(order) = orders.recv().await {
-        history.record(&order);
+    while let Some(request) = requests.recv().await {
+        history.record(&request);
     }
 }
 
@@ -160,11 +160,11 @@ struct ProgramSession {
     output: (PathBuf, u64),
     log: (PathBuf, u64),
     ready: bool,
-    fruitful: bool,
-    begun: Instant,
-    last_order: Instant,
+    has_answered: bool,
+    started: Instant,
+    last_request: Instant,
     last_message: Instant,
-    last_nudge: Instant,
+    last_reminder: Instant,
     /// The number of answers that the tuner owes.
     owed: usize,
     /// The number of messages that the assessor has not processed.
@@ -189,11 +189,11 @@ impl ProgramSession {
             output,
             log,
             ready: false,
-            fruitful: false,
-            begun: now,
-            last_order: now,
+            has_answered: false,
+            started: now,
+            last_request: now,
             last_message: now,
-            last_nudge: now,
+            last_reminder: now,
             owed: 0,
             unprocessed: 0,
             limit: setting.silence_timeout,
@@ -202,51 +202,51 @@ impl ProgramSession {
         })
     }
 
-    /// Forwards orders and receives messages until one side ends.
+    /// Forwards requests and receives messages until one side ends.
     async fn converse(
         &mut self,
         history: &mut History,
-        orders: &mut mpsc::UnboundedReceiver<AdviserRequest>,
+        requests: &mut mpsc::UnboundedReceiver<AdviserRequest>,
         sender: &mut EventSender,
     ) -> ProcessEnd {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if let ProgramConnection::Pipes(..) = self.wire {
-            let turn = self.conversation.first_messages(history);
-            self.apply(turn, history, sender);
+            let step = self.conversation.first_messages(history);
+            self.apply_step(step, history, sender);
         }
         loop {
             let is_waiting = !self.ready
-                || !history.asks.is_empty()
-                || !history.refused.is_empty()
+                || !history.open_requests.is_empty()
+                || !history.refused_requests.is_empty()
                 || self.conversation.unprocessed() > 0
-                || self.last_order.elapsed() < CHECK_INTERVAL * 3;
+                || self.last_request.elapsed() < CHECK_INTERVAL * 3;
             tokio::select! {
-                order = orders.recv() => {
-                    let Some(order) = order else {
+                request = requests.recv() => {
+                    let Some(request) = request else {
                         self.stop().await;
                         return ProcessEnd::Closed;
                     };
-                    self.last_order = Instant::now();
-                    if history.record(&order) {
-                        let turn = self.conversation.handle_order(&order, history);
-                        self.apply(turn, history, sender);
+                    self.last_request = Instant::now();
+                    if history.record(&request) {
+                        let step = self.conversation.handle_request(&request, history);
+                        self.apply_step(step, history, sender);
                     }
                 }
                 incoming = self.wire.next() => match incoming {
                     Incoming::Connected => {
-                        let turn = self.conversation.first_messages(history);
-                        self.apply(turn, history, sender);
+                        let step = self.conversation.first_messages(history);
+                        self.apply_step(step, history, sender);
                     }
                     Incoming::Text(text) => {
                         if let Err(why) = self.handle_message(&text, history, sender) {
-                            return self.end(&why).await;
+                            return self.end_process(&why).await;
                         }
                     }
                     // The exit of the process gives the reason.
                     Incoming::Closed => {}
                 },
-                status = self.child.wait() => return self.exited(status.ok()),
+                status = self.child.wait() => return self.unexpected_exit(status.ok()),
                 _ = ticks.tick(), if is_waiting => {
                     if let Some(end) = self.check_deadlines(history, sender).await {
                         return end;
@@ -254,7 +254,7 @@ impl ProgramSession {
                 }
             }
             if let ProgramConnection::Closed = self.wire {
-                return self.give_up("has closed its connection").await;
+                return self.wait_for_exit("has closed its connection").await;
             }
         }
     }
@@ -268,17 +268,17 @@ impl ProgramSession {
     ) -> Result<(), String> {
         self.last_message = Instant::now();
         match self.conversation.handle_message(text, history) {
-            Ok(ConversationStep { broken: Some(what), .. }) => {
+            Ok(ConversationStep { unusable_proposal: Some(what), .. }) => {
                 return Err(format!("proposed {}", excerpt(&what)));
             }
-            Ok(turn) => {
-                let timer = if turn.is_from_assessor {
+            Ok(step) => {
+                let timer = if step.is_from_assessor {
                     &mut self.assessor_timer
                 } else {
                     &mut self.tuner_timer
                 };
                 timer.record_message(self.last_message);
-                self.apply(turn, history, sender);
+                self.apply_step(step, history, sender);
             }
             Err(problem) => {
                 self.tuner_timer.record_message(self.last_message);
@@ -299,17 +299,17 @@ impl ProgramSession {
         sender: &mut EventSender,
     ) -> Option<ProcessEnd> {
         let now = Instant::now();
-        if !self.ready && now - self.begun > START_TIMEOUT {
+        if !self.ready && now - self.started > START_TIMEOUT {
             let bound = format!("was not ready within {} s", START_TIMEOUT.as_secs());
-            return Some(self.end(&bound).await);
+            return Some(self.end_process(&bound).await);
         }
-        if now - self.last_order >= CHECK_INTERVAL {
-            let turn = self.conversation.idle();
-            self.apply(turn, history, sender);
+        if now - self.last_request >= CHECK_INTERVAL {
+            let step = self.conversation.idle_messages();
+            self.apply_step(step, history, sender);
         }
-        let quiet = now - self.last_message.max(self.last_order);
+        let quiet = now - self.last_message.max(self.last_request);
         if quiet >= LATE_ANSWER_WAIT {
-            for id in std::mem::take(&mut history.refused) {
+            for id in std::mem::take(&mut history.refused_requests) {
                 let proposal = Proposal::Wait;
                 sender.send(AdviserEvent::Proposed { id, proposal });
             }
@@ -317,10 +317,12 @@ impl ProgramSession {
         let silence = self.tuner_timer.silence(now).max(self.assessor_timer.silence(now));
         // A program that is not ready may have failed on the search space, and detects that only when it receives a
         // message.
-        if (silence >= NUDGE_INTERVAL || !self.ready) && now - self.last_nudge >= NUDGE_INTERVAL {
-            self.last_nudge = now;
-            let turn = self.conversation.reminder();
-            self.apply(turn, history, sender);
+        if (silence >= REMINDER_INTERVAL || !self.ready)
+            && now - self.last_reminder >= REMINDER_INTERVAL
+        {
+            self.last_reminder = now;
+            let step = self.conversation.reminder_messages();
+            self.apply_step(step, history, sender);
         }
         let limit = self.limit.as_secs_f64();
         let tuner = self.tuner_timer.next_action(self.ready, now);
@@ -332,7 +334,8 @@ impl ProgramSession {
             match due {
                 SilenceAction::Nothing => {}
                 SilenceAction::Notify => {
-                    let (name, slow) = (&self.program_name, self.tuner_timer.slow().as_secs_f64());
+                    let (name, slow) =
+                        (&self.program_name, self.tuner_timer.notice_delay().as_secs_f64());
                     let mut message = format!(
                         "{name} has been asked, and has not {missing} for {slow} s; running trials continue, and it is \
                          restarted after {limit} s without a message (`tunerPatience`)"
@@ -342,18 +345,25 @@ impl ProgramSession {
                 }
                 SilenceAction::End => {
                     let why = format!("has not {silent} for {limit} s (`tunerPatience`)");
-                    return Some(self.end(&why).await);
+                    return Some(self.end_process(&why).await);
                 }
             }
         }
         None
     }
 
-    /// Sends the messages and forwards the events of a turn.
-    fn apply(&mut self, turn: ConversationStep, history: &History, sender: &mut EventSender) {
-        let ConversationStep { messages, events, notes, ready, is_from_assessor, broken: _ } = turn;
+    /// Sends the messages and forwards the events of a step.
+    fn apply_step(&mut self, step: ConversationStep, history: &History, sender: &mut EventSender) {
+        let ConversationStep {
+            messages,
+            events,
+            notes,
+            ready,
+            is_from_assessor,
+            unusable_proposal: _,
+        } = step;
         self.ready |= ready;
-        if self.ready && !std::mem::replace(&mut sender.begun, true) {
+        if self.ready && !std::mem::replace(&mut sender.started, true) {
             sender.send(AdviserEvent::Trouble(None));
         }
         for note in notes {
@@ -362,7 +372,7 @@ impl ProgramSession {
         for text in messages {
             self.wire.send(text);
         }
-        let owed = history.asks.len();
+        let owed = history.open_requests.len();
         if owed < self.owed {
             sender.clear_trouble(AdviserPart::Tuner, true);
         }
@@ -373,14 +383,14 @@ impl ProgramSession {
         // The first message only shows that this dispatcher reports the count.
         if is_from_assessor && self.unprocessed > 0 {
             sender.clear_trouble(AdviserPart::Assessor, owed == 0);
-            self.fruitful |= unprocessed == 0 && owed == 0;
+            self.has_answered |= unprocessed == 0 && owed == 0;
         }
         self.unprocessed = unprocessed;
         for event in events {
             if let AdviserEvent::Proposed { proposal: Proposal::Parameters(_), .. }
             | AdviserEvent::Ready = event
             {
-                self.fruitful = true;
+                self.has_answered = true;
             }
             sender.send(event);
         }
@@ -388,23 +398,24 @@ impl ProgramSession {
 
     /// Waits for the exit of a process whose connection has failed, for the sake of its exit status. Kills it if it
     /// does not exit.
-    async fn give_up(&mut self, why: &str) -> ProcessEnd {
+    async fn wait_for_exit(&mut self, why: &str) -> ProcessEnd {
         let ended = timeout(EXIT_TIMEOUT, self.child.wait()).await;
         if let Ok(status) = ended {
-            return self.exited(status.ok());
+            return self.unexpected_exit(status.ok());
         }
-        self.end(why).await
+        self.end_process(why).await
     }
 
     /// Ends a process that does not work as required.
-    async fn end(&mut self, why: &str) -> ProcessEnd {
+    async fn end_process(&mut self, why: &str) -> ProcessEnd {
         self.kill().await;
-        self.died(why)
+        self.death(why)
     }
 
     /// Returns the end of the process with the reason and the last error message of the program.
-    fn died(&self, how: &str) -> ProcessEnd {
-        let reason = [&self.output, &self.log].into_iter().find_map(|(path, at)| reason(path, *at));
+    fn death(&self, how: &str) -> ProcessEnd {
+        let reason =
+            [&self.output, &self.log].into_iter().find_map(|(path, at)| find_error_line(path, *at));
         let advice = match &reason {
             Some(line)
                 if line.ends_with("No module named nni")
@@ -417,12 +428,12 @@ impl ProgramSession {
         };
         let reason = reason.as_ref().map(|line| format!(": {line}{advice}")).unwrap_or_default();
         let why = format!("{} {how}{reason}", self.program_name);
-        ProcessEnd::Died { why, ready: self.ready, fruitful: self.fruitful }
+        ProcessEnd::Died { why, ready: self.ready, has_answered: self.has_answered }
     }
 
-    fn exited(&self, status: Option<ExitStatus>) -> ProcessEnd {
+    fn unexpected_exit(&self, status: Option<ExitStatus>) -> ProcessEnd {
         let status = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
-        self.died(&format!("ended unexpectedly ({status})"))
+        self.death(&format!("ended unexpectedly ({status})"))
     }
 
     /// Returns the last lines of the process's output, as the end of a message; empty if there is no output.
@@ -466,13 +477,15 @@ impl ProgramSession {
 }
 
 /// The number of lines of a silent program's output that a message shows.
-const LAST_LINES: usize = 3;
+const MAX_SHOWN_LINES: usize = 3;
 
 /// Returns the last lines of a text, as the end of a message; empty if the text has none.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last: Vec<String> =
-        lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| excerpt(line)).collect();
+    let last: Vec<String> = lines[lines.len().saturating_sub(MAX_SHOWN_LINES)..]
+        .iter()
+        .map(|line| excerpt(line))
+        .collect();
     if last.is_empty() { String::new() } else { format!("; it last wrote: {}", last.join(" / ")) }
 }
 
@@ -481,7 +494,7 @@ fn last_lines(text: &str) -> String {
 fn written_since(path: &Path, at: u64) -> Option<String> {
     const LAST: u64 = 64 << 10;
     let mut file = File::open(path).ok()?;
-    let from = at.max(length(path).saturating_sub(LAST));
+    let from = at.max(file_length(path).saturating_sub(LAST));
     file.seek(SeekFrom::Start(from)).ok()?;
     let mut bytes = Vec::new();
     file.take(LAST).read_to_end(&mut bytes).ok()?;
@@ -490,7 +503,7 @@ fn written_since(path: &Path, at: u64) -> Option<String> {
 }
 
 /// Returns the line of a file that contains a Python program's error message, if it was written since `at`.
-fn reason(path: &Path, at: u64) -> Option<String> {
+fn find_error_line(path: &Path, at: u64) -> Option<String> {
     let text = written_since(path, at)?;
     let error = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default();

@@ -14,7 +14,7 @@ const MAX_ANSWER_BYTES: u64 = 8192;
 
 /// Prints the folder as NNI determines it (nni 3.0, `nni/runtime/config.py`), without creating it. Prints `none` if
 /// NNI is not installed.
-const FIND: &str = "import os, sys
+const FIND_FOLDER_SCRIPT: &str = "import os, sys
 from importlib.util import find_spec
 from pathlib import Path
 if find_spec('nni'):
@@ -30,7 +30,7 @@ else:
 pub fn find_nni_config(python: &Path) -> Result<PathBuf, String> {
     let shown = python.display();
     let mut child = Command::new(python)
-        .args(["-c", FIND])
+        .args(["-c", FIND_FOLDER_SCRIPT])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -53,11 +53,11 @@ pub fn find_nni_config(python: &Path) -> Result<PathBuf, String> {
         Ok(read) => read.map_err(|error| format!("{shown} cannot be read: {error}"))?,
         Err(_) => return Err(format!("{shown} took more than {} s", ANSWER_TIMEOUT.as_secs())),
     };
-    folder_of(&bytes).map_err(|problem| format!("{shown} {problem}"))
+    parse_folder(&bytes).map_err(|problem| format!("{shown} {problem}"))
 }
 
-/// Parses the folder that [`FIND`] printed.
-fn folder_of(answer: &[u8]) -> Result<PathBuf, &'static str> {
+/// Parses the folder that [`FIND_FOLDER_SCRIPT`] printed.
+fn parse_folder(answer: &[u8]) -> Result<PathBuf, &'static str> {
     use std::os::unix::ffi::OsStrExt as _;
     match answer.strip_prefix(b"found ") {
         Some(path) if path.starts_with(b"/") => Ok(std::ffi::OsStr::from_bytes(path).into()),
@@ -83,7 +83,7 @@ mod tests {
             (b"\xff\xfe",                  Err("did not print the folder of NNI's configuration")),
         ];
         for (answer, expected) in table {
-            assert_eq!(folder_of(answer), expected.map(PathBuf::from), "{answer:?}");
+            assert_eq!(parse_folder(answer), expected.map(PathBuf::from), "{answer:?}");
         }
     }
 

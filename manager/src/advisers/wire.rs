@@ -42,7 +42,7 @@ type Socket = WebSocketStream<TcpStream>;
 
 /// The queue of messages, and the task that sends them. Dropping it ends the task.
 pub(super) struct MessageWriter {
-    /// `None` once the queue is closed. Unbounded, because there are few orders while a program hangs.
+    /// `None` once the queue is closed. Unbounded, because there are few requests while a program hangs.
     texts: Option<mpsc::UnboundedSender<String>>,
     _writer: JoinSet<()>,
 }
@@ -78,12 +78,12 @@ impl ProgramConnection {
         let path = format!("/{secret}/tuner");
         let url = format!("ws://{}{path}", listener.local_addr()?);
         let mut waiting = JoinSet::new();
-        waiting.spawn(accept(listener, path));
+        waiting.spawn(accept_client(listener, path));
         Ok((Self::Listening(waiting), url))
     }
 
     /// Returns the connection to the pipes of a program that was just started.
-    pub(super) fn pipes(input: ChildStdin, output: ChildStdout) -> Self {
+    pub(super) fn from_pipes(input: ChildStdin, output: ChildStdout) -> Self {
         let writer = MessageWriter::new(|mut queue| async move {
             let mut input = input;
             while let Some(text) = queue.recv().await {
@@ -183,7 +183,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 }
 
 /// Waits for a client that requests `path`; all others are rejected.
-async fn accept(listener: TcpListener, path: String) -> Option<Socket> {
+async fn accept_client(listener: TcpListener, path: String) -> Option<Socket> {
     loop {
         let (stream, _) = listener.accept().await.ok()?;
         #[expect(clippy::result_large_err, reason = "the library's own type for a refusal")]

@@ -244,14 +244,14 @@ impl From<CommandError> for Error {
         let detail = refused.to_string();
         match refused {
             CommandError::UnknownTrial(trial) => Self::UnknownTrial(trial),
-            CommandError::Zero(_) | CommandError::Wrong(_) => Self::BadRequest(detail),
+            CommandError::ZeroLimit(_) | CommandError::InvalidValue(_) => Self::BadRequest(detail),
             CommandError::Ended { .. }
             | CommandError::NotEnded { .. }
-            | CommandError::Over(_)
-            | CommandError::Full { .. }
+            | CommandError::NoMoreTrials(_)
+            | CommandError::TrialLimitReached { .. }
             | CommandError::LastTrials
             | CommandError::NotRunning => Self::Conflict(detail),
-            CommandError::Held(_) | CommandError::Delayed(_) => Self::Unwritable(detail),
+            CommandError::WaitsForDisk(_) | CommandError::Delayed(_) => Self::Unwritable(detail),
             CommandError::Store(error) => error.into(),
         }
     }

@@ -226,7 +226,7 @@ async fn update(
             limits.duration = Some(WrittenDuration::parse(&value).map_err(bad)?);
         }
         "SEARCH_SPACE" => {
-            let command = Command::Space(field("searchSpace")?);
+            let command = Command::ChangeSpace(field("searchSpace")?);
             return Ok(shared.changes.make(&shared, &headers, command).await?);
         }
         other => {
@@ -235,7 +235,7 @@ async fn update(
             )));
         }
     }
-    Ok(shared.changes.make(&shared, &headers, Command::Limit(limits)).await?)
+    Ok(shared.changes.make(&shared, &headers, Command::ChangeLimits(limits)).await?)
 }
 
 async fn import(
@@ -245,7 +245,7 @@ async fn import(
     request: Request,
 ) -> Result<(), NniRefusal> {
     let list = large_json_body(request).await?;
-    Ok(shared.changes.make(&shared, &headers, Command::Import(list)).await?)
+    Ok(shared.changes.make(&shared, &headers, Command::ImportResults(list)).await?)
 }
 
 /// Returns the imported results. NNI returns a text for each import, TrialKeeper one text for all.

@@ -123,7 +123,7 @@ pub(super) async fn rendezvous(
     let meeting = &state.pods.meeting;
     // Subscribed before the lookup. Otherwise the loop would miss a completion between the two.
     let mut complete = meeting.complete.subscribe();
-    let departed = |pod: &str| state.handle.departed().has(&trial, pod);
+    let departed = |pod: &str| state.handle.departed().contains(&trial, pod);
     let entered = meeting.table().register(&trial, &request, departed);
     if entered.map_err(|refusal| Error::BadRequest(refusal.to_string()))? {
         meeting.complete.send_replace(());

@@ -28,7 +28,7 @@ use super::access::session::Sessions;
 use super::server::body::BODY_LIMIT_BYTES;
 use super::{ApiState, Pods, ServerInfo, router};
 use crate::code_archive::CodeArchive;
-use crate::experiment::{Handle, TaskEvent};
+use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
@@ -40,7 +40,7 @@ struct Bed {
     state: ApiState,
     router: Router,
     folder: TempDir,
-    handle: Handle,
+    handle: ExperimentHandle,
     events: mpsc::Receiver<TaskEvent>,
 }
 
@@ -64,7 +64,7 @@ impl Bed {
             };
             store.insert_trial(new).await.unwrap();
         }
-        let (handle, events) = Handle::new(64);
+        let (handle, events) = ExperimentHandle::new(64);
         let experiment = ExperimentId::new("e").unwrap();
         let intake = Intake::new(store.clone(), handle.clone(), experiment, Arc::new(SystemClock));
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());

@@ -58,7 +58,7 @@ pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(
         Ok(advisers) => advisers.external?,
         Err(error) => return Some((name, Err(chain(&error)))),
     };
-    tuner.order(AdviserRequest::Propose { id: 0 });
+    tuner.send_request(AdviserRequest::Propose { id: 0 });
     let found = loop {
         match tuner.next_event().await {
             AdviserEvent::Proposed { .. } => break Ok(()),

@@ -18,7 +18,7 @@ use crate::api::access::auth::{Authenticator, Reach};
 use crate::api::access::session::Sessions;
 use crate::api::client::Client;
 use crate::api::home::{ExperimentSource, Home, OpenExperiment};
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::store::Store;
 use crate::token::UserToken;
 use crate::util::clock::{Clock, SystemClock};
@@ -41,7 +41,7 @@ impl ExperimentSource for StoredExperiments {
         gate: &Authenticator,
     ) -> Result<OpenExperiment, String> {
         let dir = ExperimentDir::new(&self.data_dir, id);
-        let (handle, commands) = Handle::new(1);
+        let (handle, commands) = ExperimentHandle::new(1);
         let stop = self.stop.child_token();
         let shown = state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
         let shown = shown.map_err(|error| chain(&error))?;

@@ -21,7 +21,7 @@ use crate::api::access::session::Sessions;
 use crate::code_archive::version::CodeTracker;
 use crate::code_archive::{CodeArchive, packages};
 use crate::config::ExperimentSpec;
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::code_recorder::CodeSource;
 use crate::ingest::Intake;
 use crate::store::Store;
@@ -40,7 +40,7 @@ pub(super) struct ServerContext<'a> {
     pub(super) dir: &'a ExperimentDir,
     pub(super) spec: &'a ExperimentSpec,
     pub(super) store: &'a Store,
-    pub(super) handle: &'a Handle,
+    pub(super) handle: &'a ExperimentHandle,
     pub(super) clock: &'a Arc<dyn Clock>,
     pub(super) secret: &'a Arc<Secret>,
     pub(super) checked: &'a dyn CheckedPlatform,

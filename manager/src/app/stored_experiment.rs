@@ -23,7 +23,7 @@ use crate::api::{self, Pods};
 use crate::code_archive::CodeArchive;
 use crate::config;
 use crate::experiment::command::{Command, CommandError};
-use crate::experiment::{Handle, TaskEvent};
+use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::{Secret, UserToken};
@@ -35,7 +35,7 @@ use crate::view::TrialCache;
 /// Returns a client for the stored experiment, which is served within this process.
 pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
     // There is no receiver, so commands to the experiment are refused.
-    let (handle, _) = Handle::new(1);
+    let (handle, _) = ExperimentHandle::new(1);
     Ok(in_process(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn state(
     dir: &ExperimentDir,
     reach: Reach,
     port: Option<u16>,
-    handle: Handle,
+    handle: ExperimentHandle,
     stop: CancellationToken,
 ) -> Result<api::ApiState, Error> {
     let store = Store::open_to_read(&dir.database())?;
@@ -131,7 +131,7 @@ pub async fn view(
     let Endpoint { tls, url, reach, .. } =
         Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let stop = CancellationToken::new();
-    let (handle, commands) = Handle::new(1);
+    let (handle, commands) = ExperimentHandle::new(1);
     tokio::spawn(answer_commands(dir.clone(), commands));
     let state = state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
     // Reads all trials now, so that the first page need not wait.
@@ -162,7 +162,7 @@ pub async fn view_on_machine(
     port: u16,
     stop: CancellationToken,
 ) -> Result<axum::Router, Error> {
-    let (handle, commands) = Handle::new(1);
+    let (handle, commands) = ExperimentHandle::new(1);
     tokio::spawn(answer_commands(dir.clone(), commands));
     let state = state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
     state.board.refresh().await?;
@@ -175,14 +175,14 @@ pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Rece
     while let Some(event) = commands.recv().await {
         if let TaskEvent::Command { command, reply } = event {
             let done = match command {
-                Command::Retry(trial) => retry_trials(&dir, &[trial]).await,
+                Command::RetryTrial(trial) => retry_trials(&dir, &[trial]).await,
                 Command::StopTrial(_)
-                | Command::Flush(_)
-                | Command::LogLevel(..)
-                | Command::Limit(_)
-                | Command::Import(_)
-                | Command::Add { .. }
-                | Command::Space(_) => Err(CommandError::NotRunning),
+                | Command::FlushTrial(_)
+                | Command::SetLogLevel(..)
+                | Command::ChangeLimits(_)
+                | Command::ImportResults(_)
+                | Command::AddTrial { .. }
+                | Command::ChangeSpace(_) => Err(CommandError::NotRunning),
             };
             // The caller may have given up.
             drop(reply.send(done));

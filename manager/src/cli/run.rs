@@ -202,7 +202,7 @@ async fn finish(
         tokio::select! {
             _ = signals.next() => {}
             // NNI's client stops the experiment after reading the results.
-            () = handle.stopped() => {}
+            () = handle.wait_for_stop() => {}
         }
         ended.stop_serving().await;
     }

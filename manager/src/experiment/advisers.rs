@@ -39,7 +39,7 @@ impl Advisers {
         proposal: Option<u64>,
         parameters: &Parameters,
     ) {
-        self.order(|| AdviserRequest::Launched {
+        self.send_request(|| AdviserRequest::Launched {
             trial: trial.clone(),
             proposal,
             parameters: parameters.clone(),
@@ -54,14 +54,14 @@ impl Advisers {
         if let Some(tuner) = &mut self.tuner {
             tuner.import(&samples);
         }
-        self.order(|| AdviserRequest::Import(samples));
+        self.send_request(|| AdviserRequest::Import(samples));
     }
 
     /// Changes the search space. `tuner` is the built-in tuner for the new space, which has learned all earlier
     /// results.
-    pub(super) fn space(&mut self, space: &Value, tuner: Option<Box<dyn Tuner>>) {
+    pub(super) fn change_space(&mut self, space: &Value, tuner: Option<Box<dyn Tuner>>) {
         self.tuner = tuner;
-        self.order(|| AdviserRequest::Space(space.clone()));
+        self.send_request(|| AdviserRequest::Space(space.clone()));
     }
 
     /// Requests parameters. `None`: the answer arrives as an event.
@@ -69,7 +69,7 @@ impl Advisers {
         match (&mut self.tuner, &self.external) {
             (Some(tuner), _) => Some(tuner.propose(id)),
             (None, Some(external)) => {
-                external.order(AdviserRequest::Propose { id });
+                external.send_request(AdviserRequest::Propose { id });
                 None
             }
             (None, None) => Some(Proposal::Exhausted),
@@ -77,7 +77,7 @@ impl Advisers {
     }
 
     /// Passes a new step of a running trial to the assessor, and returns the assessment.
-    pub(super) fn step(
+    pub(super) fn assess_step(
         &mut self,
         trial: &TrialJobId,
         sequence: u64,
@@ -102,7 +102,7 @@ impl Advisers {
             // NNI's assessors receive numbers, and no other members of an object.
             let number = value.number().unwrap_or(f64::NAN);
             let trial = trial.clone();
-            self.order(|| AdviserRequest::Step { trial, sequence, value: number.into() });
+            self.send_request(|| AdviserRequest::Step { trial, sequence, value: number.into() });
         }
     }
 
@@ -113,7 +113,7 @@ impl Advisers {
     }
 
     /// Returns whether any adviser uses intermediate results.
-    pub(super) fn assesses(&self) -> bool {
+    pub(super) fn has_assessor(&self) -> bool {
         self.assessor.is_some() || self.external.as_ref().is_some_and(|external| external.assesses)
     }
 
@@ -146,7 +146,7 @@ impl Advisers {
             Outcome::Result(value) => Some(value.clone()),
             Outcome::Failed => None,
         };
-        self.order(|| AdviserRequest::Ended { trial: trial.clone(), state, result });
+        self.send_request(|| AdviserRequest::Ended { trial: trial.clone(), state, result });
     }
 
     /// Waits for a message of the external adviser. Never returns if there is no external adviser.
@@ -168,7 +168,7 @@ impl Advisers {
     }
 
     /// Returns whether the search depends on an external adviser.
-    pub(super) fn depends(&self) -> bool {
+    pub(super) fn has_external_tuner(&self) -> bool {
         self.external.as_ref().is_some_and(|external| external.tunes)
     }
 
@@ -179,9 +179,9 @@ impl Advisers {
         }
     }
 
-    fn order(&self, order: impl FnOnce() -> AdviserRequest) {
+    fn send_request(&self, request: impl FnOnce() -> AdviserRequest) {
         if let Some(external) = &self.external {
-            external.order(order());
+            external.send_request(request());
         }
     }
 }

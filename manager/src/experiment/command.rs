@@ -17,24 +17,24 @@ pub enum Command {
     /// Stops one trial.
     StopTrial(TrialJobId),
     /// Runs an ended trial once more, as a new attempt.
-    Retry(TrialJobId),
+    RetryTrial(TrialJobId),
     /// Runs a trial with the user's parameters. Missing ones are drawn from the space.
-    Add {
+    AddTrial {
         /// The id of the new trial.
         trial: TrialJobId,
         /// The parameters.
         parameters: Parameters,
     },
     /// Makes a trial's agent send its buffered data at once.
-    Flush(TrialJobId),
+    FlushTrial(TrialJobId),
     /// Sets the log level of a trial's agent.
-    LogLevel(TrialJobId, LogLevel),
+    SetLogLevel(TrialJobId, LogLevel),
     /// Changes the limits of the experiment. A limit that is `None` stays unchanged.
-    Limit(NewLimits),
+    ChangeLimits(NewLimits),
     /// Imports results of other searches for the tuner: a list as [`crate::search::tuner::import`] describes it.
-    Import(Value),
+    ImportResults(Value),
     /// Changes the search space, given in NNI's form.
-    Space(Value),
+    ChangeSpace(Value),
 }
 
 /// New limits. They are recorded, so that a resumed experiment has them too.
@@ -88,18 +88,18 @@ pub enum CommandError {
     },
     /// A limit must not be zero.
     #[error("{0} must be at least 1")]
-    Zero(&'static str),
+    ZeroLimit(&'static str),
     /// A value is wrong. The text names its path and the allowed values.
     #[error("{0}")]
-    Wrong(String),
+    InvalidValue(String),
     /// The experiment no longer starts trials.
     #[error("the experiment is {0} and starts no more trials; {remedy}", remedy = remedy(*.0))]
-    Over(ExperimentState),
+    NoMoreTrials(ExperimentState),
     /// The experiment has as many trials as its limit allows.
     #[error(
         "the experiment already has the {limit} trials that maxTrialNumber allows; raise it with `trial-manager experiment limit --max-trial-number`"
     )]
-    Full {
+    TrialLimitReached {
         /// The number of trials.
         limit: u64,
     },
@@ -115,7 +115,7 @@ pub enum CommandError {
     #[error(
         "the command was not carried out, because it cannot be recorded now: {0}; repeat it after the problem is solved"
     )]
-    Held(String),
+    WaitsForDisk(String),
     /// The command had begun when the disk failed for this reason.
     #[error(
         "the command cannot be recorded now: {0}; it is carried out as soon as the problem is solved"

@@ -17,12 +17,12 @@ impl DepartedPods {
     }
 
     /// Returns whether a pod has left.
-    pub fn has(&self, trial: &TrialJobId, incarnation: &str) -> bool {
+    pub fn contains(&self, trial: &TrialJobId, incarnation: &str) -> bool {
         self.lock().get(trial).is_some_and(|pods| pods.contains(incarnation))
     }
 
     /// Removes the pods of an ended trial.
-    pub fn forget(&self, trial: &TrialJobId) {
+    pub fn remove_trial(&self, trial: &TrialJobId) {
         self.lock().remove(trial);
     }
 

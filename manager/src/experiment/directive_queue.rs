@@ -30,7 +30,7 @@ type Address = (TrialJobId, AttemptId);
 struct AttemptDirectives {
     waiting: Vec<Directive>,
     /// Set if there is a directive that no ack has carried yet.
-    news: bool,
+    has_unsent: bool,
     wake: Arc<Notify>,
     /// The number of requests that wait for new directives.
     waiters: usize,
@@ -75,7 +75,7 @@ impl DirectiveQueue {
         // The newest directive of a kind replaces older ones, so the queue of a silent agent cannot fill.
         pending.waiting.retain(|directive| discriminant(&directive.body) != discriminant(&body));
         pending.waiting.push(Directive { id, body });
-        pending.news = true;
+        pending.has_unsent = true;
         pending.wake.notify_waiters();
     }
 
@@ -85,7 +85,7 @@ impl DirectiveQueue {
         let Some(pending) = inner.by_attempt.get_mut(&(trial.clone(), attempt.clone())) else {
             return Vec::new();
         };
-        pending.news = false;
+        pending.has_unsent = false;
         pending.waiting.clone()
     }
 
@@ -95,7 +95,7 @@ impl DirectiveQueue {
     }
 
     /// Removes the directives of an ended attempt, which has no agent to obey them.
-    pub fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
+    pub fn remove_all(&self, trial: &TrialJobId, attempt: &AttemptId) {
         self.retain(trial, attempt, |_| false);
     }
 
@@ -109,14 +109,14 @@ impl DirectiveQueue {
         let address = (trial.clone(), attempt.clone());
         let Some(pending) = inner.by_attempt.get_mut(&address) else { return };
         pending.waiting.retain(keep);
-        pending.news &= !pending.waiting.is_empty();
+        pending.has_unsent &= !pending.waiting.is_empty();
         if pending.is_idle() {
             inner.by_attempt.remove(&address);
         }
     }
 
     /// Waits until the attempt has a directive that no ack has carried yet, and for which no other waiter was woken.
-    pub async fn wake(&self, trial: &TrialJobId, attempt: &AttemptId) {
+    pub async fn wait_for_directive(&self, trial: &TrialJobId, attempt: &AttemptId) {
         let address = (trial.clone(), attempt.clone());
         let wake = {
             let mut inner = self.lock();
@@ -131,7 +131,7 @@ impl DirectiveQueue {
             // From now on, no directive is missed.
             notified.as_mut().enable();
             if let Some(pending) = self.lock().by_attempt.get_mut(&address)
-                && std::mem::take(&mut pending.news)
+                && std::mem::take(&mut pending.has_unsent)
             {
                 return;
             }
@@ -219,22 +219,28 @@ mod tests {
         let directives = DirectiveQueue::new(0);
         let (t, first, _) = ids();
         let bound = Duration::from_secs(1);
-        assert!(timeout(bound, directives.wake(&t, &first)).await.is_err(), "no directive waits");
+        assert!(
+            timeout(bound, directives.wait_for_directive(&t, &first)).await.is_err(),
+            "no directive waits"
+        );
         assert!(directives.lock().by_attempt.is_empty(), "no entry is kept for the attempt");
         let waiting = {
             let (directives, t, first) = (directives.clone(), t.clone(), first.clone());
-            tokio::spawn(async move { directives.wake(&t, &first).await })
+            tokio::spawn(async move { directives.wait_for_directive(&t, &first).await })
         };
         tokio::task::yield_now().await;
         directives.push(&t, &first, DirectiveBody::Flush);
         timeout(bound, waiting).await.unwrap().unwrap();
-        assert!(timeout(bound, directives.wake(&t, &first)).await.is_err(), "once");
+        assert!(timeout(bound, directives.wait_for_directive(&t, &first)).await.is_err(), "once");
         directives.push(&t, &first, DirectiveBody::Flush);
-        timeout(bound, directives.wake(&t, &first)).await.unwrap();
+        timeout(bound, directives.wait_for_directive(&t, &first)).await.unwrap();
         directives.push(&t, &first, DirectiveBody::Flush);
         assert_eq!(directives.pending_for(&t, &first).len(), 1, "one of a kind");
-        assert!(timeout(bound, directives.wake(&t, &first)).await.is_err(), "an ack carried it");
-        directives.forget(&t, &first);
+        assert!(
+            timeout(bound, directives.wait_for_directive(&t, &first)).await.is_err(),
+            "an ack carried it"
+        );
+        directives.remove_all(&t, &first);
         assert!(directives.lock().by_attempt.is_empty());
     }
 }

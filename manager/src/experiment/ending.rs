@@ -47,7 +47,7 @@ pub struct JobEnd {
 
 impl JobEnd {
     /// Converts a service's report of an end.
-    pub fn of(event: JobEndEvent) -> Self {
+    pub fn from_event(event: JobEndEvent) -> Self {
         let JobEndEvent {
             exit_code, message, class, cause, disruption, succeeded, replaced, ..
         } = event;
@@ -60,24 +60,24 @@ impl JobEnd {
 pub fn service_verdict(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &JobEnd,
+    job_end: &JobEnd,
 ) -> Option<Verdict> {
-    preempted(intent, verdict, gone).or_else(|| verdict_of_cause(intent, verdict, gone))
+    preemption_verdict(intent, verdict, job_end).or_else(|| cause_verdict(intent, verdict, job_end))
 }
 
 /// Returns the verdict on a trial whose machine the platform removed. Its agent sees and reports at most a signal, and
 /// the service knows the sender. `None`: the machine was not removed, or the manager's intent or the agent's
 /// observation explains the end.
-fn preempted(
+fn preemption_verdict(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &JobEnd,
+    job_end: &JobEnd,
 ) -> Option<Verdict> {
-    let disruption = gone.disruption.clone().filter(|_| intent.is_none())?;
+    let disruption = job_end.disruption.clone().filter(|_| intent.is_none())?;
     let explains = |verdict: &Verdict| {
-        let lost_peer = gone.cause == Some(Cause::Preempted);
+        let lost_peer = job_end.cause == Some(Cause::Preempted);
         let is_of_peer = lost_peer && verdict.cause != Cause::Succeeded;
-        !saw_only_a_signal(verdict) && !is_of_peer || verdict.stop.is_some()
+        !has_only_seen_signal(verdict) && !is_of_peer || verdict.stop.is_some()
     };
     if verdict.is_some_and(explains) {
         return None;
@@ -86,10 +86,10 @@ fn preempted(
     Some(Verdict {
         cause: Cause::Preempted,
         // The service sets another class if the machine is removed permanently, because a retry would not help.
-        class: gone.class.unwrap_or(Class::Transient),
+        class: job_end.class.unwrap_or(Class::Transient),
         confidence: Confidence::Certain,
         exit: verdict.and_then(|verdict| verdict.exit),
-        message: gone.message.clone().unwrap_or_else(|| disruption.clone()),
+        message: job_end.message.clone().unwrap_or_else(|| disruption.clone()),
         stop: None,
         duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
         evidence: Evidence { platform: Some(disruption), ..evidence },
@@ -98,19 +98,19 @@ fn preempted(
 
 /// Returns the verdict on a trial whose agent left none, if the service knows the cause. The kernel's out-of-memory
 /// killer may end the agent with the trial.
-fn verdict_of_cause(
+fn cause_verdict(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &JobEnd,
+    job_end: &JobEnd,
 ) -> Option<Verdict> {
-    let cause = gone.cause.filter(|_| intent.is_none() && verdict.is_none())?;
+    let cause = job_end.cause.filter(|_| intent.is_none() && verdict.is_none())?;
     Some(Verdict {
         cause,
-        class: gone.class.unwrap_or(Class::Permanent),
+        class: job_end.class.unwrap_or(Class::Permanent),
         confidence: Confidence::Certain,
         // The known exit code is the job's, and not the trial's.
         exit: None,
-        message: gone.message.clone().unwrap_or_else(|| "the platform ended the job".to_owned()),
+        message: job_end.message.clone().unwrap_or_else(|| "the platform ended the job".to_owned()),
         stop: None,
         duration_ms: None,
         evidence: Evidence::default(),
@@ -118,13 +118,13 @@ fn verdict_of_cause(
 }
 
 /// Returns whether the service ended a trial's main pod because the trial had already succeeded without that pod.
-pub fn succeeded_without(
+pub fn has_succeeded_without_pod(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
-    gone: &JobEnd,
+    job_end: &JobEnd,
 ) -> bool {
     let stopped = verdict.is_some_and(|verdict| verdict.cause == Cause::Stopped);
-    intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
+    intent.is_none() && stopped && job_end.succeeded && job_end.exit_code == Some(0)
 }
 
 /// Returns whether a verdict ends its trial regardless of the job. A stop that the manager did not request does not,
@@ -146,7 +146,7 @@ pub fn pod_result(verdict: &Verdict) -> PodResult {
 /// Returns whether the agent saw no more of the trial's end than a signal that requests an end. A service may send it
 /// to all processes of a job, as Slurm does at its time limit. If it reaches the trial before the agent, the verdict's
 /// cause is the signal, not the stop.
-fn saw_only_a_signal(verdict: &Verdict) -> bool {
+fn has_only_seen_signal(verdict: &Verdict) -> bool {
     const HUP_INT_TERM: [u8; 3] = [129, 130, 143];
     let stopped_by_signal =
         verdict.exit.is_some_and(|exit| HUP_INT_TERM.contains(&exit.shell_code()));
@@ -155,7 +155,7 @@ fn saw_only_a_signal(verdict: &Verdict) -> bool {
 
 /// The recorded end of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct RecordedEnd {
     /// The final state.
     pub state: JobState,
     /// The reason, for the user.
@@ -165,11 +165,15 @@ pub struct End {
 }
 
 /// Returns the end of a trial according to the table at the head of this module.
-pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &JobEnd) -> End {
-    let others = succeeded_without(intent, verdict, gone);
+pub fn conclude(
+    intent: Option<StopReason>,
+    verdict: Option<&Verdict>,
+    job_end: &JobEnd,
+) -> RecordedEnd {
+    let others = has_succeeded_without_pod(intent, verdict, job_end);
     let exit_code = match verdict.and_then(|verdict| verdict.exit).filter(|_| !others) {
         Some(exit) => Some(i32::from(exit.shell_code())),
-        None => gone.exit_code,
+        None => job_end.exit_code,
     };
     let state = match (verdict.map(|verdict| (verdict.cause, verdict.stop)), intent) {
         (Some((Cause::Succeeded, None)), _) => JobState::Succeeded,
@@ -188,16 +192,17 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Jo
         (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
         (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
         // The manager requested no stop: the pod was removed, or another pod of the trial had failed.
-        (Some((Cause::Stopped, _)), None) if gone.message.is_some() => JobState::Failed,
+        (Some((Cause::Stopped, _)), None) if job_end.message.is_some() => JobState::Failed,
         (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
         (Some(_) | None, None) => JobState::Failed,
     };
     // The manager's own intent explains a stop, of which the agent may have seen no more than a signal.
-    let message = match (intent.map(intent_text), verdict, &gone.message, gone.exit_code) {
+    let message = match (intent.map(stop_reason_text), verdict, &job_end.message, job_end.exit_code)
+    {
         (Some(why), _, _, _) => Some(why.to_owned()),
         (None, Some(verdict), Some(message), _)
             if verdict.cause == Cause::Stopped
-                || (gone.class.is_some() && saw_only_a_signal(verdict)) =>
+                || (job_end.class.is_some() && has_only_seen_signal(verdict)) =>
         {
             Some(message.clone())
         }
@@ -209,22 +214,22 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Jo
         (None, None, None, None) => Some("the agent ended and left no verdict".to_owned()),
     };
     let message = message.filter(|_| state != JobState::Succeeded);
-    End { state, message, exit_code }
+    RecordedEnd { state, message, exit_code }
 }
 
 /// Returns the prospect of a retry of a failed trial. The agent's class takes precedence if the agent saw the end of
 /// its trial. If it saw only a signal, the service's class does. An agent without a verdict was lost together with its
 /// machine or network.
-pub fn failure_class(verdict: Option<&Verdict>, gone: &JobEnd) -> Class {
+pub fn failure_class(verdict: Option<&Verdict>, job_end: &JobEnd) -> Class {
     match verdict {
-        Some(verdict) if !saw_only_a_signal(verdict) => verdict.class,
-        Some(verdict) => gone.class.unwrap_or(verdict.class),
-        None => gone.class.unwrap_or(Class::Transient),
+        Some(verdict) if !has_only_seen_signal(verdict) => verdict.class,
+        Some(verdict) => job_end.class.unwrap_or(verdict.class),
+        None => job_end.class.unwrap_or(Class::Transient),
     }
 }
 
 /// Returns the reason for a stop by the manager, for the user.
-fn intent_text(intent: StopReason) -> &'static str {
+fn stop_reason_text(intent: StopReason) -> &'static str {
     match intent {
         StopReason::User => "stopped on request",
         StopReason::EarlyStop => "stopped early by the assessor",
@@ -259,31 +264,31 @@ mod tests {
     fn a_pod_that_the_platform_removed_is_not_canceled_by_the_user() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
-        let gone = JobEnd { exit_code: Some(1), message: message.clone(), ..JobEnd::default() };
-        let end = conclude(None, Some(&stopped), &gone);
+        let job_end = JobEnd { exit_code: Some(1), message: message.clone(), ..JobEnd::default() };
+        let end = conclude(None, Some(&stopped), &job_end);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
-        let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
+        let end = conclude(Some(StopReason::User), Some(&stopped), &job_end);
         assert_eq!(end.state, JobState::UserCanceled);
     }
 
     #[test]
     fn a_pod_that_was_ended_because_another_succeeded_is_a_success() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
-        let gone = JobEnd {
+        let job_end = JobEnd {
             exit_code: Some(0),
             message: Some("its pod succeeded".to_owned()),
             succeeded: true,
             ..JobEnd::default()
         };
-        let end = conclude(None, Some(&stopped), &gone);
-        let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
+        let end = conclude(None, Some(&stopped), &job_end);
+        let success = RecordedEnd { state: JobState::Succeeded, message: None, exit_code: Some(0) };
         assert_eq!(end, success);
-        let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
+        let end = conclude(Some(StopReason::User), Some(&stopped), &job_end);
         assert_eq!(end.state, JobState::UserCanceled);
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
-        assert_eq!(conclude(None, Some(&broken), &gone).state, JobState::Failed);
+        assert_eq!(conclude(None, Some(&broken), &job_end).state, JobState::Failed);
         assert_eq!(
-            conclude(None, None, &gone).state,
+            conclude(None, None, &job_end).state,
             JobState::Failed,
             "without a verdict, the trial has failed"
         );
@@ -313,21 +318,21 @@ mod tests {
             (Some(StopReason::User), Some(&broken),   Some(of_peer), JobState::UserCanceled, Some(7)),
         ];
         for (intent, verdict, taken, state, code) in table {
-            let gone = JobEnd {
+            let job_end = JobEnd {
                 exit_code: Some(137),
                 message: Some("its pod was removed".to_owned()),
                 disruption: taken.map(str::to_owned),
                 cause: (taken == Some(of_peer)).then_some(Cause::Preempted),
                 ..JobEnd::default()
             };
-            let own = preempted(intent, verdict, &gone);
+            let own = preemption_verdict(intent, verdict, &job_end);
             assert_eq!(own.is_some(), state == JobState::SysCanceled, "{intent:?} {verdict:?}");
-            let end = conclude(intent, own.as_ref().or(verdict), &gone);
+            let end = conclude(intent, own.as_ref().or(verdict), &job_end);
             assert_eq!((end.state, end.exit_code), (state, code), "{intent:?} {verdict:?}");
             let Some(own) = own else { continue };
-            assert_eq!(end.message, gone.message);
+            assert_eq!(end.message, job_end.message);
             assert_eq!(
-                (own.cause, failure_class(Some(&own), &gone)),
+                (own.cause, failure_class(Some(&own), &job_end)),
                 (Cause::Preempted, Class::Transient)
             );
             assert_eq!(own.evidence.platform.as_deref(), taken);
@@ -362,14 +367,18 @@ mod tests {
         ];
         for (intent, verdict, cause, expected) in table {
             let (exit_code, message) = (Some(137), Some("out of memory".to_owned()));
-            let gone = JobEnd { exit_code, message, cause, ..JobEnd::default() };
-            let own = service_verdict(intent, verdict, &gone);
+            let job_end = JobEnd { exit_code, message, cause, ..JobEnd::default() };
+            let own = service_verdict(intent, verdict, &job_end);
             let found = own.as_ref().map(|own| own.cause);
             assert_eq!(found, expected, "{intent:?} {verdict:?} {cause:?}");
             let Some(own) = own else { continue };
-            let end = conclude(intent, Some(&own), &gone);
-            let failed = End { state: JobState::Failed, message: gone.message.clone(), exit_code };
-            assert_eq!((end, failure_class(Some(&own), &gone)), (failed, Class::Permanent));
+            let end = conclude(intent, Some(&own), &job_end);
+            let failed = RecordedEnd {
+                state: JobState::Failed,
+                message: job_end.message.clone(),
+                exit_code,
+            };
+            assert_eq!((end, failure_class(Some(&own), &job_end)), (failed, Class::Permanent));
         }
     }
 
@@ -397,8 +406,8 @@ mod tests {
             (None,           None,                   Class::Transient),
         ];
         for (verdict, known, expected) in table {
-            let gone = JobEnd { class: known, ..JobEnd::default() };
-            assert_eq!(failure_class(verdict, &gone), expected, "{verdict:?} {known:?}");
+            let job_end = JobEnd { class: known, ..JobEnd::default() };
+            assert_eq!(failure_class(verdict, &job_end), expected, "{verdict:?} {known:?}");
         }
     }
 
@@ -432,7 +441,7 @@ mod tests {
             let end = conclude(intent, verdict, &JobEnd::default());
             assert_eq!((end.state, end.exit_code), (state, code), "{case}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{case}: a reason");
-            let ours = intent.filter(|_| state != JobState::Succeeded).map(intent_text);
+            let ours = intent.filter(|_| state != JobState::Succeeded).map(stop_reason_text);
             assert!(
                 ours.is_none() || end.message.as_deref() == ours,
                 "{case}: the manager's own reason"

@@ -2,7 +2,7 @@
 
 use trial_protocol::TrialJobId;
 
-use super::ending::End;
+use super::ending::RecordedEnd;
 use super::result::TrialResult;
 use super::state::ExperimentState;
 
@@ -46,7 +46,7 @@ pub enum Notice {
         /// The position of the trial.
         sequence: u64,
         /// The end of the trial.
-        end: End,
+        end: RecordedEnd,
         /// The result of the trial.
         result: TrialResult,
         /// The last lines of the output of a failed trial.

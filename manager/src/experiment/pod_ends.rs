@@ -15,9 +15,9 @@ use crate::util::ids;
 pub struct PodEnds {
     ends: Vec<PodEnd>,
     /// The present pod of each place but that of the main pod.
-    runs: HashMap<PodPlace, String>,
+    present_pods: HashMap<PodPlace, String>,
     /// The pods that had a place before.
-    past: HashSet<(PodPlace, String)>,
+    past_pods: HashSet<(PodPlace, String)>,
 }
 
 /// The end of a pod's command.
@@ -35,12 +35,12 @@ impl PodEnds {
     pub fn observe(&mut self, pod: ids::OtherPod) -> Option<PodPlace> {
         let ids::OtherPod { role, index, run } = pod;
         let place = PodPlace { role, index };
-        if self.past.contains(&(place.clone(), run.clone())) {
+        if self.past_pods.contains(&(place.clone(), run.clone())) {
             return None;
         }
-        let earlier = self.runs.insert(place.clone(), run.clone());
+        let earlier = self.present_pods.insert(place.clone(), run.clone());
         if let Some(earlier) = earlier.filter(|earlier| *earlier != run) {
-            self.past.insert((place.clone(), earlier));
+            self.past_pods.insert((place.clone(), earlier));
             self.remove(&place);
         }
         Some(place)
@@ -66,18 +66,18 @@ impl PodEnds {
     /// Forgets all ends, because other pods will run the attempt from its beginning.
     pub fn restart(&mut self) {
         self.ends.clear();
-        self.past.extend(self.runs.drain());
+        self.past_pods.extend(self.present_pods.drain());
     }
 
     /// Returns whether a pod that is not the main one has reported.
     pub fn has_others(&self) -> bool {
-        !self.runs.is_empty()
+        !self.present_pods.is_empty()
     }
 
     /// Returns the attempts under which the other pods of the `submitted` attempt report, each with whether its command
     /// runs.
     pub fn others(&self, submitted: &AttemptId) -> Vec<(AttemptId, bool)> {
-        let others = self.runs.iter().filter_map(|(place, run)| {
+        let others = self.present_pods.iter().filter_map(|(place, run)| {
             let PodPlace { role, index } = place;
             let attempt = AttemptId::new(format!("{submitted}{run}-{role}-{index}")).ok()?;
             Some((attempt, !self.has_ended(place)))
@@ -107,7 +107,7 @@ impl PodEnds {
     }
 
     /// Returns the end of a job that follows from a decided end. The main pod's own verdict explains the rest.
-    pub fn event(
+    pub fn job_event(
         &self,
         decided: &DecidedEnd,
         completion: &TrialCompletion,

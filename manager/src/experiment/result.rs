@@ -30,12 +30,12 @@ pub struct TrialResult {
 ///
 /// The metrics of NNI's own keeper count only if the attempt's agent has reported none. If both see the trial's output,
 /// both report the same metrics.
-pub fn pick<'a>(
+pub fn pick_result<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
     objective: Option<&str>,
 ) -> TrialResult {
-    let own = of_attempt(metrics, attempt);
+    let own = metrics_of_attempt(metrics, attempt);
     let own = own.iter().copied();
     let wanted = |metric: &&Metric| {
         metric.kind == MetricKind::Final
@@ -50,7 +50,7 @@ pub fn pick<'a>(
         (None, Some(objective)) if printed(objective) => objective,
         // The SDK's metric, if it has the objective as a member.
         (None, Some(objective))
-            if own.clone().any(|metric| member(metric, objective).is_some()) =>
+            if own.clone().any(|metric| object_member(metric, objective).is_some()) =>
         {
             OBJECTIVE
         }
@@ -61,7 +61,8 @@ pub fn pick<'a>(
         own.clone().filter(|metric| metric.kind == MetricKind::Intermediate && metric.name == name);
     let mut steps: Vec<_> = steps.collect();
     steps.sort_by_key(|metric| metric.sequence);
-    let is_member = |metric: &Metric| objective.is_some_and(|name| member(metric, name).is_some());
+    let is_member =
+        |metric: &Metric| objective.is_some_and(|name| object_member(metric, name).is_some());
     TrialResult {
         name: last.map(|metric| match objective {
             Some(objective) if is_member(metric) => objective.to_owned(),
@@ -74,7 +75,7 @@ pub fn pick<'a>(
 }
 
 /// Returns the metrics that an attempt's agent has reported. If there are none, returns those of NNI's own keeper.
-fn of_attempt<'a>(
+fn metrics_of_attempt<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
 ) -> Vec<&'a Metric> {
@@ -86,22 +87,22 @@ fn of_attempt<'a>(
     own.map(|(_, metric)| metric).collect()
 }
 
-/// Picks results as [`pick`] does. With several objectives or constraints, the final result is an object with each of
-/// their metrics. Each value is the member of the final report, the metric's own final value, or its latest value. The
-/// object's member `default` is the first objective's number, or infinitely bad if a constraint is violated. Such a
-/// result is never the best.
-pub fn pick_with_goals<'a>(
+/// Picks results as [`pick_result`] does. With several objectives or constraints, the final result is an object with
+/// each of their metrics. Each value is the member of the final report, the metric's own final value, or its latest
+/// value. The object's member `default` is the first objective's number, or infinitely bad if a constraint is violated.
+/// Such a result is never the best.
+pub fn pick_result_with_goals<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
     objective: Option<&str>,
     goals: &Goals,
 ) -> TrialResult {
-    let result = pick(metrics.clone(), attempt, objective);
-    with_goals(result, metrics, attempt, objective, goals)
+    let result = pick_result(metrics.clone(), attempt, objective);
+    apply_goals(result, metrics, attempt, objective, goals)
 }
 
-/// Converts a result of one number to one of several objectives or constraints, as [`pick_with_goals`] does.
-pub fn with_goals<'a>(
+/// Converts a result of one number to one of several objectives or constraints, as [`pick_result_with_goals`] does.
+pub fn apply_goals<'a>(
     mut result: TrialResult,
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
@@ -109,7 +110,7 @@ pub fn with_goals<'a>(
     goals: &Goals,
 ) -> TrialResult {
     let (false, Some(last)) = (goals.is_plain(), &result.last) else { return result };
-    let own = of_attempt(metrics, attempt);
+    let own = metrics_of_attempt(metrics, attempt);
     let reported = result.reported.as_ref().and_then(|reported| reported.as_json().as_object());
     let value = |name: &str| {
         let named = || own.iter().filter(|metric| metric.name == name);
@@ -122,7 +123,8 @@ pub fn with_goals<'a>(
         // The value of a stopped trial is a member of a step that NNI's SDK reported.
         let in_step = || {
             let steps = own.iter().filter(|metric| metric.kind == MetricKind::Intermediate);
-            let members = steps.filter_map(|metric| Some((metric.sequence, member(metric, name)?)));
+            let members =
+                steps.filter_map(|metric| Some((metric.sequence, object_member(metric, name)?)));
             members.max_by_key(|(sequence, _)| *sequence).map(|(_, value)| value.as_json().clone())
         };
         let found = reported.and_then(|members| members.get(name)).or_else(by_name).cloned();
@@ -148,7 +150,7 @@ pub fn with_goals<'a>(
 }
 
 /// Returns the member `name` of an object that NNI's SDK reported, if it is a number.
-fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
+fn object_member(metric: &Metric, name: &str) -> Option<MetricValue> {
     if metric.name != OBJECTIVE {
         return None;
     }
@@ -158,12 +160,12 @@ fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
 
 /// Returns whether a metric has this name, or is an object of NNI's SDK with a member of this name.
 pub fn has_name(metric: &Metric, name: &str) -> bool {
-    metric.name == name || member(metric, name).is_some()
+    metric.name == name || object_member(metric, name).is_some()
 }
 
 /// Returns the part of a metric that belongs to `name`.
 pub fn value_of(metric: &Metric, name: Option<&str>) -> MetricValue {
-    name.and_then(|name| member(metric, name)).unwrap_or_else(|| metric.value.clone())
+    name.and_then(|name| object_member(metric, name)).unwrap_or_else(|| metric.value.clone())
 }
 
 fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a str> {
@@ -207,9 +209,8 @@ impl Steps {
         let objective = self.objective.as_deref();
         let counts = match &self.name {
             Some(name) => *name == metric.name,
-            None => {
-                objective.is_none_or(|name| name == metric.name || member(metric, name).is_some())
-            }
+            None => objective
+                .is_none_or(|name| name == metric.name || object_member(metric, name).is_some()),
         };
         if !counts {
             return false;
@@ -259,7 +260,7 @@ mod tests {
             (&second, metric("default", Final, 0, 4.0)),
         ];
         let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
-        let result = pick(all, &second, None);
+        let result = pick_result(all, &second, None);
         assert_eq!(result.last, Some(3.0.into()));
         assert_eq!(result.intermediate, vec![1.0.into(), 2.0.into()]);
     }
@@ -282,7 +283,7 @@ mod tests {
         ];
         for (case, metrics, expected) in table {
             let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
-            let result = pick(all, &agent, None);
+            let result = pick_result(all, &agent, None);
             assert_eq!((result.last, result.intermediate), expected, "{case}");
         }
     }
@@ -303,7 +304,7 @@ mod tests {
         ];
         for (case, metrics, objective, steps) in table {
             let all = metrics.iter().map(|metric| (&attempt, metric));
-            let result = pick(all, &attempt, objective);
+            let result = pick_result(all, &attempt, objective);
             assert_eq!((result.last, result.intermediate.len()), (None, steps), "{case}");
         }
     }
@@ -319,7 +320,8 @@ mod tests {
         let steps = [object(Intermediate, 0), object(Intermediate, 1)];
         let all = [steps[0].clone(), steps[1].clone(), object(Final, 0)];
         let of = |metrics: &[Metric], objective| {
-            let result = pick(metrics.iter().map(|metric| (&attempt, metric)), &attempt, objective);
+            let result =
+                pick_result(metrics.iter().map(|metric| (&attempt, metric)), &attempt, objective);
             let numbers: Vec<_> = result.intermediate.iter().map(MetricValue::number).collect();
             (result.name, result.last.and_then(|value| value.number()), numbers)
         };
@@ -373,7 +375,7 @@ mod tests {
         ];
         for (case, metrics, number) in table {
             let all = metrics.iter().map(|metric| (&attempt, metric));
-            let result = pick_with_goals(all, &attempt, Some("loss"), &goals);
+            let result = pick_result_with_goals(all, &attempt, Some("loss"), &goals);
             assert_eq!(result.last.as_ref().and_then(MetricValue::number), number, "{case}");
             if case == "separate metrics" {
                 assert_eq!(result.last.map(|last| last.as_json().clone()), Some(kept.clone()));
@@ -401,9 +403,9 @@ mod tests {
         ];
         for metrics in [named, vec![step(0, 9.0, 5.0), step(1, 3.0, 4.0)]] {
             let all = metrics.iter().map(|metric| (&attempt, metric));
-            let found = pick_with_goals(all.clone(), &attempt, Some("loss"), &goals);
+            let found = pick_result_with_goals(all.clone(), &attempt, Some("loss"), &goals);
             let derived = TrialResult { last: found.intermediate.last().cloned(), ..found };
-            let result = with_goals(derived, all, &attempt, Some("loss"), &goals);
+            let result = apply_goals(derived, all, &attempt, Some("loss"), &goals);
             let merit = goals.merit(&result.last.unwrap(), Direction::Minimize).unwrap();
             assert_eq!(merit.losses, [3.0, 4.0]);
         }

@@ -19,7 +19,7 @@ pub use self::events::{
     Effect, Event, ExperimentState, Limits, ResumedTrial, StoredTrial, UserChange, UserTrial,
 };
 use self::reruns::{Rerun, Reruns};
-use super::ending::{End, JobEnd, conclude, failure_class};
+use super::ending::{JobEnd, RecordedEnd, conclude, failure_class};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
 
@@ -54,7 +54,7 @@ pub struct State {
     live: HashMap<TrialJobId, LiveTrial>,
     reruns: Reruns,
     /// The user's own trials whose results the tuner has still to learn.
-    own: HashSet<TrialJobId>,
+    user_trials: HashSet<TrialJobId>,
     /// The number of proposals that are requested and not answered.
     pending_proposals: usize,
     /// Set if the tuner needs another result first.
@@ -80,7 +80,7 @@ impl State {
             phase: ExperimentState::Running,
             live: HashMap::new(),
             reruns: Reruns::default(),
-            own: HashSet::new(),
+            user_trials: HashSet::new(),
             pending_proposals: 0,
             tuner_waits: false,
             tuner_lost: false,
@@ -105,7 +105,7 @@ impl State {
             match known.parameter_id {
                 Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
                 None if known.fate == ResumedTrial::Ended => {}
-                None => drop(state.own.insert(known.trial.clone())),
+                None => drop(state.user_trials.insert(known.trial.clone())),
             }
             match known.fate {
                 ResumedTrial::Ended => {}
@@ -222,10 +222,10 @@ impl State {
                 }
             }
             Event::Requeued { trial } => self.requeue(&trial),
-            Event::Gone { trial, gone, verdict, result } => {
-                self.handle_gone(trial, &gone, verdict.as_deref(), result, &mut effects);
+            Event::JobGone { trial, job_end, verdict, result } => {
+                self.handle_gone(trial, &job_end, verdict.as_deref(), result, &mut effects);
             }
-            Event::PointKnown { mean } => {
+            Event::PointCompleted { mean } => {
                 let reached =
                     self.budget.reached_message(&MetricValue::from(mean)).map(Effect::Notify);
                 self.stop_new_trials(reached, &mut effects);
@@ -262,23 +262,23 @@ impl State {
                     self.reruns.push(trial, None);
                 }
             }
-            UserChange::Add(points) => {
+            UserChange::AddTrials(points) => {
                 if !self.is_stopping() && !points.is_empty() {
                     let own = points.into_iter().map(|(trial, parameters)| {
                         let sequence = self.next_sequence;
                         self.next_sequence += 1;
-                        self.own.insert(trial.clone());
+                        self.user_trials.insert(trial.clone());
                         self.reruns.push(trial.clone(), None);
                         UserTrial { trial, sequence, parameters }
                     });
                     effects.push(Effect::Enqueue(own.collect()));
                 }
             }
-            UserChange::Limit { concurrency, trials, duration } => {
+            UserChange::ChangeLimits { concurrency, trials, duration } => {
                 self.change_limits(concurrency, trials, duration);
             }
             UserChange::TunerTaught => self.tuner_waits = false,
-            UserChange::Space { open } => {
+            UserChange::ChangeSpace { open } => {
                 self.tuner_waits = false;
                 for (trial, id) in open {
                     match self.live.get_mut(&trial) {
@@ -342,9 +342,9 @@ impl State {
     fn withdraw_rerun(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
         let Some(Rerun { trial, parameter_id }) = self.reruns.remove(trial) else { return false };
         let state = JobState::UserCanceled;
-        let again = if self.own.remove(&trial) { "" } else { " again" };
+        let again = if self.user_trials.remove(&trial) { "" } else { " again" };
         let message = Some(format!("it was stopped before it ran{again}"));
-        let end = End { state, message, exit_code: None };
+        let end = RecordedEnd { state, message, exit_code: None };
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         if parameter_id.is_some() {
             // A tuner that has not learned the end yet waits for it.
@@ -395,30 +395,30 @@ impl State {
     fn handle_gone(
         &mut self,
         trial: TrialJobId,
-        gone: &JobEnd,
+        job_end: &JobEnd,
         verdict: Option<&Verdict>,
         result: Option<MetricValue>,
         effects: &mut Vec<Effect>,
     ) {
         // A second report of the same end comes too late.
         let Some(live) = self.live.remove(&trial) else { return };
-        if gone.replaced && verdict.is_none() && live.intent.is_none() && !self.is_stopping() {
-            return self.replace_attempt(trial, &live, gone, effects);
+        if job_end.replaced && verdict.is_none() && live.intent.is_none() && !self.is_stopping() {
+            return self.replace_attempt(trial, &live, job_end, effects);
         }
-        let end = conclude(live.intent, verdict, gone);
+        let end = conclude(live.intent, verdict, job_end);
         let state = end.state;
         let succeeded = state == JobState::Succeeded;
-        let class = failure_class(verdict, gone);
+        let class = failure_class(verdict, job_end);
         let why = end.message.clone().unwrap_or_default();
         let notice = self.record_unstarted(&live, verdict, state, &why);
         let taken = verdict.is_some_and(|verdict| verdict.cause == Cause::Preempted);
         let may_repeat = state == JobState::Failed || taken && live.intent.is_none();
         if may_repeat
             && !self.is_stopping()
-            && let Some((time, times)) = self.budget.retry(&trial, class)
+            && let Some((time, times)) = self.budget.count_retry(&trial, class)
         {
             let message = format!("{why}; it is tried again ({time} of {times})");
-            effects.push(Effect::Retry { trial: trial.clone(), message });
+            effects.push(Effect::RecordRetry { trial: trial.clone(), message });
             self.reruns.push(trial, live.parameter_id);
             self.stop_new_trials(notice, effects);
             return;
@@ -435,7 +435,7 @@ impl State {
             return;
         }
         let outcome = match result {
-            Some(value) if counts_for_tuner(state, live.intent) && value.number().is_some() => {
+            Some(value) if is_result_for_tuner(state, live.intent) && value.number().is_some() => {
                 Outcome::Result(value)
             }
             Some(_) | None => Outcome::Failed,
@@ -444,25 +444,25 @@ impl State {
         let failure = Failure { class, cause, exit_code, why: &why };
         self.check_limits(state, failure, &outcome, effects);
         let parameter_id = live.parameter_id;
-        let own = self.own.remove(&trial).then(|| (trial.clone(), outcome.clone()));
+        let own = self.user_trials.remove(&trial).then(|| (trial.clone(), outcome.clone()));
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
         if let Some((trial, Outcome::Result(result))) = own {
-            effects.push(Effect::Teach { trial, result });
+            effects.push(Effect::ObserveUserTrial { trial, result });
         }
         self.tuner_waits = false;
     }
 
-    /// Runs a trial again whose attempt must be replaced. The trial has not failed, so it does not count towards the limits
-    /// of failures and retries.
+    /// Runs a trial again whose attempt must be replaced. The trial has not failed, so it does not count towards the
+    /// limits of failures and retries.
     fn replace_attempt(
         &mut self,
         trial: TrialJobId,
         live: &LiveTrial,
-        gone: &JobEnd,
+        job_end: &JobEnd,
         effects: &mut Vec<Effect>,
     ) {
-        let message = gone.message.clone().unwrap_or_default();
-        effects.push(Effect::Replace { trial: trial.clone(), message });
+        let message = job_end.message.clone().unwrap_or_default();
+        effects.push(Effect::RecordReplacement { trial: trial.clone(), message });
         self.reruns.push(trial, live.parameter_id);
     }
 
@@ -553,7 +553,7 @@ impl State {
                 self.request_stop(&trial, StopReason::Deadline, effects);
             }
         }
-        if !self.phase.is_active() || !self.time_is_up() {
+        if !self.phase.is_active() || !self.is_time_over() {
             return;
         }
         if self.phase == ExperimentState::Running {
@@ -571,14 +571,14 @@ impl State {
         }
     }
 
-    fn time_is_up(&self) -> bool {
+    fn is_time_over(&self) -> bool {
         self.duration != DurationLimit::Lifted
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
     }
 
     /// Starts trials in free slots: interrupted trials first, then new ones.
     fn start_trials(&mut self, effects: &mut Vec<Effect>) {
-        let may_repeat = !self.time_is_up() && !self.held && self.phase.is_active();
+        let may_repeat = !self.is_time_over() && !self.held && self.phase.is_active();
         while may_repeat && self.live.len() + self.pending_proposals < self.limits.concurrency {
             let Some(Rerun { trial, parameter_id }) = self.reruns.pop() else { break };
             let live = LiveTrial { parameter_id, running_since: None, intent: None };
@@ -588,10 +588,9 @@ impl State {
         while self.phase == ExperimentState::Running
             && !self.tuner_waits
             && self.live.len() + self.pending_proposals < self.limits.concurrency
-            && self
-                .limits
-                .trials
-                .is_none_or(|limit| self.next_sequence + count(self.pending_proposals) < limit)
+            && self.limits.trials.is_none_or(|limit| {
+                self.next_sequence + usize_to_u64(self.pending_proposals) < limit
+            })
         {
             self.pending_proposals += 1;
             let parameter_id = self.unused_ids.pop_first().unwrap_or_else(|| {
@@ -635,12 +634,12 @@ impl State {
 
 /// Returns whether the tuner learns from the result of a trial with this end. If the assessor stopped the trial, the
 /// tuner learns from the last intermediate result.
-pub fn counts_for_tuner(state: JobState, intent: Option<StopReason>) -> bool {
+pub fn is_result_for_tuner(state: JobState, intent: Option<StopReason>) -> bool {
     state == JobState::Succeeded
         || (state == JobState::EarlyStopped && intent == Some(StopReason::EarlyStop))
 }
 
-fn count(number: usize) -> u64 {
+fn usize_to_u64(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 

@@ -11,7 +11,6 @@ mod assessments;
 mod command;
 mod dependencies;
 mod early_ends;
-mod ends;
 mod inbox;
 mod job;
 mod launcher;
@@ -24,6 +23,7 @@ mod running_time;
 mod stop_rules;
 mod transient_errors;
 mod trial_effects;
+mod trial_ends;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +39,6 @@ use self::assessments::{assess_step, assess_stored_steps, give_up};
 use self::command::{CheckedCommand, CommandHandler};
 pub use self::dependencies::Dependencies;
 use self::early_ends::EarlyEnds;
-use self::ends::{EndedJob, TrialEnds};
 pub use self::inbox::Inbox;
 use self::job::Job;
 use self::launcher::JobLauncher;
@@ -51,12 +50,13 @@ use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
 use self::transient_errors::WriteWatch;
 use self::trial_effects::TrialEffects;
+use self::trial_ends::{EndedJob, TrialEnds};
 use super::advisers::Advisers;
 use super::command::{Command, CommandError};
-use super::ending::End;
+use super::ending::RecordedEnd;
 use super::notice::Notice;
 use super::state::{self, Effect, ExperimentState, State, UserChange};
-use super::{Handle, TaskEvent};
+use super::{ExperimentHandle, TaskEvent};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::search::tuner::Sample;
@@ -65,11 +65,11 @@ use crate::training_service::{JobEndEvent, JobNews, JobWait};
 use crate::util::ids;
 
 /// The code of the note by which an agent reports that it stopped its trial by a rule of the assessor.
-const EARLY_STOP: &str = "early-stop";
+const EARLY_STOP_NOTE: &str = "early-stop";
 /// The code of the note by which an agent reports which of several printed metrics it chose as the result.
-const OBJECTIVE_CHOSEN: &str = "objective-chosen";
+const OBJECTIVE_CHOSEN_NOTE: &str = "objective-chosen";
 /// The greatest number of events, or of news of jobs, that the task handles together.
-const MAX_BATCH: usize = 256;
+const MAX_BATCH_EVENTS: usize = 256;
 
 /// A running experiment.
 struct ExperimentTask {
@@ -81,7 +81,7 @@ struct ExperimentTask {
     announcer: Announcer,
     /// The tuner and the assessor.
     advisers: Advisers,
-    handle: Handle,
+    handle: ExperimentHandle,
     /// News from the training service.
     job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
@@ -95,9 +95,9 @@ struct ExperimentTask {
 
 /// Conducts the experiment until it ends, is stopped or is left, and returns its state.
 pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
-    let mut task = prepare::prepare(dependencies).await?;
+    let mut task = prepare::prepare_task(dependencies).await?;
     task.time.publish(&task.handle);
-    task.add_initial().await?;
+    task.queue_initial_points().await?;
     task.perform(state::Event::Begin).await?;
     for stop in assess_stored_steps(&mut task.jobs, &mut task.advisers) {
         task.perform(stop).await?;
@@ -121,17 +121,17 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
         let done = task.state.state() == ExperimentState::Done;
         let (handle, check) = (task.handle.clone(), task.leases.next_check());
         tokio::select! {
-            () = handle.end_requested(), if done => {}
-            () = handle.stopped(), if !stopping => {
+            () = handle.wait_for_end(), if done => {}
+            () = handle.wait_for_stop(), if !stopping => {
                 task.perform(state::Event::ExperimentStopRequested).await?;
             }
-            () = handle.leave_requested(), if !stopping && !handle.is_stop_requested() => {
+            () = handle.wait_for_leave(), if !stopping && !handle.is_stop_requested() => {
                 // The next manager needs the running time.
-                task.record_experiment(task.state.state()).await?;
+                task.record_experiment_state(task.state.state()).await?;
                 break;
             }
             Some(event) = task.recorder.inbox().next() => task.handle_batch(event).await?,
-            1.. = task.job_news.recv_many(&mut news, MAX_BATCH) => {
+            1.. = task.job_news.recv_many(&mut news, MAX_BATCH_EVENTS) => {
                 task.handle_job_news(std::mem::take(&mut news)).await?;
             }
             event = task.advisers.next_event() => task.handle_adviser(event).await?,
@@ -139,7 +139,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
             () = &mut out_of_reach, if stopping => break,
             () = sleep_until_wake(wake) => task.perform(state::Event::Tick).await?,
             () = sleep_until(check) => {
-                task.rules.renew(&mut task.jobs, &task.advisers, &task.state);
+                task.rules.renew_rules(&mut task.jobs, &task.advisers, &task.state);
                 let (jobs, service) = (&task.jobs, task.launcher.service());
                 task.leases.check(jobs, service, &mut task.recorder, &task.announcer).await?;
                 task.early_ends.finish_decided_jobs(&mut task.jobs, &task.state).await;
@@ -164,7 +164,7 @@ impl ExperimentTask {
     }
 
     /// Queues the points of the experiment file, all or none, before any other trial.
-    async fn add_initial(&mut self) -> Result<(), store::Error> {
+    async fn queue_initial_points(&mut self) -> Result<(), store::Error> {
         let is_new =
             self.state.next_sequence() == 0 && self.state.state() == ExperimentState::Running;
         if !is_new || self.spec.initial_trials.is_empty() {
@@ -173,7 +173,7 @@ impl ExperimentTask {
         let seed = self.recorder.store().experiment().await?.map_or(0, |row| row.seed);
         let points = new_trials::initial_points(&self.spec, seed).into_iter();
         let points = points.map(|parameters| (self.launcher.new_trial_id(), parameters)).collect();
-        let effects = self.state.apply_change(UserChange::Add(points), self.elapsed());
+        let effects = self.state.apply_change(UserChange::AddTrials(points), self.elapsed());
         self.perform_all(effects).await
     }
 
@@ -181,7 +181,7 @@ impl ExperimentTask {
     /// together. A commit for one costs as much as for a hundred, and an end waits behind it.
     async fn handle_batch(&mut self, first: TaskEvent) -> Result<(), store::Error> {
         let mut events = vec![first];
-        while events.len() < MAX_BATCH
+        while events.len() < MAX_BATCH_EVENTS
             && let Some(event) = self.recorder.inbox().try_next()
         {
             events.push(event);
@@ -317,10 +317,10 @@ impl ExperimentTask {
                 assess_step(jobs, advisers, rules, trial, metric)
             }
             // The agent stopped the trial by a rule of the assessor.
-            ReportBody::Note { code, message } if code == EARLY_STOP => {
+            ReportBody::Note { code, message } if code == EARLY_STOP_NOTE => {
                 give_up(&mut self.jobs, trial, message)
             }
-            ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN => {
+            ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN_NOTE => {
                 self.announcer.notify_of_objective(trial, message);
                 None
             }
@@ -361,7 +361,8 @@ impl ExperimentTask {
                 None
             }
             AdviserEvent::Lost { message } => {
-                let (name, tunes) = (self.advisers.external_name(), self.advisers.depends());
+                let (name, tunes) =
+                    (self.advisers.external_name(), self.advisers.has_external_tuner());
                 self.announcer.record_loss(&mut self.recorder, name, &message, tunes).await?;
                 tunes.then_some(state::Event::TunerLost)
             }
@@ -394,7 +395,7 @@ impl ExperimentTask {
                 JobNews::Placed(part)
                     if self.jobs.is_current_submission(&part.trial, &part.attempt) =>
                 {
-                    self.recorder.record_part(&part).await?;
+                    self.recorder.record_service_part(&part).await?;
                 }
                 JobNews::PodLeft(_) | JobNews::Image(_) | JobNews::Placed(_) => {}
             }
@@ -427,7 +428,7 @@ impl ExperimentTask {
 
     /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
     async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
-        let ends = self.early_ends.take_final(&self.jobs, &self.state).await;
+        let ends = self.early_ends.take_final_ends(&self.jobs, &self.state).await;
         if ends.is_empty() {
             return Ok(false);
         }
@@ -478,7 +479,7 @@ impl ExperimentTask {
     ) -> Result<state::Event, store::Error> {
         let trial = event.trial.clone();
         if records.verdict.is_none() {
-            records.verdict = self.kept_verdict(&trial, &attempt).await?;
+            records.verdict = self.recover_kept_verdict(&trial, &attempt).await?;
         }
         if !records.metrics.is_empty() {
             self.state.record_metric();
@@ -491,16 +492,16 @@ impl ExperimentTask {
             // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
             self.perform(stop).await?;
         }
-        let event = self.early_ends.explained_by_pods(&self.jobs, event);
+        let event = self.early_ends.explain_by_pods(&self.jobs, event);
         let intent = self.state.intent(&trial);
         let step_name = self.jobs.get(&trial).and_then(|job| job.steps.name()).map(str::to_owned);
         let ended = EndedJob { event, attempt, records, intent, step_name };
-        self.ends.judge(ended, &self.spec, &mut self.recorder).await
+        self.ends.conclude_job(ended, &self.spec, &mut self.recorder).await
     }
 
     /// Returns and records the verdict that the agent kept on disk and the store never received. Such a verdict can
     /// exist because an agent of an earlier version accepts an answer from any server at its manager's address.
-    async fn kept_verdict(
+    async fn recover_kept_verdict(
         &mut self,
         trial: &TrialJobId,
         attempt: &AttemptId,
@@ -526,7 +527,7 @@ impl ExperimentTask {
             let watch = WriteWatch::begin(self.recorder.store());
             let missing = attempts.iter().zip(&records).filter(|(_, records)| !records.ended);
             for ((trial, _), _) in missing {
-                self.recover(trial).await?;
+                self.recover_reports(trial).await?;
             }
             if watch.has_accepted_all() {
                 return self.recorder.final_records(attempts).await;
@@ -537,7 +538,7 @@ impl ExperimentTask {
 
     /// Makes the service deliver an agent's remaining reports. They arrive through the manager's own intake, which must
     /// not wait for the experiment's task meanwhile.
-    async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+    async fn recover_reports(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let service = Arc::clone(self.launcher.service());
         let recover = service.recover_reports(trial);
         tokio::pin!(recover);
@@ -580,7 +581,7 @@ impl ExperimentTask {
     /// Records ends in one commit, and reports them. Returns the points whose results are now complete.
     async fn record_ends(
         &mut self,
-        ends: Vec<(TrialJobId, End)>,
+        ends: Vec<(TrialJobId, RecordedEnd)>,
     ) -> Result<Vec<state::Event>, store::Error> {
         let known = self.trial_effects().record_ends(ends).await?;
         Ok(if self.spec.trial_repeats > 1 { known } else { Vec::new() })
@@ -623,10 +624,10 @@ impl ExperimentTask {
             }
             Effect::Enqueue(own) => self.trial_effects().enqueue(own).await?,
             Effect::Relaunch { trial } => return self.trial_effects().relaunch(&trial).await,
-            Effect::Retry { trial, message } => {
+            Effect::RecordRetry { trial, message } => {
                 self.trial_effects().record_retry(&trial, message).await?;
             }
-            Effect::Replace { trial, message } => {
+            Effect::RecordReplacement { trial, message } => {
                 warn!(%trial, "another attempt replaces the present one: {message}");
                 self.trial_effects().record_next_attempt(&trial, message).await?;
             }
@@ -654,9 +655,9 @@ impl ExperimentTask {
             Effect::Observe { trial, parameter_id, state, outcome } => {
                 self.advisers.observe(&trial, parameter_id, state, &outcome);
             }
-            Effect::Teach { trial, result } => self.report_to_tuner(&trial, result),
+            Effect::ObserveUserTrial { trial, result } => self.report_to_tuner(&trial, result),
             Effect::RecordState(state) => {
-                self.record_experiment(state).await?;
+                self.record_experiment_state(state).await?;
                 self.time.follow_state(state, &self.handle);
                 info!(%state, "the state of the experiment has changed");
                 self.announcer.notify(Notice::State(state));
@@ -679,9 +680,12 @@ impl ExperimentTask {
     }
 
     /// Records the experiment's state.
-    async fn record_experiment(&mut self, state: ExperimentState) -> Result<(), store::Error> {
+    async fn record_experiment_state(
+        &mut self,
+        state: ExperimentState,
+    ) -> Result<(), store::Error> {
         let elapsed = self.elapsed();
-        self.announcer.record_experiment(&mut self.recorder, state, elapsed).await
+        self.announcer.record_experiment_state(&mut self.recorder, state, elapsed).await
     }
 }
 

@@ -13,7 +13,7 @@ use trial_protocol::{
 };
 
 use super::{Error, Intake};
-use crate::experiment::{Handle, TaskEvent};
+use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::store::{self, NewTrial, Store};
 use crate::util::clock::Clock;
 
@@ -44,7 +44,7 @@ async fn bed(capacity: usize) -> Bed {
         created_at_ms: 0,
     };
     store.insert_trial(new).await.unwrap();
-    let (handle, events) = Handle::new(capacity);
+    let (handle, events) = ExperimentHandle::new(capacity);
     let experiment = ExperimentId::new("e").unwrap();
     let clock = Arc::new(SetClock(AtomicI64::new(77)));
     let intake = Intake::new(store.clone(), handle, experiment, clock);

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::TrialCache;
 use crate::code_archive::version::CodeVersion;
-use crate::experiment::result::{has_name, pick_with_goals, value_of};
+use crate::experiment::result::{has_name, pick_result_with_goals, value_of};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::search::repeats::Estimate;
@@ -134,7 +134,7 @@ impl TrialSummary {
     ) -> Self {
         let TrialSummaryRow { key, row, facts_through, finals, latest, verdict, lost } = glance;
         let own = finals.iter().chain(&latest).map(|metric| (&row.attempt, metric));
-        let result = pick_with_goals(own, &row.attempt, objective, goals);
+        let result = pick_result_with_goals(own, &row.attempt, objective, goals);
         let name = result.name.or_else(|| objective.map(str::to_owned));
         let metrics = metrics_of(&finals, &latest);
         let latest = latest_of(&latest, name.as_deref());

@@ -15,7 +15,7 @@ use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, Lane, Stream, TrialJobId};
 
 use super::router;
-use crate::experiment::{Handle, TaskEvent};
+use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
@@ -47,7 +47,7 @@ impl Bed {
     }
 
     fn on(folder: TempDir, store: Store) -> Self {
-        let (handle, events) = Handle::new(1024);
+        let (handle, events) = ExperimentHandle::new(1024);
         let experiment = ExperimentId::new("exp").unwrap();
         let intake = Intake::new(store.clone(), handle, experiment, Arc::new(SystemClock));
         Self { store, router: router(&intake), events, folder }

@@ -72,7 +72,7 @@ pub(super) async fn retry(
     let headers = request.headers().clone();
     let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::RetryTrial(trial)).await?;
     Ok(Redirect::to(&url(&back)))
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn retry_chosen(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {
-    change_selected(&shared, request, Command::Retry).await
+    change_selected(&shared, request, Command::RetryTrial).await
 }
 
 /// Sends a command for each trial in a form. If one is refused, the others are still processed.
@@ -193,7 +193,7 @@ pub(super) async fn limits(
             .transpose()
             .map_err(|problem| Error::BadRequest(format!("Total time: {problem}")))?,
     };
-    shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
+    shared.changes.make(&shared, &headers, Command::ChangeLimits(limits)).await?;
     Ok(Redirect::to(&url("/")))
 }
 

@@ -327,7 +327,7 @@ async fn changes_need_the_users_token_and_are_made_once() {
         assert_eq!((found.as_u16(), answer["detail"].as_str()), (status, detail), "{path} {body}");
     }
     // The same for an experiment with a manager.
-    bed.handle.began(Duration::ZERO, Instant::now());
+    bed.handle.set_running_time(Duration::ZERO, Instant::now());
     for (path, key, status) in [
         ("/api/v1/experiment/stop", Some("k2"), 202),
         ("/api/v1/experiment/stop", Some("k2"), 202),

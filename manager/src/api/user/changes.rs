@@ -68,7 +68,7 @@ impl Change {
             Self::Stop => {
                 // A stop that cannot be recorded is refused.
                 if let Err(error) = shared.state.store.database().probe().await {
-                    return Err(CommandError::Held(chain(&error)).into());
+                    return Err(CommandError::WaitsForDisk(chain(&error)).into());
                 }
                 handle.stop();
                 Ok(())
@@ -81,7 +81,7 @@ impl Change {
 async fn not_running_reason(shared: &Shared) -> CommandError {
     match shared.state.store.experiment().await {
         Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
-            CommandError::Over(ExperimentState::Done)
+            CommandError::NoMoreTrials(ExperimentState::Done)
         }
         _ => CommandError::NotRunning,
     }
@@ -169,7 +169,7 @@ pub(in crate::api) async fn add_trial(
     {
         return Ok(trial);
     }
-    let command = Command::Add { trial: trial.clone(), parameters };
+    let command = Command::AddTrial { trial: trial.clone(), parameters };
     shared.changes.make(shared, headers, command).await?;
     Ok(trial)
 }
@@ -228,7 +228,7 @@ pub(super) async fn retry(
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::RetryTrial(trial)).await?;
     Ok(accepted())
 }
 
@@ -245,7 +245,7 @@ pub(super) async fn flush(
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Command::Flush(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::FlushTrial(trial)).await?;
     Ok(accepted())
 }
 
@@ -293,7 +293,7 @@ pub(super) async fn log_level(
         Level::Info => LogLevel::Info,
         Level::Debug => LogLevel::Debug,
     };
-    shared.changes.make(&shared, &headers, Command::LogLevel(trial, level)).await?;
+    shared.changes.make(&shared, &headers, Command::SetLogLevel(trial, level)).await?;
     Ok(accepted())
 }
 
@@ -353,7 +353,7 @@ pub(super) async fn limit(
     }
     let limits =
         NewLimits { concurrency: body.trial_concurrency, trials: body.max_trial_number, duration };
-    shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
+    shared.changes.make(&shared, &headers, Command::ChangeLimits(limits)).await?;
     Ok(accepted())
 }
 
@@ -374,7 +374,7 @@ pub(super) async fn import(
     request: Request,
 ) -> Result<Response, Error> {
     let list = large_json_body(request).await?;
-    shared.changes.make(&shared, &headers, Command::Import(list)).await?;
+    shared.changes.make(&shared, &headers, Command::ImportResults(list)).await?;
     Ok(accepted())
 }
 
@@ -394,6 +394,6 @@ pub(super) async fn search_space(
     request: Request,
 ) -> Result<Response, Error> {
     let space = large_json_body(request).await?;
-    shared.changes.make(&shared, &headers, Command::Space(space)).await?;
+    shared.changes.make(&shared, &headers, Command::ChangeSpace(space)).await?;
     Ok(accepted())
 }

@@ -10,7 +10,7 @@ use crate::cli::terminal::plain_text::counted;
 use crate::cli::terminal::progress::{brief, result_problem, tail};
 use crate::cli::terminal::signals::Signals;
 use crate::config::ExperimentSpec;
-use crate::experiment::ending::End;
+use crate::experiment::ending::RecordedEnd;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
 use crate::job_state::JobState;
@@ -90,7 +90,12 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
 }
 
 /// Judges the probe's trial. A trial that reached the time limit is not a failure.
-fn assess(end: End, result: &TrialResult, goals: &Goals, took: Duration) -> Result<String, String> {
+fn assess(
+    end: RecordedEnd,
+    result: &TrialResult,
+    goals: &Goals,
+    took: Duration,
+) -> Result<String, String> {
     let seconds = took.as_secs();
     let ran = "a trial ran, and its agent reported";
     let latest = result.intermediate.last().and_then(MetricValue::number);
@@ -152,7 +157,7 @@ mod tests {
         ];
         for (state, message, result, expected) in table {
             let exit_code = message.map(|_| 127);
-            let end = End { state, message: message.map(str::to_owned), exit_code };
+            let end = RecordedEnd { state, message: message.map(str::to_owned), exit_code };
             let actual = match assess(end, &result, &Goals::default(), Duration::from_secs(7)) {
                 Ok(text) => format!("ok {text}"),
                 Err(text) => format!("FAIL {text}"),

@@ -31,7 +31,7 @@ pub enum FailureLimit {
 
 impl FailureLimit {
     /// Returns the limit in the experiment file.
-    pub fn of_file(max_consecutive_failures: Option<u32>) -> Self {
+    pub fn from_setting(max_consecutive_failures: Option<u32>) -> Self {
         match max_consecutive_failures {
             None => Self::FirstTrials,
             Some(0) => Self::Unlimited,
@@ -55,7 +55,7 @@ pub(super) struct Failure<'a> {
 impl Failure<'_> {
     /// Returns whether the command could not run at all. A shell exits with 127 if the program does not exist, and with
     /// 126 if it is not executable.
-    fn command_cannot_run(&self) -> bool {
+    fn is_command_unrunnable(&self) -> bool {
         matches!(self.cause, Some(Cause::NotFound | Cause::NotExecutable))
             || (self.cause.is_some() && matches!(self.exit_code, Some(126 | 127)))
     }
@@ -103,7 +103,7 @@ impl Budget {
     }
 
     /// Decides whether a failed trial is retried. Returns the number of the retry and the limit.
-    pub(super) fn retry(&mut self, trial: &TrialJobId, class: Class) -> Option<(u32, u32)> {
+    pub(super) fn count_retry(&mut self, trial: &TrialJobId, class: Class) -> Option<(u32, u32)> {
         if class != Class::Transient {
             return None;
         }
@@ -176,7 +176,7 @@ impl Budget {
         self.similar = Some((failure_kind, times));
         // A search that has nothing left to start is done, regardless of the ends of its last trials.
         let concurrency = concurrency?;
-        let what = if failure.command_cannot_run() {
+        let what = if failure.is_command_unrunnable() {
             "the command cannot be run".to_owned()
         } else if times >= MIN_FIRST_FAILURES && times > concurrency {
             format!(

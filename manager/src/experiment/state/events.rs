@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
 
-use crate::experiment::ending::{End, JobEnd};
+use crate::experiment::ending::{JobEnd, RecordedEnd};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal};
@@ -97,18 +97,18 @@ pub enum Event {
         trial: TrialJobId,
     },
     /// A trial's job is gone from its training service, and all reports of its agent are known.
-    Gone {
+    JobGone {
         /// The trial.
         trial: TrialJobId,
         /// The end of its job.
-        gone: JobEnd,
+        job_end: JobEnd,
         /// The agent's verdict, if it managed to report one.
         verdict: Option<Box<Verdict>>,
         /// The trial's final result, if it has one.
         result: Option<MetricValue>,
     },
     /// All trials of a point have succeeded, in a search that repeats its points.
-    PointKnown {
+    PointCompleted {
         /// The mean of their results.
         mean: f64,
     },
@@ -147,14 +147,14 @@ pub enum Effect {
     /// Records new trials of the user in one commit. They wait for free slots.
     Enqueue(Vec<UserTrial>),
     /// Records that a trial failed and will be retried. The tuner does not learn of this end.
-    Retry {
+    RecordRetry {
         /// The trial.
         trial: TrialJobId,
         /// The reason for the failure, and the number of retries.
         message: String,
     },
     /// Records that another attempt replaces a trial's present one. The trial has not failed.
-    Replace {
+    RecordReplacement {
         /// The trial.
         trial: TrialJobId,
         /// The reason.
@@ -186,7 +186,7 @@ pub enum Effect {
         /// The trial.
         trial: TrialJobId,
         /// The end of the trial.
-        end: End,
+        end: RecordedEnd,
     },
     /// Teaches the tuner the end of a trial.
     Observe {
@@ -200,7 +200,7 @@ pub enum Effect {
         outcome: Outcome,
     },
     /// Teaches the tuner the result of a trial that it has not proposed.
-    Teach {
+    ObserveUserTrial {
         /// The trial.
         trial: TrialJobId,
         /// The result of the trial.
@@ -217,9 +217,9 @@ pub enum UserChange {
     RunAgain(TrialJobId),
     /// Runs trials with the user's own parameters, before any further proposal. The caller has checked that the limit
     /// of trials leaves room for them.
-    Add(Vec<(TrialJobId, Parameters)>),
+    AddTrials(Vec<(TrialJobId, Parameters)>),
     /// Changes the limits of the experiment. A limit that is `None` stays unchanged.
-    Limit {
+    ChangeLimits {
         /// The greatest number of concurrent trials, at least 1. Trials above it continue to their end.
         concurrency: Option<usize>,
         /// The greatest number of trials in all.
@@ -231,7 +231,7 @@ pub enum UserChange {
     TunerTaught,
     /// The tuner searches another space. If it waited or had no further proposals, the state machine requests one
     /// again.
-    Space {
+    ChangeSpace {
         /// The trials whose ends the tuner must still learn, with the ids of their proposals. The rebuilt tuner treats
         /// their proposals as open. The list includes trials that run again at the user's request.
         open: Vec<(TrialJobId, u64)>,

@@ -26,12 +26,12 @@ fn point(number: u64) -> Parameters {
     json!({ "x": number }).as_object().unwrap().clone()
 }
 
-fn proposed(number: u64) -> Event {
+fn proposed_event(number: u64) -> Event {
     let proposal = Proposal::Parameters(point(number));
     Event::Proposed { parameter_id: number, proposal, trial: id(number) }
 }
 
-fn launch(number: u64) -> Effect {
+fn launch_effect(number: u64) -> Effect {
     Effect::Launch {
         trial: id(number),
         sequence: number,
@@ -40,15 +40,15 @@ fn launch(number: u64) -> Effect {
     }
 }
 
-fn propose(parameter_id: u64) -> Effect {
+fn propose_effect(parameter_id: u64) -> Effect {
     Effect::Propose { parameter_id }
 }
 
-fn observe(number: u64, state: JobState, outcome: Outcome) -> Effect {
+fn observe_effect(number: u64, state: JobState, outcome: Outcome) -> Effect {
     Effect::Observe { trial: id(number), parameter_id: Some(number), state, outcome }
 }
 
-fn stop(number: u64, reason: StopReason) -> Effect {
+fn stop_effect(number: u64, reason: StopReason) -> Effect {
     Effect::StopTrial { trial: id(number), reason }
 }
 
@@ -69,25 +69,25 @@ fn unknown_end() -> JobEnd {
     JobEnd::default()
 }
 
-fn succeeded(number: u64, value: f64) -> Event {
-    Event::Gone {
+fn success_event(number: u64, value: f64) -> Event {
+    Event::JobGone {
         trial: id(number),
-        gone: JobEnd { exit_code: Some(0), ..JobEnd::default() },
+        job_end: JobEnd { exit_code: Some(0), ..JobEnd::default() },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
     }
 }
 
-fn failed(number: u64) -> Event {
-    Event::Gone {
+fn failure_event(number: u64) -> Event {
+    Event::JobGone {
         trial: id(number),
-        gone: JobEnd { exit_code: Some(3), ..JobEnd::default() },
+        job_end: JobEnd { exit_code: Some(3), ..JobEnd::default() },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
     }
 }
 
-fn ends(effects: &[Effect]) -> Vec<(TrialJobId, JobState)> {
+fn recorded_ends(effects: &[Effect]) -> Vec<(TrialJobId, JobState)> {
     let end = |effect: &Effect| {
         let Effect::RecordEnd { trial, end } = effect else { return None };
         Some((trial.clone(), end.state))
@@ -102,28 +102,28 @@ fn a_search_runs_to_its_limit() {
     let now = Duration::ZERO;
     assert_eq!(
         state.step(Event::Begin, now),
-        [Effect::RecordState(Running), propose(0), propose(1)]
+        [Effect::RecordState(Running), propose_effect(0), propose_effect(1)]
     );
-    assert_eq!(state.step(proposed(0), now), [launch(0)]);
-    assert_eq!(state.step(proposed(1), now), [launch(1)]);
+    assert_eq!(state.step(proposed_event(0), now), [launch_effect(0)]);
+    assert_eq!(state.step(proposed_event(1), now), [launch_effect(1)]);
     let running = Effect::RecordRunning { trial: id(0) };
     assert_eq!(state.step(Event::Started { trial: id(0) }, now), [running]);
     assert_eq!(state.step(Event::Started { trial: id(0) }, now), [], "a repeated event");
-    let effects = state.step(succeeded(0, 0.5), now);
-    assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
+    let effects = state.step(success_event(0, 0.5), now);
+    assert_eq!(recorded_ends(&effects), [(id(0), JobState::Succeeded)]);
     let outcome = Outcome::Result(0.5.into());
-    assert_eq!(effects[1..], [observe(0, JobState::Succeeded, outcome), propose(2)]);
-    let effects = state.step(proposed(2), now);
-    assert_eq!(effects, [launch(2), Effect::RecordState(NoMoreTrial)]);
-    let effects = state.step(failed(2), now);
-    assert_eq!(ends(&effects), [(id(2), JobState::Failed)]);
-    let failure = observe(2, JobState::Failed, Outcome::Failed);
+    assert_eq!(effects[1..], [observe_effect(0, JobState::Succeeded, outcome), propose_effect(2)]);
+    let effects = state.step(proposed_event(2), now);
+    assert_eq!(effects, [launch_effect(2), Effect::RecordState(NoMoreTrial)]);
+    let effects = state.step(failure_event(2), now);
+    assert_eq!(recorded_ends(&effects), [(id(2), JobState::Failed)]);
+    let failure = observe_effect(2, JobState::Failed, Outcome::Failed);
     assert_eq!(
         effects.last(),
         Some(&failure),
         "the tuner learns the failure, and no trial is started"
     );
-    let effects = state.step(succeeded(1, 0.7), now);
+    let effects = state.step(success_event(1, 0.7), now);
     assert_eq!(effects.last(), Some(&Effect::RecordState(Done)));
 }
 
@@ -131,22 +131,22 @@ fn a_search_runs_to_its_limit() {
 fn a_second_end_of_a_trial_has_no_effect() {
     let mut state = State::new(limits(1, 5));
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
-    assert_ne!(state.step(succeeded(0, 1.0), Duration::ZERO), []);
-    assert_eq!(state.step(succeeded(0, 1.0), Duration::ZERO), []);
-    assert_eq!(state.step(failed(0), Duration::ZERO), []);
+    state.step(proposed_event(0), Duration::ZERO);
+    assert_ne!(state.step(success_event(0, 1.0), Duration::ZERO), []);
+    assert_eq!(state.step(success_event(0, 1.0), Duration::ZERO), []);
+    assert_eq!(state.step(failure_event(0), Duration::ZERO), []);
 }
 
 #[test]
 fn a_used_up_space_ends_the_search() {
     let mut state = State::new(limits(2, 100));
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
     let exhausted =
         Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: id(1) };
     let effects = state.step(exhausted, Duration::ZERO);
     assert_eq!(effects, [Effect::RecordState(ExperimentState::TunerNoMoreTrial)]);
-    let effects = state.step(succeeded(0, 1.0), Duration::ZERO);
+    let effects = state.step(success_event(0, 1.0), Duration::ZERO);
     assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::Done)));
 }
 
@@ -154,12 +154,16 @@ fn a_used_up_space_ends_the_search() {
 fn a_tuner_that_waits_is_asked_again_after_a_result() {
     let mut state = State::new(limits(2, 100));
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
     let wait = Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: id(1) };
     assert_eq!(state.step(wait, Duration::ZERO), []);
     assert_eq!(state.step(Event::Tick, Duration::ZERO), [], "nothing changed");
-    let effects = state.step(succeeded(0, 1.0), Duration::ZERO);
-    assert_eq!(effects[2..], [propose(1), propose(2)], "the id without a proposal comes first");
+    let effects = state.step(success_event(0, 1.0), Duration::ZERO);
+    assert_eq!(
+        effects[2..],
+        [propose_effect(1), propose_effect(2)],
+        "the id without a proposal comes first"
+    );
 }
 
 #[test]
@@ -175,16 +179,24 @@ fn a_tuner_that_needs_no_result_ends_the_search() {
 fn a_stop_ends_the_trials_and_starts_none() {
     let mut state = State::new(limits(2, 100));
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
     let effects = state.step(Event::ExperimentStopRequested, Duration::ZERO);
     let stopping = Effect::RecordState(ExperimentState::Stopping);
-    assert_eq!(effects, [stop(0, StopReason::ManagerShutdown), stopping]);
+    assert_eq!(effects, [stop_effect(0, StopReason::ManagerShutdown), stopping]);
     assert_eq!(state.step(Event::ExperimentStopRequested, Duration::ZERO), [], "a repeated event");
-    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the tuner's answer arrives too late");
-    let gone =
-        Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: Some(1.0.into()) };
+    assert_eq!(
+        state.step(proposed_event(1), Duration::ZERO),
+        [],
+        "the tuner's answer arrives too late"
+    );
+    let gone = Event::JobGone {
+        trial: id(0),
+        job_end: unknown_end(),
+        verdict: None,
+        result: Some(1.0.into()),
+    };
     let effects = state.step(gone, Duration::ZERO);
-    assert_eq!(ends(&effects), [(id(0), JobState::SysCanceled)]);
+    assert_eq!(recorded_ends(&effects), [(id(0), JobState::SysCanceled)]);
     let stopped = Effect::RecordState(ExperimentState::Stopped);
     assert_eq!(
         effects[1..],
@@ -210,9 +222,9 @@ fn a_resumed_search_continues() {
     let effects = state.step(Event::Begin, 10 * SECOND);
     let again = Effect::Relaunch { trial: id(2) };
     assert_eq!(effects, [Effect::RecordState(ExperimentState::Running), again]);
-    let effects = state.step(succeeded(1, 1.0), 11 * SECOND);
-    assert_eq!(effects.last(), Some(&propose(3)), "neither id nor sequence is used twice");
-    assert_eq!(state.step(proposed(3), 11 * SECOND)[0], launch(3));
+    let effects = state.step(success_event(1, 1.0), 11 * SECOND);
+    assert_eq!(effects.last(), Some(&propose_effect(3)), "neither id nor sequence is used twice");
+    assert_eq!(state.step(proposed_event(3), 11 * SECOND)[0], launch_effect(3));
 }
 
 #[test]
@@ -229,11 +241,11 @@ fn a_resume_keeps_the_number_of_retries() {
         let policy = Policy { retries, ..Policy::default() };
         let mut state =
             State::resume(limits(1, 1), SECOND, vec![known.clone()]).with_policy(policy);
-        let gone = JobEnd::default();
+        let job_end = JobEnd::default();
         // The end is unknown, because the machine went down.
-        let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
+        let event = Event::JobGone { trial: id(0), job_end, verdict: None, result: None };
         let effects = state.step(event, SECOND);
-        let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
+        let again = effects.iter().any(|effect| matches!(effect, Effect::RecordRetry { .. }));
         assert_eq!(again, tried_again, "{retries}: {effects:?}");
     }
 }
@@ -259,17 +271,17 @@ fn a_replaced_attempt_is_no_failure() {
         let policy = Policy { failures: FailureLimit::Consecutive(1), ..Policy::default() };
         let mut state = State::new(limits(1, 9)).with_policy(policy);
         state.step(Event::Begin, Duration::ZERO);
-        state.step(proposed(0), Duration::ZERO);
+        state.step(proposed_event(0), Duration::ZERO);
         if let Some(reason) = intent {
             state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
         }
         let verdict = verdict.cloned().map(Box::new);
-        let gone = Event::Gone { trial: id(0), gone: replaced(), verdict, result: None };
+        let gone = Event::JobGone { trial: id(0), job_end: replaced(), verdict, result: None };
         let effects = state.step(gone, Duration::ZERO);
-        assert_eq!(ends(&effects).into_iter().map(|(_, end)| end).next(), end, "{case}");
+        assert_eq!(recorded_ends(&effects).into_iter().map(|(_, end)| end).next(), end, "{case}");
         assert_eq!(messages(&effects), Vec::<String>::new(), "{case}: nothing holds the search");
         let again = [
-            Effect::Replace { trial: id(0), message: "gpu1 is out of reach".to_owned() },
+            Effect::RecordReplacement { trial: id(0), message: "gpu1 is out of reach".to_owned() },
             Effect::Relaunch { trial: id(0) },
         ];
         assert_eq!(effects == again, end.is_none(), "{case}: {effects:?}");
@@ -294,12 +306,12 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
         let taken =
             Verdict { class: Class::Transient, ..verdict(Cause::Preempted, TrialExit::Signal(15)) };
         let verdict = Some(Box::new(taken));
-        let event = Event::Gone { trial: id(0), gone: unknown_end(), verdict, result: None };
+        let event = Event::JobGone { trial: id(0), job_end: unknown_end(), verdict, result: None };
         let effects = state.step(event, SECOND);
-        let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
+        let again = effects.iter().any(|effect| matches!(effect, Effect::RecordRetry { .. }));
         assert_eq!(again, tried_again, "{retries}: {effects:?}");
         let end = if intent.is_some() { JobState::UserCanceled } else { JobState::SysCanceled };
-        let ended = ends(&effects);
+        let ended = recorded_ends(&effects);
         assert!(tried_again && ended.is_empty() || ended == [(id(0), end)], "{effects:?}");
     }
 }
@@ -316,9 +328,9 @@ fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
     };
     let mut state = State::resume(limits(1, 1), SECOND, vec![known]);
     state.step(Event::Begin, SECOND);
-    let gone = Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: None };
+    let gone = Event::JobGone { trial: id(0), job_end: unknown_end(), verdict: None, result: None };
     let effects = state.step(gone, SECOND);
-    assert_eq!(ends(&effects), [(id(0), JobState::SysCanceled)]);
+    assert_eq!(recorded_ends(&effects), [(id(0), JobState::SysCanceled)]);
     assert_eq!(effects[1..], [Effect::Relaunch { trial: id(0) }]);
 }
 
@@ -326,13 +338,13 @@ fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
 fn a_trial_that_runs_too_long_is_stopped() {
     let mut state = State::new(Limits { trial_duration: Some(5 * SECOND), ..limits(1, 1) });
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
     assert_eq!(state.next_deadline(), None, "waiting does not count");
     state.step(Event::Started { trial: id(0) }, 2 * SECOND);
     assert_eq!(state.next_deadline(), Some(7 * SECOND));
     assert_eq!(state.step(Event::Tick, 6 * SECOND), []);
     let effects = state.step(Event::Tick, 7 * SECOND);
-    assert_eq!(effects, [stop(0, StopReason::Deadline)]);
+    assert_eq!(effects, [stop_effect(0, StopReason::Deadline)]);
     assert_eq!(state.next_deadline(), None, "the trial is stopped once");
     assert_eq!(state.step(Event::Tick, 8 * SECOND), []);
 }
@@ -341,13 +353,13 @@ fn a_trial_that_runs_too_long_is_stopped() {
 fn after_the_time_limit_the_last_trials_continue() {
     let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(1, 100) });
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
     assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::NoMoreTrial)));
     assert_eq!(messages(&effects).len(), 1);
     assert_eq!(state.next_deadline(), None);
-    let effects = state.step(succeeded(0, 1.0), 9 * SECOND);
+    let effects = state.step(success_event(0, 1.0), 9 * SECOND);
     assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::Done)));
 }
 
@@ -355,8 +367,8 @@ fn after_the_time_limit_the_last_trials_continue() {
 fn the_end_of_the_time_is_reported_even_if_no_trials_remain() {
     let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(2, 2) });
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
-    state.step(proposed(1), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
+    state.step(proposed_event(1), Duration::ZERO);
     assert_eq!(state.state(), ExperimentState::NoMoreTrial);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
@@ -370,16 +382,16 @@ fn the_end_of_the_time_is_reported_even_if_no_trials_remain() {
 fn a_result_without_a_number_is_no_result() {
     let mut state = State::new(limits(1, 1));
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
-    let gone = Event::Gone {
+    state.step(proposed_event(0), Duration::ZERO);
+    let gone = Event::JobGone {
         trial: id(0),
-        gone: unknown_end(),
+        job_end: unknown_end(),
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(MetricValue::from(json!("fine"))),
     };
     let effects = state.step(gone, Duration::ZERO);
-    assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
-    assert_eq!(effects[1], observe(0, JobState::Succeeded, Outcome::Failed));
+    assert_eq!(recorded_ends(&effects), [(id(0), JobState::Succeeded)]);
+    assert_eq!(effects[1], observe_effect(0, JobState::Succeeded, Outcome::Failed));
 }
 
 /// The next step of the model. The numbers choose among the live trials.
@@ -442,7 +454,7 @@ proptest! {
                         let answer = Event::Proposed { parameter_id, proposal, trial };
                         todo.extend(state.step(answer, now));
                     }
-                    Effect::Enqueue(_) | Effect::Teach { .. } => {
+                    Effect::Enqueue(_) | Effect::ObserveUserTrial { .. } => {
                         prop_assert!(false, "no user added a trial");
                     }
                     Effect::Launch { trial, .. } | Effect::Relaunch { trial } => {
@@ -464,8 +476,8 @@ proptest! {
                     | Effect::RecordState(_)
                     | Effect::Notify(_)
                     | Effect::Hold(_)
-                    | Effect::Retry { .. }
-                    | Effect::Replace { .. } => {}
+                    | Effect::RecordRetry { .. }
+                    | Effect::RecordReplacement { .. } => {}
                 }
             }
             let over = matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped);
@@ -486,16 +498,16 @@ proptest! {
                     stopped = true;
                     Some(Event::ExperimentStopRequested)
                 }
-                Some(Move::Succeed(n)) => pick(n).map(|trial| end(trial, Cause::Succeeded)),
-                Some(Move::Fail(n)) => pick(n).map(|trial| end(trial, Cause::Exit)),
+                Some(Move::Succeed(n)) => pick(n).map(|trial| end_event(trial, Cause::Succeeded)),
+                Some(Move::Fail(n)) => pick(n).map(|trial| end_event(trial, Cause::Exit)),
                 // After the moves, the live trials end, and the experiment is stopped.
                 None => match pick(0) {
-                    Some(trial) => Some(end(trial, Cause::Succeeded)),
+                    Some(trial) => Some(end_event(trial, Cause::Succeeded)),
                     None => break,
                 },
             };
             let Some(event) = event else { continue };
-            if let Event::Gone { trial, .. } = &event {
+            if let Event::JobGone { trial, .. } = &event {
                 alive.retain(|other| other != trial);
             }
             stopped |= now >= 60 * SECOND && alive.is_empty();
@@ -515,10 +527,10 @@ proptest! {
     }
 }
 
-fn end(trial: TrialJobId, cause: Cause) -> Event {
+fn end_event(trial: TrialJobId, cause: Cause) -> Event {
     let code = TrialExit::Code(u8::from(cause != Cause::Succeeded));
     let verdict = Some(Box::new(verdict(cause, code)));
-    Event::Gone { trial, gone: unknown_end(), verdict, result: Some(1.0.into()) }
+    Event::JobGone { trial, job_end: unknown_end(), verdict, result: Some(1.0.into()) }
 }
 
 fn messages(effects: &[Effect]) -> Vec<String> {

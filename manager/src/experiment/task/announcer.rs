@@ -103,7 +103,7 @@ impl Announcer {
     }
 
     /// Records the experiment's state. An end is recorded together with its notification.
-    pub(super) async fn record_experiment(
+    pub(super) async fn record_experiment_state(
         &self,
         recorder: &mut Recorder,
         state: ExperimentState,
@@ -115,7 +115,7 @@ impl Announcer {
             Some(_) | None => None,
         };
         let is_notified = notification.is_some();
-        recorder.record_experiment(state, elapsed, notification).await?;
+        recorder.record_experiment_state(state, elapsed, notification).await?;
         if is_notified {
             self.waker.wake();
         }
@@ -144,7 +144,7 @@ impl Announcer {
     ) -> Result<(), store::Error> {
         self.notify(Notice::Message(why.clone()));
         let event = event::held(&self.about, &why, recorder.now_ms());
-        self.record(recorder, Some(why), event).await
+        self.record_event(recorder, Some(why), event).await
     }
 
     /// Reports and records the trouble with the adviser `name`, or its end.
@@ -188,10 +188,10 @@ impl Announcer {
         trouble: Option<String>,
     ) -> Result<(), store::Error> {
         let event = event::trouble(&self.about, name, trouble.as_deref(), recorder.now_ms());
-        self.record(recorder, trouble, event).await
+        self.record_event(recorder, trouble, event).await
     }
 
-    async fn record(
+    async fn record_event(
         &mut self,
         recorder: &mut Recorder,
         trouble: Option<String>,

@@ -18,7 +18,7 @@ pub(super) fn assess_step(
     trial: &TrialJobId,
     metric: &Metric,
 ) -> Option<state::Event> {
-    if !advisers.assesses() {
+    if !advisers.has_assessor() {
         return None;
     }
     let job = jobs.add_step(trial, metric)?;
@@ -26,7 +26,7 @@ pub(super) fn assess_step(
     if metric.sequence == 0 {
         rules.mark_stale();
     }
-    match advisers.step(trial, metric.sequence, &metric.value, &job.steps) {
+    match advisers.assess_step(trial, metric.sequence, &metric.value, &job.steps) {
         Assessment::Bad { reason } => give_up(jobs, trial, &reason),
         Assessment::Good => None,
     }

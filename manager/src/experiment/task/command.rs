@@ -45,19 +45,19 @@ impl CommandHandler<'_> {
         if database.write_error().is_some()
             && let Err(error) = database.probe().await
         {
-            return Err(CommandError::Held(chain(&error)));
+            return Err(CommandError::WaitsForDisk(chain(&error)));
         }
         match command {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
-            Command::Retry(trial) => self.retry(trial).await,
-            Command::Add { trial, parameters } => self.add(trial, &parameters).await,
-            Command::Flush(trial) => self.send_directive(trial, DirectiveBody::Flush).await,
-            Command::LogLevel(trial, level) => {
+            Command::RetryTrial(trial) => self.retry_trial(trial).await,
+            Command::AddTrial { trial, parameters } => self.add_trial(trial, &parameters).await,
+            Command::FlushTrial(trial) => self.send_directive(trial, DirectiveBody::Flush).await,
+            Command::SetLogLevel(trial, level) => {
                 self.send_directive(trial, DirectiveBody::LogLevel { level }).await
             }
-            Command::Limit(limits) => self.limit(&limits).await,
-            Command::Import(list) => self.import(&list).await,
-            Command::Space(space) => self.change_space(space).await,
+            Command::ChangeLimits(limits) => self.change_limits(&limits).await,
+            Command::ImportResults(list) => self.import_results(&list).await,
+            Command::ChangeSpace(space) => self.change_space(space).await,
         }
     }
 
@@ -87,7 +87,7 @@ impl CommandHandler<'_> {
         Ok(trial)
     }
 
-    async fn retry(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
+    async fn retry_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
         let Some(row) = self.recorder.store().trial(&trial).await? else {
             return Err(CommandError::UnknownTrial(trial));
         };
@@ -101,20 +101,20 @@ impl CommandHandler<'_> {
     }
 
     /// Checks a point of the user and completes it.
-    async fn add(
+    async fn add_trial(
         &mut self,
         trial: TrialJobId,
         given: &Parameters,
     ) -> Result<CheckedCommand, CommandError> {
         self.require_active()?;
         if self.state.is_full() {
-            return Err(CommandError::Full { limit: self.state.next_sequence() });
+            return Err(CommandError::TrialLimitReached { limit: self.state.next_sequence() });
         }
         if self.state.state() == ExperimentState::NoMoreTrial {
             return Err(CommandError::LastTrials);
         }
         if !self.launcher.reserve_trial_id(&trial) {
-            return Err(CommandError::Wrong(format!(
+            return Err(CommandError::InvalidValue(format!(
                 "trial {trial} already exists; send the request again"
             )));
         }
@@ -123,8 +123,9 @@ impl CommandHandler<'_> {
         };
         let number = self.state.next_sequence();
         let parameters = complete_point(self.spec, given, row.seed, number);
-        let parameters = parameters.map_err(|error| CommandError::Wrong(error.to_string()))?;
-        Ok(CheckedCommand::UserChange(UserChange::Add(vec![(trial, parameters)])))
+        let parameters =
+            parameters.map_err(|error| CommandError::InvalidValue(error.to_string()))?;
+        Ok(CheckedCommand::UserChange(UserChange::AddTrials(vec![(trial, parameters)])))
     }
 
     fn require_active(&self) -> Result<(), CommandError> {
@@ -134,7 +135,7 @@ impl CommandHandler<'_> {
             | ExperimentState::TunerNoMoreTrial => Ok(()),
             state @ (ExperimentState::Done
             | ExperimentState::Stopping
-            | ExperimentState::Stopped) => Err(CommandError::Over(state)),
+            | ExperimentState::Stopped) => Err(CommandError::NoMoreTrials(state)),
         }
     }
 
@@ -145,7 +146,7 @@ impl CommandHandler<'_> {
     }
 
     /// Records new limits in the stored specification, for a resumed experiment.
-    async fn limit(&mut self, limits: &NewLimits) -> Result<CheckedCommand, CommandError> {
+    async fn change_limits(&mut self, limits: &NewLimits) -> Result<CheckedCommand, CommandError> {
         self.require_open()?;
         let NewLimits { concurrency, trials, duration: ref written } = *limits;
         let duration = written.as_ref().map(|duration| duration.length);
@@ -155,7 +156,7 @@ impl CommandHandler<'_> {
             ("maxExperimentDuration", duration.is_some_and(|limit| limit.is_zero())),
         ] {
             if zero {
-                return Err(CommandError::Zero(name));
+                return Err(CommandError::ZeroLimit(name));
             }
         }
         if let Some(concurrency) = concurrency {
@@ -164,13 +165,13 @@ impl CommandHandler<'_> {
                 let why = format!(
                     "the training service has room for {room} of {concurrency} trials at a time"
                 );
-                return Err(CommandError::Wrong(why));
+                return Err(CommandError::InvalidValue(why));
             }
             if concurrency > MAX_TRIAL_CONCURRENCY {
                 let why = format!(
                     "trialConcurrency is {concurrency}; the maximum is {MAX_TRIAL_CONCURRENCY}"
                 );
-                return Err(CommandError::Wrong(why));
+                return Err(CommandError::InvalidValue(why));
             }
         }
         let mut canonical = self.spec.canonical.clone();
@@ -188,12 +189,12 @@ impl CommandHandler<'_> {
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
         spec.max_trial_number = trials.or(spec.max_trial_number);
         spec.max_experiment_duration = duration.or(spec.max_experiment_duration);
-        Ok(CheckedCommand::UserChange(UserChange::Limit { concurrency, trials, duration }))
+        Ok(CheckedCommand::UserChange(UserChange::ChangeLimits { concurrency, trials, duration }))
     }
 
     /// Imports results of other searches for the tuner. Known results are skipped, so that a file may be imported
     /// twice.
-    async fn import(&mut self, list: &Value) -> Result<CheckedCommand, CommandError> {
+    async fn import_results(&mut self, list: &Value) -> Result<CheckedCommand, CommandError> {
         self.require_open()?;
         let spec = &self.spec;
         let (native, own_parameters): (_, &[&str]) = match &spec.tuner {
@@ -203,7 +204,7 @@ impl CommandHandler<'_> {
         };
         let receiver = SampleReceiver { space: &spec.search_space, native, own_parameters };
         let given = read_samples(list, receiver)
-            .map_err(|error| CommandError::Wrong(error_text(&error)))?;
+            .map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =
             self.recorder.store().imported().await?.iter().map(text).collect();
@@ -215,7 +216,7 @@ impl CommandHandler<'_> {
         let now = self.recorder.now_ms();
         self.recorder.store().import(fresh.clone(), now).await?;
         let count = fresh.len();
-        self.advisers.import(prepare::as_samples(fresh));
+        self.advisers.import(prepare::stored_samples(fresh));
         let plural = if count == 1 { "" } else { "s" };
         let message = format!("the tuner has learned {count} imported result{plural}");
         self.announcer.notify(Notice::Message(message));
@@ -232,7 +233,7 @@ impl CommandHandler<'_> {
         }
         // Checks the settings that depend on the space again: the command's parameters and the tuner's arguments.
         let spec = config::from_canonical(&canonical);
-        let spec = spec.map_err(|error| CommandError::Wrong(error.problem))?;
+        let spec = spec.map_err(|error| CommandError::InvalidValue(error.problem))?;
         let Some(row) = self.recorder.store().experiment().await? else {
             return Err(CommandError::NotRunning);
         };
@@ -242,10 +243,10 @@ impl CommandHandler<'_> {
             }
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
         };
-        let mut native = native.map_err(|error| CommandError::Wrong(error_text(&error)))?;
+        let mut native = native.map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
-            tuner.import(&prepare::as_samples(self.recorder.store().imported().await?));
+            tuner.import(&prepare::stored_samples(self.recorder.store().imported().await?));
             for row in self.recorder.store().trials().await? {
                 let none = Parameters::new();
                 let ended = !prepare::is_interrupted(&row) && row.state.is_final();
@@ -268,11 +269,11 @@ impl CommandHandler<'_> {
         }
         let stored = spec.canonical.clone();
         self.recorder.store().set_canonical(stored).await?;
-        self.advisers.space(spec.search_space.as_json(), native);
+        self.advisers.change_space(spec.search_space.as_json(), native);
         self.spec.search_space = spec.search_space;
         self.spec.canonical = spec.canonical;
         self.announcer.notify(Notice::Message("the search space has changed".to_owned()));
-        Ok(CheckedCommand::UserChange(UserChange::Space { open }))
+        Ok(CheckedCommand::UserChange(UserChange::ChangeSpace { open }))
     }
 }
 

@@ -8,7 +8,7 @@ use trial_protocol::ExperimentId;
 
 use super::inbox::Inbox;
 use crate::config::ExperimentSpec;
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::code_recorder::CodeRecorder;
 use crate::experiment::notice::Notice;
@@ -35,7 +35,7 @@ pub struct Dependencies {
     /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// Queues directives for agents.
-    pub handle: Handle,
+    pub handle: ExperimentHandle,
     /// Receives the messages of the handle.
     pub inbox: Inbox,
     /// Receives events from the training service.

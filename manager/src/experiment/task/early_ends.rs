@@ -9,10 +9,10 @@ use trial_protocol::{
     AttemptId, DirectiveBody, Report, ReportBody, StopReason, TrialJobId, Verdict,
 };
 
-use super::job::Decided;
+use super::job::Decision;
 use super::live_jobs::LiveJobs;
 use super::recorder::Recorder;
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::pod_ends::DecidedEnd;
 use crate::experiment::state::{ExperimentState, State};
 use crate::store;
@@ -28,14 +28,14 @@ const LINGER_TIME: Duration = Duration::from_secs(30);
 pub(super) struct EarlyEnds {
     service: Arc<dyn TrainingService>,
     /// Queues directives for agents.
-    handle: Handle,
+    handle: ExperimentHandle,
     /// The attempts whose agents have reported the end of their trials, and whose jobs the task need not wait for.
     final_verdicts: Vec<(TrialJobId, AttemptId)>,
 }
 
 impl EarlyEnds {
     /// Returns no ends, for the trials of a service whose agents receive directives through `handle`.
-    pub(super) fn new(service: Arc<dyn TrainingService>, handle: Handle) -> Self {
+    pub(super) fn new(service: Arc<dyn TrainingService>, handle: ExperimentHandle) -> Self {
         Self { service, handle, final_verdicts: Vec::new() }
     }
 
@@ -134,7 +134,7 @@ impl EarlyEnds {
                 }
             }
             Some(DecidedEnd { is_over: false, .. }) if job.decided.is_none() => {
-                job.decided = Some(Decided { since: Instant::now(), is_finishing: false });
+                job.decided = Some(Decision { since: Instant::now(), is_finishing: false });
                 self.stop_decided(jobs, trial);
             }
             Some(DecidedEnd { is_over: false, .. }) => {}
@@ -143,7 +143,11 @@ impl EarlyEnds {
     }
 
     /// Returns the ends of the trials with final verdicts, and forgets them.
-    pub(super) async fn take_final(&mut self, jobs: &LiveJobs, state: &State) -> Vec<JobEndEvent> {
+    pub(super) async fn take_final_ends(
+        &mut self,
+        jobs: &LiveJobs,
+        state: &State,
+    ) -> Vec<JobEndEvent> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
         // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
         let is_interrupted = state.state() == ExperimentState::Stopping;
@@ -172,7 +176,7 @@ impl EarlyEnds {
         }
         info!(%trial, "its agents have reported the end; not waiting for its job");
         let unexplained = JobEndEvent::unexplained(trial.clone(), attempt);
-        Some(jobs.get(trial)?.pods.event(&decided, &completion, unexplained))
+        Some(jobs.get(trial)?.pods.job_event(&decided, &completion, unexplained))
     }
 
     /// Ends the jobs whose trials were decided long ago while some of their pods run. Their controller is down, or the
@@ -193,9 +197,9 @@ impl EarlyEnds {
         }
     }
 
-    /// Returns the end of a job. If the trial was decided before, and its other pods were asked to end, the pods' agents
-    /// explain the end.
-    pub(super) fn explained_by_pods(&self, jobs: &LiveJobs, event: JobEndEvent) -> JobEndEvent {
+    /// Returns the end of a job. If the trial was decided before, and its other pods were asked to end, the pods'
+    /// agents explain the end.
+    pub(super) fn explain_by_pods(&self, jobs: &LiveJobs, event: JobEndEvent) -> JobEndEvent {
         let job = jobs.get(&event.trial).filter(|job| job.decided.is_some());
         if event.disruption.is_some() || event.succeeded {
             return event;
@@ -203,7 +207,7 @@ impl EarlyEnds {
         match job.zip(self.decided_end(jobs, &event.trial)) {
             Some((job, (decided, completion))) => {
                 let unexplained = JobEndEvent::unexplained(event.trial, event.attempt);
-                job.pods.event(&decided, &completion, unexplained)
+                job.pods.job_event(&decided, &completion, unexplained)
             }
             None => event,
         }

@@ -17,7 +17,7 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::transient_errors::TransientError;
 use crate::experiment::command::CommandError;
-use crate::experiment::{Handle, TaskEvent};
+use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::store::{self, Store};
 use crate::util::errors::chain;
 
@@ -32,11 +32,11 @@ const MAX_KEPT_EVENTS: usize = 1024;
 
 type Answer = Result<(), CommandError>;
 
-/// The receiving end of a [`Handle`].
+/// The receiving end of an [`ExperimentHandle`].
 #[derive(Debug)]
 pub struct Inbox {
     events: mpsc::Receiver<TaskEvent>,
-    handle: Handle,
+    handle: ExperimentHandle,
     /// The events that arrived while the task was busy, in order.
     kept: VecDeque<TaskEvent>,
     /// The number of kept events, without heartbeats.
@@ -51,7 +51,7 @@ pub struct Inbox {
 
 impl Inbox {
     /// Returns the inbox that receives the messages of `handle` and its clones through `events`.
-    pub fn new(handle: Handle, events: mpsc::Receiver<TaskEvent>) -> Self {
+    pub fn new(handle: ExperimentHandle, events: mpsc::Receiver<TaskEvent>) -> Self {
         Self {
             events,
             handle,
@@ -168,13 +168,13 @@ impl Inbox {
         loop {
             tokio::select! {
                 () = sleep_until(pause_end) => return,
-                () = self.handle.end_requested(), if self.leave_at.is_none() => {
+                () = self.handle.wait_for_end(), if self.leave_at.is_none() => {
                     self.leave_at = Some(Instant::now() + STOP_WAIT_LIMIT);
                 }
                 Some(event) = self.events.recv(), if self.counted < MAX_KEPT_EVENTS => match event {
                     // The caller may no longer wait.
                     TaskEvent::Command { reply, .. } => {
-                        drop(reply.send(Err(CommandError::Held(why.to_owned()))));
+                        drop(reply.send(Err(CommandError::WaitsForDisk(why.to_owned()))));
                     }
                     reported @ TaskEvent::Reported { .. } => self.keep_event(reported),
                 },
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::experiment::command::Command;
 
-    fn failed(code: std::ffi::c_int) -> store::Error {
+    fn sqlite_error(code: std::ffi::c_int) -> store::Error {
         rusqlite::Error::SqliteFailure(ffi::Error::new(code), None).into()
     }
 
@@ -219,7 +219,7 @@ mod tests {
         TrialJobId::new(name).unwrap()
     }
 
-    fn first() -> AttemptId {
+    fn first_attempt() -> AttemptId {
         AttemptId::new("1").unwrap()
     }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     /// Returns the trials of the kept events, with the numbers of their reports.
-    fn kept(inbox: &mut Inbox) -> Vec<(String, Vec<u64>)> {
+    fn kept_events(inbox: &mut Inbox) -> Vec<(String, Vec<u64>)> {
         let mut kept = Vec::new();
         while let Some(event) = inbox.pop() {
             let TaskEvent::Reported { trial, fresh, .. } = event else { panic!("{event:?}") };
@@ -240,10 +240,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_temporary_errors_are_retried() {
-        let (handle, events) = Handle::new(1);
+        let (handle, events) = ExperimentHandle::new(1);
         let mut inbox = Inbox::new(handle, events);
-        let full = failed(ffi::SQLITE_FULL);
-        let mut answers = vec![Ok(7), Err(failed(ffi::SQLITE_IOERR)), Err(full.clone()), Err(full)];
+        let full = sqlite_error(ffi::SQLITE_FULL);
+        let mut answers =
+            vec![Ok(7), Err(sqlite_error(ffi::SQLITE_IOERR)), Err(full.clone()), Err(full)];
         let result =
             inbox.retry_while_transient(|| std::future::ready(answers.pop().unwrap())).await;
         assert_eq!(result.unwrap(), 7);
@@ -251,7 +252,7 @@ mod tests {
         let mut tries = 0;
         let attempt = || {
             tries += 1;
-            std::future::ready(Err(failed(ffi::SQLITE_CORRUPT)))
+            std::future::ready(Err(sqlite_error(ffi::SQLITE_CORRUPT)))
         };
         let result: Result<(), _> = inbox.retry_while_transient(attempt).await;
         assert_eq!(result.unwrap_err().class(), Some(store::Class::Damaged));
@@ -260,7 +261,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_second_command_is_refused_while_one_waits_for_the_disk() {
-        let (handle, events) = Handle::new(1);
+        let (handle, events) = ExperimentHandle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let (reply, answer) = oneshot::channel();
         inbox.set_caller(reply);
@@ -271,40 +272,40 @@ mod tests {
                 let delayed = answer.await.unwrap();
                 assert!(matches!(delayed, Err(CommandError::Delayed(_))), "{delayed:?}");
                 for _ in 0..3 * MAX_KEPT_EVENTS {
-                    handle.send_reports(a.clone(), first(), Vec::new()).await;
+                    handle.send_reports(a.clone(), first_attempt(), Vec::new()).await;
                 }
-                handle.send_reports(b.clone(), first(), vec![note(0)]).await;
-                handle.send_reports(a.clone(), first(), vec![note(0), note(1)]).await;
-                handle.send_reports(b, first(), Vec::new()).await;
+                handle.send_reports(b.clone(), first_attempt(), vec![note(0)]).await;
+                handle.send_reports(a.clone(), first_attempt(), vec![note(0), note(1)]).await;
+                handle.send_reports(b, first_attempt(), Vec::new()).await;
                 let refused = handle.command(Command::StopTrial(a.clone())).await.unwrap_err();
-                assert!(matches!(refused, CommandError::Held(_)), "{refused}");
+                assert!(matches!(refused, CommandError::WaitsForDisk(_)), "{refused}");
                 assert!(refused.to_string().contains("no space is left"), "{refused}");
                 // Sent last, so that all earlier events have arrived.
-                handle.send_reports(a, first(), vec![note(2)]).await;
+                handle.send_reports(a, first_attempt(), vec![note(2)]).await;
             }
         });
         let result = inbox
             .retry_while_transient(|| {
                 let done = senders.is_finished();
-                std::future::ready(if done { Ok(()) } else { Err(failed(ffi::SQLITE_FULL)) })
+                std::future::ready(if done { Ok(()) } else { Err(sqlite_error(ffi::SQLITE_FULL)) })
             })
             .await;
         result.unwrap();
         senders.await.unwrap();
         let expected = [("a", vec![]), ("b", vec![0]), ("a", vec![0, 1]), ("a", vec![2])];
         let expected = expected.map(|(trial, seqs)| (trial.to_owned(), seqs));
-        assert_eq!(kept(&mut inbox), expected);
+        assert_eq!(kept_events(&mut inbox), expected);
         assert_eq!((inbox.counted, inbox.kept_attempts.len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn senders_of_reports_wait_above_the_bound_of_kept_events() {
-        let (handle, events) = Handle::new(1);
+        let (handle, events) = ExperimentHandle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let all = u64::try_from(MAX_KEPT_EVENTS).unwrap() + 10;
         let sender = tokio::spawn(async move {
             for seq in 0..all {
-                handle.send_reports(trial("a"), first(), vec![note(seq)]).await;
+                handle.send_reports(trial("a"), first_attempt(), vec![note(seq)]).await;
             }
         });
         inbox.run_keeping_events(tokio::time::sleep(RETRY_PAUSE)).await;
@@ -320,7 +321,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_wait_for_a_disk_ends_after_a_stop() {
-        let (handle, events) = Handle::new(1);
+        let (handle, events) = ExperimentHandle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let begun = Instant::now();
         let stopped_after = 60 * RETRY_PAUSE;
@@ -328,7 +329,7 @@ mod tests {
             tokio::time::sleep(stopped_after).await;
             handle.stop();
         });
-        let full = || std::future::ready(Err::<(), _>(failed(ffi::SQLITE_FULL)));
+        let full = || std::future::ready(Err::<(), _>(sqlite_error(ffi::SQLITE_FULL)));
         let error = inbox.retry_while_transient(full).await.unwrap_err();
         assert_eq!(error.class(), Some(store::Class::Full));
         let waited = begun.elapsed().checked_sub(stopped_after).unwrap();

@@ -35,12 +35,12 @@ pub(super) struct Job {
     /// The ends of the commands of the attempt's pods.
     pub(super) pods: PodEnds,
     /// The time since which the ends of some pods decide the trial while others run.
-    pub(super) decided: Option<Decided>,
+    pub(super) decided: Option<Decision>,
 }
 
 /// The time since which the end of a trial is decided while some of its pods run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Decided {
+pub(super) struct Decision {
     pub(super) since: Instant,
     /// True if the service was asked to end the job.
     pub(super) is_finishing: bool,
@@ -73,7 +73,7 @@ impl Job {
     }
 
     /// Returns whether the service may end the job, because the end of its command is the end of the trial.
-    pub(super) fn may_finish(&self) -> bool {
+    pub(super) fn can_finish(&self) -> bool {
         self.ended && !self.pods.has_others()
     }
 

@@ -87,9 +87,9 @@ impl JobLauncher {
         let stop = error.is_transient().then_some(state::Event::ExperimentStopRequested);
         let message = chain(&error);
         warn!(%trial, "the trial could not be submitted: {message}");
-        let gone = JobEnd { message: Some(message), ..JobEnd::default() };
+        let job_end = JobEnd { message: Some(message), ..JobEnd::default() };
         let trial = trial.clone();
-        let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
+        let gone = state::Event::JobGone { trial, job_end, verdict: None, result: None };
         stop.into_iter().chain([gone]).collect()
     }
 

@@ -47,7 +47,7 @@ impl LeaseMonitor {
     }
 
     /// Returns the trials whose leases have expired since the last check.
-    fn expired(&mut self) -> Vec<TrialJobId> {
+    fn take_expired(&mut self) -> Vec<TrialJobId> {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.checked_at);
         self.checked_at = now;
@@ -79,11 +79,11 @@ impl LeaseMonitor {
         recorder: &mut Recorder,
         announcer: &Announcer,
     ) -> Result<(), store::Error> {
-        let expired = self.expired();
+        let expired = self.take_expired();
         for trial in expired {
             let seconds = self.leases.lease().as_secs();
             if let Some(job) = jobs.get(&trial).filter(|job| job.ended) {
-                if job.may_finish() {
+                if job.can_finish() {
                     info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
                     service.finish(&trial).await;
                 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::{AttemptId, DirectiveBody, Metric, StopReason, TrialJobId};
 
 use super::job::Job;
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::result::Steps;
 use crate::search::search_space::Parameters;
 use crate::store::NewTrial;
@@ -17,7 +17,7 @@ use crate::util::ids;
 pub(super) struct LiveJobs {
     jobs: HashMap<TrialJobId, Job>,
     /// Queues directives for agents.
-    handle: Handle,
+    handle: ExperimentHandle,
     /// The metric whose intermediate results count. `None`: the first one that is reported.
     objective: Option<String>,
 }
@@ -26,7 +26,7 @@ impl LiveJobs {
     /// Returns live trials whose agents receive directives through `handle`.
     pub(super) fn new(
         jobs: HashMap<TrialJobId, Job>,
-        handle: Handle,
+        handle: ExperimentHandle,
         objective: Option<String>,
     ) -> Self {
         Self { jobs, handle, objective }
@@ -99,7 +99,7 @@ impl LiveJobs {
         if job.requeued || !ids::is_pod_of(attempt, &job.attempt) {
             return;
         }
-        self.handle.forget(trial, &job.attempt);
+        self.handle.remove_directives(trial, &job.attempt);
         job.attempt = attempt.clone();
         if let Some(reason) = intent {
             self.push_stop_directive(trial, reason);
@@ -114,7 +114,7 @@ impl LiveJobs {
     ) -> Option<AttemptId> {
         let steps = self.new_steps();
         let earlier = self.jobs.get_mut(trial)?.replace_attempt(attempt, steps);
-        self.handle.forget(trial, &earlier);
+        self.handle.remove_directives(trial, &earlier);
         Some(earlier)
     }
 
@@ -122,7 +122,7 @@ impl LiveJobs {
     pub(super) fn requeue(&mut self, trial: &TrialJobId) -> Option<u64> {
         let steps = self.new_steps();
         let job = self.jobs.get_mut(trial)?;
-        self.handle.forget(trial, &job.attempt);
+        self.handle.remove_directives(trial, &job.attempt);
         job.requeue(steps);
         Some(job.sequence)
     }
@@ -131,7 +131,7 @@ impl LiveJobs {
     pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
         let steps = self.new_steps();
         let job = self.jobs.get_mut(trial)?;
-        self.handle.forget(trial, &job.attempt);
+        self.handle.remove_directives(trial, &job.attempt);
         job.reserve_next_attempt(trial, steps);
         Some(job.attempt.clone())
     }
@@ -145,13 +145,13 @@ impl LiveJobs {
     }
 
     /// Drops the directives of a trial that has ended, and its pods that have left.
-    pub(super) fn end(&self, trial: &TrialJobId) {
+    pub(super) fn remove_ended(&self, trial: &TrialJobId) {
         if let Some(job) = self.jobs.get(trial) {
-            self.handle.forget(trial, &job.attempt);
+            self.handle.remove_directives(trial, &job.attempt);
             for (attempt, _) in job.pods.others(&ids::submitted(&job.attempt)) {
-                self.handle.forget(trial, &attempt);
+                self.handle.remove_directives(trial, &attempt);
             }
-            self.handle.departed().forget(trial);
+            self.handle.departed().remove_trial(trial);
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) fn initial_points(spec: &ExperimentSpec, seed: u64) -> Vec<Parameters
 }
 
 /// Returns the row of a new trial. `parameter_id`: the tuner chose its parameters.
-pub(super) fn row(
+pub(super) fn new_trial_row(
     trial: TrialJobId,
     sequence: u64,
     parameter_id: Option<u64>,

@@ -11,7 +11,6 @@ use trial_protocol::{AttemptId, Lane, MetricValue, Report, ReportBody, StopReaso
 
 use super::announcer::Announcer;
 use super::early_ends::EarlyEnds;
-use super::ends::TrialEnds;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_jobs::LiveJobs;
@@ -19,6 +18,7 @@ use super::recorder::Recorder;
 use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
 use super::transient_errors::WriteWatch;
+use super::trial_ends::TrialEnds;
 use super::{Dependencies, ExperimentTask, Job, TaskEvent, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::ending;
@@ -37,7 +37,7 @@ use crate::training_service::{AdoptionResult, JobEndEvent};
 use crate::util::ids;
 
 /// Builds the task from the store, for a new or an interrupted experiment.
-pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, store::Error> {
+pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTask, store::Error> {
     let stored = deps.store.experiment().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
     let was_done = stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
@@ -46,7 +46,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
-    deps.advisers.import(as_samples(deps.store.imported().await?));
+    deps.advisers.import(stored_samples(deps.store.imported().await?));
     let mut loaded = ResumedTrials::new(deps.lease);
     for row in rows {
         loaded.add(&mut deps, row).await?;
@@ -94,12 +94,16 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         time: RunningTime::start(before),
         stays_open: deps.stays_open,
     };
-    catch_up(&mut task, starts, gone).await?;
+    handle_missed_events(&mut task, starts, gone).await?;
     Ok(task)
 }
 
 /// Finds the best of the trials that succeeded before. Returns the results of their points, each of `repeats` trials.
-fn find_best(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -> PointResults {
+fn find_best(
+    announcer: &mut Announcer,
+    repeats: u64,
+    results: Vec<SuccessfulTrial>,
+) -> PointResults {
     let mut points = PointResults::new(repeats);
     for (trial, sequence, parameters, result) in results {
         let number = result.as_ref().and_then(MetricValue::number);
@@ -111,7 +115,7 @@ fn find_best(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -> 
 }
 
 /// Handles the events from the time without a manager, and repeats directives that may have been lost.
-async fn catch_up(
+async fn handle_missed_events(
     task: &mut ExperimentTask,
     starts: Vec<TaskEvent>,
     gone: Vec<JobEndEvent>,
@@ -157,7 +161,7 @@ fn limits(spec: &ExperimentSpec) -> Limits {
 fn policy(spec: &ExperimentSpec) -> Policy {
     Policy {
         target: spec.target_metric.map(|target| (spec.direction, target)),
-        failures: FailureLimit::of_file(spec.max_consecutive_failures),
+        failures: FailureLimit::from_setting(spec.max_consecutive_failures),
         retries: spec.max_trial_retries,
         repeats_points: spec.trial_repeats > 1,
     }
@@ -166,7 +170,7 @@ fn policy(spec: &ExperimentSpec) -> Policy {
 /// Repeats the directives and stops that an earlier manager may not have sent before it died.
 async fn repeat_directives(task: &mut ExperimentTask) {
     for trial in task.jobs.find(|job| job.running_since.is_some() && !job.ended) {
-        task.rules.send(&trial, &mut task.jobs, &task.advisers, &task.state);
+        task.rules.send_rules(&trial, &mut task.jobs, &task.advisers, &task.state);
     }
     for trial in task.jobs.find(|_| true) {
         if let Some(reason) = task.state.intent(&trial) {
@@ -181,7 +185,7 @@ async fn repeat_directives(task: &mut ExperimentTask) {
 }
 
 /// A successful trial, with its position, its parameters and its result.
-type Success = (TrialJobId, u64, Value, Option<MetricValue>);
+type SuccessfulTrial = (TrialJobId, u64, Value, Option<MetricValue>);
 
 /// The trials of an earlier manager, as the task takes them over.
 struct ResumedTrials {
@@ -191,7 +195,7 @@ struct ResumedTrials {
     starts: Vec<TaskEvent>,
     /// The jobs that have ended meanwhile.
     gone: Vec<JobEndEvent>,
-    results: Vec<Success>,
+    results: Vec<SuccessfulTrial>,
     has_reported: bool,
     leases: Leases,
     /// The shortest running time of a successful trial.
@@ -271,7 +275,7 @@ async fn determine_fate(
     // too. This does no harm.
     let adopted = deps.inbox.run_keeping_events(service.adopt(&row.id, &submitted)).await;
     let known = match adopted {
-        AdoptionResult::Gone(_) => recover(deps, row, watch).await?,
+        AdoptionResult::Gone(_) => recover_records(deps, row, watch).await?,
         AdoptionResult::Alive | AdoptionResult::Unknown => {
             deps.store.attempt_state(&row.id, &row.attempt).await?
         }
@@ -331,7 +335,7 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEve
 
 /// Delivers the remaining reports of a gone trial's agent, and returns the stored reports. If they cannot be stored,
 /// waits and tries again: the trial may have succeeded, and must then not run again.
-async fn recover(
+async fn recover_records(
     deps: &mut Dependencies,
     row: &TrialRow,
     mut watch: WriteWatch,
@@ -389,7 +393,7 @@ pub(super) async fn stored_outcome(
     row: &TrialRow,
 ) -> Result<Outcome, store::Error> {
     let result = trial_result(store, spec, &row.id, &row.attempt).await?;
-    let counts = state::counts_for_tuner(row.state, row.intent);
+    let counts = state::is_result_for_tuner(row.state, row.intent);
     let number = result.last.filter(|value| counts && value.number().is_some());
     Ok(number.map_or(Outcome::Failed, Outcome::Result))
 }
@@ -397,7 +401,7 @@ pub(super) async fn stored_outcome(
 /// Returns the intermediate results of a trial's attempt, if they are needed.
 async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, store::Error> {
     let mut steps = Steps::new(deps.spec.objective.as_deref());
-    if deps.advisers.assesses() {
+    if deps.advisers.has_assessor() {
         let rows = deps.store.metrics(&row.id).await?;
         let keeper = ids::of_old_keeper(&row.attempt);
         let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
@@ -411,7 +415,7 @@ async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, 
 }
 
 /// Returns stored results for a tuner.
-pub(super) fn as_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
+pub(super) fn stored_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
     let sample = |row: ImportedRow| {
         let parameters = row.parameters.as_object()?.clone();
         Some(Sample { parameters, value: row.value.into() })

@@ -85,7 +85,7 @@ impl Recorder {
         message: Option<String>,
         attempt: Option<AttemptId>,
     ) -> Result<(), store::Error> {
-        let change = self.change(state, message, attempt);
+        let change = self.trial_change(state, message, attempt);
         self.inbox.retry_while_transient(|| self.store.change_trial(trial, change.clone())).await
     }
 
@@ -96,7 +96,7 @@ impl Recorder {
         message: String,
         attempt: AttemptId,
     ) -> Result<(), store::Error> {
-        let change = self.change(JobState::Waiting, Some(message), Some(attempt));
+        let change = self.trial_change(JobState::Waiting, Some(message), Some(attempt));
         self.inbox.retry_while_transient(|| self.store.retry_trial(trial, change.clone())).await
     }
 
@@ -107,7 +107,7 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let changes = trials.into_iter().map(|(trial, attempt, started_at_ms)| {
             let reported = Span { started_at_ms, duration_ms: None };
-            (trial, TrialChange { reported, ..self.change(JobState::Running, None, attempt) })
+            (trial, TrialChange { reported, ..self.trial_change(JobState::Running, None, attempt) })
         });
         let changes: Vec<_> = changes.collect();
         self.record_changes(&changes).await
@@ -180,7 +180,7 @@ impl Recorder {
     }
 
     /// Records a metric that no agent has reported.
-    pub(super) async fn record_derived(
+    pub(super) async fn record_derived_metric(
         &mut self,
         trial: &TrialJobId,
         attempt: &AttemptId,
@@ -193,7 +193,7 @@ impl Recorder {
     }
 
     /// Records to which of several training services an attempt is submitted.
-    pub(super) async fn record_part(&mut self, news: &JobPart) -> Result<(), store::Error> {
+    pub(super) async fn record_service_part(&mut self, news: &JobPart) -> Result<(), store::Error> {
         let JobPart { trial, attempt, part, platform } = news;
         let part = ServicePart { index: *part, platform: platform.clone() };
         self.inbox
@@ -220,13 +220,13 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let changes = waits
             .into_iter()
-            .map(|(trial, why)| (trial, self.change(JobState::Waiting, Some(why), None)));
+            .map(|(trial, why)| (trial, self.trial_change(JobState::Waiting, Some(why), None)));
         let changes: Vec<_> = changes.collect();
         self.record_changes(&changes).await
     }
 
     /// Records the experiment's state together with a notification of it, if any.
-    pub(super) async fn record_experiment(
+    pub(super) async fn record_experiment_state(
         &mut self,
         state: ExperimentState,
         elapsed: Duration,
@@ -249,7 +249,7 @@ impl Recorder {
         self.inbox.retry_while_transient(write).await
     }
 
-    fn change(
+    fn trial_change(
         &self,
         state: JobState,
         message: Option<String>,
@@ -269,5 +269,5 @@ pub async fn trial_result(
 ) -> Result<TrialResult, store::Error> {
     let rows = store.metrics(trial).await?;
     let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
-    Ok(result::pick_with_goals(metrics, attempt, spec.objective.as_deref(), &spec.goals))
+    Ok(result::pick_result_with_goals(metrics, attempt, spec.objective.as_deref(), &spec.goals))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::state::ExperimentState;
 
 /// The running time.
@@ -33,12 +33,12 @@ impl RunningTime {
     }
 
     /// Publishes the running time through the handle.
-    pub(super) fn publish(&self, handle: &Handle) {
-        handle.began(self.before, self.began);
+    pub(super) fn publish(&self, handle: &ExperimentHandle) {
+        handle.set_running_time(self.before, self.began);
     }
 
     /// Stops the running time while a search is done, and continues it when the search does.
-    pub(super) fn follow_state(&mut self, state: ExperimentState, handle: &Handle) {
+    pub(super) fn follow_state(&mut self, state: ExperimentState, handle: &ExperimentHandle) {
         match (state, self.done_since) {
             (ExperimentState::Done, None) => self.done_since = Some(Instant::now()),
             (ExperimentState::Done, Some(_)) | (_, None) => {}
@@ -66,7 +66,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_in_which_a_search_is_done_does_not_count() {
         let seconds = Duration::from_secs;
-        let (handle, _events) = Handle::new(1);
+        let (handle, _events) = ExperimentHandle::new(1);
         let mut time = RunningTime::start(seconds(10));
         let mut follow = async |after, state| {
             tokio::time::advance(seconds(after)).await;

@@ -15,13 +15,13 @@ use trial_protocol::{DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
 
 use super::job::Job;
 use super::live_jobs::LiveJobs;
-use crate::experiment::Handle;
+use crate::experiment::ExperimentHandle;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::state::State;
 use crate::search::assessor::Bounds;
 
 /// The time for which the agent keeps a trial's time limit beyond the limit itself.
-const LIMIT_MARGIN: Duration = Duration::from_hours(1);
+const TIME_LIMIT_MARGIN: Duration = Duration::from_hours(1);
 /// The longest validity of a rule of the assessor.
 const MAX_RULE_LEASE: Duration = Duration::from_hours(1);
 
@@ -30,7 +30,7 @@ type LeasedRule = (StopRule, Duration);
 
 /// The rules of an experiment's trials.
 pub(super) struct StopRules {
-    handle: Handle,
+    handle: ExperimentHandle,
     /// The time limit of a trial.
     limit: Option<Duration>,
     /// The interval between checks of the agents' leases.
@@ -44,7 +44,7 @@ pub(super) struct StopRules {
 impl StopRules {
     /// Returns the rules of an experiment. `handle` sends them as directives.
     pub(super) fn new(
-        handle: Handle,
+        handle: ExperimentHandle,
         limit: Option<Duration>,
         check_interval: Duration,
         shortest_success: Option<Duration>,
@@ -65,7 +65,7 @@ impl StopRules {
     }
 
     /// Sends a trial's agent the rules that apply even while it cannot reach the manager.
-    pub(super) fn send(
+    pub(super) fn send_rules(
         &self,
         trial: &TrialJobId,
         jobs: &mut LiveJobs,
@@ -79,11 +79,11 @@ impl StopRules {
         } else {
             self.assessor_rule(job, advisers, other_live_trials(state))
         };
-        self.push(trial, job, rule);
+        self.push_rules(trial, job, rule);
     }
 
     /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
-    pub(super) fn renew(&mut self, jobs: &mut LiveJobs, advisers: &Advisers, state: &State) {
+    pub(super) fn renew_rules(&mut self, jobs: &mut LiveJobs, advisers: &Advisers, state: &State) {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
         let is_due = |job: &Job| is_stale || job.renew_at.is_some_and(|at| now >= at);
         let due = jobs.iter_mut().filter(|(_, job)| job.running_since.is_some() && is_due(job));
@@ -91,16 +91,16 @@ impl StopRules {
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
             let rule = self.assessor_rule(job, advisers, other_live_trials(state));
             if rule.is_some() {
-                self.push(trial, job, rule);
+                self.push_rules(trial, job, rule);
             }
         }
     }
 
     /// Sends a trial's agent the trial's time limit, and a rule of the assessor.
-    fn push(&self, trial: &TrialJobId, job: &mut Job, assessors: Option<LeasedRule>) {
+    fn push_rules(&self, trial: &TrialJobId, job: &mut Job, assessors: Option<LeasedRule>) {
         let mut rules = Vec::new();
         if let Some(limit) = self.limit {
-            let when = StopWhen::RunningFor { ms: ms(limit) };
+            let when = StopWhen::RunningFor { ms: to_ms(limit) };
             rules.push(StopRule { reason: StopReason::Deadline, lease_ms: None, when });
         }
         job.renew_at = assessors.as_ref().map(|(_, lease)| Instant::now() + *lease / 2);
@@ -108,25 +108,26 @@ impl StopRules {
         if rules.is_empty() {
             return;
         }
-        let whole = self.limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(LIMIT_MARGIN));
-        let directive = DirectiveBody::StopRules { rules, lease_ms: ms(whole) };
+        let whole =
+            self.limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(TIME_LIMIT_MARGIN));
+        let directive = DirectiveBody::StopRules { rules, lease_ms: to_ms(whole) };
         self.handle.push_directive(trial, &job.attempt, directive);
     }
 
     /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
     fn assessor_rule(&self, job: &Job, advisers: &Advisers, others: usize) -> Option<LeasedRule> {
-        let lease = self.lease()?;
+        let lease = self.rule_lease()?;
         let name = job.steps.plain_name()?.to_owned();
         let Bounds { direction, from, bounds } = advisers.bounds(&job.steps, others)?;
         let from_results = u64::try_from(from).unwrap_or(u64::MAX);
         let when = StopWhen::Best { name, direction: Some(direction), from_results, bounds };
-        let rule = StopRule { reason: StopReason::EarlyStop, lease_ms: Some(ms(lease)), when };
+        let rule = StopRule { reason: StopReason::EarlyStop, lease_ms: Some(to_ms(lease)), when };
         Some((rule, lease))
     }
 
     /// Returns the validity of a rule of the assessor. `None`: trials are so short that a trial with a silent agent
     /// ends before a rule matters.
-    fn lease(&self) -> Option<Duration> {
+    fn rule_lease(&self) -> Option<Duration> {
         // A directive that waits for its agent is also renewed, so a rule reaches an agent at most half its validity
         // late.
         let lease = (self.shortest_success? / 2).min(MAX_RULE_LEASE);
@@ -139,6 +140,6 @@ fn other_live_trials(state: &State) -> usize {
     state.live_count().saturating_sub(1)
 }
 
-fn ms(time: Duration) -> u64 {
+fn to_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

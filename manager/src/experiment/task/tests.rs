@@ -15,12 +15,12 @@ use trial_protocol::{
 mod beginning;
 mod doubles;
 mod full_disk;
-mod leftovers;
 mod queues;
+mod remaining_reports;
 mod rules;
 mod stopping;
 
-use self::doubles::{Observed, Service};
+use self::doubles::{FakeService, RecordingTuner};
 use super::*;
 use crate::config;
 use crate::experiment::command::{Command, CommandError, NewLimits, WrittenDuration};
@@ -35,33 +35,33 @@ use crate::training_service::{JobEndEvent, JobNews};
 use crate::util::clock::SystemClock;
 
 /// The time limit for a state to appear, in simulated time.
-const BOUND: Duration = Duration::from_secs(20);
+const STATE_TIMEOUT: Duration = Duration::from_secs(20);
 
-struct Bed {
+struct TestBed {
     store: Store,
-    handle: Handle,
+    handle: ExperimentHandle,
     intake: Intake,
     jobs: mpsc::UnboundedSender<JobNews>,
-    service: Arc<Service>,
-    observed: Observed,
+    service: Arc<FakeService>,
+    observed: RecordingTuner,
     task: JoinHandle<Result<ExperimentState, store::Error>>,
     /// While the receiver waits, tokio does not advance the clock, even if no task can run.
     _stand_still: std_mpsc::Sender<()>,
     folder: TempDir,
 }
 
-impl Bed {
+impl TestBed {
     async fn new() -> Self {
-        Self::searching(1, None).await
+        Self::with_trials(1, None).await
     }
 
     /// Returns a search of this number of trials, one after the other.
-    async fn searching(trials: u32, assessor: Option<Box<dyn Assessor>>) -> Self {
-        Self::of((1, trials), assessor).await
+    async fn with_trials(trials: u32, assessor: Option<Box<dyn Assessor>>) -> Self {
+        Self::with_concurrency((1, trials), assessor).await
     }
 
     /// Returns a search with this concurrency, and this number of trials in all.
-    async fn of(numbers: (u32, u32), assessor: Option<Box<dyn Assessor>>) -> Self {
+    async fn with_concurrency(numbers: (u32, u32), assessor: Option<Box<dyn Assessor>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
         let row = store::ExperimentRow {
@@ -75,22 +75,22 @@ impl Bed {
             trouble: None,
         };
         store.create_experiment(row).await.unwrap();
-        Self::start(folder, store, Service::default(), numbers, assessor)
+        Self::start(folder, store, FakeService::default(), numbers, assessor)
     }
 
     /// Kills the manager and starts another, for which the jobs are alive.
-    async fn resumed(self) -> Self {
-        self.resumed_with(Service { alive: true, ..Service::default() }).await
+    async fn restart_manager(self) -> Self {
+        self.restart_manager_with(FakeService { alive: true, ..FakeService::default() }).await
     }
 
     /// Kills the manager and starts another with this service.
-    async fn resumed_with(self, service: Service) -> Self {
-        let (folder, store) = self.died().await;
+    async fn restart_manager_with(self, service: FakeService) -> Self {
+        let (folder, store) = self.kill_manager().await;
         Self::start(folder, store, service, (1, 1), None)
     }
 
     /// Kills the manager and returns the files and the store for the next one.
-    async fn died(self) -> (TempDir, Store) {
+    async fn kill_manager(self) -> (TempDir, Store) {
         let Self { folder, store, task, .. } = self;
         task.abort();
         drop(task.await);
@@ -102,7 +102,7 @@ impl Bed {
     fn start(
         folder: TempDir,
         store: Store,
-        service: Service,
+        service: FakeService,
         (concurrency, trials): (u32, u32),
         assessor: Option<Box<dyn Assessor>>,
     ) -> Self {
@@ -113,13 +113,13 @@ impl Bed {
         );
         std::fs::write(&file, text).unwrap();
         let id = ExperimentId::new("e").unwrap();
-        let (handle, events) = Handle::new(64);
+        let (handle, events) = ExperimentHandle::new(64);
         let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::new(SystemClock));
         let (jobs, gone) = mpsc::unbounded_channel();
         let (notices, _) = mpsc::unbounded_channel();
         let service = Arc::new(service);
-        service.delivers_to(&intake);
-        let observed = Observed::default();
+        service.set_intake(&intake);
+        let observed = RecordingTuner::default();
         let dependencies = Dependencies {
             id,
             spec: config::load(&file).unwrap(),
@@ -129,7 +129,7 @@ impl Bed {
                 assessor,
                 external: None,
             },
-            service: Arc::<Service>::clone(&service),
+            service: Arc::<FakeService>::clone(&service),
             code: None,
             secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
             handle: handle.clone(),
@@ -158,50 +158,53 @@ impl Bed {
     }
 
     /// Waits until the only trial has this state, and returns it.
-    async fn trial(&self, wanted: JobState) -> TrialRow {
+    async fn wait_for_trial(&self, wanted: JobState) -> TrialRow {
         let begun = std::time::Instant::now();
         loop {
             let trials = self.store.trials().await.unwrap();
             if let Some(row) = trials.iter().find(|row| row.state == wanted) {
                 return row.clone();
             }
-            assert!(begun.elapsed() < BOUND, "the trial does not become {wanted}: {trials:?}");
+            assert!(
+                begun.elapsed() < STATE_TIMEOUT,
+                "the trial does not become {wanted}: {trials:?}"
+            );
             tokio::task::yield_now().await;
         }
     }
 
     /// Waits until the task is idle. Otherwise the clock would run ahead of a task that waits for a slow disk, and the
     /// order of events would depend on the disk.
-    async fn settled(&self) {
+    async fn wait_until_idle(&self) {
         // The task answers in turn, and handles one due item at a time: a directive, a deadline or a beat.
         for _ in 0..3 {
             let nothing = NewLimits { concurrency: Some(0), ..NewLimits::default() };
-            let refused = self.handle.command(Command::Limit(nothing)).await;
+            let refused = self.handle.command(Command::ChangeLimits(nothing)).await;
             assert!(
-                matches!(refused, Err(CommandError::Zero(_) | CommandError::Over(_))),
+                matches!(refused, Err(CommandError::ZeroLimit(_) | CommandError::NoMoreTrials(_))),
                 "{refused:?}"
             );
         }
     }
 
     /// Lets time pass while the task works.
-    async fn silence(&self, seconds: u64) {
-        self.settled().await;
+    async fn pass_time(&self, seconds: u64) {
+        self.wait_until_idle().await;
         for _ in 0..seconds {
             tokio::time::advance(Duration::from_secs(1)).await;
-            self.settled().await;
+            self.wait_until_idle().await;
         }
     }
 
     /// Lets time pass until the trial is lost.
-    async fn lost(&self) -> TrialRow {
+    async fn wait_until_lost(&self) -> TrialRow {
         for second in 0..100 {
             let row = self.store.trials().await.unwrap().remove(0);
             if row.state == JobState::Lost {
                 assert!(second >= 60, "a trial is not lost before its lease has expired");
                 return row;
             }
-            self.silence(1).await;
+            self.pass_time(1).await;
         }
         panic!("the trial is not lost")
     }
@@ -234,10 +237,10 @@ impl Bed {
     }
 
     /// Returns a trial that has begun.
-    async fn begun(&self) -> TrialRow {
-        let trial = self.trial(JobState::Waiting).await;
-        self.send(&trial, 0, vec![started()]).await;
-        self.trial(JobState::Running).await
+    async fn begin_trial(&self) -> TrialRow {
+        let trial = self.wait_for_trial(JobState::Waiting).await;
+        self.send(&trial, 0, vec![started_body()]).await;
+        self.wait_for_trial(JobState::Running).await
     }
 
     fn end_job(&self, trial: &TrialRow) {
@@ -255,7 +258,7 @@ async fn metrics(store: &Store, trial: &TrialRow) -> Vec<(String, f64)> {
     rows.iter().map(kept).collect()
 }
 
-fn started() -> ReportBody {
+fn started_body() -> ReportBody {
     ReportBody::Started(Started {
         command: vec!["true".to_owned()],
         pid: Some(2),
@@ -266,7 +269,7 @@ fn started() -> ReportBody {
     })
 }
 
-fn result(value: f64) -> ReportBody {
+fn result_body(value: f64) -> ReportBody {
     ReportBody::Metric(Metric {
         name: "default".to_owned(),
         kind: MetricKind::Final,
@@ -276,11 +279,11 @@ fn result(value: f64) -> ReportBody {
     })
 }
 
-fn ended(cause: Cause) -> ReportBody {
-    ended_after(cause, None)
+fn ended_body(cause: Cause) -> ReportBody {
+    ended_body_after(cause, None)
 }
 
-fn ended_after(cause: Cause, duration_ms: Option<u64>) -> ReportBody {
+fn ended_body_after(cause: Cause, duration_ms: Option<u64>) -> ReportBody {
     ReportBody::Ended(Box::new(Verdict {
         cause,
         class: Class::None,
@@ -295,7 +298,7 @@ fn ended_after(cause: Cause, duration_ms: Option<u64>) -> ReportBody {
 
 #[tokio::test(start_paused = true)]
 async fn simultaneous_ends_share_one_commit() {
-    let bed = Bed::of((20, 60), None).await;
+    let bed = TestBed::with_concurrency((20, 60), None).await;
     let trials = |number: usize, wanted: JobState| {
         let store = bed.store.clone();
         async move {
@@ -306,7 +309,11 @@ async fn simultaneous_ends_share_one_commit() {
                 if fit.len() == number {
                     return fit;
                 }
-                assert!(begun.elapsed() < BOUND, "{} are {wanted}, not {number}", fit.len());
+                assert!(
+                    begun.elapsed() < STATE_TIMEOUT,
+                    "{} are {wanted}, not {number}",
+                    fit.len()
+                );
                 tokio::task::yield_now().await;
             }
         }
@@ -329,56 +336,56 @@ async fn simultaneous_ends_share_one_commit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_trial_is_lost_and_runs_again_when_it_reports() {
-    let bed = Bed::new().await;
-    let trial = bed.begun().await;
-    bed.silence(50).await;
+    let bed = TestBed::new().await;
+    let trial = bed.begin_trial().await;
+    bed.pass_time(50).await;
     bed.send(&trial, 1, Vec::new()).await; // A heartbeat.
-    let row = bed.lost().await;
+    let row = bed.wait_until_lost().await;
     assert!(row.message.unwrap().contains("not reported for 60 s"), "the message has the reason");
     assert_eq!(row.started_at_ms, trial.started_at_ms);
     assert!(
         bed.store.trials().await.unwrap().len() == 1,
         "the lost trial still counts towards the concurrency"
     );
-    bed.send(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
-    let row = bed.trial(JobState::Running).await;
+    bed.send(&trial, 1, vec![result_body(7.0), ended_body(Cause::Succeeded)]).await;
+    let row = bed.wait_for_trial(JobState::Running).await;
     assert_eq!((row.message, row.started_at_ms), (None, trial.started_at_ms));
     bed.end_job(&trial);
-    bed.trial(JobState::Succeeded).await;
+    bed.wait_for_trial(JobState::Succeeded).await;
     assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
     assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(7.0.into())]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_outlives_the_reported_end_is_ended_and_never_lost() {
-    let mut bed = Bed::new().await;
-    let trial = bed.begun().await;
-    bed.send(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
-    bed.silence(50).await;
+    let mut bed = TestBed::new().await;
+    let trial = bed.begin_trial().await;
+    bed.send(&trial, 1, vec![result_body(7.0), ended_body(Cause::Succeeded)]).await;
+    bed.pass_time(50).await;
     bed.send(&trial, 3, Vec::new()).await; // The agent delivers remaining output.
-    bed.silence(50).await;
+    bed.pass_time(50).await;
     assert!(bed.service.finished.lock().unwrap().is_empty(), "the agent has just reported");
     for resumed in [false, true] {
         if resumed {
-            bed = bed.resumed().await;
+            bed = bed.restart_manager().await;
         }
-        bed.silence(90).await;
+        bed.pass_time(90).await;
         assert_eq!(*bed.service.finished.lock().unwrap(), std::slice::from_ref(&trial.id));
     }
     let events = bed.store.events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
     bed.end_job(&trial);
-    bed.trial(JobState::Succeeded).await;
+    bed.wait_for_trial(JobState::Succeeded).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_delay_of_the_manager_makes_no_trial_lost() {
-    let bed = Bed::new().await;
-    let trial = bed.begun().await;
-    bed.silence(40).await;
+    let bed = TestBed::new().await;
+    let trial = bed.begin_trial().await;
+    bed.pass_time(40).await;
     // As after SIGSTOP, on a machine that slept, or with a slow tuner.
     tokio::time::advance(Duration::from_secs(45)).await;
-    bed.settled().await;
+    bed.wait_until_idle().await;
     bed.send(&trial, 1, Vec::new()).await;
     let events = bed.store.events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
@@ -386,32 +393,37 @@ async fn a_delay_of_the_manager_makes_no_trial_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_trial_is_found_by_the_next_manager() {
-    let bed = Bed::new().await;
-    let trial = bed.begun().await;
-    bed.lost().await;
-    let bed = bed.resumed().await;
-    bed.send(&trial, 1, vec![result(1.0)]).await;
-    bed.trial(JobState::Running).await;
-    bed.lost().await;
+    let bed = TestBed::new().await;
+    let trial = bed.begin_trial().await;
+    bed.wait_until_lost().await;
+    let bed = bed.restart_manager().await;
+    bed.send(&trial, 1, vec![result_body(1.0)]).await;
+    bed.wait_for_trial(JobState::Running).await;
+    bed.wait_until_lost().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_trial_with_a_final_verdict_does_not_run_again_without_its_job() {
     for (cause, runs_again) in [(Cause::Succeeded, false), (Cause::Stopped, true)] {
-        let bed = Bed::new().await;
-        let trial = bed.begun().await;
-        bed.send(&trial, 1, vec![result(7.0), ended(cause)]).await;
-        bed.settled().await;
+        let bed = TestBed::new().await;
+        let trial = bed.begin_trial().await;
+        bed.send(&trial, 1, vec![result_body(7.0), ended_body(cause)]).await;
+        bed.wait_until_idle().await;
         // A user deletes the job while no manager runs.
-        let bed = bed.resumed_with(Service { forgets: true, ..Service::default() }).await;
+        let bed = bed
+            .restart_manager_with(FakeService {
+                has_forgotten_jobs: true,
+                ..FakeService::default()
+            })
+            .await;
         if runs_again {
             let begun = std::time::Instant::now();
             while bed.service.submitted.lock().unwrap().is_empty() {
-                assert!(begun.elapsed() < BOUND, "the trial does not run again");
+                assert!(begun.elapsed() < STATE_TIMEOUT, "the trial does not run again");
                 tokio::task::yield_now().await;
             }
         } else {
-            bed.trial(JobState::Succeeded).await;
+            bed.wait_for_trial(JobState::Succeeded).await;
             assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
             assert_eq!(*bed.service.submitted.lock().unwrap(), []);
         }
@@ -420,10 +432,10 @@ async fn a_trial_with_a_final_verdict_does_not_run_again_without_its_job() {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_manager_repeats_a_recorded_stop() {
-    let bed = Bed::new().await;
-    let trial = bed.begun().await;
+    let bed = TestBed::new().await;
+    let trial = bed.begin_trial().await;
     bed.store.set_intents(&[(trial.id.clone(), Some(StopReason::User))], 0).await.unwrap();
-    let bed = bed.resumed().await;
+    let bed = bed.restart_manager().await;
     // Until the task has started, acks contain no directive.
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
     let begun = std::time::Instant::now();
@@ -432,11 +444,11 @@ async fn the_next_manager_repeats_a_recorded_stop() {
         if ack.directives.iter().any(|order| order.body == stop) {
             break;
         }
-        assert!(begun.elapsed() < BOUND, "the ack has no stop: {ack:?}");
+        assert!(begun.elapsed() < STATE_TIMEOUT, "the ack has no stop: {ack:?}");
         tokio::task::yield_now().await;
     }
     while bed.service.stopped.lock().unwrap().is_empty() {
-        assert!(begun.elapsed() < BOUND, "the service does not stop the job");
+        assert!(begun.elapsed() < STATE_TIMEOUT, "the service does not stop the job");
         tokio::task::yield_now().await;
     }
 }
@@ -473,14 +485,14 @@ async fn late_reports_change_the_end_as_documented() {
         ("succeeded",                          Succeeded,       killed, JobState::Succeeded, won()),
     ];
     for (case, before, cause, state, outcomes) in table {
-        let bed = Bed::new().await;
-        let trial = bed.begun().await;
+        let bed = TestBed::new().await;
+        let trial = bed.begin_trial().await;
         let attempt = trial.attempt.as_str();
         match before {
-            Lost | LostThenGone => drop(bed.lost().await),
+            Lost | LostThenGone => drop(bed.wait_until_lost().await),
             Stopped | StoppedThenGone => {
                 for _ in 0..36 {
-                    bed.silence(25).await;
+                    bed.pass_time(25).await;
                     bed.send(&trial, 1, Vec::new()).await;
                 }
                 let ack = bed.send(&trial, 1, Vec::new()).await;
@@ -502,7 +514,7 @@ async fn late_reports_change_the_end_as_documented() {
                 );
             }
             Succeeded => {
-                bed.send(&trial, 1, vec![result(5.0), ended(fine)]).await;
+                bed.send(&trial, 1, vec![result_body(5.0), ended_body(fine)]).await;
             }
         }
         let gone = match before {
@@ -513,19 +525,24 @@ async fn late_reports_change_the_end_as_documented() {
         };
         if let Some(gone) = gone {
             bed.end_job(&trial);
-            bed.trial(gone).await;
+            bed.wait_for_trial(gone).await;
         }
         // The late reports arrive twice, and an earlier attempt reports too.
         for _ in 0..2 {
-            bed.send(&trial, 3, vec![result(5.0), ended(cause)]).await;
-            bed.report(&trial, "before", 0, vec![started(), result(9.0), ended(fine)])
-                .await
-                .unwrap();
+            bed.send(&trial, 3, vec![result_body(5.0), ended_body(cause)]).await;
+            bed.report(
+                &trial,
+                "before",
+                0,
+                vec![started_body(), result_body(9.0), ended_body(fine)],
+            )
+            .await
+            .unwrap();
         }
         if gone.is_none() {
             bed.end_job(&trial);
         }
-        let row = bed.trial(state).await;
+        let row = bed.wait_for_trial(state).await;
         assert_eq!(row.attempt.as_str(), attempt, "{case}");
         let stands = bed.task.await.unwrap().unwrap();
         assert_eq!(stands, ExperimentState::Done, "{case}");

@@ -6,15 +6,15 @@ use trial_protocol::{AttemptId, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
 use super::early_ends::EarlyEnds;
-use super::ends::{EndedTrial, TrialEnds};
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_jobs::LiveJobs;
 use super::new_trials;
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
+use super::trial_ends::{EndedTrial, TrialEnds};
 use crate::experiment::advisers::Advisers;
-use crate::experiment::ending::End;
+use crate::experiment::ending::RecordedEnd;
 use crate::experiment::notice::Notice;
 use crate::experiment::state::{self, State, UserTrial};
 use crate::job_state::JobState;
@@ -46,9 +46,9 @@ impl TrialEffects<'_> {
         let created_at_ms = self.recorder.now_ms();
         let order: Vec<_> = new.iter().map(|(trial, _, id, _)| (trial.clone(), *id)).collect();
         let row = |(trial, sequence, id, parameters)| {
-            new_trials::row(trial, sequence, Some(id), parameters, created_at_ms)
+            new_trials::new_trial_row(trial, sequence, Some(id), parameters, created_at_ms)
         };
-        self.insert(new.into_iter().map(row).collect()).await?;
+        self.insert_trials(new.into_iter().map(row).collect()).await?;
         let mut refused = Vec::new();
         for (trial, parameter_id) in order {
             refused.extend(self.submit(&trial, Some(parameter_id)).await);
@@ -60,13 +60,13 @@ impl TrialEffects<'_> {
     pub(super) async fn enqueue(&mut self, own: Vec<UserTrial>) -> Result<(), store::Error> {
         let now = self.recorder.now_ms();
         let row = |UserTrial { trial, sequence, parameters }| {
-            new_trials::row(trial, sequence, None, parameters, now)
+            new_trials::new_trial_row(trial, sequence, None, parameters, now)
         };
-        self.insert(own.into_iter().map(row).collect()).await
+        self.insert_trials(own.into_iter().map(row).collect()).await
     }
 
     /// Records new trials in one commit.
-    async fn insert(&mut self, rows: Vec<NewTrial>) -> Result<(), store::Error> {
+    async fn insert_trials(&mut self, rows: Vec<NewTrial>) -> Result<(), store::Error> {
         self.recorder.insert_trials(&rows).await?;
         for row in rows {
             if let Some(parameters) = row.parameters.as_object() {
@@ -112,7 +112,7 @@ impl TrialEffects<'_> {
             if let Some(job) = self.jobs.get_mut(&trial) {
                 job.running_since = Some(Instant::now());
             }
-            self.rules.send(&trial, self.jobs, self.advisers, self.state);
+            self.rules.send_rules(&trial, self.jobs, self.advisers, self.state);
             self.announcer.notify(Notice::Running { trial });
         }
         Ok(())
@@ -183,13 +183,13 @@ impl TrialEffects<'_> {
         }
         if runs {
             self.leases.begin(trial);
-            self.rules.send(trial, self.jobs, self.advisers, self.state);
+            self.rules.send_rules(trial, self.jobs, self.advisers, self.state);
         }
         Ok(())
     }
 
-    /// Makes a running trial wait that its queue has taken back: another pod will run it from its beginning. Returns the
-    /// trial's position, unless the trial does not run.
+    /// Makes a running trial wait that its queue has taken back: another pod will run it from its beginning. Returns
+    /// the trial's position, unless the trial does not run.
     pub(super) async fn requeue(&mut self, news: JobWait) -> Result<Option<u64>, store::Error> {
         if !self.jobs.is_current_submission(&news.trial, &news.attempt)
             || self.state.intent(&news.trial).is_some()
@@ -222,12 +222,12 @@ impl TrialEffects<'_> {
     /// Records ends in one commit, and reports them. Returns the points whose results are now complete.
     pub(super) async fn record_ends(
         &mut self,
-        ends: Vec<(TrialJobId, End)>,
+        ends: Vec<(TrialJobId, RecordedEnd)>,
     ) -> Result<Vec<state::Event>, store::Error> {
         let (mut changes, mut ended) = (Vec::new(), Vec::new());
         for (trial, mut end) in ends {
             self.leases.end(&trial);
-            self.jobs.end(&trial);
+            self.jobs.remove_ended(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
@@ -239,7 +239,7 @@ impl TrialEffects<'_> {
                 self.rules.record_success(ran);
             }
             let (sequence, parameters) = (job.sequence, job.parameters.clone());
-            let change = self.ends.change(&trial, &end, self.recorder.now_ms());
+            let change = self.ends.trial_change(&trial, &end, self.recorder.now_ms());
             changes.push((trial.clone(), change));
             ended.push(EndedTrial { trial, sequence, parameters, end });
         }
@@ -247,7 +247,8 @@ impl TrialEffects<'_> {
             return Ok(Vec::new());
         }
         self.recorder.record_changes(&changes).await?;
-        let known = ended.into_iter().filter_map(|ended| self.ends.report(ended, self.announcer));
+        let known =
+            ended.into_iter().filter_map(|ended| self.ends.report_end(ended, self.announcer));
         Ok(known.collect())
     }
 }

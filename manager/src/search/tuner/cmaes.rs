@@ -151,7 +151,7 @@ impl Model for CmaEs {
         };
         let is_inside = |draw: &[f64]| draw.iter().all(|share| (0.0..=1.0).contains(share));
         let mut draw = distribution.draw(rng);
-        for _ in 0..REDRAWS {
+        for _ in 0..MAX_REDRAWS {
             if is_inside(&draw) {
                 break;
             }

@@ -40,7 +40,7 @@ impl Dedup {
         if !self.may_collide {
             return Some(self.space.parameters(&draw()));
         }
-        for _ in 0..DRAWS {
+        for _ in 0..MAX_DRAWS {
             let parameters = self.space.parameters(&draw());
             if self.history.insert(&parameters) {
                 return Some(parameters);

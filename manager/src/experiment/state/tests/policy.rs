@@ -2,22 +2,22 @@
 
 use super::*;
 
-fn failed_by(number: u64, class: Class) -> Event {
+fn failure_of_class(number: u64, class: Class) -> Event {
     let mut verdict = verdict(Cause::Exit, TrialExit::Code(3));
     verdict.class = class;
-    Event::Gone {
+    Event::JobGone {
         trial: id(number),
-        gone: unknown_end(),
+        job_end: unknown_end(),
         verdict: Some(Box::new(verdict)),
         result: None,
     }
 }
 
 /// Returns a search of one trial at a time, with the first one started.
-fn governed(policy: Policy) -> State {
+fn search_with_policy(policy: Policy) -> State {
     let mut state = State::new(limits(1, 9)).with_policy(policy);
     state.step(Event::Begin, Duration::ZERO);
-    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed_event(0), Duration::ZERO);
     state
 }
 
@@ -34,8 +34,9 @@ fn a_target_ends_the_search() {
         (Minimize, 0.1, f64::NAN, false),
     ];
     for (direction, target, result, ends) in table {
-        let mut state = governed(Policy { target: Some((direction, target)), ..Policy::default() });
-        let effects = state.step(succeeded(0, result), Duration::ZERO);
+        let mut state =
+            search_with_policy(Policy { target: Some((direction, target)), ..Policy::default() });
+        let effects = state.step(success_event(0, result), Duration::ZERO);
         assert_eq!(state.state() == ExperimentState::Done, ends, "{direction:?} {target} {result}");
         assert_eq!(messages(&effects).len(), usize::from(ends));
     }
@@ -52,14 +53,17 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
         ("two",                     &[Some(UserError), Some(UserError)],                        false),
     ];
     for (case, ends, holds) in table {
-        let mut state =
-            governed(Policy { failures: FailureLimit::Consecutive(3), ..Policy::default() });
+        let mut state = search_with_policy(Policy {
+            failures: FailureLimit::Consecutive(3),
+            ..Policy::default()
+        });
         let mut messages_sent = Vec::new();
         for (number, class) in (0..).zip(ends) {
-            let event = class.map_or_else(|| succeeded(number, 1.0), |c| failed_by(number, c));
+            let event =
+                class.map_or_else(|| success_event(number, 1.0), |c| failure_of_class(number, c));
             let effects = state.step(event, Duration::ZERO);
             messages_sent.extend(messages(&effects));
-            state.step(proposed(number + 1), Duration::ZERO);
+            state.step(proposed_event(number + 1), Duration::ZERO);
         }
         assert_eq!(state.state() == ExperimentState::Stopped, holds, "{case}: {messages_sent:?}");
         assert_eq!(messages_sent.len(), usize::from(holds), "one message: {messages_sent:?}");
@@ -91,12 +95,12 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
         ("the user's limit",                        1, Some(2),    None,    &alike,              Some(2)),
     ];
     for (case, concurrency, limit, reports, ends, held) in table {
-        let failures = FailureLimit::of_file(limit);
+        let failures = FailureLimit::from_setting(limit);
         let policy = Policy { failures, ..Policy::default() };
         let mut state = State::new(limits(concurrency, 99)).with_policy(policy);
         state.step(Event::Begin, Duration::ZERO);
         for number in 0..20 {
-            state.step(proposed(number), Duration::ZERO);
+            state.step(proposed_event(number), Duration::ZERO);
         }
         let mut messages_sent = Vec::new();
         let mut held_after = None;
@@ -106,7 +110,7 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
             }
             let verdict = Some(Box::new(verdict(*cause, *exit)));
             let event =
-                Event::Gone { trial: id(number), gone: unknown_end(), verdict, result: None };
+                Event::JobGone { trial: id(number), job_end: unknown_end(), verdict, result: None };
             messages_sent.extend(messages(&state.step(event, Duration::ZERO)));
             if state.is_held() {
                 held_after = held_after.or(usize::try_from(number + 1).ok());
@@ -127,10 +131,10 @@ fn a_lost_agent_between_first_failures_neither_counts_nor_separates_them() {
     state.step(Event::Begin, Duration::ZERO);
     for number in 0..6 {
         assert!(!state.is_held(), "before trial {number}");
-        state.step(proposed(number), Duration::ZERO);
+        state.step(proposed_event(number), Duration::ZERO);
         let found = (number != 2).then(|| Box::new(verdict(Cause::Exit, TrialExit::Code(1))));
-        let gone = unknown_end();
-        let event = Event::Gone { trial: id(number), gone, verdict: found, result: None };
+        let job_end = unknown_end();
+        let event = Event::JobGone { trial: id(number), job_end, verdict: found, result: None };
         state.step(event, Duration::ZERO);
     }
     assert!(state.is_held(), "five trials failed in the same way");
@@ -141,30 +145,30 @@ fn a_search_with_nothing_left_to_start_is_done_and_not_held() {
     let mut state = State::new(limits(1, 5));
     state.step(Event::Begin, Duration::ZERO);
     for number in 0..5 {
-        state.step(proposed(number), Duration::ZERO);
-        state.step(failed_by(number, Class::UserError), Duration::ZERO);
+        state.step(proposed_event(number), Duration::ZERO);
+        state.step(failure_of_class(number, Class::UserError), Duration::ZERO);
     }
     assert_eq!(state.state(), ExperimentState::Done);
 }
 
 #[test]
 fn attempts_that_never_start_hold_the_search() {
-    let lost = |number| Event::Gone {
+    let lost = |number| Event::JobGone {
         trial: id(number),
-        gone: unknown_end(),
+        job_end: unknown_end(),
         verdict: None,
         result: None,
     };
     // An attempt that begins restarts the count.
     for (begins, holds) in [(None, true), (Some(2), false)] {
-        let mut state = governed(Policy::default());
+        let mut state = search_with_policy(Policy::default());
         let mut messages_sent = Vec::new();
         for number in 0..5 {
             if begins == Some(number) {
                 state.step(Event::Started { trial: id(number) }, Duration::ZERO);
             }
             messages_sent.extend(messages(&state.step(lost(number), Duration::ZERO)));
-            state.step(proposed(number + 1), Duration::ZERO);
+            state.step(proposed_event(number + 1), Duration::ZERO);
         }
         assert_eq!(state.state() == ExperimentState::Stopped, holds, "{messages_sent:?}");
         assert_eq!(messages_sent.len(), usize::from(holds), "one message: {messages_sent:?}");
@@ -173,68 +177,72 @@ fn attempts_that_never_start_hold_the_search() {
     let mut state = State::new(limits(8, 99));
     state.step(Event::Begin, Duration::ZERO);
     for number in 0..16 {
-        state.step(proposed(number), Duration::ZERO);
+        state.step(proposed_event(number), Duration::ZERO);
     }
     let mut held = (0..16).map(|number| {
         state.step(lost(number), Duration::ZERO);
-        state.step(proposed(number + 8), Duration::ZERO);
+        state.step(proposed_event(number + 8), Duration::ZERO);
         state.state() != ExperimentState::Running
     });
     assert_eq!(held.position(|held| held), Some(8));
     // A trial that would be retried waits until a user has removed the cause.
-    let mut state = governed(Policy { retries: 9, ..Policy::default() });
+    let mut state = search_with_policy(Policy { retries: 9, ..Policy::default() });
     let effects: Vec<Effect> = (0..5).flat_map(|_| state.step(lost(0), Duration::ZERO)).collect();
-    assert_eq!((messages(&effects).len(), ends(&effects)), (1, vec![]), "{effects:?}");
+    assert_eq!((messages(&effects).len(), recorded_ends(&effects)), (1, vec![]), "{effects:?}");
     assert_eq!(state.state(), ExperimentState::Stopped);
 }
 
 #[test]
 fn a_temporary_failure_is_retried_up_to_the_limit() {
-    let mut state = governed(Policy { retries: 2, ..Policy::default() });
+    let mut state = search_with_policy(Policy { retries: 2, ..Policy::default() });
     for time in 1..=2 {
-        let effects = state.step(failed_by(0, Class::Transient), Duration::ZERO);
+        let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
         let message = format!("as the agent saw it; it is tried again ({time} of 2)");
         let (retry, relaunch) =
-            (Effect::Retry { trial: id(0), message }, Effect::Relaunch { trial: id(0) });
+            (Effect::RecordRetry { trial: id(0), message }, Effect::Relaunch { trial: id(0) });
         assert_eq!(effects, [retry, relaunch]);
     }
-    let effects = state.step(failed_by(0, Class::Transient), Duration::ZERO);
-    assert_eq!(ends(&effects), [(id(0), JobState::Failed)], "enough");
-    state.step(proposed(1), Duration::ZERO);
-    let effects = state.step(failed_by(1, Class::UserError), Duration::ZERO);
-    assert_eq!(ends(&effects), [(id(1), JobState::Failed)], "a retry would fail in the same way");
-    state.step(proposed(2), Duration::ZERO);
-    let lost = Event::Gone { trial: id(2), gone: unknown_end(), verdict: None, result: None };
+    let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
+    assert_eq!(recorded_ends(&effects), [(id(0), JobState::Failed)], "enough");
+    state.step(proposed_event(1), Duration::ZERO);
+    let effects = state.step(failure_of_class(1, Class::UserError), Duration::ZERO);
+    assert_eq!(
+        recorded_ends(&effects),
+        [(id(1), JobState::Failed)],
+        "a retry would fail in the same way"
+    );
+    state.step(proposed_event(2), Duration::ZERO);
+    let lost = Event::JobGone { trial: id(2), job_end: unknown_end(), verdict: None, result: None };
     let effects = state.step(lost, Duration::ZERO);
-    assert!(matches!(effects[0], Effect::Retry { .. }), "a lost agent: {effects:?}");
+    assert!(matches!(effects[0], Effect::RecordRetry { .. }), "a lost agent: {effects:?}");
 }
 
 #[test]
 fn a_search_with_a_lost_tuner_can_be_resumed() {
-    let mut state = governed(Policy::default());
+    let mut state = search_with_policy(Policy::default());
     assert_eq!(state.step(Event::TunerLost, Duration::ZERO).len(), 1);
     assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
-    state.step(succeeded(0, 1.0), Duration::ZERO);
+    state.step(success_event(0, 1.0), Duration::ZERO);
     assert_eq!(state.state(), ExperimentState::Stopped);
 }
 
 #[test]
 fn a_stop_does_not_wait_for_the_tuner() {
-    let mut state = governed(Policy::default());
-    state.step(succeeded(0, 1.0), Duration::ZERO);
+    let mut state = search_with_policy(Policy::default());
+    state.step(success_event(0, 1.0), Duration::ZERO);
     state.step(Event::ExperimentStopRequested, Duration::ZERO);
     assert_eq!(state.state(), ExperimentState::Stopped);
-    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the proposal arrives too late");
+    assert_eq!(state.step(proposed_event(1), Duration::ZERO), [], "the proposal arrives too late");
 }
 
 #[test]
 fn the_tuner_learns_the_last_result_of_an_early_stop() {
     for (reason, learned) in [(StopReason::EarlyStop, true), (StopReason::User, false)] {
-        let mut state = governed(Policy::default());
+        let mut state = search_with_policy(Policy::default());
         state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
-        let gone = Event::Gone {
+        let gone = Event::JobGone {
             trial: id(0),
-            gone: unknown_end(),
+            job_end: unknown_end(),
             verdict: Some(Box::new(verdict(Cause::Signal, TrialExit::Signal(15)))),
             result: Some(0.25.into()),
         };

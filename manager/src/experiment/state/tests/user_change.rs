@@ -13,58 +13,58 @@ fn state(concurrency: usize, trials: u64) -> State {
     State::new(Limits { concurrency, trials, duration, trial_duration: None })
 }
 
-fn propose(state: &mut State, parameter_id: u64, name: &str) -> Vec<Effect> {
+fn propose_trial(state: &mut State, parameter_id: u64, name: &str) -> Vec<Effect> {
     let proposal = Proposal::Parameters(Parameters::new());
     let trial = trial(name);
     state.step(Event::Proposed { parameter_id, proposal, trial }, Duration::ZERO)
 }
 
-fn gone(state: &mut State, name: &str) -> Vec<Effect> {
-    let gone = JobEnd { exit_code: Some(1), ..JobEnd::default() };
-    let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
+fn end_job(state: &mut State, name: &str) -> Vec<Effect> {
+    let job_end = JobEnd { exit_code: Some(1), ..JobEnd::default() };
+    let event = Event::JobGone { trial: trial(name), job_end, verdict: None, result: None };
     state.step(event, Duration::ZERO)
 }
 
-fn limit(concurrency: Option<usize>, trials: Option<u64>) -> UserChange {
-    UserChange::Limit { concurrency, trials, duration: None }
+fn limits_change(concurrency: Option<usize>, trials: Option<u64>) -> UserChange {
+    UserChange::ChangeLimits { concurrency, trials, duration: None }
 }
 
 #[test]
 fn an_ended_trial_runs_once_more_and_its_tuner_learns_one_end() {
     let mut state = state(1, 2);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
+    propose_trial(&mut state, 0, "a");
     let observations = |effects: &[Effect]| {
         let observations =
             |effect: &&Effect| matches!(effect, Effect::Observe { parameter_id: Some(_), .. });
         effects.iter().filter(observations).count()
     };
-    let ended = gone(&mut state, "a");
+    let ended = end_job(&mut state, "a");
     assert_eq!(observations(&ended), 1);
     assert_eq!(
         state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO),
         [],
         "no free slot yet"
     );
-    propose(&mut state, 1, "b");
+    propose_trial(&mut state, 1, "b");
     assert_eq!(
         state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO),
         [],
         "the trial already waits"
     );
-    let next = gone(&mut state, "b");
+    let next = end_job(&mut state, "b");
     assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
-    let last = gone(&mut state, "a");
+    let last = end_job(&mut state, "a");
     assert_eq!(observations(&last), 0, "{last:?}");
     assert_eq!(state.state(), ExperimentState::Done);
 }
 
-fn add(names: &[&str]) -> UserChange {
-    UserChange::Add(names.iter().map(|name| (trial(name), Parameters::new())).collect())
+fn add_trials_change(names: &[&str]) -> UserChange {
+    UserChange::AddTrials(names.iter().map(|name| (trial(name), Parameters::new())).collect())
 }
 
-fn succeeded(state: &mut State, name: &str) -> Vec<Effect> {
-    let gone = JobEnd { exit_code: Some(0), ..JobEnd::default() };
+fn succeed_trial(state: &mut State, name: &str) -> Vec<Effect> {
+    let job_end = JobEnd { exit_code: Some(0), ..JobEnd::default() };
     let verdict = Verdict {
         cause: Cause::Succeeded,
         class: Class::None,
@@ -76,53 +76,53 @@ fn succeeded(state: &mut State, name: &str) -> Vec<Effect> {
         evidence: Evidence::default(),
     };
     let verdict = Some(Box::new(verdict));
-    let event = Event::Gone { trial: trial(name), gone, verdict, result: Some(0.5.into()) };
+    let event = Event::JobGone { trial: trial(name), job_end, verdict, result: Some(0.5.into()) };
     state.step(event, Duration::ZERO)
 }
 
 #[test]
 fn points_of_the_user_run_before_those_of_the_tuner_and_count() {
     let mut state = state(1, 3);
-    let effects = state.apply_change(add(&["x", "y"]), Duration::ZERO);
+    let effects = state.apply_change(add_trials_change(&["x", "y"]), Duration::ZERO);
     let [Effect::Enqueue(own), Effect::Relaunch { trial: first }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
     assert_eq!(own.iter().map(|own| own.sequence).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(first, &trial("x"));
-    let next = gone(&mut state, "x");
+    let next = end_job(&mut state, "x");
     assert!(next.contains(&Effect::Relaunch { trial: trial("y") }), "{next:?}");
-    let last = gone(&mut state, "y");
+    let last = end_job(&mut state, "y");
     assert!(
         last.contains(&Effect::Propose { parameter_id: 0 }),
         "the tuner proposes one trial: {last:?}"
     );
     assert!(!state.is_full());
-    propose(&mut state, 0, "z");
+    propose_trial(&mut state, 0, "z");
     assert!(state.is_full());
 }
 
 #[test]
 fn the_tuner_learns_the_result_of_a_users_point_once() {
     let mut state = state(1, 2);
-    state.apply_change(add(&["x"]), Duration::ZERO);
+    state.apply_change(add_trials_change(&["x"]), Duration::ZERO);
     let taught = |effects: &[Effect]| {
-        effects.iter().filter(|effect| matches!(effect, Effect::Teach { .. })).count()
+        effects.iter().filter(|effect| matches!(effect, Effect::ObserveUserTrial { .. })).count()
     };
-    assert_eq!(taught(&succeeded(&mut state, "x")), 1);
-    propose(&mut state, 0, "a");
+    assert_eq!(taught(&succeed_trial(&mut state, "x")), 1);
+    propose_trial(&mut state, 0, "a");
     state.apply_change(UserChange::RunAgain(trial("x")), Duration::ZERO);
-    gone(&mut state, "a");
-    assert_eq!(taught(&succeeded(&mut state, "x")), 0, "the user ran the trial again");
+    end_job(&mut state, "a");
+    assert_eq!(taught(&succeed_trial(&mut state, "x")), 0, "the user ran the trial again");
 }
 
 #[test]
 fn a_proposal_beyond_the_limit_of_trials_is_not_tried() {
     let mut state = state(2, 2);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
-    let effects = state.apply_change(add(&["x"]), Duration::ZERO);
+    propose_trial(&mut state, 0, "a");
+    let effects = state.apply_change(add_trials_change(&["x"]), Duration::ZERO);
     assert!(matches!(effects[..], [Effect::Enqueue(_), ..]), "{effects:?}");
-    let late = propose(&mut state, 1, "b");
+    let late = propose_trial(&mut state, 1, "b");
     assert!(!late.iter().any(|effect| matches!(effect, Effect::Launch { .. })), "{late:?}");
 }
 
@@ -130,9 +130,9 @@ fn a_proposal_beyond_the_limit_of_trials_is_not_tried() {
 fn a_trial_that_waits_to_run_again_can_be_stopped() {
     let mut state = state(1, 2);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
-    gone(&mut state, "a");
-    propose(&mut state, 1, "b");
+    propose_trial(&mut state, 0, "a");
+    end_job(&mut state, "a");
+    propose_trial(&mut state, 1, "b");
     state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO);
     let stop = || Event::StopRequested { trial: trial("a"), reason: StopReason::User };
     let effects = state.step(stop(), Duration::ZERO);
@@ -141,7 +141,7 @@ fn a_trial_that_waits_to_run_again_can_be_stopped() {
     };
     assert_eq!((ended, end.state), (&trial("a"), JobState::UserCanceled));
     assert_eq!(state.step(stop(), Duration::ZERO), [], "the trial has ended");
-    let last = gone(&mut state, "b");
+    let last = end_job(&mut state, "b");
     assert!(!last.iter().any(|effect| matches!(effect, Effect::Relaunch { .. })), "{last:?}");
     assert_eq!(state.state(), ExperimentState::Done);
 }
@@ -157,19 +157,22 @@ fn a_rebuilt_tuner_learns_the_end_of_a_trial_that_the_user_runs_again() {
     for waits in [false, true] {
         let mut state = state(1, 2);
         state.step(Event::Begin, Duration::ZERO);
-        propose(&mut state, 0, "a");
-        gone(&mut state, "a");
-        propose(&mut state, 1, "b");
+        propose_trial(&mut state, 0, "a");
+        end_job(&mut state, "a");
+        propose_trial(&mut state, 1, "b");
         state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO);
         let open = vec![(trial("a"), 0), (trial("b"), 1)];
         if waits {
-            state.apply_change(UserChange::Space { open }, Duration::ZERO);
-            assert_eq!(learnt(&gone(&mut state, "b")), [1]);
+            state.apply_change(UserChange::ChangeSpace { open }, Duration::ZERO);
+            assert_eq!(learnt(&end_job(&mut state, "b")), [1]);
         } else {
-            assert_eq!(learnt(&gone(&mut state, "b")), [1]);
-            state.apply_change(UserChange::Space { open: vec![(trial("a"), 0)] }, Duration::ZERO);
+            assert_eq!(learnt(&end_job(&mut state, "b")), [1]);
+            state.apply_change(
+                UserChange::ChangeSpace { open: vec![(trial("a"), 0)] },
+                Duration::ZERO,
+            );
         }
-        assert_eq!(learnt(&gone(&mut state, "a")), [0], "the trial waited: {waits}");
+        assert_eq!(learnt(&end_job(&mut state, "a")), [0], "the trial waited: {waits}");
     }
 }
 
@@ -177,17 +180,21 @@ fn a_rebuilt_tuner_learns_the_end_of_a_trial_that_the_user_runs_again() {
 fn a_search_that_is_done_continues_under_wider_limits() {
     let mut state = state(1, 1);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
-    gone(&mut state, "a");
+    propose_trial(&mut state, 0, "a");
+    end_job(&mut state, "a");
     assert_eq!(state.state(), ExperimentState::Done);
-    assert_eq!(state.apply_change(limit(Some(2), None), Duration::ZERO), [], "no more trials");
-    assert_eq!(state.apply_change(limit(None, Some(1)), Duration::ZERO), [], "no room");
-    let more = state.apply_change(limit(None, Some(2)), Duration::ZERO);
+    assert_eq!(
+        state.apply_change(limits_change(Some(2), None), Duration::ZERO),
+        [],
+        "no more trials"
+    );
+    assert_eq!(state.apply_change(limits_change(None, Some(1)), Duration::ZERO), [], "no room");
+    let more = state.apply_change(limits_change(None, Some(2)), Duration::ZERO);
     let expected =
         [Effect::Propose { parameter_id: 1 }, Effect::RecordState(ExperimentState::Running)];
     assert_eq!(more, expected);
-    propose(&mut state, 1, "b");
-    gone(&mut state, "b");
+    propose_trial(&mut state, 1, "b");
+    end_job(&mut state, "b");
     assert_eq!(state.state(), ExperimentState::Done);
 }
 
@@ -195,16 +202,16 @@ fn a_search_that_is_done_continues_under_wider_limits() {
 fn other_limits_take_effect_at_once() {
     let mut state = state(1, 1);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
+    propose_trial(&mut state, 0, "a");
     assert_eq!(state.state(), ExperimentState::NoMoreTrial);
-    let more = state.apply_change(limit(None, Some(3)), Duration::ZERO);
+    let more = state.apply_change(limits_change(None, Some(3)), Duration::ZERO);
     assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no free slot yet");
-    let wider = state.apply_change(limit(Some(2), None), Duration::ZERO);
+    let wider = state.apply_change(limits_change(Some(2), None), Duration::ZERO);
     assert_eq!(wider, [Effect::Propose { parameter_id: 1 }]);
-    propose(&mut state, 1, "b");
-    let fewer = state.apply_change(limit(None, Some(2)), Duration::ZERO);
+    propose_trial(&mut state, 1, "b");
+    let fewer = state.apply_change(limits_change(None, Some(2)), Duration::ZERO);
     assert_eq!(fewer, [Effect::RecordState(ExperimentState::NoMoreTrial)]);
-    let time = UserChange::Limit {
+    let time = UserChange::ChangeLimits {
         concurrency: None,
         trials: Some(9),
         duration: Some(Duration::from_secs(1)),
@@ -217,14 +224,14 @@ fn other_limits_take_effect_at_once() {
 fn a_new_space_continues_a_search_whose_space_was_used_up() {
     let mut state = state(2, 9);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
+    propose_trial(&mut state, 0, "a");
     let exhausted =
         Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: trial("x") };
     state.step(exhausted, Duration::ZERO);
     assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
     let imported = state.apply_change(UserChange::TunerTaught, Duration::ZERO);
     assert_eq!(imported, [], "imported results do not enlarge the space");
-    let effects = state.apply_change(UserChange::Space { open: Vec::new() }, Duration::ZERO);
+    let effects = state.apply_change(UserChange::ChangeSpace { open: Vec::new() }, Duration::ZERO);
     let expected =
         [Effect::Propose { parameter_id: 2 }, Effect::RecordState(ExperimentState::Running)];
     assert_eq!(effects, expected);
@@ -234,7 +241,7 @@ fn a_new_space_continues_a_search_whose_space_was_used_up() {
 fn a_waiting_tuner_is_asked_again_after_an_import() {
     let mut state = state(2, 9);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
+    propose_trial(&mut state, 0, "a");
     let waits = Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: trial("x") };
     state.step(waits, Duration::ZERO);
     let effects = state.apply_change(UserChange::TunerTaught, Duration::ZERO);
@@ -245,8 +252,8 @@ fn a_waiting_tuner_is_asked_again_after_an_import() {
 fn a_stopping_search_starts_no_trials() {
     let mut state = state(2, 9);
     state.step(Event::Begin, Duration::ZERO);
-    propose(&mut state, 0, "a");
+    propose_trial(&mut state, 0, "a");
     state.step(Event::ExperimentStopRequested, Duration::ZERO);
-    assert_eq!(state.apply_change(limit(Some(9), None), Duration::ZERO), []);
+    assert_eq!(state.apply_change(limits_change(Some(9), None), Duration::ZERO), []);
     assert_eq!(state.apply_change(UserChange::RunAgain(trial("x")), Duration::ZERO), []);
 }

@@ -14,43 +14,43 @@ use crate::training_service::{
 };
 
 #[derive(Default)]
-pub(super) struct Service {
+pub(super) struct FakeService {
     pub(super) stopped: Mutex<Vec<TrialJobId>>,
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
     /// Set if the service does not know the jobs of an earlier manager.
-    pub(super) forgets: bool,
+    pub(super) has_forgotten_jobs: bool,
     /// The rules by which trials end with their agents' verdicts, before their jobs.
     pub(super) completion: Option<TrialCompletion>,
     /// Set if the service makes trials wait for their jobs.
-    pub(super) keeps: bool,
+    pub(super) makes_trials_wait: bool,
     pub(super) handed_over: Mutex<Vec<(TrialJobId, VerdictTrust)>>,
     /// The remaining reports of a gone job's agent, and the number of times that they were refused.
-    pub(super) left: Mutex<Option<ReportBatch>>,
+    pub(super) remaining_reports: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
     pub(super) intake: OnceLock<Intake>,
     /// The number of trials that the service can run at a time.
     pub(super) room: Option<usize>,
 }
 
-impl Service {
+impl FakeService {
     /// Sets the destination of remaining reports.
-    pub(super) fn delivers_to(&self, intake: &Intake) {
+    pub(super) fn set_intake(&self, intake: &Intake) {
         drop(self.intake.set(intake.clone()));
     }
 
-    async fn deliver_rest(&self) {
-        let Some(left) = self.left.lock().unwrap().clone() else { return };
+    async fn deliver_remaining_reports(&self) {
+        let Some(left) = self.remaining_reports.lock().unwrap().clone() else { return };
         match self.intake.get().unwrap().accept(left).await {
-            Ok(_) => *self.left.lock().unwrap() = None,
+            Ok(_) => *self.remaining_reports.lock().unwrap() = None,
             Err(_) => *self.refused.lock().unwrap() += 1,
         }
     }
 }
 
 #[async_trait]
-impl TrainingService for Service {
+impl TrainingService for FakeService {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         self.submitted.lock().unwrap().push(job.attempt.clone());
         Ok(())
@@ -60,16 +60,16 @@ impl TrainingService for Service {
         if self.alive {
             return AdoptionResult::Alive;
         }
-        if self.forgets {
+        if self.has_forgotten_jobs {
             return AdoptionResult::Unknown;
         }
-        self.deliver_rest().await;
+        self.deliver_remaining_reports().await;
         let (trial, attempt) = (trial.clone(), attempt.clone());
         AdoptionResult::Gone(JobEndEvent::unexplained(trial, attempt))
     }
 
     async fn recover_reports(&self, _: &TrialJobId) {
-        self.deliver_rest().await;
+        self.deliver_remaining_reports().await;
     }
 
     async fn stop(&self, trial: &TrialJobId) {
@@ -86,7 +86,7 @@ impl TrainingService for Service {
 
     async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
         self.handed_over.lock().unwrap().push((trial.clone(), trust));
-        !self.keeps
+        !self.makes_trials_wait
     }
 
     fn capacity(&self) -> Option<usize> {
@@ -97,9 +97,9 @@ impl TrainingService for Service {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Observed(pub(super) Arc<Mutex<Vec<Outcome>>>);
+pub(super) struct RecordingTuner(pub(super) Arc<Mutex<Vec<Outcome>>>);
 
-impl Tuner for Observed {
+impl Tuner for RecordingTuner {
     fn propose(&mut self, _: u64) -> Proposal {
         Proposal::Parameters(Parameters::new())
     }

@@ -6,7 +6,7 @@ use trial_protocol::{Direction, StopRule, StopWhen};
 use super::*;
 use crate::search::assessor::{self, AssessorSpec};
 
-fn step(sequence: u64, value: f64) -> ReportBody {
+fn step_body(sequence: u64, value: f64) -> ReportBody {
     ReportBody::Metric(Metric {
         name: "default".to_owned(),
         kind: MetricKind::Intermediate,
@@ -16,28 +16,28 @@ fn step(sequence: u64, value: f64) -> ReportBody {
     })
 }
 
-async fn assessed() -> Bed {
+async fn start_assessed_search() -> TestBed {
     let spec = AssessorSpec::new("Medianstop", Map::new()).unwrap();
-    Bed::searching(2, Some(assessor::build(&spec).unwrap())).await
+    TestBed::with_trials(2, Some(assessor::build(&spec).unwrap())).await
 }
 
 /// Runs the first trial to its end within this number of seconds, and returns the second one after its first step.
-async fn second(bed: &Bed, seconds: u64) -> TrialRow {
-    let first = bed.begun().await;
-    bed.send(&first, 1, vec![step(0, 0.5), step(1, 0.7)]).await;
+async fn start_second_trial(bed: &TestBed, seconds: u64) -> TrialRow {
+    let first = bed.begin_trial().await;
+    bed.send(&first, 1, vec![step_body(0, 0.5), step_body(1, 0.7)]).await;
     for _ in 0..seconds / 25 {
-        bed.silence(25).await;
+        bed.pass_time(25).await;
         bed.send(&first, 3, Vec::new()).await;
     }
-    bed.send(&first, 3, vec![result(0.7), ended(Cause::Succeeded)]).await;
+    bed.send(&first, 3, vec![result_body(0.7), ended_body(Cause::Succeeded)]).await;
     bed.end_job(&first);
-    let second = bed.begun().await;
-    bed.send(&second, 1, vec![step(0, 0.55)]).await;
+    let second = bed.begin_trial().await;
+    bed.send(&second, 1, vec![step_body(0, 0.55)]).await;
     second
 }
 
 /// Returns the assessor's rule among the directives for a trial's agent.
-async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
+async fn find_assessor_rule(bed: &TestBed, trial: &TrialRow) -> Option<(u64, StopRule)> {
     let ack = bed.send(trial, 2, Vec::new()).await;
     ack.directives.into_iter().find_map(|order| {
         let DirectiveBody::StopRules { rules, .. } = order.body else { return None };
@@ -48,12 +48,12 @@ async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
 
 #[tokio::test(start_paused = true)]
 async fn the_assessors_rules_are_sent_to_the_agent_and_renewed() {
-    let bed = assessed().await;
-    let trial = second(&bed, 400).await;
+    let bed = start_assessed_search().await;
+    let trial = start_second_trial(&bed, 400).await;
     let mut left: Vec<(u64, StopRule)> = Vec::new();
     for _ in 0..400 {
-        bed.silence(1).await;
-        let found = rule(&bed, &trial).await;
+        bed.pass_time(1).await;
+        let found = find_assessor_rule(&bed, &trial).await;
         left.extend(found.filter(|(id, _)| left.iter().all(|(known, _)| known != id)));
         if left.len() == 2 {
             break;
@@ -74,18 +74,18 @@ async fn the_assessors_rules_are_sent_to_the_agent_and_renewed() {
 
 #[tokio::test(start_paused = true)]
 async fn no_rules_are_sent_if_trials_are_short() {
-    let bed = assessed().await;
-    let trial = second(&bed, 25).await;
+    let bed = start_assessed_search().await;
+    let trial = start_second_trial(&bed, 25).await;
     for _ in 0..40 {
-        bed.silence(1).await;
-        assert_eq!(rule(&bed, &trial).await, None);
+        bed.pass_time(1).await;
+        assert_eq!(find_assessor_rule(&bed, &trial).await, None);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason() {
     let stop = || {
-        let ReportBody::Ended(verdict) = ended(Cause::EarlyStopped) else { unreachable!() };
+        let ReportBody::Ended(verdict) = ended_body(Cause::EarlyStopped) else { unreachable!() };
         ReportBody::Ended(Box::new(Verdict { stop: Some(StopReason::EarlyStop), ..*verdict }))
     };
     let note = ReportBody::Note { code: "early-stop".to_owned(), message: "too bad".to_owned() };
@@ -95,11 +95,11 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
         ("another manager got the note",    vec![stop()],       "over"),
     ];
     for (case, bodies, why) in table {
-        let bed = assessed().await;
-        let trial = second(&bed, 25).await;
+        let bed = start_assessed_search().await;
+        let trial = start_second_trial(&bed, 25).await;
         bed.send(&trial, 2, bodies).await;
         bed.end_job(&trial);
-        let row = bed.trial(JobState::EarlyStopped).await;
+        let row = bed.wait_for_trial(JobState::EarlyStopped).await;
         assert_eq!((row.message.as_deref(), row.intent), (Some(why), Some(StopReason::EarlyStop)));
         assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done, "{case}");
         // The last step becomes the result, as for any trial that was stopped early.
@@ -110,12 +110,12 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
 
 #[tokio::test(start_paused = true)]
 async fn the_agent_of_an_adopted_trial_receives_its_time_limit_again() {
-    let bed = Bed::new().await;
-    bed.begun().await;
+    let bed = TestBed::new().await;
+    bed.begin_trial().await;
     // No ack has carried the first manager's directive.
-    let bed = bed.resumed().await;
-    let trial = bed.trial(JobState::Running).await;
-    bed.settled().await;
+    let bed = bed.restart_manager().await;
+    let trial = bed.wait_for_trial(JobState::Running).await;
+    bed.wait_until_idle().await;
     let ack = bed.send(&trial, 1, Vec::new()).await;
     let limits: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
     let DirectiveBody::StopRules { rules, .. } = limits[0] else { panic!("{limits:?}") };

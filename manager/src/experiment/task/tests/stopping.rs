@@ -4,10 +4,10 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn the_reasons_of_many_stops_share_one_commit() {
-    let bed = Bed::of((20, 60), None).await;
+    let bed = TestBed::with_concurrency((20, 60), None).await;
     let begun = std::time::Instant::now();
     while bed.store.trials().await.unwrap().len() < 20 {
-        assert!(begun.elapsed() < BOUND, "the trials do not start");
+        assert!(begun.elapsed() < STATE_TIMEOUT, "the trials do not start");
         tokio::task::yield_now().await;
     }
     bed.store.database().probe().await.unwrap();
@@ -17,7 +17,7 @@ async fn the_reasons_of_many_stops_share_one_commit() {
     while bed.store.experiment().await.unwrap().unwrap().state
         != ExperimentState::Stopping.to_string()
     {
-        assert!(begun.elapsed() < BOUND, "the search does not stop");
+        assert!(begun.elapsed() < STATE_TIMEOUT, "the search does not stop");
         tokio::task::yield_now().await;
     }
     assert_eq!(bed.service.stopped.lock().unwrap().len(), 20);

@@ -69,7 +69,7 @@ impl Model {
         if let Some(trials) = &trials {
             last = space.parameters(&self.estimator.suggest(space, trials, &mut rng));
         }
-        for _ in 0..DRAWS {
+        for _ in 0..MAX_REDRAWS {
             if !hyperband.has_tried(&last) {
                 break;
             }

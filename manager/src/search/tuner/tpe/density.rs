@@ -93,7 +93,7 @@ impl Mixture {
 
     fn draw(&self, rng: &mut impl Rng) -> f64 {
         let mut x = 0.0;
-        for _ in 0..REDRAWS {
+        for _ in 0..MAX_REDRAWS {
             let part = self.pick_component(rng);
             x = part.mu + part.sigma * standard_normal(rng);
             match self.bounds {

@@ -274,7 +274,7 @@ impl Axis {
         match (self, part) {
             (Self::Number { low, high, bounded, whole }, AxisKernel::Number { mu, sigma }) => {
                 let mut x = mu;
-                for _ in 0..REDRAWS {
+                for _ in 0..MAX_REDRAWS {
                     x = mu + sigma * standard_normal(rng);
                     if !bounded || (x > low && x < high) {
                         break;

@@ -1,5 +1,5 @@
-//! The ends of trials, from the end of a job until the end of its trial is recorded and reported. [`ending`] decides the
-//! final state of a trial.
+//! The ends of trials, from the end of a job until the end of its trial is recorded and reported. [`ending`] decides
+//! the final state of a trial.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use trial_protocol::{
 use super::announcer::Announcer;
 use super::recorder::Recorder;
 use crate::config::ExperimentSpec;
-use crate::experiment::ending::{self, End, JobEnd};
+use crate::experiment::ending::{self, JobEnd, RecordedEnd};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
@@ -56,7 +56,7 @@ pub(super) struct EndedTrial {
     /// The trial's position in the experiment.
     pub(super) sequence: u64,
     pub(super) parameters: Value,
-    pub(super) end: End,
+    pub(super) end: RecordedEnd,
 }
 
 impl TrialEnds {
@@ -66,7 +66,7 @@ impl TrialEnds {
     }
 
     /// Returns the event for the end of a job, and keeps the trial's results until the end is recorded.
-    pub(super) async fn judge(
+    pub(super) async fn conclude_job(
         &mut self,
         ended: EndedJob,
         spec: &ExperimentSpec,
@@ -77,9 +77,9 @@ impl TrialEnds {
         let trial = event.trial.clone();
         let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
         let (objective, goals) = (spec.objective.as_deref(), &spec.goals);
-        let found = result::pick_with_goals(metrics.clone(), &attempt, objective, goals);
-        let gone = JobEnd::of(event);
-        let verdict = match ending::service_verdict(intent, verdict.as_ref(), &gone) {
+        let found = result::pick_result_with_goals(metrics.clone(), &attempt, objective, goals);
+        let job_end = JobEnd::from_event(event);
+        let verdict = match ending::service_verdict(intent, verdict.as_ref(), &job_end) {
             Some(own) => {
                 recorder.record_verdict(&trial, &attempt, &own).await?;
                 Some(own)
@@ -88,12 +88,12 @@ impl TrialEnds {
         };
         // A trial that was stopped had no chance to report a final result.
         let cut = intent == Some(StopReason::EarlyStop)
-            || ending::succeeded_without(intent, verdict.as_ref(), &gone);
+            || ending::has_succeeded_without_pod(intent, verdict.as_ref(), &job_end);
         let found = match derived_metric(&found, step_name).filter(|_| cut) {
             Some(metric) => {
-                recorder.record_derived(&trial, &attempt, &metric).await?;
+                recorder.record_derived_metric(&trial, &attempt, &metric).await?;
                 let derived = TrialResult { last: Some(metric.value), ..found };
-                result::with_goals(derived, metrics, &attempt, objective, goals)
+                result::apply_goals(derived, metrics, &attempt, objective, goals)
             }
             None => found,
         };
@@ -101,11 +101,16 @@ impl TrialEnds {
         let stored = StoredEnd { result: found, verdict: verdict.clone(), started_at_ms };
         self.pending.insert(trial.clone(), stored);
         let verdict = verdict.map(Box::new);
-        Ok(state::Event::Gone { trial, gone, verdict, result })
+        Ok(state::Event::JobGone { trial, job_end, verdict, result })
     }
 
     /// Returns the change of a trial in the store by its end.
-    pub(super) fn change(&self, trial: &TrialJobId, end: &End, at_ms: i64) -> TrialChange {
+    pub(super) fn trial_change(
+        &self,
+        trial: &TrialJobId,
+        end: &RecordedEnd,
+        at_ms: i64,
+    ) -> TrialChange {
         let stored = self.pending.get(trial);
         let verdict = stored.and_then(|stored| stored.verdict.as_ref());
         // The agent's times are used, because a manager may notice the end hours later.
@@ -118,7 +123,7 @@ impl TrialEnds {
     }
 
     /// Reports a recorded end. Returns the point if its results are now complete.
-    pub(super) fn report(
+    pub(super) fn report_end(
         &mut self,
         ended: EndedTrial,
         announcer: &mut Announcer,
@@ -139,7 +144,7 @@ impl TrialEnds {
         });
         let ended = Notice::Ended { trial, sequence, end, result, last_lines, competes };
         announcer.notify(ended);
-        competes.map(|mean| state::Event::PointKnown { mean })
+        competes.map(|mean| state::Event::PointCompleted { mean })
     }
 
     /// Forgets the reports of trials that are retried, or that had already ended.
