@@ -19,7 +19,7 @@ mod gap;
 mod nni_profile;
 mod notifications;
 mod query;
-mod read;
+mod readers;
 mod reports;
 mod rows;
 mod schema;
@@ -38,7 +38,7 @@ use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
 pub use attempt_records::{AttemptCodes, AttemptPart, AttemptRecords, CodeRow, ServicePart};
 pub use database::Database;
-pub use error::{Class, Error};
+pub use error::{Error, FailureKind};
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow, Outbox};
 pub use query::{
@@ -46,8 +46,8 @@ pub use query::{
     TrialSummaryRow,
 };
 pub use rows::{
-    Arrival, AttemptState, ExperimentRow, FinalRecords, ImportedRow, Ingested, LogChunkRow,
-    MetricRow, NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
+    Arrival, AttemptState, ExperimentRow, FinalRecords, ImportedRow, IngestOutcome, LogChunkRow,
+    MetricRow, NewTrial, ReportRow, TrialChange, TrialEventRow, TrialRow, TrialTimes,
 };
 pub use sessions::SessionStore;
 pub use upkeep::{backup, check, is_blank};
@@ -145,13 +145,13 @@ impl Store {
     }
 
     /// Stores imported results, all or none.
-    pub async fn import(&self, rows: Vec<ImportedRow>, at_ms: i64) -> Result<(), Error> {
-        self.database.write(move |c| trials::import(c, &rows, at_ms)).await
+    pub async fn insert_imported(&self, rows: Vec<ImportedRow>, at_ms: i64) -> Result<(), Error> {
+        self.database.write(move |c| trials::insert_imported(c, &rows, at_ms)).await
     }
 
     /// Returns all imported results, in the order of their import.
-    pub async fn imported(&self) -> Result<Vec<ImportedRow>, Error> {
-        self.database.read(trials::imported).await
+    pub async fn imported_rows(&self) -> Result<Vec<ImportedRow>, Error> {
+        self.database.read(trials::imported_rows).await
     }
 
     /// Stores the experiment's state and its running time, and a notification: both or neither. `DONE`, `STOPPED`
@@ -163,7 +163,7 @@ impl Store {
         at_ms: i64,
         new: Option<NewNotification>,
     ) -> Result<(), Error> {
-        let ended_at_ms = trials::is_end(state).then_some(at_ms);
+        let ended_at_ms = trials::is_end_state(state).then_some(at_ms);
         let state = state.to_owned();
         self.database
             .write(move |c| {
@@ -246,7 +246,7 @@ impl Store {
     }
 
     /// Stores a final result that the manager derived for an attempt, unless one is stored.
-    pub async fn derive(
+    pub async fn insert_derived_metric(
         &self,
         id: &TrialJobId,
         attempt: &AttemptId,
@@ -254,7 +254,9 @@ impl Store {
         at_ms: i64,
     ) -> Result<(), Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.write(move |c| reports::derive(c, &id, &attempt, &metric, at_ms)).await
+        self.database
+            .write(move |c| reports::insert_derived_metric(c, &id, &attempt, &metric, at_ms))
+            .await
     }
 
     /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's verdict.
@@ -320,7 +322,7 @@ impl Store {
                 let words = attempts.iter().map(|(id, attempt)| {
                     let ended = reports::attempt_state(c, id, attempt)?.ended;
                     let verdict = if ended { reports::verdict(c, id, attempt)? } else { None };
-                    let started_at_ms = reports::started(c, id, attempt)?;
+                    let started_at_ms = reports::started_at(c, id, attempt)?;
                     Ok(FinalRecords {
                         ended,
                         started_at_ms,
@@ -372,7 +374,7 @@ impl Store {
         &self,
         arrival: impl Into<Arrival>,
         now_ms: i64,
-    ) -> Result<Ingested, Error> {
+    ) -> Result<IngestOutcome, Error> {
         self.ingest_shared(Arc::new(arrival.into()), now_ms).await
     }
 
@@ -381,7 +383,7 @@ impl Store {
         &self,
         arrival: Arc<Arrival>,
         now_ms: i64,
-    ) -> Result<Ingested, Error> {
+    ) -> Result<IngestOutcome, Error> {
         let work = {
             let arrival = Arc::clone(&arrival);
             move |c: &Connection| reports::ingest(c, &arrival, now_ms)
@@ -399,6 +401,6 @@ impl Store {
                 reports.filter(|(_, new)| **new).map(|(report, _)| report.clone()).collect()
             }
         };
-        Ok(Ingested { through: written.through, fresh, resend: written.resend })
+        Ok(IngestOutcome { through: written.through, fresh, resend: written.resend })
     }
 }

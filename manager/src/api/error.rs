@@ -223,10 +223,10 @@ impl From<store::Error> for Error {
             store::Error::Open { .. }
             | store::Error::Lock { .. }
             | store::Error::InUse { .. }
-            | store::Error::NotOurs { .. }
-            | store::Error::Newer { .. }
-            | store::Error::Empty { .. }
-            | store::Error::Older { .. }
+            | store::Error::ForeignDatabase { .. }
+            | store::Error::NewerSchema { .. }
+            | store::Error::EmptyDatabase { .. }
+            | store::Error::OlderSchema { .. }
             | store::Error::Damaged { .. }
             | store::Error::Exists(_)
             | store::Error::Superseded(_)

@@ -95,9 +95,14 @@ impl StepCounts {
             return Ok(steps);
         }
         let id = TrialJobId::new(trial.id.clone()).map_err(|_| Error::NotFound)?;
-        let steps = match shared.state.store.queries().reporting(&id).await? {
+        let steps = match shared.state.store.queries().reporting_attempt(&id).await? {
             Some(attempt) => {
-                shared.state.store.queries().steps(attempt.key, trial.steps_name.as_deref()).await?
+                shared
+                    .state
+                    .store
+                    .queries()
+                    .count_steps(attempt.key, trial.steps_name.as_deref())
+                    .await?
             }
             None => 0,
         };
@@ -250,7 +255,7 @@ async fn import(
 
 /// Returns the imported results. NNI returns a text for each import, TrialKeeper one text for all.
 async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    let rows = shared.state.store.imported().await?.into_iter();
+    let rows = shared.state.store.imported_rows().await?.into_iter();
     let list: Vec<Value> =
         rows.map(|row| json!({"parameter": row.parameters, "value": row.value})).collect();
     Ok(Json(if list.is_empty() { json!([]) } else { json!([json!(list).to_string()]) }))
@@ -417,7 +422,9 @@ fn records(
         let mut text = String::from("[");
         for trial in trials {
             let Ok(id) = TrialJobId::new(trial.id.clone()) else { continue };
-            let Ok(found) = shared.state.store.queries().reporting(&id).await else { return };
+            let Ok(found) = shared.state.store.queries().reporting_attempt(&id).await else {
+                return;
+            };
             let Some(attempt) = found else { continue };
             let (mut after, mut steps) = (-1, 0);
             loop {
@@ -487,7 +494,7 @@ async fn file(
             let stream = if file == "stdout" { Stream::Stdout } else { Stream::Stderr };
             let empty = match output_attempt(&shared, &id, None).await? {
                 Some(attempt) => {
-                    shared.state.store.logs().part(attempt.key, stream, 0, 0).await?.end == 0
+                    shared.state.store.logs().read_part(attempt.key, stream, 0, 0).await?.end == 0
                 }
                 None => true,
             };

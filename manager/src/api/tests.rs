@@ -31,7 +31,7 @@ use crate::code_archive::CodeArchive;
 use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
-use crate::store::{NewTrial, Span, Store, TrialChange};
+use crate::store::{NewTrial, Store, TrialChange, TrialTimes};
 use crate::token::{Secret, UserToken};
 use crate::util::clock::{Clock as _, SystemClock};
 use crate::view::TrialCache;
@@ -117,7 +117,7 @@ impl Bed {
             message: None,
             exit_code: None,
             attempt: None,
-            reported: Span::default(),
+            reported: TrialTimes::default(),
         };
         let trial = TrialJobId::new(trial).unwrap();
         self.state.store.change_trial(&trial, change).await.unwrap();

@@ -188,8 +188,8 @@ impl Error {
                 error,
                 store::Error::Open { .. }
                     | store::Error::InUse { .. }
-                    | store::Error::NotOurs { .. }
-                    | store::Error::Newer { .. }
+                    | store::Error::ForeignDatabase { .. }
+                    | store::Error::NewerSchema { .. }
             ),
             Self::Refused(refused) => matches!(refused, CommandError::UnknownTrial(_)),
             Self::Left { .. } | Self::Displaced { .. } | Self::Lost => false,

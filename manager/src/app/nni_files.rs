@@ -1,7 +1,8 @@
 //! The files that `nnictl` reads in addition to the REST API, updated while an experiment runs: the experiment's
 //! entry in `~/nni-experiments/.experiment`, and `db/nni.sqlite` in its folder.
 //!
-//! Source: nni 3.0, `nni/tools/nnictl/config_utils.py` and `common_utils.py`, `ts/nni_manager/extensions/experiments_manager`.
+//! Source: nni 3.0, `nni/tools/nnictl/config_utils.py` and `common_utils.py`,
+//! `ts/nni_manager/extensions/experiments_manager`.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -55,7 +56,7 @@ impl NniFiles {
 
     /// Writes both files whenever the experiment has changed. Never returns while the store is open.
     pub async fn follow(&self, store: &Store) {
-        let mut commits = store.database().watch();
+        let mut commits = store.database().watch_commits();
         let mut written = None;
         loop {
             if let Ok(Some(row)) = store.experiment().await {

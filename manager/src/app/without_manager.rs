@@ -9,7 +9,7 @@ use super::server_lookup::open_store;
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::command::CommandError;
 use crate::job_state::JobState;
-use crate::store::{Span, Store, TrialChange};
+use crate::store::{Store, TrialChange, TrialTimes};
 use crate::training_service::kubernetes::client::Access;
 use crate::training_service::kubernetes::platform::clean_cluster;
 use crate::training_service::platform::{BoxError, CleanContext, platform};
@@ -78,7 +78,7 @@ async fn mark_for_retry(store: &Store, trials: &[TrialJobId]) -> Result<(), Comm
             ),
             exit_code: None,
             attempt: Some(ids::next_attempt(trial, &row.attempt)),
-            reported: Span::default(),
+            reported: TrialTimes::default(),
         };
         changes.push((trial.clone(), change));
     }

@@ -60,7 +60,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, BatchError> {
             forgotten: wire.forgotten,
         },
         bodies,
-        about: None,
+        required_attempt: None,
     })
 }
 

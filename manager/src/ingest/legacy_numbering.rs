@@ -209,7 +209,8 @@ impl Shared {
                 acknowledged: None,
                 forgotten: None,
             };
-            let arrival = Arrival { about: Some(position.about.clone()), ..Arrival::from(batch) };
+            let arrival =
+                Arrival { required_attempt: Some(position.about.clone()), ..Arrival::from(batch) };
             let arrival = Arc::new(arrival);
             let error = loop {
                 match self.intake.inner.store_and_notify(Arc::clone(&arrival)).await {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::database::Database;
 use super::error::Error;
-use super::read::unsigned;
+use super::readers::read_unsigned;
 use crate::code_archive::version::CodeVersion;
 
 /// A version of the code, and the trials whose current attempt started with it.
@@ -151,7 +151,7 @@ impl AttemptRecords {
                     let mut sequences = Vec::new();
                     let mut found = trials.query([key])?;
                     while let Some(row) = found.next()?.filter(|_| several) {
-                        sequences.push(unsigned(row, "sequence")?);
+                        sequences.push(read_unsigned(row, "sequence")?);
                     }
                     versions.push(CodeRow { version, trials: sequences });
                 }
@@ -241,7 +241,7 @@ impl AttemptRecords {
                  JOIN trial t ON t.key = s.trial WHERE t.id = ? AND s.attempt = ?",
                 )?;
                 let found = statement.query_row(params![trial.as_str(), attempt.as_str()], |row| {
-                    Ok(ServicePart { index: index(row.get(0)?), platform: row.get(1)? })
+                    Ok(ServicePart { index: to_index(row.get(0)?), platform: row.get(1)? })
                 });
                 Ok(found.optional()?)
             })
@@ -256,7 +256,7 @@ impl AttemptRecords {
                     "SELECT trial, attempt, part, platform FROM attempt_training_service",
                 )?;
                 let rows = statement.query_map([], |row| {
-                    let part = ServicePart { index: index(row.get(2)?), platform: row.get(3)? };
+                    let part = ServicePart { index: to_index(row.get(2)?), platform: row.get(3)? };
                     Ok(AttemptPart { trial: row.get(0)?, attempt: row.get(1)?, part })
                 })?;
                 Ok(rows.collect::<Result<Vec<_>, _>>()?)
@@ -265,6 +265,6 @@ impl AttemptRecords {
     }
 }
 
-fn index(stored: i64) -> usize {
+fn to_index(stored: i64) -> usize {
     usize::try_from(stored).unwrap_or(usize::MAX)
 }

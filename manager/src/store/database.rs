@@ -12,17 +12,17 @@ use tokio::time::sleep;
 
 use super::error::Error;
 use super::file_identity::FileIdentity;
-use super::read::Readers;
+use super::readers::Readers;
 use super::schema;
 use super::writer::{self, Message, Write, WriterState};
 use crate::util::errors::chain;
 
 /// The number of writes that may wait for the writer. Batches of reports beyond it are refused, because an agent can
 /// wait longer than the manager.
-pub(super) const QUEUE: usize = 1024;
+pub(super) const QUEUE_CAPACITY: usize = 1024;
 
 /// The time between attempts to write to a failing database.
-const TRY_AFTER: Duration = Duration::from_secs(1);
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A handle of the database; cheap to clone. Dropping the last handle blocks until the queued writes are done and the
 /// file is closed.
@@ -45,15 +45,15 @@ impl Database {
     /// Opens the database at `path`, and creates or migrates it as needed. Blocks until that is done.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let opened = schema::open_writer(path)?;
-        let (queue, receiver) = mpsc::channel(QUEUE);
-        let identity = FileIdentity::of(path)
+        let (queue, receiver) = mpsc::channel(QUEUE_CAPACITY);
+        let identity = FileIdentity::read(path)
             .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
         let shared = Arc::new(WriterState { identity: Some(identity), ..WriterState::default() });
         let state = Arc::clone(&shared);
         let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || writer::run(opened, receiver, &state, callers.as_ref()))
+            .spawn(move || writer::run_writer(opened, receiver, &state, callers.as_ref()))
             .expect("a process that cannot start one thread cannot do anything");
         Ok(Self {
             inner: Arc::new(Inner {
@@ -139,7 +139,7 @@ impl Database {
                 tracing::warn!("{}; agents keep their reports meanwhile", chain(&error));
             }
             while self.write_error().is_some() {
-                sleep(TRY_AFTER).await;
+                sleep(WRITE_RETRY_INTERVAL).await;
                 // The probe's outcome updates `write_error`.
                 drop(self.probe().await);
             }
@@ -166,7 +166,7 @@ impl Database {
 
     /// Returns the number of commits as a watch channel, for callers that wait for the next one. For a read-only
     /// database, whose writer is another process, it never changes, and waiting returns an error.
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub fn watch_commits(&self) -> watch::Receiver<u64> {
         if self.inner.reads_only {
             return watch::channel(0).1;
         }
@@ -206,8 +206,8 @@ impl Database {
         answer.await.map_err(|_| Error::Closed)?
     }
 
-    /// Runs `work` like [`Database::write`]. If too many writes are queued, it fails with [`Error::Overloaded`] instead of
-    /// waiting. `weight` is the amount of work.
+    /// Runs `work` like [`Database::write`]. If too many writes are queued, it fails with [`Error::Overloaded`] instead
+    /// of waiting. `weight` is the amount of work.
     pub(super) async fn try_write<T: Send + 'static>(
         &self,
         weight: usize,

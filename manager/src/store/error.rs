@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// The file is not a database of TrialKeeper.
     #[error("{} is not a database of trial-manager; move it away or choose another --data-dir", .path.display())]
-    NotOurs {
+    ForeignDatabase {
         /// The file.
         path: PathBuf,
     },
@@ -44,7 +44,7 @@ pub enum Error {
         "the database {} has schema {found} and this trial-manager supports at most {known}; use a newer trial-manager",
         .path.display()
     )]
-    Newer {
+    NewerSchema {
         /// The file.
         path: PathBuf,
         /// Its schema.
@@ -58,7 +58,7 @@ pub enum Error {
          `trial-manager experiment rm` removes the experiment",
         .path.display()
     )]
-    Empty {
+    EmptyDatabase {
         /// The file.
         path: PathBuf,
     },
@@ -67,7 +67,7 @@ pub enum Error {
         "the database {} has schema {found} and this trial-manager reads {known}; `trial-manager resume` migrates it",
         .path.display()
     )]
-    Older {
+    OlderSchema {
         /// The file.
         path: PathBuf,
         /// Its schema.
@@ -136,10 +136,10 @@ pub enum Error {
         problem: String,
     },
     /// An SQLite operation failed.
-    #[error("the database failed: {}", .class.as_str())]
+    #[error("the database failed: {}", .kind.as_str())]
     Failed {
         /// The kind of failure.
-        class: Class,
+        kind: FailureKind,
         /// SQLite's error.
         #[source]
         source: Arc<rusqlite::Error>,
@@ -148,7 +148,7 @@ pub enum Error {
 
 /// The kinds of failure that need different remedies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum FailureKind {
     /// No space is left (`SQLITE_FULL`).
     Full,
     /// The disk fails or is no longer writable (`SQLITE_IOERR`, `SQLITE_READONLY`, `SQLITE_CANTOPEN`).
@@ -161,7 +161,7 @@ pub enum Class {
     Internal,
 }
 
-impl Class {
+impl FailureKind {
     /// Returns a message for the operator, with the remedy.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -173,7 +173,7 @@ impl Class {
         }
     }
 
-    fn of(error: &rusqlite::Error) -> Self {
+    fn from_sqlite(error: &rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full,
             Some(
@@ -191,7 +191,7 @@ impl Class {
 
 impl From<rusqlite::Error> for Error {
     fn from(source: rusqlite::Error) -> Self {
-        Self::Failed { class: Class::of(&source), source: Arc::new(source) }
+        Self::Failed { kind: FailureKind::from_sqlite(&source), source: Arc::new(source) }
     }
 }
 
@@ -208,10 +208,10 @@ impl Error {
             Self::Open { .. }
             | Self::Lock { .. }
             | Self::InUse { .. }
-            | Self::NotOurs { .. }
-            | Self::Newer { .. }
-            | Self::Empty { .. }
-            | Self::Older { .. }
+            | Self::ForeignDatabase { .. }
+            | Self::NewerSchema { .. }
+            | Self::EmptyDatabase { .. }
+            | Self::OlderSchema { .. }
             | Self::Damaged { .. }
             | Self::Displaced { .. }
             | Self::Overloaded
@@ -224,16 +224,16 @@ impl Error {
 
     /// Returns whether the error may be temporary, or disappear once an operator has freed space.
     pub fn is_temporary(&self) -> bool {
-        match self.class() {
-            Some(Class::Full | Class::Disk | Class::Busy) => true,
-            Some(Class::Damaged | Class::Internal) => false,
+        match self.failure_kind() {
+            Some(FailureKind::Full | FailureKind::Disk | FailureKind::Busy) => true,
+            Some(FailureKind::Damaged | FailureKind::Internal) => false,
             None => matches!(self, Self::Displaced { .. }),
         }
     }
 
     /// Returns the kind of failure if SQLite failed.
-    pub fn class(&self) -> Option<Class> {
-        if let Self::Failed { class, .. } = self { Some(*class) } else { None }
+    pub fn failure_kind(&self) -> Option<FailureKind> {
+        if let Self::Failed { kind, .. } = self { Some(*kind) } else { None }
     }
 }
 
@@ -247,20 +247,20 @@ mod tests {
     fn sqlite_codes_are_classified() {
         #[rustfmt::skip]
         let table = [
-            (ffi::SQLITE_FULL,           Class::Full),
-            (ffi::SQLITE_IOERR,          Class::Disk),
-            (ffi::SQLITE_IOERR_FSYNC,    Class::Disk),
-            (ffi::SQLITE_READONLY,       Class::Disk),
-            (ffi::SQLITE_CANTOPEN,       Class::Disk),
-            (ffi::SQLITE_CORRUPT,        Class::Damaged),
-            (ffi::SQLITE_NOTADB,         Class::Damaged),
-            (ffi::SQLITE_BUSY,           Class::Busy),
-            (ffi::SQLITE_BUSY_SNAPSHOT,  Class::Busy),
-            (ffi::SQLITE_CONSTRAINT,     Class::Internal),
+            (ffi::SQLITE_FULL,           FailureKind::Full),
+            (ffi::SQLITE_IOERR,          FailureKind::Disk),
+            (ffi::SQLITE_IOERR_FSYNC,    FailureKind::Disk),
+            (ffi::SQLITE_READONLY,       FailureKind::Disk),
+            (ffi::SQLITE_CANTOPEN,       FailureKind::Disk),
+            (ffi::SQLITE_CORRUPT,        FailureKind::Damaged),
+            (ffi::SQLITE_NOTADB,         FailureKind::Damaged),
+            (ffi::SQLITE_BUSY,           FailureKind::Busy),
+            (ffi::SQLITE_BUSY_SNAPSHOT,  FailureKind::Busy),
+            (ffi::SQLITE_CONSTRAINT,     FailureKind::Internal),
         ];
         for (code, class) in table {
             let error = Error::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-            assert_eq!(error.class(), Some(class), "{code}");
+            assert_eq!(error.failure_kind(), Some(class), "{code}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct FileIdentity {
 
 impl FileIdentity {
     /// Records the identity of the file at `path`.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
     }
 

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 /// The code of the note that replaces reports that are permanently lost.
-pub(super) const REPORTS_LOST: &str = "reports-lost";
+pub(super) const REPORTS_LOST_CODE: &str = "reports-lost";
 
 /// The reports that are missing in one lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Gap {
 }
 
 /// Returns the body of the note about lost reports: those after `stored` up to `through`.
-pub(super) fn note(stored: Option<u64>, through: u64) -> Value {
+pub(super) fn lost_reports_note(stored: Option<u64>, through: u64) -> Value {
     let which = match stored.and_then(|stored| stored.checked_add(1)) {
         Some(first) if first == through => format!("Report {through}"),
         Some(first) => format!("Reports {first} to {through}"),
@@ -45,7 +45,7 @@ pub(super) fn note(stored: Option<u64>, through: u64) -> Value {
     };
     json!({
         "kind": "note",
-        "code": REPORTS_LOST,
+        "code": REPORTS_LOST_CODE,
         "message": format!(
             "{which} of this attempt may be lost: the database was replaced by an older copy after it had acknowledged them, \
              or it refused them, and the agent no longer has them. Results may be missing; the trial's files stdout and \
@@ -55,9 +55,10 @@ pub(super) fn note(stored: Option<u64>, through: u64) -> Value {
 }
 
 /// Returns the message of a note's `body`, if the note is about lost reports.
-pub(super) fn lost_in(body: &str) -> Option<String> {
+pub(super) fn lost_reports_message(body: &str) -> Option<String> {
     let body: Value = serde_json::from_str(body).ok()?;
-    (body["code"] == REPORTS_LOST).then(|| body["message"].as_str().unwrap_or_default().to_owned())
+    (body["code"] == REPORTS_LOST_CODE)
+        .then(|| body["message"].as_str().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

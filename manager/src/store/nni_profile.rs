@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Error, ExperimentRow};
 
 /// The limits that a user may change while an experiment runs, and that `nnictl update` reads.
-const LIMITS: [&str; 4] =
+const CHANGEABLE_LIMITS: [&str; 4] =
     ["trialConcurrency", "maxTrialNumber", "maxExperimentDuration", "searchSpace"];
 
 /// Replaces the experiment's row, and creates the file if it is missing. `folder` is the data directory. `posted` is
@@ -46,7 +46,7 @@ fn write(
         .optional()?;
     let stored = stored.and_then(|text| serde_json::from_str(&text).ok());
     let mut params: Value = posted.cloned().or(stored).unwrap_or_else(|| row.canonical.clone());
-    for limit in LIMITS {
+    for limit in CHANGEABLE_LIMITS {
         if let (Some(value), Some(params)) = (row.canonical.get(limit), params.as_object_mut()) {
             params.insert(limit.to_owned(), value.clone());
         }

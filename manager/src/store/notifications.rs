@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use super::database::Database;
 use super::error::Error;
-use super::read::json;
+use super::readers::parse_json_column;
 
 /// The maximum number of notifications that are read at once.
-const MAX_ROWS: u32 = 100;
+const MAX_PENDING_ROWS: u32 = 100;
 
-const PENDING: &str = "SELECT id, event, tries FROM notification \
+const SELECT_PENDING: &str = "SELECT id, event, tries FROM notification \
      WHERE channel = ? AND settled_at_ms IS NULL ORDER BY key LIMIT ?";
 
 /// An event that requires notifications.
@@ -58,11 +58,11 @@ impl Outbox {
         let channel = channel.to_owned();
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(PENDING)?;
-                let rows = statement.query_and_then(params![channel, MAX_ROWS], |row| {
+                let mut statement = c.prepare_cached(SELECT_PENDING)?;
+                let rows = statement.query_and_then(params![channel, MAX_PENDING_ROWS], |row| {
                     Ok::<_, Error>(NotificationRow {
                         id: row.get("id")?,
-                        event: json(row, "event")?,
+                        event: parse_json_column(row, "event")?,
                         tries: row.get("tries")?,
                     })
                 })?;
@@ -180,7 +180,7 @@ mod tests {
         let path = folder.path().join("db");
         drop(Store::open(&path).unwrap());
         let connection = Connection::open(&path).unwrap();
-        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {PENDING}")).unwrap();
+        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {SELECT_PENDING}")).unwrap();
         let steps = plan.query_map(params!["webhook", 1], |row| row.get::<_, String>("detail"));
         let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
         assert!(

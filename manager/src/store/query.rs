@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, Lane, Metric, MetricKind, OBJECTIVE, TrialJobId,
 use super::database::Database;
 use super::error::Error;
 use super::gap;
-use super::read::{json, parsed, unsigned, unsigned_if_any};
+use super::readers::{parse_column, parse_json_column, read_optional_unsigned, read_unsigned};
 use super::reports::{DERIVED_METRIC_SEQ, OWN_VERDICT_SEQ, metric_row};
 use super::rows::{MetricRow, ReportRow, TrialRow};
 use super::trials::{TRIAL_COLUMNS, trial_key, trial_row};
@@ -18,52 +18,53 @@ use crate::job_state::JobState;
 use crate::util::ids;
 pub use log::{LineTime, LogPart, LogQueries};
 
-/// The number of an attempt's last reports that are searched for its latest intermediate results. `LATEST_NAMED`
-/// applies if a named objective metric is not among the first `LATEST`.
-const LATEST: u32 = 16;
-const LATEST_NAMED: u32 = 256;
+/// The number of an attempt's last reports that are searched for its latest intermediate results.
+/// `LATEST_REPORTS_FOR_NAMES` applies if a named objective metric is not among the first `LATEST_REPORTS`.
+const LATEST_REPORTS: u32 = 16;
+const LATEST_REPORTS_FOR_NAMES: u32 = 256;
 
-const CHANGES: &str = "SELECT key, trial FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
-const CURRENT_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
+const SELECT_CHANGES: &str =
+    "SELECT key, trial FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
+const SELECT_CURRENT_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
      JOIN attempt a ON a.trial = t.key AND a.name = t.attempt WHERE t.key = ?";
-const OLD_KEEPER_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
+const SELECT_OLD_KEEPER_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
      JOIN attempt a ON a.trial = t.key AND a.name = t.attempt || ?2 WHERE t.key = ?1";
-const REPORTED: &str = "SELECT 1 FROM report \
+const HAS_METRIC: &str = "SELECT 1 FROM report \
      WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
 const COUNT_FACTS: &str =
     "SELECT count(*) FROM (SELECT 1 FROM report WHERE attempt = ? AND lane = 0 LIMIT ?)";
-const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
+const SELECT_ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
      FROM attempt WHERE trial = ? ORDER BY key";
 // The planner prefers the primary key of a `WITHOUT ROWID` table to any other index. To find the few reports that are
 // not metrics, it would read all metrics of an attempt. So these statements name their index.
-const SUMMARY_REPORTS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
+const SELECT_SUMMARY_REPORTS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
-const LAST_REPORTS: &str =
+const SELECT_LAST_REPORTS: &str =
     "SELECT kind, body FROM report WHERE attempt = ? AND lane = 0 ORDER BY seq DESC LIMIT ?";
-const SAMPLES: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
+const SELECT_SAMPLES: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
      WHERE attempt = ? AND lane = 1 AND seq > ? AND kind = 'sample' ORDER BY seq LIMIT ?";
-const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
+const SELECT_METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
      JOIN attempt a ON a.key = r.attempt \
      WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq";
 // Parsing a report as JSON costs five times as much as comparing its prefix with the text that agents write for this
 // metric.
-const STEPS: &str = "SELECT count(*) FROM report \
+const COUNT_STEPS: &str = "SELECT count(*) FROM report \
      WHERE attempt = ?1 AND lane = 0 AND kind = 'metric' AND sums_up = 0 \
      AND (?2 IS NULL OR substr(body, 1, length(?3)) = ?3 \
           OR CASE WHEN json_valid(body) THEN body ->> '$.name' = ?2 END)";
-const TIMELINE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
+const SELECT_OTHER_REPORTS: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
      INDEXED BY report_beside_metrics \
      WHERE attempt = ? AND lane = 0 AND kind <> 'metric' ORDER BY seq LIMIT ?";
 
-const ATTEMPT_STEPS: &str = "SELECT key, trial, at_ms, state, attempt, message \
+const SELECT_ATTEMPT_STEPS: &str = "SELECT key, trial, at_ms, state, attempt, message \
      FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
-const ATTEMPT_HOSTS: &str = "SELECT a.key, a.trial, a.name, \
+const SELECT_ATTEMPT_HOSTS: &str = "SELECT a.key, a.trial, a.name, \
      CASE WHEN json_valid(r.body) THEN r.body ->> '$.host' END AS host \
      FROM attempt a CROSS JOIN report r INDEXED BY report_beside_metrics ON r.attempt = a.key \
      WHERE a.key > ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'started' \
      ORDER BY a.key LIMIT ?";
 
-const VERDICTS: &str = "SELECT a.name, r.seq, r.stored_at_ms, r.body \
+const SELECT_VERDICTS: &str = "SELECT a.name, r.seq, r.stored_at_ms, r.body \
      FROM attempt a CROSS JOIN report r INDEXED BY report_beside_metrics ON r.attempt = a.key \
      WHERE a.trial = ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'ended'";
 
@@ -167,7 +168,7 @@ impl Queries {
     pub async fn changes(&self, after: i64, limit: u32) -> Result<Vec<TrialRevision>, Error> {
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(CHANGES)?;
+                let mut statement = c.prepare_cached(SELECT_CHANGES)?;
                 let rows = statement.query_and_then(params![after, limit], |row| {
                     Ok::<_, Error>(TrialRevision {
                         number: row.get("key")?,
@@ -203,8 +204,8 @@ impl Queries {
             .await
     }
 
-    /// Returns the numbers of facts of the current attempts of these trials, in order, as long as they add up to at most
-    /// `most`. The numbers of an attempt's reports do not start at 0, so they are counted.
+    /// Returns the numbers of facts of the current attempts of these trials, in order, as long as they add up to at
+    /// most `most`. The numbers of an attempt's reports do not start at 0, so they are counted.
     pub async fn report_counts(&self, keys: Vec<i64>, most: u64) -> Result<Vec<u64>, Error> {
         self.database
             .read(move |c| {
@@ -230,14 +231,14 @@ impl Queries {
 
     /// Returns the attempt that provides a trial's metrics: the current attempt, or the old keeper's if only the
     /// keeper has reported metrics. `None` if neither has reported.
-    pub async fn reporting(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
+    pub async fn reporting_attempt(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
         self.database
             .read(move |c| {
                 let key = trial_key(c, &id)?;
                 let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
                 let reported = |attempt: i64| {
-                    let mut statement = c.prepare_cached(REPORTED)?;
+                    let mut statement = c.prepare_cached(HAS_METRIC)?;
                     Ok::<bool, Error>(statement.exists(params![attempt, DERIVED_METRIC_SEQ])?)
                 };
                 let source =
@@ -265,11 +266,15 @@ impl Queries {
         let id = id.clone();
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(VERDICTS)?;
+                let mut statement = c.prepare_cached(SELECT_VERDICTS)?;
                 let rows = statement.query_and_then([trial_key(c, &id)?], |row| {
-                    let place: (i64, u64) = (row.get("stored_at_ms")?, unsigned(row, "seq")?);
-                    let attempt = parsed(row, "name", AttemptId::new)?;
-                    Ok::<_, Error>((place, attempt, parsed(row, "body", serde_json::from_str).ok()))
+                    let place: (i64, u64) = (row.get("stored_at_ms")?, read_unsigned(row, "seq")?);
+                    let attempt = parse_column(row, "name", AttemptId::new)?;
+                    Ok::<_, Error>((
+                        place,
+                        attempt,
+                        parse_column(row, "body", serde_json::from_str).ok(),
+                    ))
                 })?;
                 let mut rows = rows.collect::<Result<Vec<_>, Error>>()?;
                 rows.sort_by_key(|(place, ..)| *place);
@@ -289,7 +294,7 @@ impl Queries {
     ) -> Result<Vec<MetricRow>, Error> {
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(METRICS)?;
+                let mut statement = c.prepare_cached(SELECT_METRICS)?;
                 let rows = statement.query_and_then(params![attempt, after], metric_row)?;
                 let limit = usize::try_from(limit).unwrap_or(usize::MAX);
                 // SQLite reads a row at a time, so no row after the last returned metric is read.
@@ -300,16 +305,16 @@ impl Queries {
 
     /// Returns the number of intermediate results of an attempt for the metric `name`, or for all metrics. It takes
     /// as long as reading all of them.
-    pub async fn steps(&self, attempt: i64, name: Option<&str>) -> Result<u64, Error> {
+    pub async fn count_steps(&self, attempt: i64, name: Option<&str>) -> Result<u64, Error> {
         let name = name.map(str::to_owned);
         let begins = name.as_ref().map(|name| {
             format!(r#"{{"kind":"metric","name":{},"#, serde_json::Value::from(name.as_str()))
         });
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(STEPS)?;
+                let mut statement = c.prepare_cached(COUNT_STEPS)?;
                 statement.query_row(params![attempt, name, begins], |row| {
-                    Ok(unsigned(row, "count(*)"))
+                    Ok(read_unsigned(row, "count(*)"))
                 })?
             })
             .await
@@ -325,7 +330,7 @@ impl Queries {
         let attempt = attempt.clone();
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(SAMPLES)?;
+                let mut statement = c.prepare_cached(SELECT_SAMPLES)?;
                 let rows = statement.query_and_then(params![attempt.key, after, limit], |row| {
                     report_row(row, &attempt.attempt, Lane::Bulk)
                 })?;
@@ -343,7 +348,7 @@ impl Queries {
         let attempt = attempt.clone();
         self.database
             .read(move |c| {
-                let mut statement = c.prepare_cached(TIMELINE)?;
+                let mut statement = c.prepare_cached(SELECT_OTHER_REPORTS)?;
                 let rows = statement.query_and_then(params![attempt.key, limit], |row| {
                     report_row(row, &attempt.attempt, Lane::Facts)
                 })?;
@@ -360,12 +365,12 @@ impl Queries {
             let page = self
                 .database
                 .read(move |c| {
-                    let mut statement = c.prepare_cached(ATTEMPT_STEPS)?;
+                    let mut statement = c.prepare_cached(SELECT_ATTEMPT_STEPS)?;
                     let rows = statement.query_and_then(params![after, PAGE_ROWS], |row| {
                         let step = AttemptStep {
                             trial: row.get("trial")?,
                             at_ms: row.get("at_ms")?,
-                            state: parsed(row, "state", str::parse)?,
+                            state: parse_column(row, "state", str::parse)?,
                             attempt: row.get("attempt")?,
                             message: row.get("message")?,
                         };
@@ -388,7 +393,7 @@ impl Queries {
             let page = self
                 .database
                 .read(move |c| {
-                    let mut statement = c.prepare_cached(ATTEMPT_HOSTS)?;
+                    let mut statement = c.prepare_cached(SELECT_ATTEMPT_HOSTS)?;
                     let rows = statement.query_and_then(params![after, PAGE_ROWS], |row| {
                         let host = AttemptHost {
                             trial: row.get("trial")?,
@@ -443,12 +448,12 @@ fn add_reports(
     names: &[String],
     summary: &mut TrialSummaryRow,
 ) -> Result<(), Error> {
-    let mut statement = c.prepare_cached(SUMMARY_REPORTS)?;
+    let mut statement = c.prepare_cached(SELECT_SUMMARY_REPORTS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {
         // A body that cannot be parsed as its kind is ignored.
         if row.get_ref("kind")?.as_str() == Ok("ended") {
-            let verdict = parsed(row, "body", serde_json::from_str).ok();
+            let verdict = parse_column(row, "body", serde_json::from_str).ok();
             summary.verdict = match summary.verdict.take() {
                 // The manager's own verdict, which sorts last, takes precedence over the agent's.
                 Some(before) if row.get::<_, i64>("seq")? != OWN_VERDICT_SEQ => Some(before),
@@ -456,25 +461,25 @@ fn add_reports(
             };
         } else if row.get_ref("kind")?.as_str() == Ok("note") {
             let body: String = row.get("body")?;
-            summary.lost = gap::lost_in(&body).or(summary.lost.take());
-        } else if let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) {
+            summary.lost = gap::lost_reports_message(&body).or(summary.lost.take());
+        } else if let Ok(metric) = parse_column(row, "body", serde_json::from_str::<Metric>) {
             summary.finals.push(metric);
         }
     }
-    let mut statement = c.prepare_cached(LAST_REPORTS)?;
-    let mut rows = statement.query(params![attempt, LATEST_NAMED])?;
+    let mut statement = c.prepare_cached(SELECT_LAST_REPORTS)?;
+    let mut rows = statement.query(params![attempt, LATEST_REPORTS_FOR_NAMES])?;
     let mut seen = 0;
     while let Some(row) = rows.next()? {
         // Other metrics may be reported for each batch, and the objective only once per epoch.
         let missing = names.iter().any(|name| {
             summary.latest.iter().all(|metric| metric.name != *name && metric.name != OBJECTIVE)
         });
-        if seen >= LATEST && !missing {
+        if seen >= LATEST_REPORTS && !missing {
             break;
         }
         seen += 1;
         if row.get_ref("kind")?.as_str() == Ok("metric")
-            && let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>)
+            && let Ok(metric) = parse_column(row, "body", serde_json::from_str::<Metric>)
             && metric.kind == MetricKind::Intermediate
             && summary.latest.iter().all(|known| known.name != metric.name)
         {
@@ -495,11 +500,11 @@ struct ReportSources {
 impl ReportSources {
     fn of(c: &Connection, key: i64) -> Result<Self, Error> {
         let source = |row: &Row<'_>| {
-            Ok::<_, Error>((row.get("key")?, unsigned_if_any(row, "facts_through")?))
+            Ok::<_, Error>((row.get("key")?, read_optional_unsigned(row, "facts_through")?))
         };
-        let mut agents = c.prepare_cached(CURRENT_ATTEMPT)?;
+        let mut agents = c.prepare_cached(SELECT_CURRENT_ATTEMPT)?;
         let agent = agents.query_and_then([key], source)?.next().transpose()?;
-        let mut keepers = c.prepare_cached(OLD_KEEPER_ATTEMPT)?;
+        let mut keepers = c.prepare_cached(SELECT_OLD_KEEPER_ATTEMPT)?;
         let keeper =
             keepers.query_and_then(params![key, ids::OLD_KEEPER], source)?.next().transpose()?;
         Ok(Self { agent, keeper })
@@ -517,14 +522,14 @@ impl ReportSources {
 }
 
 fn attempts(c: &Connection, trial: i64) -> Result<Vec<AttemptRow>, Error> {
-    let mut statement = c.prepare_cached(ATTEMPTS)?;
+    let mut statement = c.prepare_cached(SELECT_ATTEMPTS)?;
     let rows = statement.query_and_then([trial], |row| {
         Ok(AttemptRow {
             key: row.get("key")?,
-            attempt: parsed(row, "name", AttemptId::new)?,
+            attempt: parse_column(row, "name", AttemptId::new)?,
             last_heard_ms: row.get("last_heard_ms")?,
-            facts_through: unsigned_if_any(row, "facts_through")?,
-            bulk_through: unsigned_if_any(row, "bulk_through")?,
+            facts_through: read_optional_unsigned(row, "facts_through")?,
+            bulk_through: read_optional_unsigned(row, "bulk_through")?,
             ended: row.get("ended")?,
         })
     })?;
@@ -535,10 +540,11 @@ fn report_row(row: &Row<'_>, attempt: &AttemptId, lane: Lane) -> Result<ReportRo
     Ok(ReportRow {
         attempt: attempt.clone(),
         lane,
-        seq: unsigned(row, "seq")?,
+        seq: read_unsigned(row, "seq")?,
         observed_at_ms: row.get("observed_at_ms")?,
         stored_at_ms: row.get("stored_at_ms")?,
         kind: row.get("kind")?,
-        body: json(row, "body").or_else(|_| row.get("body").map(serde_json::Value::String))?,
+        body: parse_json_column(row, "body")
+            .or_else(|_| row.get("body").map(serde_json::Value::String))?,
     })
 }

@@ -13,7 +13,7 @@ use super::Error;
 use super::schema;
 
 /// The number of idle connections that are kept. More are opened on demand and closed after use.
-const MAX_IDLE: usize = 4;
+const MAX_IDLE_CONNECTIONS: usize = 4;
 
 /// The maximum number of concurrent readers; others wait. Each reader needs a thread, a connection with its page
 /// cache, and the memory that the allocator keeps per thread.
@@ -55,7 +55,7 @@ impl Readers {
         };
         let result = work(&connection);
         let mut idle = self.idle();
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push(connection);
         }
         result
@@ -76,17 +76,17 @@ impl Readers {
 }
 
 /// Parses a text column.
-pub(super) fn parsed<'r, T, E: fmt::Display>(
+pub(super) fn parse_column<'r, T, E: fmt::Display>(
     row: &'r Row<'_>,
     column: &'static str,
     parse: impl FnOnce(&'r str) -> Result<T, E>,
 ) -> Result<T, Error> {
-    let text = row.get_ref(column)?.as_str().map_err(|error| unreadable(column, error))?;
-    parse(text).map_err(|problem| unreadable(column, problem))
+    let text = row.get_ref(column)?.as_str().map_err(|error| unreadable_error(column, error))?;
+    parse(text).map_err(|problem| unreadable_error(column, problem))
 }
 
 /// Parses a column that may be NULL.
-pub(super) fn parsed_if_any<'r, T, E: fmt::Display>(
+pub(super) fn parse_optional_column<'r, T, E: fmt::Display>(
     row: &'r Row<'_>,
     column: &'static str,
     parse: impl FnOnce(&'r str) -> Result<T, E>,
@@ -94,31 +94,34 @@ pub(super) fn parsed_if_any<'r, T, E: fmt::Display>(
     if row.get_ref(column)?.data_type() == Type::Null {
         return Ok(None);
     }
-    parsed(row, column, parse).map(Some)
+    parse_column(row, column, parse).map(Some)
 }
 
 /// Parses a JSON column.
-pub(super) fn json(row: &Row<'_>, column: &'static str) -> Result<Value, Error> {
-    parsed(row, column, serde_json::from_str::<Value>)
+pub(super) fn parse_json_column(row: &Row<'_>, column: &'static str) -> Result<Value, Error> {
+    parse_column(row, column, serde_json::from_str::<Value>)
 }
 
 /// Reads a column whose number is never negative.
-pub(super) fn unsigned(row: &Row<'_>, column: &'static str) -> Result<u64, Error> {
+pub(super) fn read_unsigned(row: &Row<'_>, column: &'static str) -> Result<u64, Error> {
     let number: i64 = row.get(column)?;
-    u64::try_from(number).map_err(|problem| unreadable(column, problem))
+    u64::try_from(number).map_err(|problem| unreadable_error(column, problem))
 }
 
 /// Reads an unsigned number from a column that may be NULL.
-pub(super) fn unsigned_if_any(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, Error> {
+pub(super) fn read_optional_unsigned(
+    row: &Row<'_>,
+    column: &'static str,
+) -> Result<Option<u64>, Error> {
     let number: Option<i64> = row.get(column)?;
-    number.map(u64::try_from).transpose().map_err(|problem| unreadable(column, problem))
+    number.map(u64::try_from).transpose().map_err(|problem| unreadable_error(column, problem))
 }
 
 /// Converts a number to SQLite's signed integer type.
-pub(super) fn storable(what: &'static str, value: u64) -> Result<i64, Error> {
+pub(super) fn to_storable(what: &'static str, value: u64) -> Result<i64, Error> {
     i64::try_from(value).map_err(|_| Error::TooLarge { what, value })
 }
 
-pub(super) fn unreadable(what: &'static str, problem: impl fmt::Display) -> Error {
+pub(super) fn unreadable_error(what: &'static str, problem: impl fmt::Display) -> Error {
     Error::Unreadable { what, problem: problem.to_string() }
 }

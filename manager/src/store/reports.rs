@@ -11,15 +11,17 @@ use trial_protocol::{
 };
 
 use super::gap::{self, Gap};
-use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
+use super::readers::{
+    parse_column, parse_json_column, read_optional_unsigned, read_unsigned, to_storable,
+};
 use super::trials::{append_event, trial_key};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 use crate::job_state::JobState;
 
 /// The bytes that are kept from the start and from the end of each stream of an attempt. A trial that prints without
 /// end must not fill the disk that all trials share.
-const LOG_START: i64 = 1 << 20;
-const LOG_END: i64 = 63 << 20;
+const KEPT_LOG_START_BYTES: i64 = 1 << 20;
+const KEPT_LOG_END_BYTES: i64 = 63 << 20;
 /// Deletes the log chunks between the start and the end.
 pub(super) const DELETE_MIDDLE_CHUNKS: &str = "DELETE FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
@@ -44,13 +46,14 @@ pub(super) struct StoredBatch {
 /// precede the first write.
 pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<StoredBatch, Error> {
     let batch = &arrival.batch;
-    check(batch)?;
-    let BatchSender { trial, attempt, through, over } = match record_sender(c, arrival, now_ms)? {
-        SenderRecord::Recorded(sender) => sender,
-        SenderRecord::ReportsMissing(through) => {
-            return Ok(StoredBatch { through, fresh: Vec::new(), resend: true });
-        }
-    };
+    check_numbers(batch)?;
+    let BatchSender { trial, attempt, through, is_trial_over } =
+        match record_sender(c, arrival, now_ms)? {
+            SenderRecord::Recorded(sender) => sender,
+            SenderRecord::ReportsMissing(through) => {
+                return Ok(StoredBatch { through, fresh: Vec::new(), resend: true });
+            }
+        };
 
     let place = ReportPlace { trial, attempt, lane: batch.lane, stored_at_ms: now_ms };
     let mut statements = ReportStatements::prepare(c, batch.lane)?;
@@ -59,7 +62,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<S
         fresh.push(statements.store(&place, report, raw.get())?);
     }
     // Lists follow the timeline. For a trial that has ended, only this event announces the new report.
-    if over && batch.lane == Lane::Facts && fresh.contains(&true) {
+    if is_trial_over && batch.lane == Lane::Facts && fresh.contains(&true) {
         append_event(c, trial, now_ms, None)?;
     }
     Ok(StoredBatch { through, fresh, resend: false })
@@ -105,14 +108,14 @@ impl<'c> ReportStatements<'c> {
 
     /// Stores a report whose JSON body is `raw`, and returns whether the report was new.
     fn store(&mut self, place: &ReportPlace, report: &Report, raw: &str) -> Result<bool, Error> {
-        let seq = storable("seq", report.seq)?;
+        let seq = to_storable("seq", report.seq)?;
         let at_ms = report.observed_at_ms;
         if let (Some((insert_chunk, delete_middle_chunks)), ReportBody::Log(chunk)) =
             (&mut self.log_statements, &report.body)
-            && let Some(bytes) = decoded(chunk)
+            && let Some(bytes) = decode_chunk(chunk)
         {
             let (stream, offset) =
-                (stream_word(chunk.stream), storable("offset_bytes", chunk.offset_bytes)?);
+                (stream_word(chunk.stream), to_storable("offset_bytes", chunk.offset_bytes)?);
             let attempt = place.attempt;
             let stored = insert_chunk.execute(params![
                 place.trial,
@@ -123,12 +126,12 @@ impl<'c> ReportStatements<'c> {
                 at_ms,
                 bytes
             ])?;
-            if offset >= LOG_START + LOG_END {
+            if offset >= KEPT_LOG_START_BYTES + KEPT_LOG_END_BYTES {
                 delete_middle_chunks.execute(params![
                     attempt,
                     stream,
-                    LOG_START,
-                    offset - LOG_END
+                    KEPT_LOG_START_BYTES,
+                    offset - KEPT_LOG_END_BYTES
                 ])?;
             }
             return Ok(stored == 1);
@@ -180,7 +183,7 @@ pub(super) fn insert_verdict(
 }
 
 /// Stores a metric that the manager derived.
-pub(super) fn derive(
+pub(super) fn insert_derived_metric(
     c: &Connection,
     id: &TrialJobId,
     attempt: &AttemptId,
@@ -200,23 +203,26 @@ pub(super) fn derive(
 }
 
 /// Rejects a batch with numbers that cannot be stored, before the first write.
-fn check(batch: &ReportBatch) -> Result<(), Error> {
+fn check_numbers(batch: &ReportBatch) -> Result<(), Error> {
     for (what, number) in [("acknowledged", batch.acknowledged), ("forgotten", batch.forgotten)] {
-        number.map(|number| storable(what, number)).transpose()?;
+        number.map(|number| to_storable(what, number)).transpose()?;
     }
     for report in &batch.reports {
-        storable("seq", report.seq)?;
+        to_storable("seq", report.seq)?;
         if let ReportBody::Log(chunk) = &report.body {
-            storable("offset_bytes", chunk.offset_bytes)?;
+            to_storable("offset_bytes", chunk.offset_bytes)?;
             // SQLite could not compute the end of this chunk, so the chunk could never be read again.
-            storable("the end of a log chunk", chunk.offset_bytes.saturating_add(length(chunk)))?;
+            to_storable(
+                "the end of a log chunk",
+                chunk.offset_bytes.saturating_add(max_decoded_length(chunk)),
+            )?;
         }
     }
     Ok(())
 }
 
 /// Returns an upper bound of a chunk's decoded size in bytes.
-fn length(chunk: &LogChunk) -> u64 {
+fn max_decoded_length(chunk: &LogChunk) -> u64 {
     let (LogText::Text(text) | LogText::Base64(text)) = &chunk.text;
     u64::try_from(text.len()).unwrap_or(u64::MAX)
 }
@@ -230,7 +236,7 @@ struct BatchSender {
     /// The number up to which the lane is stored once this batch is stored.
     through: Option<u64>,
     /// `true` if the manager has recorded the end of the trial.
-    over: bool,
+    is_trial_over: bool,
 }
 
 /// The outcome of [`record_sender`].
@@ -255,16 +261,16 @@ fn record_sender(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Sende
     let mut find = c.prepare_cached(SELECT_SENDER)?;
     let mut rows = find.query(params![trial, name])?;
     let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
-    if let Some(about) = &arrival.about
-        && row.get_ref("attempt")?.as_str() != Ok(about.as_str())
+    if let Some(required) = &arrival.required_attempt
+        && row.get_ref("attempt")?.as_str() != Ok(required.as_str())
     {
-        return Err(Error::Superseded(parsed(row, "attempt", AttemptId::new)?));
+        return Err(Error::Superseded(parse_column(row, "attempt", AttemptId::new)?));
     }
-    let over = parsed(row, "state", str::parse::<JobState>)?.is_final();
+    let is_trial_over = parse_column(row, "state", str::parse::<JobState>)?.is_final();
     let (trial, known): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
     let before = match batch.lane {
-        Lane::Facts => unsigned_if_any(row, "facts_through")?,
-        Lane::Bulk => unsigned_if_any(row, "bulk_through")?,
+        Lane::Facts => read_optional_unsigned(row, "facts_through")?,
+        Lane::Bulk => read_optional_unsigned(row, "bulk_through")?,
     };
     let gone = match Gap::between(before, batch.acknowledged, batch.forgotten) {
         Gap::None => None,
@@ -272,7 +278,7 @@ fn record_sender(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Sende
         Gap::Lost { through } => Some(through),
     };
     let through = before.max(gone).max(last);
-    let number = through.map(|seq| storable("seq", seq)).transpose()?;
+    let number = through.map(|seq| to_storable("seq", seq)).transpose()?;
     let (facts, bulk) = match batch.lane {
         Lane::Facts => (number, None),
         Lane::Bulk => (None, number),
@@ -296,7 +302,7 @@ fn record_sender(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Sende
     if let Some(gone) = gone {
         note_loss(c, attempt, batch.lane, before, gone, now_ms)?;
     }
-    Ok(SenderRecord::Recorded(BatchSender { trial, attempt, through, over }))
+    Ok(SenderRecord::Recorded(BatchSender { trial, attempt, through, is_trial_over }))
 }
 
 /// Inserts a note in place of lost reports. Its number is that of the last lost report, which no other report can
@@ -309,8 +315,8 @@ fn note_loss(
     through: u64,
     now_ms: i64,
 ) -> Result<(), Error> {
-    let seq = storable("forgotten", through)?;
-    let body = gap::note(stored, through).to_string();
+    let seq = to_storable("forgotten", through)?;
+    let body = gap::lost_reports_note(stored, through).to_string();
     c.prepare_cached(
         "INSERT OR IGNORE INTO report \
          (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
@@ -321,7 +327,7 @@ fn note_loss(
 }
 
 /// Returns the chunk's bytes. `None` if the text is not valid Base64; then the raw report is stored instead.
-fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
+fn decode_chunk(chunk: &LogChunk) -> Option<Vec<u8>> {
     match &chunk.text {
         LogText::Text(text) => Some(text.clone().into_bytes()),
         LogText::Base64(text) => BASE64_STANDARD.decode(text).ok(),
@@ -377,12 +383,12 @@ pub(super) fn metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>,
 
 pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
     let mut all = Vec::new();
-    each_metric(c, |trial, metric| all.push((trial, metric)))?;
+    visit_metrics(c, |trial, metric| all.push((trial, metric)))?;
     Ok(all)
 }
 
 /// Calls `visit` with each metric of all trials, without collecting them in memory.
-pub(super) fn each_metric(
+pub(super) fn visit_metrics(
     c: &Connection,
     mut visit: impl FnMut(TrialJobId, MetricRow),
 ) -> Result<(), Error> {
@@ -395,7 +401,7 @@ pub(super) fn each_metric(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         if let Some(metric) = metric_row(row)? {
-            visit(parsed(row, "id", TrialJobId::new)?, metric);
+            visit(parse_column(row, "id", TrialJobId::new)?, metric);
         }
     }
     Ok(())
@@ -403,10 +409,12 @@ pub(super) fn each_metric(
 
 /// Parses a stored metric. `None` if the body is not a valid metric; the report remains among the reports.
 pub(super) fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
-    let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) else { return Ok(None) };
+    let Ok(metric) = parse_column(row, "body", serde_json::from_str::<Metric>) else {
+        return Ok(None);
+    };
     Ok(Some(MetricRow {
-        attempt: parsed(row, "name", AttemptId::new)?,
-        seq: unsigned(row, "seq")?,
+        attempt: parse_column(row, "name", AttemptId::new)?,
+        seq: read_unsigned(row, "seq")?,
         observed_at_ms: row.get("observed_at_ms")?,
         stored_at_ms: row.get("stored_at_ms")?,
         metric,
@@ -427,13 +435,13 @@ pub(super) fn verdict(
     let mut verdicts =
         statement.query_and_then(params![key, attempt.as_str(), OWN_VERDICT_SEQ], |row| {
             // A body that is not a valid verdict is ignored.
-            Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
+            Ok::<_, Error>(parse_column(row, "body", serde_json::from_str::<Verdict>).ok())
         })?;
     verdicts.find_map(Result::transpose).transpose()
 }
 
 /// Returns the time at which an attempt's agent started the command, by the agent's clock.
-pub(super) fn started(
+pub(super) fn started_at(
     c: &Connection,
     id: &TrialJobId,
     attempt: &AttemptId,
@@ -458,14 +466,14 @@ pub(super) fn reports(
     )?;
     let rows = statement.query_and_then(params![lane_number(lane), key], |row| {
         Ok(ReportRow {
-            attempt: parsed(row, "name", AttemptId::new)?,
+            attempt: parse_column(row, "name", AttemptId::new)?,
             lane,
-            seq: unsigned(row, "seq")?,
+            seq: read_unsigned(row, "seq")?,
             observed_at_ms: row.get("observed_at_ms")?,
             stored_at_ms: row.get("stored_at_ms")?,
             kind: row.get("kind")?,
             // Valid JSON that is nested too deeply for a `Value` is returned as text.
-            body: json(row, "body").or_else(|_| row.get("body").map(Value::String))?,
+            body: parse_json_column(row, "body").or_else(|_| row.get("body").map(Value::String))?,
         })
     })?;
     rows.collect()
@@ -484,9 +492,9 @@ pub(super) fn log(
     )?;
     let rows = statement.query_and_then(params![key, stream_word(stream)], |row| {
         Ok(LogChunkRow {
-            attempt: parsed(row, "name", AttemptId::new)?,
+            attempt: parse_column(row, "name", AttemptId::new)?,
             stream,
-            offset_bytes: unsigned(row, "offset_bytes")?,
+            offset_bytes: read_unsigned(row, "offset_bytes")?,
             observed_at_ms: row.get("observed_at_ms")?,
             bytes: row.get("bytes")?,
         })
@@ -506,7 +514,7 @@ pub(super) fn log_end(
          JOIN log_chunk l ON l.attempt = a.key WHERE a.trial = ? AND a.name = ? AND l.stream = ?",
     )?;
     let mut rows = statement.query(params![key, attempt.as_str(), stream_word(stream)])?;
-    rows.next()?.map_or(Ok(0), |row| unsigned(row, "log_end"))
+    rows.next()?.map_or(Ok(0), |row| read_unsigned(row, "log_end"))
 }
 
 pub(super) fn attempt_state(
@@ -519,8 +527,8 @@ pub(super) fn attempt_state(
     let mut rows = statement.query(params![key, attempt.as_str()])?;
     let Some(row) = rows.next()? else { return Ok(AttemptState::default()) };
     Ok(AttemptState {
-        facts_through: unsigned_if_any(row, "facts_through")?,
-        bulk_through: unsigned_if_any(row, "bulk_through")?,
+        facts_through: read_optional_unsigned(row, "facts_through")?,
+        bulk_through: read_optional_unsigned(row, "bulk_through")?,
         ended: row.get("ended")?,
         last_heard_ms: row.get("last_heard_ms")?,
     })

@@ -72,12 +72,12 @@ pub struct TrialChange {
     /// the current attempt.
     pub attempt: Option<AttemptId>,
     /// The times that the agent reports, which take precedence over `at_ms`.
-    pub reported: Span,
+    pub reported: TrialTimes,
 }
 
 /// The time span of a trial, as its agent reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct TrialTimes {
     /// The time at which the command started, by the agent's clock. That clock may be wrong: the store limits the
     /// time to the range from the creation of the trial to the time of the change.
     pub started_at_ms: Option<i64>,
@@ -213,7 +213,7 @@ pub struct Arrival {
     pub(crate) bodies: Vec<Box<RawValue>>,
     /// The attempt to which the batch applies. The batch is refused if another attempt is current. `None` applies the
     /// batch to any attempt.
-    pub(crate) about: Option<AttemptId>,
+    pub(crate) required_attempt: Option<AttemptId>,
 }
 
 impl From<ReportBatch> for Arrival {
@@ -226,13 +226,13 @@ impl From<ReportBatch> for Arrival {
                     .expect("a report's maps have text keys and its numbers are finite")
             })
             .collect();
-        Self { batch, bodies, about: None }
+        Self { batch, bodies, required_attempt: None }
     }
 }
 
 /// The outcome of storing a batch. All of the batch is durable.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ingested {
+pub struct IngestOutcome {
     /// The highest stored seq of the batch's attempt and lane. No report below it can still arrive, because an agent
     /// sends a lane oldest first; gaps are reports that the agent dropped. `None` if nothing is stored.
     pub through: Option<u64>,

@@ -31,7 +31,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
 
 /// The maximum size of a file that is checked completely when it is opened (some tenths of a second). Only
 /// `trial-manager check` checks larger files.
-const CHECKED_BYTES: u64 = 64 << 20;
+const MAX_FULL_CHECK_BYTES: u64 = 64 << 20;
 
 /// The time that a statement waits while another process, such as `sqlite3` or a backup, has locked the file.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,10 +49,10 @@ pub(super) struct WriterConnection {
 
 /// Opens the database for writing: locks it, checks that it is an undamaged database of TrialKeeper, and migrates it.
 pub(super) fn open_writer(path: &Path) -> Result<WriterConnection, Error> {
-    let lock = lock(path)?;
-    protect(path)
+    let lock = acquire_lock(path)?;
+    restrict_to_owner(path)
         .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
-    let failed = |error| failed_open(path, error);
+    let failed = |error| open_error(path, error);
     let mut connection = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -61,14 +61,14 @@ pub(super) fn open_writer(path: &Path) -> Result<WriterConnection, Error> {
     )
     .map_err(failed)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-    let version = recognise(&connection, path)?;
-    if version > 0 && fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_BYTES) {
-        let found = problems(&connection, "quick_check(1)").map_err(failed)?;
+    let version = recognise_schema(&connection, path)?;
+    if version > 0 && fs::metadata(path).is_ok_and(|file| file.len() <= MAX_FULL_CHECK_BYTES) {
+        let found = run_check(&connection, "quick_check(1)").map_err(failed)?;
         if let Some(problem) = found.into_iter().next() {
             return Err(Error::Damaged { path: path.to_owned(), problem });
         }
     }
-    prepare(&connection).map_err(failed)?;
+    configure_writer(&connection).map_err(failed)?;
     migrate(&mut connection, version, MIGRATIONS).map_err(failed)?;
     Ok(WriterConnection { connection, lock })
 }
@@ -79,7 +79,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
         path,
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
-    .map_err(|error| failed_open(path, error))?;
+    .map_err(|error| open_error(path, error))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     compile_once(&connection)?;
     Ok(connection)
@@ -88,38 +88,38 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
 /// Checks that this build can read the database: it belongs to TrialKeeper, and no migration is missing.
 pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     let connection = open_reader(path)?;
-    let found = recognise(&connection, path)?;
+    let found = recognise_schema(&connection, path)?;
     if found == 0 {
-        return Err(Error::Empty { path: path.to_owned() });
+        return Err(Error::EmptyDatabase { path: path.to_owned() });
     }
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if found < known {
-        return Err(Error::Older { path: path.to_owned(), found, known });
+        return Err(Error::OlderSchema { path: path.to_owned(), found, known });
     }
     Ok(())
 }
 
 /// Returns the file's schema version, or 0 for an empty file. Fails if this build does not support the file.
-pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Error> {
+pub(super) fn recognise_schema(connection: &Connection, path: &Path) -> Result<i64, Error> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let failed = |error| failed_open(path, error);
+    let failed = |error| open_error(path, error);
     let version = pragma("user_version").map_err(failed)?;
     let application = pragma("application_id").map_err(failed)?;
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(failed)?;
     if application != APPLICATION_ID && (application != 0 || version != 0 || tables != 0) {
-        return Err(Error::NotOurs { path: path.to_owned() });
+        return Err(Error::ForeignDatabase { path: path.to_owned() });
     }
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if version > known {
-        return Err(Error::Newer { path: path.to_owned(), found: version, known });
+        return Err(Error::NewerSchema { path: path.to_owned(), found: version, known });
     }
     Ok(version)
 }
 
 /// Returns the problems that one of SQLite's checks finds; empty if there are none.
-pub(super) fn problems(connection: &Connection, check: &str) -> rusqlite::Result<Vec<String>> {
+pub(super) fn run_check(connection: &Connection, check: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare(&format!("PRAGMA {check}"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
     lines.filter(|line| !matches!(line.as_deref(), Ok("ok"))).collect()
@@ -142,7 +142,7 @@ pub(super) fn migrate(
 }
 
 /// Configures the writer's connection.
-fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+fn configure_writer(connection: &Connection) -> rusqlite::Result<()> {
     // This pragma returns a row with the resulting mode, so a plain update would fail.
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     // With WAL, NORMAL would lose the last commits in a power failure; an ack promises durability.
@@ -162,7 +162,7 @@ pub(super) fn compile_once(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Makes the database readable only by its owner, whatever the umask is. SQLite creates the files beside it with the
 /// same permissions.
-fn protect(path: &Path) -> io::Result<()> {
+fn restrict_to_owner(path: &Path) -> io::Result<()> {
     if !path.exists() {
         File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     }
@@ -179,8 +179,8 @@ fn protect(path: &Path) -> io::Result<()> {
 }
 
 /// Takes the lock file beside the database. SQLite's own locks would admit a second writer between two commits.
-fn lock(path: &Path) -> Result<File, Error> {
-    let lock_path = lock_file(path);
+fn acquire_lock(path: &Path) -> Result<File, Error> {
+    let lock_path = lock_file_path(path);
     let failed = |source| Error::Lock { path: lock_path.clone(), source: Arc::new(source) };
     let file = File::options()
         .create(true)
@@ -206,7 +206,7 @@ fn lock(path: &Path) -> Result<File, Error> {
 
 /// Returns whether a process holds the lock file beside the database. `None` if that cannot be determined.
 pub(super) fn is_locked(path: &Path) -> Option<bool> {
-    let file = match File::open(lock_file(path)) {
+    let file = match File::open(lock_file_path(path)) {
         Ok(file) => file,
         // The first writer of the database creates the lock file.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
@@ -219,16 +219,16 @@ pub(super) fn is_locked(path: &Path) -> Option<bool> {
     }
 }
 
-fn lock_file(path: &Path) -> PathBuf {
+fn lock_file_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)
 }
 
-fn failed_open(path: &Path, source: rusqlite::Error) -> Error {
+fn open_error(path: &Path, source: rusqlite::Error) -> Error {
     let path = path.to_owned();
     match source.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => Error::NotOurs { path },
+        Some(ErrorCode::NotADatabase) => Error::ForeignDatabase { path },
         Some(ErrorCode::DatabaseCorrupt) => Error::Damaged { path, problem: source.to_string() },
         _ => Error::Open { path, source: Arc::new(source) },
     }

@@ -3,7 +3,7 @@
 mod durability;
 mod idempotence;
 mod opening;
-mod story;
+mod records;
 mod upkeep;
 
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use trial_protocol::{
 use super::{NewTrial, Store};
 
 /// A store in a temporary folder, which is deleted with it.
-struct Bed {
+struct TestStore {
     folder: TempDir,
     store: Store,
 }
 
-impl Bed {
+impl TestStore {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("trialkeeper.db")).unwrap();
@@ -42,7 +42,7 @@ impl Bed {
     }
 
     /// Closes and reopens the store, as a restart does.
-    async fn reopened(self) -> Self {
+    async fn reopen(self) -> Self {
         let path = self.path();
         self.store.close().await;
         Self { folder: self.folder, store: Store::open(&path).unwrap() }
@@ -86,7 +86,7 @@ fn report(seq: u64, body: ReportBody) -> Report {
     Report { seq, observed_at_ms: i64::try_from(seq).unwrap() + 5000, body }
 }
 
-fn metric(sequence: u64, value: f64) -> ReportBody {
+fn metric_body(sequence: u64, value: f64) -> ReportBody {
     ReportBody::Metric(Metric {
         name: "default".to_owned(),
         kind: MetricKind::Intermediate,
@@ -96,7 +96,7 @@ fn metric(sequence: u64, value: f64) -> ReportBody {
     })
 }
 
-fn log(offset_bytes: u64, text: &str) -> ReportBody {
+fn log_chunk(offset_bytes: u64, text: &str) -> ReportBody {
     ReportBody::Log(LogChunk {
         stream: Stream::Stdout,
         offset_bytes,
@@ -104,7 +104,7 @@ fn log(offset_bytes: u64, text: &str) -> ReportBody {
     })
 }
 
-fn sample() -> ReportBody {
+fn sample_body() -> ReportBody {
     ReportBody::Sample(Box::default())
 }
 
@@ -121,6 +121,6 @@ fn verdict(code: u8) -> Verdict {
     }
 }
 
-fn ended(code: u8) -> ReportBody {
+fn ended_body(code: u8) -> ReportBody {
     ReportBody::Ended(Box::new(verdict(code)))
 }

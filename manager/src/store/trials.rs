@@ -4,7 +4,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 use trial_protocol::{AttemptId, ExperimentId, StopReason, TrialJobId};
 
-use super::read::{json, parsed, parsed_if_any, storable, unsigned, unsigned_if_any};
+use super::readers::{
+    parse_column, parse_json_column, parse_optional_column, read_optional_unsigned, read_unsigned,
+    to_storable,
+};
 use super::{Error, ExperimentRow, ImportedRow, NewTrial, TrialChange, TrialEventRow, TrialRow};
 use crate::job_state::JobState;
 
@@ -30,7 +33,7 @@ pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(
         row.state,
         row.created_at_ms,
         row.ended_at_ms,
-        storable("elapsed time", row.elapsed_ms)?,
+        to_storable("elapsed time", row.elapsed_ms)?,
     ])?;
     Ok(())
 }
@@ -40,13 +43,13 @@ pub(super) fn experiment(c: &Connection) -> Result<Option<ExperimentRow>, Error>
     let mut rows = statement.query([])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     Ok(Some(ExperimentRow {
-        id: parsed(row, "id", ExperimentId::new)?,
-        canonical: json(row, "canonical")?,
+        id: parse_column(row, "id", ExperimentId::new)?,
+        canonical: parse_json_column(row, "canonical")?,
         seed: row.get::<_, i64>("seed")?.cast_unsigned(),
         state: row.get("state")?,
         created_at_ms: row.get("created_at_ms")?,
         ended_at_ms: row.get("ended_at_ms")?,
-        elapsed_ms: unsigned(row, "elapsed_ms")?,
+        elapsed_ms: read_unsigned(row, "elapsed_ms")?,
         trouble: row.get("trouble")?,
     }))
 }
@@ -59,11 +62,15 @@ pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Err
 }
 
 /// Returns whether the state is one of NNI's names for an end.
-pub(super) fn is_end(state: &str) -> bool {
+pub(super) fn is_end_state(state: &str) -> bool {
     matches!(state, "DONE" | "STOPPED" | "ERROR")
 }
 
-pub(super) fn import(c: &Connection, rows: &[ImportedRow], at_ms: i64) -> Result<(), Error> {
+pub(super) fn insert_imported(
+    c: &Connection,
+    rows: &[ImportedRow],
+    at_ms: i64,
+) -> Result<(), Error> {
     let mut statement =
         c.prepare_cached("INSERT INTO imported (parameters, value, at_ms) VALUES (?, ?, ?)")?;
     for row in rows {
@@ -72,10 +79,13 @@ pub(super) fn import(c: &Connection, rows: &[ImportedRow], at_ms: i64) -> Result
     Ok(())
 }
 
-pub(super) fn imported(c: &Connection) -> Result<Vec<ImportedRow>, Error> {
+pub(super) fn imported_rows(c: &Connection) -> Result<Vec<ImportedRow>, Error> {
     let mut statement = c.prepare_cached("SELECT parameters, value FROM imported ORDER BY key")?;
     let read = |row: &Row<'_>| {
-        Ok(ImportedRow { parameters: json(row, "parameters")?, value: json(row, "value")? })
+        Ok(ImportedRow {
+            parameters: parse_json_column(row, "parameters")?,
+            value: parse_json_column(row, "value")?,
+        })
     };
     statement.query_and_then([], read)?.collect()
 }
@@ -88,7 +98,7 @@ pub(super) fn set_experiment_state(
 ) -> Result<(), Error> {
     let changed = c
         .prepare_cached("UPDATE experiment SET state = ?, elapsed_ms = ?, ended_at_ms = ?")?
-        .execute(params![state, storable("elapsed time", elapsed_ms)?, ended_at_ms])?;
+        .execute(params![state, to_storable("elapsed time", elapsed_ms)?, ended_at_ms])?;
     if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
 }
 
@@ -99,9 +109,9 @@ pub(super) fn set_trouble(c: &Connection, trouble: Option<&str>) -> Result<(), E
 }
 
 pub(super) fn insert_trial(c: &Connection, new: &NewTrial) -> Result<(), Error> {
-    let sequence = storable("trial sequence", new.sequence)?;
-    let parameter_id = new.parameter_id.map(|id| storable("parameter id", id)).transpose()?;
-    if key_of(c, &new.id)?.is_some() {
+    let sequence = to_storable("trial sequence", new.sequence)?;
+    let parameter_id = new.parameter_id.map(|id| to_storable("parameter id", id)).transpose()?;
+    if find_trial_key(c, &new.id)?.is_some() {
         return Err(Error::Exists(format!("trial {}", new.id)));
     }
     c.prepare_cached(
@@ -213,23 +223,23 @@ pub(super) fn events(c: &Connection, id: &TrialJobId) -> Result<Vec<TrialEventRo
 
 /// Returns the trial's key, or an error if the trial does not exist.
 pub(super) fn trial_key(c: &Connection, id: &TrialJobId) -> Result<i64, Error> {
-    key_of(c, id)?.ok_or_else(|| Error::UnknownTrial(id.clone()))
+    find_trial_key(c, id)?.ok_or_else(|| Error::UnknownTrial(id.clone()))
 }
 
-fn key_of(c: &Connection, id: &TrialJobId) -> Result<Option<i64>, Error> {
+fn find_trial_key(c: &Connection, id: &TrialJobId) -> Result<Option<i64>, Error> {
     let mut statement = c.prepare_cached("SELECT key FROM trial WHERE id = ?")?;
     Ok(statement.query_row([id.as_str()], |row| row.get(0)).optional()?)
 }
 
 pub(super) fn trial_row(row: &Row<'_>) -> Result<TrialRow, Error> {
     Ok(TrialRow {
-        id: parsed(row, "id", TrialJobId::new)?,
-        sequence: unsigned(row, "sequence")?,
-        parameter_id: unsigned_if_any(row, "parameter_id")?,
-        parameters: json(row, "parameters")?,
-        attempt: parsed(row, "attempt", AttemptId::new)?,
-        state: parsed(row, "state", str::parse)?,
-        intent: parsed_if_any(row, "intent", read_reason)?,
+        id: parse_column(row, "id", TrialJobId::new)?,
+        sequence: read_unsigned(row, "sequence")?,
+        parameter_id: read_optional_unsigned(row, "parameter_id")?,
+        parameters: parse_json_column(row, "parameters")?,
+        attempt: parse_column(row, "attempt", AttemptId::new)?,
+        state: parse_column(row, "state", str::parse)?,
+        intent: parse_optional_column(row, "intent", parse_reason)?,
         created_at_ms: row.get("created_at_ms")?,
         started_at_ms: row.get("started_at_ms")?,
         ended_at_ms: row.get("ended_at_ms")?,
@@ -242,9 +252,9 @@ pub(super) fn trial_row(row: &Row<'_>) -> Result<TrialRow, Error> {
 fn event_row(row: &Row<'_>) -> Result<TrialEventRow, Error> {
     Ok(TrialEventRow {
         at_ms: row.get("at_ms")?,
-        state: parsed(row, "state", str::parse)?,
-        attempt: parsed(row, "attempt", AttemptId::new)?,
-        intent: parsed_if_any(row, "intent", read_reason)?,
+        state: parse_column(row, "state", str::parse)?,
+        attempt: parse_column(row, "attempt", AttemptId::new)?,
+        intent: parse_optional_column(row, "intent", parse_reason)?,
         message: row.get("message")?,
         exit_code: row.get("exit_code")?,
     })
@@ -258,6 +268,6 @@ fn reason_word(reason: StopReason) -> String {
     }
 }
 
-fn read_reason(word: &str) -> Result<StopReason, serde_json::Error> {
+fn parse_reason(word: &str) -> Result<StopReason, serde_json::Error> {
     serde_json::from_value(Value::from(word))
 }

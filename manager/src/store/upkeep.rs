@@ -19,14 +19,14 @@ const MAX_PROBLEMS: usize = 100;
 /// nothing.
 pub fn is_blank(path: &Path) -> Result<bool, Error> {
     let connection = schema::open_reader(path)?;
-    Ok(schema::recognise(&connection, path)? == 0)
+    Ok(schema::recognise_schema(&connection, path)? == 0)
 }
 
 /// Writes a copy of the database at `from` in its present state to `to`, which must not exist. Blocks, but no
 /// writer waits for it.
 pub fn backup(from: &Path, to: &Path) -> Result<(), Error> {
     let connection = schema::open_reader(from)?;
-    schema::recognise(&connection, from)?;
+    schema::recognise_schema(&connection, from)?;
     let failed = |problem: &dyn std::fmt::Display| Error::Backup {
         path: to.to_owned(),
         problem: problem.to_string(),
@@ -49,10 +49,10 @@ pub fn backup(from: &Path, to: &Path) -> Result<(), Error> {
 /// Returns all problems of the database at `path`; empty if there are none. Reads the entire database.
 pub fn check(path: &Path) -> Result<Vec<String>, Error> {
     let connection = schema::open_reader(path)?;
-    if schema::recognise(&connection, path)? == 0 {
+    if schema::recognise_schema(&connection, path)? == 0 {
         return Ok(vec![NO_EXPERIMENT.to_owned()]);
     }
-    let mut problems = schema::problems(&connection, &format!("integrity_check({MAX_PROBLEMS})"))?;
+    let mut problems = schema::run_check(&connection, &format!("integrity_check({MAX_PROBLEMS})"))?;
     if problems.is_empty() {
         problems = find_inconsistencies(&connection)?;
     }
@@ -67,7 +67,7 @@ fn list_losses(c: &Connection) -> Result<Vec<String>, Error> {
          AND r.body ->> 'code' = ? ORDER BY a.key, r.seq LIMIT {MAX_PROBLEMS}"
     );
     let mut statement = c.prepare(&query)?;
-    let lines = statement.query_map([gap::REPORTS_LOST], |row| {
+    let lines = statement.query_map([gap::REPORTS_LOST_CODE], |row| {
         let (trial, attempt, message): (String, String, String) =
             (row.get(0)?, row.get(1)?, row.get(2)?);
         Ok(format!("trial {trial}, attempt {attempt}: {message}"))
@@ -112,7 +112,7 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
         problems.push(NO_EXPERIMENT.to_owned());
     }
     // The metrics are not collected, because they may not fit in memory.
-    let metrics = reports::each_metric(c, |_, _| ());
+    let metrics = reports::visit_metrics(c, |_, _| ());
     let unreadable = [trials::experiment(c).err(), trials::trials(c).err(), metrics.err()];
     problems.extend(unreadable.into_iter().flatten().map(|error| error.to_string()));
     Ok(problems)

@@ -14,12 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::error::{Class, Error};
+use super::error::{Error, FailureKind};
 use super::file_identity::FileIdentity;
 use super::schema::{self, WriterConnection};
 
 /// The maximum number of reports in one commit, about 50 ms of work. It bounds the time that a caller waits.
-const COMMIT_WEIGHT: usize = 10_000;
+const MAX_COMMIT_REPORTS: usize = 10_000;
 
 /// The maximum time between checkpoints while there are new commits. A copy of the database file without its log is
 /// never older than this. Checkpointing that much log takes some tens of milliseconds.
@@ -128,7 +128,7 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> WriteJob for Wri
 
 /// Writes until a close is requested or every handle is dropped, then checkpoints and closes the database. `callers`
 /// is the runtime on which the callers wait.
-pub(super) fn run(
+pub(super) fn run_writer(
     opened: WriterConnection,
     mut queue: mpsc::Receiver<Message>,
     shared: &WriterState,
@@ -149,7 +149,7 @@ pub(super) fn run(
             Message::Close => queue.close(),
         }
     }
-    close(connection, lock);
+    close_database(connection, lock);
 }
 
 /// PURE: returns whether a checkpoint is due after a commit: after the first, then once per interval.
@@ -175,7 +175,7 @@ fn write_group(
             let result = job.run(transaction);
             group.push(job);
             result?;
-            if weight < COMMIT_WEIGHT {
+            if weight < MAX_COMMIT_REPORTS {
                 waiting = next_job(queue);
             }
         }
@@ -194,13 +194,13 @@ fn write_group(
         }
         // The transaction could not be started.
         Err(error) if group.is_empty() => {
-            publish(shared, false, &Err(error.clone()));
+            publish_outcome(shared, false, &Err(error.clone()));
             if let Some(job) = waiting {
                 job.finish(Err(error));
             }
         }
         result => {
-            publish(shared, connection.total_changes() > before, &result);
+            publish_outcome(shared, connection.total_changes() > before, &result);
             let answer = move || group.into_iter().for_each(|job| job.finish(result.clone()));
             match callers {
                 // Waking each caller from this thread would cost one system call per caller.
@@ -230,7 +230,7 @@ fn commit(
 ) -> Result<(), Error> {
     let before = connection.total_changes();
     let result = run_transaction(connection, shared, work);
-    publish(shared, connection.total_changes() > before, &result);
+    publish_outcome(shared, connection.total_changes() > before, &result);
     result
 }
 
@@ -255,7 +255,7 @@ fn run_transaction(
 }
 
 /// Publishes the outcome of a commit.
-fn publish(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
+fn publish_outcome(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
     match result {
         Ok(()) => {
             // A commit without changes does not touch the disk, so it proves nothing.
@@ -286,7 +286,7 @@ fn checkpoint(connection: &Connection) {
 /// Frees the log's space after a commit failed on a full disk. Returns `false` if the failure has another cause, the
 /// log is empty, a reader still needs the log, or the database file cannot grow.
 fn free_log_space(connection: &Connection, error: &Error) -> bool {
-    if error.class() != Some(Class::Full) {
+    if error.failure_kind() != Some(FailureKind::Full) {
         return false;
     }
     let log_bytes = || {
@@ -312,7 +312,7 @@ fn error_chain(error: &Error) -> String {
     }
 }
 
-fn close(connection: Connection, lock: File) {
+fn close_database(connection: Connection, lock: File) {
     let checkpoint = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     if let Err(error) = checkpoint {
         // No data is lost: SQLite reads the log the next time that the file is opened.

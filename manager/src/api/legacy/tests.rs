@@ -18,7 +18,7 @@ use super::router;
 use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
-use crate::store::{NewTrial, Span, Store, TrialChange};
+use crate::store::{NewTrial, Store, TrialChange, TrialTimes};
 use crate::util::clock::SystemClock;
 
 struct Bed {
@@ -204,7 +204,7 @@ async fn a_retried_trial_stores_new_reports() {
         message: None,
         exit_code: None,
         attempt: Some(AttemptId::new("b").unwrap()),
-        reported: Span::default(),
+        reported: TrialTimes::default(),
     };
     bed.store.change_trial(&abcde(), change).await.unwrap();
     let both = json!({"metrics": [metric("PERIODICAL", 0, "0.5"), metric("PERIODICAL", 1, "0.6")]});

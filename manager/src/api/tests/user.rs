@@ -15,7 +15,7 @@ use trial_protocol::{
 use super::*;
 use crate::experiment::command::{Command, CommandError};
 use crate::job_state::JobState;
-use crate::store::{ExperimentRow, Span, TrialChange};
+use crate::store::{ExperimentRow, TrialChange, TrialTimes};
 
 fn metric(kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
     let name = "default".to_owned();
@@ -109,7 +109,7 @@ impl Bed {
             message: None,
             exit_code: None,
             attempt: None,
-            reported: Span::default(),
+            reported: TrialTimes::default(),
         };
         self.state.store.change_trial(&id, change).await.unwrap();
     }

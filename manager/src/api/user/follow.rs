@@ -178,7 +178,7 @@ pub(super) async fn events(
         Some(text) => Some(text.parse::<i64>().map_err(|_| unknown_event(&text))?),
         None => None,
     };
-    let mut commits = shared.state.store.database().watch();
+    let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
     let first = shared.state.board.refresh().await?;
     Ok(stream(shared, allowance, move |mut line| async move {
@@ -306,7 +306,7 @@ pub(super) async fn trial_events(
     };
     // An unknown trial is refused before the stream begins.
     attempt(&shared, &trial, None).await?;
-    let mut commits = shared.state.store.database().watch();
+    let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
     Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = seen;
@@ -418,14 +418,14 @@ async fn send_news(
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
         line.send_event("samples", &seen.write(), &samples).await?;
     }
-    let writing = logs.source(trial).await.map_err(|_| StreamClosed)?;
+    let writing = logs.output_attempt(trial).await.map_err(|_| StreamClosed)?;
     let writing = writing.map_or(attempt.key, |row| row.key);
     for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let place = match stream {
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
-        let part = logs.part(writing, stream, *place, MAX_LOG_BYTES).await;
+        let part = logs.read_part(writing, stream, *place, MAX_LOG_BYTES).await;
         let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {

@@ -105,7 +105,7 @@ pub(in crate::api) async fn output_attempt(
     if named.is_some() {
         Ok(named_attempt)
     } else {
-        Ok(shared.state.store.logs().source(id).await?)
+        Ok(shared.state.store.logs().output_attempt(id).await?)
     }
 }
 
@@ -124,9 +124,9 @@ pub(in crate::api) async fn view(
     let store = &shared.state.store;
     let from = match query.tail {
         None => query.from.unwrap_or(0),
-        Some(tail) => store.logs().tail(attempt.key, stream, tail).await?,
+        Some(tail) => store.logs().tail_start(attempt.key, stream, tail).await?,
     };
-    let part = store.logs().part(attempt.key, stream, from, limit).await?;
+    let part = store.logs().read_part(attempt.key, stream, from, limit).await?;
     // A character that the part's end cuts off belongs to the next part, which may not have arrived yet. A part that
     // contains nothing else is returned unchanged; otherwise the client would request it again and again.
     let cut = if part.next < part.end || !attempt.ended { unfinished(&part.bytes) } else { 0 };
@@ -212,7 +212,8 @@ pub(in crate::api) async fn whole_log(
             let (store, mut from) = (&shared.state.store, 0);
             loop {
                 let share = allowance.wait(PIECE).await;
-                let Ok(part) = store.logs().part(attempt.key, stream, from, PIECE).await else {
+                let Ok(part) = store.logs().read_part(attempt.key, stream, from, PIECE).await
+                else {
                     break;
                 };
                 if part.bytes.is_empty()

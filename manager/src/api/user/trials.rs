@@ -275,7 +275,7 @@ pub(in crate::api) async fn metric_page(
     };
     let store = &shared.state.store;
     let attempt = match query.attempt.as_deref() {
-        None => store.queries().reporting(id).await?,
+        None => store.queries().reporting_attempt(id).await?,
         named => attempt(shared, id, named).await?,
     };
     let Some(attempt) = attempt else { return Ok(MetricPage::default()) };

@@ -207,14 +207,14 @@ impl CommandHandler<'_> {
             .map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =
-            self.recorder.store().imported().await?.iter().map(text).collect();
+            self.recorder.store().imported_rows().await?.iter().map(text).collect();
         let rows = given.into_iter().map(|sample| ImportedRow {
             parameters: Value::Object(sample.parameters),
             value: sample.value.as_json().clone(),
         });
         let fresh: Vec<ImportedRow> = rows.filter(|row| known.insert(text(row))).collect();
         let now = self.recorder.now_ms();
-        self.recorder.store().import(fresh.clone(), now).await?;
+        self.recorder.store().insert_imported(fresh.clone(), now).await?;
         let count = fresh.len();
         self.advisers.import(prepare::stored_samples(fresh));
         let plural = if count == 1 { "" } else { "s" };
@@ -246,7 +246,7 @@ impl CommandHandler<'_> {
         let mut native = native.map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
-            tuner.import(&prepare::stored_samples(self.recorder.store().imported().await?));
+            tuner.import(&prepare::stored_samples(self.recorder.store().imported_rows().await?));
             for row in self.recorder.store().trials().await? {
                 let none = Parameters::new();
                 let ended = !prepare::is_interrupted(&row) && row.state.is_final();

@@ -255,7 +255,7 @@ mod tests {
             std::future::ready(Err(sqlite_error(ffi::SQLITE_CORRUPT)))
         };
         let result: Result<(), _> = inbox.retry_while_transient(attempt).await;
-        assert_eq!(result.unwrap_err().class(), Some(store::Class::Damaged));
+        assert_eq!(result.unwrap_err().failure_kind(), Some(store::FailureKind::Damaged));
         assert_eq!(tries, 1, "a damaged file is a permanent error");
     }
 
@@ -331,7 +331,7 @@ mod tests {
         });
         let full = || std::future::ready(Err::<(), _>(sqlite_error(ffi::SQLITE_FULL)));
         let error = inbox.retry_while_transient(full).await.unwrap_err();
-        assert_eq!(error.class(), Some(store::Class::Full));
+        assert_eq!(error.failure_kind(), Some(store::FailureKind::Full));
         let waited = begun.elapsed().checked_sub(stopped_after).unwrap();
         assert!(
             (STOP_WAIT_LIMIT..STOP_WAIT_LIMIT + 2 * RETRY_PAUSE).contains(&waited),

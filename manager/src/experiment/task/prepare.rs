@@ -46,7 +46,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
-    deps.advisers.import(stored_samples(deps.store.imported().await?));
+    deps.advisers.import(stored_samples(deps.store.imported_rows().await?));
     let mut loaded = ResumedTrials::new(deps.lease);
     for row in rows {
         loaded.add(&mut deps, row).await?;

@@ -12,7 +12,8 @@ use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::store::{
-    self, FinalRecords, NewNotification, NewTrial, ServicePart, Span, Store, TrialChange, TrialRow,
+    self, FinalRecords, NewNotification, NewTrial, ServicePart, Store, TrialChange, TrialRow,
+    TrialTimes,
 };
 use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
@@ -106,7 +107,7 @@ impl Recorder {
         trials: Vec<(TrialJobId, Option<AttemptId>, Option<i64>)>,
     ) -> Result<(), store::Error> {
         let changes = trials.into_iter().map(|(trial, attempt, started_at_ms)| {
-            let reported = Span { started_at_ms, duration_ms: None };
+            let reported = TrialTimes { started_at_ms, duration_ms: None };
             (trial, TrialChange { reported, ..self.trial_change(JobState::Running, None, attempt) })
         });
         let changes: Vec<_> = changes.collect();
@@ -188,7 +189,9 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
         self.inbox
-            .retry_while_transient(|| self.store.derive(trial, attempt, metric.clone(), now))
+            .retry_while_transient(|| {
+                self.store.insert_derived_metric(trial, attempt, metric.clone(), now)
+            })
             .await
     }
 
@@ -256,7 +259,14 @@ impl Recorder {
         attempt: Option<AttemptId>,
     ) -> TrialChange {
         let at_ms = self.clock.now_ms();
-        TrialChange { state, at_ms, message, exit_code: None, attempt, reported: Span::default() }
+        TrialChange {
+            state,
+            at_ms,
+            message,
+            exit_code: None,
+            attempt,
+            reported: TrialTimes::default(),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
 use crate::job_state::JobState;
 use crate::search::repeats::PointResults;
-use crate::store::{self, FinalRecords, Span, TrialChange};
+use crate::store::{self, FinalRecords, TrialChange, TrialTimes};
 use crate::training_service::JobEndEvent;
 
 /// The ends of trials.
@@ -114,7 +114,7 @@ impl TrialEnds {
         let stored = self.pending.get(trial);
         let verdict = stored.and_then(|stored| stored.verdict.as_ref());
         // The agent's times are used, because a manager may notice the end hours later.
-        let reported = Span {
+        let reported = TrialTimes {
             started_at_ms: stored.and_then(|stored| stored.started_at_ms),
             duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
         };

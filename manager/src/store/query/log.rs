@@ -5,29 +5,30 @@ use trial_protocol::{Stream, TrialJobId};
 
 use super::super::database::Database;
 use super::super::error::Error;
-use super::super::read::{storable, unsigned};
+use super::super::readers::{read_unsigned, to_storable};
 use super::super::reports::stream_word;
 
 use super::{AttemptRow, ReportSources, attempts, trial_key};
 
 // An earlier build stored chunks that end beyond 2^63-1, which SQLite cannot compute and no real trial reaches. The
 // other chunks of such a stream are shown.
-const START: &str = "SELECT offset_bytes FROM log_chunk \
+const SELECT_CHUNK_START: &str = "SELECT offset_bytes FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes <= ? \
      AND offset_bytes <= 9223372036854775807 - length(bytes) ORDER BY offset_bytes DESC LIMIT 1";
-const FROM: &str = "SELECT offset_bytes, observed_at_ms, bytes FROM log_chunk \
+const SELECT_CHUNKS: &str = "SELECT offset_bytes, observed_at_ms, bytes FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? \
      AND offset_bytes <= 9223372036854775807 - length(bytes) ORDER BY offset_bytes";
-const END: &str = "SELECT offset_bytes + length(bytes) AS log_end FROM log_chunk \
+const SELECT_LOG_END: &str = "SELECT offset_bytes + length(bytes) AS log_end FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes <= 9223372036854775807 - length(bytes) \
      ORDER BY offset_bytes DESC LIMIT 1";
-const BACKWARDS: &str = "SELECT offset_bytes, length(bytes) AS size FROM log_chunk \
+const SELECT_CHUNKS_BACKWARDS: &str = "SELECT offset_bytes, length(bytes) AS size FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes <= 9223372036854775807 - length(bytes) \
      ORDER BY offset_bytes DESC";
 
 /// The statements above, for the test that checks their query plans.
 #[cfg(test)]
-pub(super) const STATEMENTS: [&str; 4] = [START, FROM, END, BACKWARDS];
+pub(super) const LOG_STATEMENTS: [&str; 4] =
+    [SELECT_CHUNK_START, SELECT_CHUNKS, SELECT_LOG_END, SELECT_CHUNKS_BACKWARDS];
 
 /// A part of an attempt's output on one stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,19 +66,19 @@ impl LogQueries {
     }
 
     /// Returns at most about `limit` bytes of an attempt's output, starting at position `from`.
-    pub async fn part(
+    pub async fn read_part(
         &self,
         attempt: i64,
         stream: Stream,
         from: u64,
         limit: usize,
     ) -> Result<LogPart, Error> {
-        self.database.read(move |c| part(c, attempt, stream, from, limit)).await
+        self.database.read(move |c| read_part(c, attempt, stream, from, limit)).await
     }
 
     /// Returns the attempt that provides a trial's output: the current attempt, or the old keeper's if only the
     /// keeper has sent output. `None` if neither has reported.
-    pub async fn source(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
+    pub async fn output_attempt(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
         self.database
             .read(move |c| {
@@ -85,7 +86,7 @@ impl LogQueries {
                 let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
                 let wrote = |source: i64| -> Result<bool, Error> {
                     for stream in [Stream::Stdout, Stream::Stderr] {
-                        if part(c, source, stream, 0, 0)?.end > 0 {
+                        if read_part(c, source, stream, 0, 0)?.end > 0 {
                             return Ok(true);
                         }
                     }
@@ -104,14 +105,15 @@ impl LogQueries {
 
     /// Returns the position at which the last `bytes` stored bytes begin. A progress bar may have left gaps of
     /// megabytes between them.
-    pub async fn tail(&self, attempt: i64, stream: Stream, bytes: u64) -> Result<u64, Error> {
+    pub async fn tail_start(&self, attempt: i64, stream: Stream, bytes: u64) -> Result<u64, Error> {
         self.database
             .read(move |c| {
                 let mut left = bytes;
-                let mut statement = c.prepare_cached(BACKWARDS)?;
+                let mut statement = c.prepare_cached(SELECT_CHUNKS_BACKWARDS)?;
                 let mut rows = statement.query(params![attempt, stream_word(stream)])?;
                 while let Some(row) = rows.next()? {
-                    let (offset, size) = (unsigned(row, "offset_bytes")?, unsigned(row, "size")?);
+                    let (offset, size) =
+                        (read_unsigned(row, "offset_bytes")?, read_unsigned(row, "size")?);
                     if size >= left {
                         return Ok(offset + size - left);
                     }
@@ -133,11 +135,11 @@ fn line_begun(before: &[u8], added: &[u8]) -> Option<u64> {
     (end + 1 < added.len()).then_some(1)
 }
 
-fn newlines(bytes: &[u8]) -> u64 {
+fn count_newlines(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte == b'\n')).sum()
 }
 
-fn part(
+fn read_part(
     c: &Connection,
     attempt: i64,
     stream: Stream,
@@ -145,23 +147,23 @@ fn part(
     limit: usize,
 ) -> Result<LogPart, Error> {
     let word = stream_word(stream);
-    let wanted = storable("log offset", from)?;
+    let wanted = to_storable("log offset", from)?;
     let end = c
-        .prepare_cached(END)?
-        .query_row(params![attempt, word], |row| Ok(unsigned(row, "log_end")))
+        .prepare_cached(SELECT_LOG_END)?
+        .query_row(params![attempt, word], |row| Ok(read_unsigned(row, "log_end")))
         .optional()?
         .transpose()?
         .unwrap_or(0);
     let mut part = LogPart { from, next: from, end, ..LogPart::default() };
     let start: Option<i64> = c
-        .prepare_cached(START)?
+        .prepare_cached(SELECT_CHUNK_START)?
         .query_row(params![attempt, word, wanted], |row| row.get(0))
         .optional()?;
-    let mut statement = c.prepare_cached(FROM)?;
+    let mut statement = c.prepare_cached(SELECT_CHUNKS)?;
     let mut rows = statement.query(params![attempt, word, start.unwrap_or(wanted)])?;
     let (mut room, mut lines) = (limit, 0);
     while let Some(row) = rows.next()? {
-        let offset = unsigned(row, "offset_bytes")?;
+        let offset = read_unsigned(row, "offset_bytes")?;
         let bytes = row.get_ref("bytes")?.as_blob().unwrap_or_default();
         // The first chunk may begin before the requested position.
         let skipped = usize::try_from(part.next.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -181,7 +183,7 @@ fn part(
                 part.times.push(time);
             }
         }
-        lines += newlines(taken);
+        lines += count_newlines(taken);
         part.bytes.extend_from_slice(taken);
         part.next = offset + u64::try_from(taken.len()).unwrap_or(0);
         // The line about a gap does not count towards the limit.

@@ -14,22 +14,22 @@ fn trial(id: &str) -> TrialJobId {
     TrialJobId::new(id).unwrap()
 }
 
-fn metric(name: &str, kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
+fn metric_body(name: &str, kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
     let name = name.to_owned();
     ReportBody::Metric(Metric { name, kind, sequence, value: value.into(), derived: false })
 }
 
-fn log(offset_bytes: u64, text: &str) -> ReportBody {
+fn log_chunk(offset_bytes: u64, text: &str) -> ReportBody {
     let text = LogText::Text(text.to_owned());
     ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
 }
 
-struct Bed {
+struct QueryTestStore {
     store: Store,
     folder: tempfile::TempDir,
 }
 
-impl Bed {
+impl QueryTestStore {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
@@ -73,7 +73,7 @@ impl Bed {
 #[tokio::test]
 async fn a_trial_is_listed_with_a_summary_of_its_reports() {
     use MetricKind::{Final, Intermediate};
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let verdict = Verdict {
         cause: Cause::Succeeded,
         class: trial_protocol::Class::None,
@@ -85,10 +85,10 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
         evidence: Evidence::default(),
     };
     let bodies = vec![
-        metric("acc", Intermediate, 0, 0.1),
-        metric("loss", Intermediate, 0, 3.0),
-        metric("acc", Intermediate, 1, 0.2),
-        metric("acc", Final, 0, 0.9),
+        metric_body("acc", Intermediate, 0, 0.1),
+        metric_body("loss", Intermediate, 0, 3.0),
+        metric_body("acc", Intermediate, 1, 0.2),
+        metric_body("acc", Final, 0, 0.9),
         ReportBody::Ended(Box::new(verdict.clone())),
     ];
     bed.send(Lane::Facts, bodies).await;
@@ -110,7 +110,7 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
     let metrics = bed.store.queries().metrics_after(attempts[0].key, 0, 2).await.unwrap();
     assert_eq!(metrics.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
     for (name, expected) in [(Some("acc"), 2), (Some("loss"), 1), (None, 3), (Some("x"), 0)] {
-        let steps = bed.store.queries().steps(attempts[0].key, name).await.unwrap();
+        let steps = bed.store.queries().count_steps(attempts[0].key, name).await.unwrap();
         assert_eq!(steps, expected, "{name:?}");
     }
     let reports = bed.store.queries().other_reports(&attempts[0], 10).await.unwrap();
@@ -119,9 +119,10 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
 
 #[tokio::test]
 async fn the_old_keepers_output_is_shown_if_the_agent_has_sent_none() {
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let writing = async || {
-        let source = bed.store.logs().source(&trial("t")).await.unwrap().map(|row| row.attempt);
+        let source =
+            bed.store.logs().output_attempt(&trial("t")).await.unwrap().map(|row| row.attempt);
         source.map(|attempt| attempt.to_string()).unwrap_or_default()
     };
     let line = || {
@@ -147,29 +148,38 @@ async fn the_old_keepers_output_is_shown_if_the_agent_has_sent_none() {
 #[tokio::test]
 async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
     use MetricKind::{Final, Intermediate};
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let started = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
     let seen = async || {
         let glance = bed.store.queries().summaries(vec![1], Vec::new()).await.unwrap().remove(0);
         let of = |metrics: &[Metric]| {
             metrics.iter().map(|metric| metric.value.number().unwrap()).collect::<Vec<_>>()
         };
-        let source =
-            bed.store.queries().reporting(&trial("t")).await.unwrap().map(|row| row.attempt);
+        let source = bed
+            .store
+            .queries()
+            .reporting_attempt(&trial("t"))
+            .await
+            .unwrap()
+            .map(|row| row.attempt);
         let source = source.map(|attempt| attempt.to_string()).unwrap_or_default();
         (of(&glance.finals), of(&glance.latest), glance.facts_through, source)
     };
     assert_eq!(seen().await, (vec![], vec![], None, String::new()));
     bed.send_as("a", Lane::Facts, vec![started()]).await;
     assert_eq!(seen().await, (vec![], vec![], Some(0), "a".to_owned()));
-    let keeper = vec![metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
+    let keeper =
+        vec![metric_body("default", Intermediate, 0, 0.5), metric_body("default", Final, 0, 0.7)];
     bed.send_as("a-legacy", Lane::Facts, keeper).await;
     let (finals, latest, through, source) = seen().await;
     assert_eq!((finals, latest, source.as_str()), (vec![0.7], vec![0.5], "a-legacy"));
     assert!(through > Some(0), "a caller that waits for changes is woken");
     // The agent reads the same output a little later.
-    let agent =
-        vec![started(), metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
+    let agent = vec![
+        started(),
+        metric_body("default", Intermediate, 0, 0.5),
+        metric_body("default", Final, 0, 0.7),
+    ];
     bed.send_as("a", Lane::Facts, agent).await;
     let (finals, latest, now, source) = seen().await;
     assert_eq!(
@@ -182,10 +192,10 @@ async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
 
 #[tokio::test]
 async fn reports_are_counted_up_to_a_limit() {
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let note = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
     bed.send_as("a", Lane::Facts, vec![note(), note(), note()]).await;
-    bed.send_as("a", Lane::Bulk, vec![log(0, "x")]).await;
+    bed.send_as("a", Lane::Bulk, vec![log_chunk(0, "x")]).await;
     let counted = async |keys, most| bed.store.queries().report_counts(keys, most).await.unwrap();
     let table = [
         (vec![1], 3, vec![3]),
@@ -200,12 +210,17 @@ async fn reports_are_counted_up_to_a_limit() {
 
 #[tokio::test]
 async fn output_is_found_by_its_position() {
-    let bed = Bed::new().await;
-    let bodies = vec![log(0, "0123456789"), ReportBody::Sample(Box::default()), log(10, "abcdef")];
+    let bed = QueryTestStore::new().await;
+    let bodies = vec![
+        log_chunk(0, "0123456789"),
+        ReportBody::Sample(Box::default()),
+        log_chunk(10, "abcdef"),
+    ];
     bed.send(Lane::Bulk, bodies).await;
     let attempt = bed.store.queries().attempts(&trial("t")).await.unwrap().remove(0);
     let part = async |from, limit| {
-        let part = bed.store.logs().part(attempt.key, Stream::Stdout, from, limit).await.unwrap();
+        let part =
+            bed.store.logs().read_part(attempt.key, Stream::Stdout, from, limit).await.unwrap();
         (String::from_utf8(part.bytes).unwrap(), part.next, part.end)
     };
     let table = [
@@ -219,7 +234,7 @@ async fn output_is_found_by_its_position() {
     for (from, limit, text, next) in table {
         assert_eq!(part(from, limit).await, (text.to_owned(), next, 16), "{from}");
     }
-    let nothing = bed.store.logs().part(attempt.key, Stream::Stderr, 0, 100).await.unwrap();
+    let nothing = bed.store.logs().read_part(attempt.key, Stream::Stderr, 0, 100).await.unwrap();
     assert_eq!(nothing, LogPart::default());
     assert_eq!(bed.store.queries().samples_after(&attempt, -1, 10).await.unwrap().len(), 1);
     assert_eq!(bed.store.queries().samples_after(&attempt, 1, 10).await.unwrap().len(), 0);
@@ -227,7 +242,7 @@ async fn output_is_found_by_its_position() {
 
 #[tokio::test]
 async fn other_reports_do_not_count_toward_the_limit_of_samples() {
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let note = || ReportBody::Note { code: "code".to_owned(), message: "message".to_owned() };
     bed.send(Lane::Bulk, vec![note(), note(), ReportBody::Sample(Box::default())]).await;
     let attempt = bed.store.queries().attempts(&trial("t")).await.unwrap().remove(0);
@@ -237,14 +252,20 @@ async fn other_reports_do_not_count_toward_the_limit_of_samples() {
 
 #[tokio::test]
 async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
-    let bed = Bed::new().await;
-    let chunks = [log(0, "a\nb"), log(3, "c"), log(4, "d\ne\nf"), log(12, "g\n"), log(14, "h\n")];
+    let bed = QueryTestStore::new().await;
+    let chunks = [
+        log_chunk(0, "a\nb"),
+        log_chunk(3, "c"),
+        log_chunk(4, "d\ne\nf"),
+        log_chunk(12, "g\n"),
+        log_chunk(14, "h\n"),
+    ];
     bed.send(Lane::Bulk, chunks.to_vec()).await;
     let second =
         "UPDATE log_chunk SET observed_at_ms = seq * 1000 + CASE seq WHEN 4 THEN -1 ELSE 5 END";
     Connection::open(bed.folder.path().join("db")).unwrap().execute(second, []).unwrap();
     let times = async |from, limit| {
-        let part = bed.store.logs().part(1, Stream::Stdout, from, limit).await.unwrap();
+        let part = bed.store.logs().read_part(1, Stream::Stdout, from, limit).await.unwrap();
         let lines = part.times.iter().map(|time| (time.line, time.observed_at_ms));
         (String::from_utf8(part.bytes).unwrap(), lines.collect::<Vec<_>>())
     };
@@ -255,9 +276,9 @@ async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
 
 #[tokio::test]
 async fn a_gap_in_the_output_is_reported() {
-    let bed = Bed::new().await;
-    bed.send(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
-    let part = bed.store.logs().part(1, Stream::Stdout, 0, 100).await.unwrap();
+    let bed = QueryTestStore::new().await;
+    bed.send(Lane::Bulk, vec![log_chunk(0, "begin\n"), log_chunk(16, "end\n")]).await;
+    let part = bed.store.logs().read_part(1, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(String::from_utf8(part.bytes).unwrap(), "begin\n[10 bytes are missing]\nend\n");
     assert_eq!(part.next, 20);
     // The tail consists of stored bytes only; the line about the gap does not shorten it.
@@ -269,17 +290,21 @@ async fn a_gap_in_the_output_is_reported() {
         (10, 0, "begin\n[10 bytes are missing]\nend\n"),
         (99, 0, "begin\n[10 bytes are missing]\nend\n"),
     ] {
-        assert_eq!(bed.store.logs().tail(1, Stream::Stdout, bytes).await.unwrap(), from, "{bytes}");
+        assert_eq!(
+            bed.store.logs().tail_start(1, Stream::Stdout, bytes).await.unwrap(),
+            from,
+            "{bytes}"
+        );
         let limit = usize::try_from(bytes).unwrap().max(1);
-        let part = bed.store.logs().part(1, Stream::Stdout, from, limit).await.unwrap();
+        let part = bed.store.logs().read_part(1, Stream::Stdout, from, limit).await.unwrap();
         assert_eq!(String::from_utf8(part.bytes).unwrap(), text, "{bytes}");
     }
-    assert_eq!(bed.store.logs().tail(1, Stream::Stderr, 9).await.unwrap(), 0);
+    assert_eq!(bed.store.logs().tail_start(1, Stream::Stderr, 9).await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn a_store_that_is_only_read_refuses_writes() {
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let path = bed.folder.path().join("db");
     let reader = Store::open_to_read(&path).unwrap();
     assert_eq!(reader.trials().await.unwrap().len(), 2, "while the manager runs");
@@ -289,7 +314,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
         message: None,
         exit_code: None,
         attempt: None,
-        reported: crate::store::Span::default(),
+        reported: crate::store::TrialTimes::default(),
     };
     let refusal = reader.change_trial(&trial("t"), change).await.unwrap_err();
     assert!(matches!(refusal, Error::Closed));
@@ -299,7 +324,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
     let mut connection = Connection::open(&old).unwrap();
     migrate(&mut connection, 0, &MIGRATIONS[..1]).unwrap();
     assert!(
-        matches!(Store::open_to_read(&old), Err(Error::Older { found: 1, known, .. }) if known > 1)
+        matches!(Store::open_to_read(&old), Err(Error::OlderSchema { found: 1, known, .. }) if known > 1)
     );
 }
 
@@ -327,11 +352,11 @@ fn a_migration_marks_the_reports_that_summarise_a_trial() {
 #[tokio::test]
 async fn the_start_and_the_end_of_an_endless_output_are_kept() {
     const MIB: u64 = 1 << 20;
-    let bed = Bed::new().await;
+    let bed = QueryTestStore::new().await;
     let bodies =
         [(0, "start"), (5, "more"), (2 * MIB, "middle"), (64 * MIB - 1, "late"), (66 * MIB, "end")];
-    bed.send(Lane::Bulk, bodies.map(|(offset, text)| log(offset, text)).to_vec()).await;
-    let part = bed.store.logs().part(1, Stream::Stdout, 0, 1000).await.unwrap();
+    bed.send(Lane::Bulk, bodies.map(|(offset, text)| log_chunk(offset, text)).to_vec()).await;
+    let part = bed.store.logs().read_part(1, Stream::Stdout, 0, 1000).await.unwrap();
     assert_eq!((part.from, part.end), (0, 66 * MIB + 3));
     let missing = |from, to| format!("[{} bytes are missing]\n", to - from);
     let expected =
@@ -342,22 +367,22 @@ async fn the_start_and_the_end_of_an_endless_output_are_kept() {
 /// Returns the statements of the pages, and those that run for each batch.
 fn statements() -> impl Iterator<Item = &'static str> {
     let shown = [
-        CHANGES,
-        CURRENT_ATTEMPT,
-        OLD_KEEPER_ATTEMPT,
-        REPORTED,
-        ATTEMPTS,
-        SUMMARY_REPORTS,
-        LAST_REPORTS,
-        SAMPLES,
-        METRICS,
-        STEPS,
-        TIMELINE,
-        ATTEMPT_STEPS,
-        ATTEMPT_HOSTS,
-        VERDICTS,
+        SELECT_CHANGES,
+        SELECT_CURRENT_ATTEMPT,
+        SELECT_OLD_KEEPER_ATTEMPT,
+        HAS_METRIC,
+        SELECT_ATTEMPTS,
+        SELECT_SUMMARY_REPORTS,
+        SELECT_LAST_REPORTS,
+        SELECT_SAMPLES,
+        SELECT_METRICS,
+        COUNT_STEPS,
+        SELECT_OTHER_REPORTS,
+        SELECT_ATTEMPT_STEPS,
+        SELECT_ATTEMPT_HOSTS,
+        SELECT_VERDICTS,
     ];
-    shown.into_iter().chain(log::STATEMENTS).chain([DELETE_MIDDLE_CHUNKS, SELECT_SENDER])
+    shown.into_iter().chain(log::LOG_STATEMENTS).chain([DELETE_MIDDLE_CHUNKS, SELECT_SENDER])
 }
 
 // A statement that reads a whole table is slow once the table is large.
@@ -374,10 +399,12 @@ fn every_statement_uses_an_index() {
             let step = step.unwrap();
             // The few attempts of one trial may be sorted.
             let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
-            assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
+            assert!(good || sql == SELECT_ATTEMPTS, "{sql}\n  {step}");
             // These statements must not read the metrics, of which there may be millions.
-            let own =
-                [(SUMMARY_REPORTS, "report_that_sums_up"), (TIMELINE, "report_beside_metrics")];
+            let own = [
+                (SELECT_SUMMARY_REPORTS, "report_that_sums_up"),
+                (SELECT_OTHER_REPORTS, "report_beside_metrics"),
+            ];
             let own = own.iter().find(|(few, _)| *few == sql);
             assert!(own.is_none_or(|(_, index)| step.contains(index)), "{sql}\n  {step}");
         }
@@ -402,8 +429,8 @@ fn every_statement_is_compiled_once() {
 
 #[tokio::test]
 async fn a_metric_that_cannot_be_parsed_takes_no_place_on_a_page() {
-    let bed = Bed::new().await;
-    let metrics = (0..5).map(|step| metric("acc", MetricKind::Intermediate, step, 0.1));
+    let bed = QueryTestStore::new().await;
+    let metrics = (0..5).map(|step| metric_body("acc", MetricKind::Intermediate, step, 0.1));
     bed.send(Lane::Facts, metrics.collect()).await;
     let store = Connection::open(bed.folder.path().join("db")).unwrap();
     store.execute("UPDATE report SET body = '{}' WHERE seq IN (0, 1, 3)", []).unwrap();

@@ -5,14 +5,14 @@ use std::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{Lane, TrialJobId};
 
-use super::{Bed, attempt, batch, metric, new_trial, report, trial};
-use crate::store::database::QUEUE;
-use crate::store::{self, Class, Error, Store};
+use super::{TestStore, attempt, batch, metric_body, new_trial, report, trial};
+use crate::store::database::QUEUE_CAPACITY;
+use crate::store::{self, Error, FailureKind, Store};
 
-const BOUND: std::time::Duration = std::time::Duration::from_mins(1);
+const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Keeps the writer busy until the returned sender is dropped.
-async fn block_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
+async fn block_writer(bed: &TestStore) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
     let (release, gate) = mpsc::channel::<()>();
     let (held, mut holds) = tokio::sync::mpsc::unbounded_channel();
     let store = bed.store.clone();
@@ -31,22 +31,24 @@ async fn block_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Err
 }
 
 /// Waits until `count` writes are queued.
-async fn wait_for_queue(bed: &Bed, count: usize) {
-    while bed.store.database().queue().capacity() > QUEUE - count {
+async fn wait_for_queue(bed: &TestStore, count: usize) {
+    while bed.store.database().queue().capacity() > QUEUE_CAPACITY - count {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
 async fn writes_that_wait_share_one_commit() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let (release, held) = block_writer(&bed).await;
     let ingests: Vec<_> = (0..100)
         .map(|number| {
             let store = bed.store.clone();
             let name = format!("a{number}");
             tokio::spawn(async move {
-                store.ingest(batch(&name, Lane::Facts, vec![report(0, metric(0, 0.5))]), 1).await
+                store
+                    .ingest(batch(&name, Lane::Facts, vec![report(0, metric_body(0, 0.5))]), 1)
+                    .await
             })
         })
         .collect();
@@ -63,15 +65,15 @@ async fn writes_that_wait_share_one_commit() {
 
 #[tokio::test]
 async fn a_full_queue_refuses_batches() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let (release, held) = block_writer(&bed).await;
-    let waiting: Vec<_> = (0..QUEUE)
+    let waiting: Vec<_> = (0..QUEUE_CAPACITY)
         .map(|_| {
             let store = bed.store.clone();
             tokio::spawn(async move { store.ingest(batch("a", Lane::Facts, vec![]), 1).await })
         })
         .collect();
-    wait_for_queue(&bed, QUEUE).await;
+    wait_for_queue(&bed, QUEUE_CAPACITY).await;
     let refused = bed.store.ingest(batch("a", Lane::Facts, vec![]), 1).await.unwrap_err();
     assert!(matches!(refused, Error::Overloaded), "{refused}");
     drop(release);
@@ -81,21 +83,21 @@ async fn a_full_queue_refuses_batches() {
     }
 }
 
-fn large(attempt: &str) -> trial_protocol::ReportBatch {
+fn large_batch(attempt: &str) -> trial_protocol::ReportBatch {
     let body =
         trial_protocol::ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
-    batch(attempt, Lane::Facts, vec![report(0, metric(0, 0.5)), report(1, body)])
+    batch(attempt, Lane::Facts, vec![report(0, metric_body(0, 0.5)), report(1, body)])
 }
 
 #[tokio::test]
 async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     bed.store.database().leave_room(2).await.unwrap();
-    let failed = bed.store.ingest(large("a"), 1).await.unwrap_err();
-    assert_eq!(failed.class(), Some(Class::Full), "{failed}");
+    let failed = bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
+    assert_eq!(failed.failure_kind(), Some(FailureKind::Full), "{failed}");
     assert_eq!(
-        bed.store.database().write_error().and_then(|error| error.class()),
-        Some(Class::Full)
+        bed.store.database().write_error().and_then(|error| error.failure_kind()),
+        Some(FailureKind::Full)
     );
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 
@@ -103,29 +105,32 @@ async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
     assert!(bed.store.database().write_error().is_some(), "nothing has been written yet");
     bed.store.database().probe().await.unwrap();
     assert!(bed.store.database().write_error().is_none());
-    let stored = bed.store.ingest(large("a"), 1).await.unwrap();
+    let stored = bed.store.ingest(large_batch("a"), 1).await.unwrap();
     assert_eq!((stored.through, stored.fresh.len()), (Some(1), 2));
 }
 
 #[tokio::test]
 async fn a_store_detects_without_a_write_that_the_disk_has_recovered() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let store = bed.store.clone();
     let trying = tokio::spawn(async move { store.database().retry_while_failing().await });
     let mut write_error = bed.store.database().watch_write_error();
     for _ in 0..2 {
         bed.store.database().leave_room(2).await.unwrap();
-        bed.store.ingest(large("a"), 1).await.unwrap_err();
+        bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
         assert!(write_error.borrow_and_update().is_some());
         bed.store.database().leave_room(1000).await.unwrap();
-        tokio::time::timeout(BOUND, write_error.wait_for(Option::is_none)).await.unwrap().unwrap();
+        tokio::time::timeout(WRITE_TIMEOUT, write_error.wait_for(Option::is_none))
+            .await
+            .unwrap()
+            .unwrap();
     }
     trying.abort();
 }
 
 #[tokio::test]
 async fn a_moved_database_refuses_writes_until_it_is_back() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let (path, away) = (bed.path(), bed.path().with_extension("away"));
     for replaced in [false, true] {
         assert!(bed.store.database().is_in_place());
@@ -136,7 +141,7 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
         bed.store.database().check_identity().await;
         let write_error = bed.store.database().write_error();
         assert!(matches!(write_error, Some(Error::Displaced { .. })), "{write_error:?}");
-        let refused = bed.store.ingest(large("a"), 1).await.unwrap_err();
+        let refused = bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
         assert!(matches!(refused, Error::Displaced { .. }) && refused.is_temporary(), "{refused}");
         assert!(bed.store.database().write_error().is_some(), "the error remains");
         std::fs::rename(&away, &path).unwrap();
@@ -148,7 +153,7 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
 
 #[tokio::test]
 async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     bed.store.database().leave_room(2).await.unwrap();
     let (release, held) = block_writer(&bed).await;
     let ingest = |batch| {
@@ -160,17 +165,17 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
         ..batch("a", Lane::Facts, vec![])
     };
     let jobs = [
-        ingest(batch("a", Lane::Facts, vec![report(0, metric(0, 0.5))])),
-        ingest(large("b")),
+        ingest(batch("a", Lane::Facts, vec![report(0, metric_body(0, 0.5))])),
+        ingest(large_batch("b")),
         ingest(unknown),
-        ingest(batch("c", Lane::Facts, vec![report(0, metric(0, 0.6))])),
+        ingest(batch("c", Lane::Facts, vec![report(0, metric_body(0, 0.6))])),
     ];
     wait_for_queue(&bed, jobs.len()).await;
     drop(release);
     held.await.unwrap().unwrap();
     let [first, full, unknown, last] = jobs;
     assert_eq!(first.await.unwrap().unwrap().fresh.len(), 1);
-    assert_eq!(full.await.unwrap().unwrap_err().class(), Some(Class::Full));
+    assert_eq!(full.await.unwrap().unwrap_err().failure_kind(), Some(FailureKind::Full));
     assert!(matches!(unknown.await.unwrap().unwrap_err(), Error::UnknownTrial(_)));
     assert_eq!(last.await.unwrap().unwrap().fresh.len(), 1);
     let stored = bed.store.metrics(&trial("t")).await.unwrap();
@@ -180,7 +185,7 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
 
 #[tokio::test]
 async fn closing_performs_queued_writes_and_refuses_later_ones() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let other = bed.store.clone();
     let (release, held) = block_writer(&bed).await;
     let waiting = {
@@ -197,23 +202,23 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
     assert!(matches!(other.insert_trial(new_trial("x", 2)).await.unwrap_err(), Error::Closed));
     assert!(!bed.path().with_extension("db-wal").exists(), "the log is checkpointed");
     drop(other);
-    let bed = bed.reopened().await;
+    let bed = bed.reopen().await;
     assert_eq!(bed.store.trials().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
 async fn a_full_disk_is_relieved_by_a_checkpoint_before_a_write_fails() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     bed.store.database().bound_log(300_000);
     for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
-        bed.store.ingest(large(attempt), 1).await.unwrap();
+        bed.store.ingest(large_batch(attempt), 1).await.unwrap();
         assert!(bed.store.database().write_error().is_none(), "{attempt}");
     }
 }
 
 #[tokio::test]
 async fn the_file_without_its_log_contains_the_experiment_after_the_first_commit() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     // The checkpoint follows the first commit and precedes the next.
     bed.store.database().probe().await.unwrap();
     let copy = bed.folder.path().join("alone.db");

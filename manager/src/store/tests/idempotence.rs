@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use trial_protocol::{Lane, Report, ReportBody, Stream};
 
-use super::{Bed, attempt, batch, ended, log, metric, report, sample, trial};
+use super::{
+    TestStore, attempt, batch, ended_body, log_chunk, metric_body, report, sample_body, trial,
+};
 
 /// A lane of an attempt, with all its reports.
 type Source = ((&'static str, Lane), Vec<Report>);
@@ -13,10 +15,13 @@ type Source = ((&'static str, Lane), Vec<Report>);
 /// Returns the reports of two attempts. Gaps represent dropped reports.
 fn sources() -> Vec<Source> {
     let facts = |from: u64| {
-        (0..8).map(move |n| report(from + n + n / 2, metric(n, 0.5))).chain([report(100, ended(0))])
+        (0..8)
+            .map(move |n| report(from + n + n / 2, metric_body(n, 0.5)))
+            .chain([report(100, ended_body(0))])
     };
-    let bulk =
-        (0..8_u64).map(|n| report(n * 2, if n % 3 == 0 { sample() } else { log(n * 5, "text\n") }));
+    let bulk = (0..8_u64).map(|n| {
+        report(n * 2, if n % 3 == 0 { sample_body() } else { log_chunk(n * 5, "text\n") })
+    });
     vec![
         (("a", Lane::Facts), facts(0).collect()),
         (("a", Lane::Bulk), bulk.clone().collect()),
@@ -42,7 +47,7 @@ proptest! {
 
 async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
     let sources = sources();
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let everything = (0..sources.len()).map(|source| (source, 0, usize::MAX));
     let mut stored: BTreeMap<(&str, Lane), BTreeSet<u64>> = BTreeMap::new();
     let mut fresh: BTreeMap<(&str, Lane), Vec<Report>> = BTreeMap::new();

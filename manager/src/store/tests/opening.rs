@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use rusqlite::Connection;
 use trial_protocol::TrialJobId;
 
-use super::{Bed, attempt, new_trial};
+use super::{TestStore, attempt, new_trial};
 use crate::code_archive::version::CodeVersion;
 use crate::store::schema::{self, MIGRATIONS};
 use crate::store::{Error, Store};
@@ -23,11 +23,13 @@ async fn foreign_files_are_refused_with_their_path() {
     Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 99).unwrap();
 
     let refusal = |name: &str| Store::open(&path(name)).unwrap_err();
-    assert!(matches!(refusal("text"), Error::NotOurs { .. }));
-    assert!(matches!(refusal("stranger"), Error::NotOurs { .. }));
+    assert!(matches!(refusal("text"), Error::ForeignDatabase { .. }));
+    assert!(matches!(refusal("stranger"), Error::ForeignDatabase { .. }));
     assert!(matches!(refusal("folder"), Error::Open { .. }));
     assert!(matches!(refusal("no/such/folder"), Error::Lock { .. }));
-    assert!(matches!(refusal("newer"), Error::Newer { found: 99, known, .. } if known == newest()));
+    assert!(
+        matches!(refusal("newer"), Error::NewerSchema { found: 99, known, .. } if known == newest_version())
+    );
     for name in ["text", "stranger", "newer"] {
         assert!(refusal(name).to_string().contains(path(name).to_str().unwrap()), "{name}");
     }
@@ -39,7 +41,7 @@ async fn foreign_files_are_refused_with_their_path() {
 
 #[tokio::test]
 async fn a_damaged_file_is_refused() {
-    let bed = Bed::new();
+    let bed = TestStore::new();
     for sequence in 0..200 {
         bed.store.insert_trial(new_trial(&format!("t{sequence}"), sequence)).await.unwrap();
     }
@@ -56,7 +58,7 @@ async fn a_damaged_file_is_refused() {
 
 #[tokio::test]
 async fn a_second_manager_cannot_open_the_database_until_the_first_closes_it() {
-    let bed = Bed::new();
+    let bed = TestStore::new();
     let path = bed.path();
     assert!(matches!(Store::open(&path).unwrap_err(), Error::InUse { .. }));
     bed.store.close().await;
@@ -72,11 +74,11 @@ fn an_empty_file_becomes_a_database() {
     fs::write(&path, "").unwrap();
     drop(Store::open(&path).unwrap());
     let connection = Connection::open(&path).unwrap();
-    assert_eq!(schema::recognise(&connection, &path).unwrap(), newest());
+    assert_eq!(schema::recognise_schema(&connection, &path).unwrap(), newest_version());
 }
 
 /// Returns the schema version of this build.
-fn newest() -> i64 {
+fn newest_version() -> i64 {
     MIGRATIONS.len().try_into().unwrap()
 }
 

@@ -5,9 +5,12 @@ use trial_protocol::{
     ExperimentId, Lane, LogChunk, LogText, MetricKind, ReportBody, StopReason, Stream,
 };
 
-use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, sample, trial, verdict};
+use super::{
+    TestStore, attempt, batch, ended_body, log_chunk, metric_body, new_trial, report, sample_body,
+    trial, verdict,
+};
 use crate::job_state::JobState;
-use crate::store::{AttemptState, Error, ExperimentRow, NewTrial, Span, TrialChange};
+use crate::store::{AttemptState, Error, ExperimentRow, NewTrial, TrialChange, TrialTimes};
 
 fn experiment() -> ExperimentRow {
     ExperimentRow {
@@ -29,13 +32,13 @@ fn change(state: JobState, at_ms: i64) -> TrialChange {
         message: None,
         exit_code: None,
         attempt: None,
-        reported: Span::default(),
+        reported: TrialTimes::default(),
     }
 }
 
 #[tokio::test]
 async fn a_search_survives_a_restart_unchanged() {
-    let bed = Bed::new();
+    let bed = TestStore::new();
     let store = &bed.store;
     assert_eq!(store.experiment().await.unwrap(), None);
     store.create_experiment(experiment()).await.unwrap();
@@ -57,7 +60,7 @@ async fn a_search_survives_a_restart_unchanged() {
     let end = TrialChange { exit_code: Some(143), ..change(JobState::EarlyStopped, 1500) };
     store.change_trial(&t, end).await.unwrap();
 
-    let bed = bed.reopened().await;
+    let bed = bed.reopen().await;
     let store = &bed.store;
     let expected = ExperimentRow {
         state: "STOPPED".to_owned(),
@@ -99,7 +102,7 @@ async fn a_search_survives_a_restart_unchanged() {
 
 #[tokio::test]
 async fn a_new_attempt_clears_the_end_of_the_previous_one() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let t = trial("t");
     bed.store.change_trial(&t, change(JobState::Running, 10)).await.unwrap();
     let failed = TrialChange { exit_code: Some(1), ..change(JobState::Failed, 20) };
@@ -117,7 +120,7 @@ async fn a_new_attempt_clears_the_end_of_the_previous_one() {
 
 #[tokio::test]
 async fn errors_name_the_missing_row() {
-    let bed = Bed::new();
+    let bed = TestStore::new();
     let t = trial("t");
     let nothing = bed.store.set_experiment_state("DONE", 0, 0, None).await.unwrap_err();
     assert!(matches!(nothing, Error::NoExperiment), "{nothing}");
@@ -141,17 +144,18 @@ async fn errors_name_the_missing_row() {
 
 #[tokio::test]
 async fn reports_are_read_back_by_attempt_and_seq() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     // The second attempt reports before the first has sent all its reports.
-    let first = vec![report(0, metric(0, 0.5)), report(3, metric(1, f64::NAN))];
+    let first = vec![report(0, metric_body(0, 0.5)), report(3, metric_body(1, f64::NAN))];
     assert_eq!(store.ingest(batch("z", Lane::Facts, first), 10).await.unwrap().through, Some(3));
-    let second = vec![report(0, metric(0, 0.7)), report(1, ended(1))];
+    let second = vec![report(0, metric_body(0, 0.7)), report(1, ended_body(1))];
     store.ingest(batch("b", Lane::Facts, second), 20).await.unwrap();
-    let rest = vec![report(4, metric(2, 0.6)), report(5, ended(0)), report(6, ended(2))];
+    let rest =
+        vec![report(4, metric_body(2, 0.6)), report(5, ended_body(0)), report(6, ended_body(2))];
     store.ingest(batch("z", Lane::Facts, rest), 30).await.unwrap();
 
-    let bed = bed.reopened().await;
+    let bed = bed.reopen().await;
     let store = &bed.store;
     let metrics = store.metrics(&t).await.unwrap();
     let read: Vec<_> = metrics
@@ -186,7 +190,7 @@ async fn reports_are_read_back_by_attempt_and_seq() {
 
 #[tokio::test]
 async fn the_bulk_lane_is_stored() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     let binary = ReportBody::Log(LogChunk {
         stream: Stream::Stdout,
@@ -198,8 +202,12 @@ async fn the_bulk_lane_is_stored() {
         offset_bytes: 0,
         text: LogText::Base64("no base64".to_owned()),
     });
-    let reports =
-        vec![report(0, log(0, "hallo")), report(1, sample()), report(2, binary), report(3, broken)];
+    let reports = vec![
+        report(0, log_chunk(0, "hallo")),
+        report(1, sample_body()),
+        report(2, binary),
+        report(3, broken),
+    ];
     let ingested = store.ingest(batch("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
     assert_eq!((ingested.through, &ingested.fresh), (Some(3), &reports));
 
@@ -224,7 +232,7 @@ async fn the_bulk_lane_is_stored() {
 
 #[tokio::test]
 async fn a_heartbeat_never_moves_the_time_of_the_last_report_back() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     for (at_ms, heard) in [(10, 10), (30, 30), (20, 30)] {
         let beat = store.ingest(batch("a", Lane::Facts, vec![]), at_ms).await.unwrap();
@@ -249,13 +257,13 @@ async fn the_agents_times_of_a_trial_take_precedence() {
         ("a duration that is too long",   Some(1_500),  Some(u64::MAX), (1_500, NOTICED)),
     ];
     for (case, started_at_ms, duration_ms, expected) in table {
-        let bed = Bed::new();
+        let bed = TestStore::new();
         let store = &bed.store;
         store.create_experiment(experiment()).await.unwrap();
         store.insert_trial(NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }).await.unwrap();
         let t = trial("t");
         store.change_trial(&t, change(JobState::Running, 2_000)).await.unwrap();
-        let reported = Span { started_at_ms, duration_ms };
+        let reported = TrialTimes { started_at_ms, duration_ms };
         let end = TrialChange { reported, ..change(JobState::Failed, NOTICED) };
         store.change_trial(&t, end).await.unwrap();
         let row = store.trial(&t).await.unwrap().unwrap();

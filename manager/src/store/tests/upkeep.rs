@@ -5,27 +5,41 @@ use std::fs;
 use rusqlite::Connection;
 use trial_protocol::{AttemptId, Cause, Lane, LogChunk, LogText, ReportBody, Stream, Verdict};
 
-use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, trial, verdict};
+use super::{
+    TestStore, attempt, batch, ended_body, log_chunk, metric_body, new_trial, report, trial,
+    verdict,
+};
 use crate::store::{self, Error, Store};
 
-async fn bed_with_reports() -> Bed {
-    let bed = Bed::with_trial().await;
-    let reports = vec![report(0, metric(0, 0.5)), report(1, ended(0))];
+async fn bed_with_reports() -> TestStore {
+    let bed = TestStore::with_trial().await;
+    let reports = vec![report(0, metric_body(0, 0.5)), report(1, ended_body(0))];
     bed.store.ingest(batch("a", Lane::Facts, reports), 1).await.unwrap();
     // The last intermediate result is the final one, as for a trial that the assessor stopped.
-    let ReportBody::Metric(last) = metric(0, 0.5) else { unreachable!() };
-    bed.store.derive(&trial("t"), &AttemptId::new("a").unwrap(), last, 2).await.unwrap();
+    let ReportBody::Metric(last) = metric_body(0, 0.5) else { unreachable!() };
+    bed.store
+        .insert_derived_metric(&trial("t"), &AttemptId::new("a").unwrap(), last, 2)
+        .await
+        .unwrap();
     bed
 }
 
 #[tokio::test]
 async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_first() {
     for (case, before, after) in [
-        ("the agent reports first", vec![report(0, metric(0, 0.5)), report(1, ended(1))], vec![]),
-        ("the agent reports later", vec![report(0, metric(0, 0.5))], vec![report(1, ended(1))]),
+        (
+            "the agent reports first",
+            vec![report(0, metric_body(0, 0.5)), report(1, ended_body(1))],
+            vec![],
+        ),
+        (
+            "the agent reports later",
+            vec![report(0, metric_body(0, 0.5))],
+            vec![report(1, ended_body(1))],
+        ),
         ("the agent has sent no report", vec![], vec![]),
     ] {
-        let bed = Bed::with_trial().await;
+        let bed = TestStore::with_trial().await;
         let send = |reports: Vec<_>| async {
             if !reports.is_empty() {
                 bed.store.ingest(batch("a1", Lane::Facts, reports), 1).await.unwrap();
@@ -124,12 +138,12 @@ async fn only_databases_of_the_manager_are_checked() {
     assert!(matches!(missing, Error::Open { .. }), "{missing}");
     let text = folder.path().join("text");
     fs::write(&text, "a text, and no database".repeat(100)).unwrap();
-    assert!(matches!(store::check(&text).unwrap_err(), Error::NotOurs { .. }));
+    assert!(matches!(store::check(&text).unwrap_err(), Error::ForeignDatabase { .. }));
 }
 
 #[tokio::test]
 async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_database() {
-    let bed = Bed::with_trial().await;
+    let bed = TestStore::with_trial().await;
     let most = u64::try_from(i64::MAX).unwrap();
     let base64 = |offset_bytes| {
         let text = LogText::Base64("eA==".to_owned());
@@ -137,8 +151,8 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
     };
     #[rustfmt::skip]
     let table = [
-        (log(most, "x\n"), false), (log(most - 1, "x\n"), false), (log(u64::MAX, "x\n"), false),
-        (base64(most), false), (log(most - 2, "x\n"), true), (log(0, "y\n"), true),
+        (log_chunk(most, "x\n"), false), (log_chunk(most - 1, "x\n"), false), (log_chunk(u64::MAX, "x\n"), false),
+        (base64(most), false), (log_chunk(most - 2, "x\n"), true), (log_chunk(0, "y\n"), true),
     ];
     for (seq, (chunk, fits)) in (0..).zip(table) {
         let text = format!("{chunk:?}");
@@ -150,8 +164,8 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
             }
         }
     }
-    let writing = bed.store.logs().source(&trial("t")).await.unwrap().unwrap();
-    let part = bed.store.logs().part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
+    let writing = bed.store.logs().output_attempt(&trial("t")).await.unwrap().unwrap();
+    let part = bed.store.logs().read_part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(part.end, most, "the longest stream is readable");
     assert_eq!(store::check(&bed.path()).unwrap(), Vec::<String>::new());
 
@@ -163,8 +177,8 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
         matches!(&found[..], [line] if line.starts_with("1 parts of trials' output")),
         "{found:?}"
     );
-    let part = bed.store.logs().part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
+    let part = bed.store.logs().read_part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!((part.bytes.as_slice(), part.end), (&b"y\n"[..], 2), "the other chunk is shown");
-    let tail = bed.store.logs().tail(writing.key, Stream::Stdout, 1).await.unwrap();
+    let tail = bed.store.logs().tail_start(writing.key, Stream::Stdout, 1).await.unwrap();
     assert_eq!(tail, 1);
 }

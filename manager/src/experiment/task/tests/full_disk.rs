@@ -137,7 +137,7 @@ async fn a_stop_during_a_disk_failure_leaves_the_trial_to_the_next_manager() {
     bed.handle.stop();
     let TestBed { folder, store, mut task, .. } = bed;
     let error = advance_until_done(&mut task).await.unwrap().unwrap_err();
-    assert_eq!(error.class(), Some(store::Class::Full));
+    assert_eq!(error.failure_kind(), Some(store::FailureKind::Full));
     store.database().fill_disk(false);
     let service = FakeService { alive: true, ..FakeService::default() };
     let bed = TestBed::start(folder, store, service, (1, 1), None);
