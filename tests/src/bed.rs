@@ -10,15 +10,15 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::{BOUND, Running, programs, wait_for};
+use crate::{RunningProgram, WAIT_TIMEOUT, programs, wait_for};
 
 /// The environment variable that marks every process of a bed, including indirect children. The agent removes
 /// variables whose names begin like its own from a trial's environment, so this name begins differently.
-const MARK: &str = "TEST_BED";
+const BED_VARIABLE: &str = "TEST_BED";
 
 /// Restores the default action of INT, HUP and QUIT for the programs under test. If the caller of the tests
 /// ignores these signals, as `nohup` and background jobs do, its child processes would ignore them too.
-fn take_default_signals() {
+fn restore_default_signals() {
     for which in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         #[expect(unsafe_code, reason = "nix has no safe function to set a signal's action")]
         // SAFETY: the default action runs no code of this program.
@@ -36,7 +36,7 @@ pub struct TestBed {
 impl TestBed {
     /// Creates an empty folder.
     pub fn new() -> Self {
-        take_default_signals();
+        restore_default_signals();
         let folder = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
         Self { folder: folder.expect("a temporary folder can be made") }
     }
@@ -47,8 +47,8 @@ impl TestBed {
     }
 
     /// The folder of the programs under test.
-    pub fn programs(&self) -> &'static Path {
-        programs::programs()
+    pub fn program_folder(&self) -> &'static Path {
+        programs::program_folder()
     }
 
     /// A path in the bed's folder.
@@ -57,7 +57,7 @@ impl TestBed {
     }
 
     /// The data directory of the manager.
-    pub fn data(&self) -> PathBuf {
+    pub fn data_folder(&self) -> PathBuf {
         self.path("data")
     }
 
@@ -71,7 +71,7 @@ impl TestBed {
     }
 
     /// Writes an executable file.
-    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+    pub fn write_script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
             .expect("this function created the file");
@@ -84,29 +84,29 @@ impl TestBed {
     }
 
     /// Returns a command for `trial-manager` with a minimal environment: `PATH` and a few other variables.
-    pub fn manager(&self) -> Command {
-        self.program("trial-manager")
+    pub fn manager_command(&self) -> Command {
+        self.program_command("trial-manager")
     }
 
-    /// Returns a command for `trialkeeper` with the same environment as [`manager`](Self::manager).
-    pub fn keeper(&self) -> Command {
-        self.program("trialkeeper")
+    /// Returns a command for `trialkeeper` with the same environment as [`manager_command`](Self::manager_command).
+    pub fn agent_command(&self) -> Command {
+        self.program_command("trialkeeper")
     }
 
     /// Returns a Bash command with the programs in its `PATH`, for lines that a user would type. The first
-    /// failing line ends it. Experiments are in [`data`](Self::data), and managers use free ports.
-    pub fn shell(&self, lines: &str) -> Command {
-        let mut command = self.program("bash");
+    /// failing line ends it. Experiments are in [`data_folder`](Self::data_folder), and managers use free ports.
+    pub fn shell_command(&self, lines: &str) -> Command {
+        let mut command = self.program_command("bash");
         let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", self.programs().display()));
-        command.env("TRIAL_MANAGER_DATA_DIR", self.data()).env("TRIAL_MANAGER_PORT", "0");
+        command.env("PATH", format!("{}:{path}", self.program_folder().display()));
+        command.env("TRIAL_MANAGER_DATA_DIR", self.data_folder()).env("TRIAL_MANAGER_PORT", "0");
         command.args(["-e", "-o", "pipefail", "-c", lines]);
         command
     }
 
-    fn program(&self, name: &str) -> Command {
+    fn program_command(&self, name: &str) -> Command {
         // A name that is not a program of this workspace is searched in `PATH`.
-        let own = self.programs().join(name);
+        let own = self.program_folder().join(name);
         let mut command = Command::new(if own.exists() { own } else { name.into() });
         command.current_dir(self.folder()).env_clear();
         // `TRIAL_MANAGER_AGENT` lets a benchmark measure the released agent.
@@ -118,22 +118,22 @@ impl TestBed {
             }
         }
         command.env("HOME", self.folder()).env("XDG_DATA_HOME", self.path("xdg"));
-        command.env(MARK, self.folder());
+        command.env(BED_VARIABLE, self.folder());
         command
     }
 
     /// Starts a command and collects its output.
-    pub fn start(&self, command: &mut Command) -> Running {
-        Running::start(command)
+    pub fn start(&self, command: &mut Command) -> RunningProgram {
+        RunningProgram::start(command)
     }
 
     /// Serves the pages of a stored experiment. Returns the server process and the URL.
-    pub fn serve(&self, experiment: &str) -> (Running, String) {
-        let mut serve = self.manager();
+    pub fn serve(&self, experiment: &str) -> (RunningProgram, String) {
+        let mut serve = self.manager_command();
         serve.args(["serve", "--experiment", experiment, "--port", "0", "--data-dir"]);
-        let serving = self.start(serve.arg(self.data()));
-        let file = self.data().join(experiment).join("view.url");
-        let url = wait_for("the pages to be served", BOUND, || {
+        let serving = self.start(serve.arg(self.data_folder()));
+        let file = self.data_folder().join(experiment).join("view.url");
+        let url = wait_for("the pages to be served", WAIT_TIMEOUT, || {
             Some(fs::read_to_string(&file).ok()?.trim().to_owned())
         });
         (serving, url)
@@ -141,7 +141,7 @@ impl TestBed {
 
     /// Returns every running process that descends from this bed, with its command line.
     pub fn processes(&self) -> Vec<(Pid, String)> {
-        let mut mark = format!("{MARK}={}", self.folder().display()).into_bytes();
+        let mut mark = format!("{BED_VARIABLE}={}", self.folder().display()).into_bytes();
         mark.push(0);
         let pids = fs::read_dir("/proc")
             .expect("/proc is mounted")
@@ -167,8 +167,8 @@ impl TestBed {
                 return;
             }
             assert!(
-                began.elapsed() < BOUND,
-                "waited {BOUND:?} without success for the end of {left:?}"
+                began.elapsed() < WAIT_TIMEOUT,
+                "waited {WAIT_TIMEOUT:?} without success for the end of {left:?}"
             );
             std::thread::park_timeout(Duration::from_millis(2));
         }

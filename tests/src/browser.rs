@@ -131,16 +131,16 @@ impl Browser {
     }
 
     /// Runs a script in the page and returns its result.
-    pub fn script(&self, script: &str) -> Value {
+    pub fn run_script(&self, script: &str) -> Value {
         self.session_request("POST", "/execute/sync", Some(&json!({"script": script, "args": []})))
     }
 
     /// Waits until a script returns a result that is neither null nor false, and returns it. The script runs
     /// only in parsed pages, because a page that is still loading may have no body.
-    pub fn wait(&self, what: &str, bound: Duration, script: &str) -> Value {
+    pub fn wait_for(&self, what: &str, bound: Duration, script: &str) -> Value {
         let script = format!("if (document.readyState === 'loading') return null;\n{script}");
         wait_for(what, bound, || {
-            let found = self.script(&script);
+            let found = self.run_script(&script);
             (found != Value::Null && found != Value::Bool(false)).then_some(found)
         })
     }
@@ -149,24 +149,27 @@ impl Browser {
     pub fn set_viewport(&self, width: u32, height: u32, dark: bool) {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.devtools("Emulation.setDeviceMetricsOverride", &size);
+        self.send_devtools_command("Emulation.setDeviceMetricsOverride", &size);
         let scheme = if dark { "dark" } else { "light" };
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
-        self.devtools("Emulation.setEmulatedMedia", &media);
+        self.send_devtools_command("Emulation.setEmulatedMedia", &media);
     }
 
     /// Sets the browser's time zone, by its name in the tz database.
     pub fn set_time_zone(&self, name: &str) {
-        self.devtools("Emulation.setTimezoneOverride", &json!({"timezoneId": name}));
+        self.send_devtools_command("Emulation.setTimezoneOverride", &json!({"timezoneId": name}));
     }
 
-    /// Allows or forbids scripts in the pages that are opened from now on. [`Self::script`] still works.
+    /// Allows or forbids scripts in the pages that are opened from now on. [`Self::run_script`] still works.
     pub fn set_scripts(&self, allowed: bool) {
-        self.devtools("Emulation.setScriptExecutionDisabled", &json!({"value": !allowed}));
+        self.send_devtools_command(
+            "Emulation.setScriptExecutionDisabled",
+            &json!({"value": !allowed}),
+        );
     }
 
     /// Presses keys one after the other, with the codes of `WebDriver`: U+E013 is the up arrow.
-    pub fn press(&self, keys: &str) {
+    pub fn press_keys(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {
             ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()}))
         });
@@ -176,29 +179,39 @@ impl Browser {
     }
 
     /// Moves the mouse to a place on the screen, in pixels.
-    pub fn point(&self, to: (f64, f64)) {
-        self.mouse(&[mouse_move(to)]);
+    pub fn move_mouse_to(&self, to: (f64, f64)) {
+        self.perform_mouse_actions(&[mouse_move(to)]);
     }
 
     /// Clicks at a place on the screen.
     pub fn click(&self, at: (f64, f64)) {
-        self.mouse(&[mouse_move(at), mouse_button("pointerDown"), mouse_button("pointerUp")]);
+        self.perform_mouse_actions(&[
+            mouse_move(at),
+            mouse_button("pointerDown"),
+            mouse_button("pointerUp"),
+        ]);
     }
 
     /// Clicks twice at a place on the screen.
     pub fn double_click(&self, at: (f64, f64)) {
         let (down, up) = (mouse_button("pointerDown"), mouse_button("pointerUp"));
-        self.mouse(&[mouse_move(at), down.clone(), up.clone(), down, up]);
+        self.perform_mouse_actions(&[mouse_move(at), down.clone(), up.clone(), down, up]);
     }
 
     /// Presses the mouse button at `from` and releases it at `to`.
     pub fn drag(&self, from: (f64, f64), to: (f64, f64)) {
         let (down, up) = (mouse_button("pointerDown"), mouse_button("pointerUp"));
         let middle = (f64::midpoint(from.0, to.0), f64::midpoint(from.1, to.1));
-        self.mouse(&[mouse_move(from), down, mouse_move(middle), mouse_move(to), up]);
+        self.perform_mouse_actions(&[
+            mouse_move(from),
+            down,
+            mouse_move(middle),
+            mouse_move(to),
+            up,
+        ]);
     }
 
-    fn mouse(&self, actions: &[Value]) {
+    fn perform_mouse_actions(&self, actions: &[Value]) {
         let mouse = json!({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions});
         self.session_request("POST", "/actions", Some(&json!({"actions": [mouse]})));
     }
@@ -206,7 +219,7 @@ impl Browser {
     /// Simulates a finger that touches the screen at `from` and moves by `by`, in pixels.
     pub fn swipe(&self, from: (f64, f64), by: (f64, f64)) {
         let touch = |kind: &str, points: Value| {
-            self.devtools(
+            self.send_devtools_command(
                 "Input.dispatchTouchEvent",
                 &json!({"type": kind, "touchPoints": points}),
             );
@@ -222,31 +235,31 @@ impl Browser {
 
     /// Saves a picture of the viewport, without scroll bars.
     pub fn screenshot(&self, path: &Path) {
-        self.devtools("Emulation.setScrollbarsHidden", &json!({"hidden": true}));
+        self.send_devtools_command("Emulation.setScrollbarsHidden", &json!({"hidden": true}));
         let data = self.session_request("GET", "/screenshot", None);
         write_picture(path, &data);
     }
 
     /// Saves a picture of the whole page, which may be higher than the viewport.
     pub fn screenshot_page(&self, path: &Path) {
-        let size = self.script(PAGE_SIZE);
+        let size = self.run_script(PAGE_SIZE);
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
         let picture = json!({"format": "png", "optimizeForSpeed": true, "captureBeyondViewport": true, "clip": clip});
-        let data = self.devtools("Page.captureScreenshot", &picture);
+        let data = self.send_devtools_command("Page.captureScreenshot", &picture);
         write_picture(path, &data["data"]);
     }
 
     /// Sets the folder of downloads, which the browser creates.
     pub fn set_download_folder(&self, path: &Path) {
         let behavior = json!({"behavior": "allow", "downloadPath": path});
-        self.devtools("Browser.setDownloadBehavior", &behavior);
+        self.send_devtools_command("Browser.setDownloadBehavior", &behavior);
     }
 
     /// Returns the bytes that the open page and its requests have transferred so far.
     pub fn transferred_bytes(&self) -> f64 {
         let all = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]";
         let script = format!("return {all}.reduce((sum, one) => sum + one.transferSize, 0)");
-        self.script(&script).as_f64().unwrap_or(0.0)
+        self.run_script(&script).as_f64().unwrap_or(0.0)
     }
 
     /// Returns the messages of the browser's console.
@@ -256,7 +269,7 @@ impl Browser {
         entries.iter().map(|entry| entry["message"].to_string()).collect()
     }
 
-    fn devtools(&self, command: &str, parameters: &Value) -> Value {
+    fn send_devtools_command(&self, command: &str, parameters: &Value) -> Value {
         let body = json!({"cmd": command, "params": parameters});
         self.session_request("POST", "/goog/cdp/execute", Some(&body))
     }

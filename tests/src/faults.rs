@@ -60,60 +60,60 @@ impl Drop for PlanPrinter<'_> {
 
 /// Returns whether the plan of a seed fills a small disk, which only root can mount.
 pub fn needs_small_disk(seed: u64) -> bool {
-    Plan::of(seed).spool_kib.is_some()
+    Plan::from_seed(seed).spool_kib.is_some()
 }
 
 /// Runs one seed. Panics if the store differs from the output of the trials.
-pub fn run(seed: u64) -> FaultCounts {
-    let plan = Plan::of(seed);
+pub fn run_seed(seed: u64) -> FaultCounts {
+    let plan = Plan::from_seed(seed);
     let _printer = PlanPrinter(&plan);
     let mut counted = FaultCounts::default();
     let mut harness = Harness::start(&plan);
     counted.actions[0] += u64::from(plan.early_kill_ms.is_some());
     for round in &plan.rounds {
-        if harness.is_over() {
+        if harness.has_ended() {
             break;
         }
-        play(&mut harness, round, &mut counted);
+        play_round(&mut harness, round, &mut counted);
     }
     let outcome = harness.finish();
     (counted.faults, counted.passed) = harness.proxy.fault_counts();
-    counted.compressed = harness.proxy.compressed();
+    counted.compressed = harness.proxy.compressed_requests();
     verification::verify(&harness, &plan, &outcome);
     counted
 }
 
-fn play(harness: &mut Harness, round: &Round, counted: &mut FaultCounts) {
-    harness.proxy.set(round.network);
+fn play_round(harness: &mut Harness, round: &Round, counted: &mut FaultCounts) {
+    harness.proxy.set_network_state(round.network);
     let before = harness.release_steps(round.steps);
-    if round.awaited {
+    if round.waits_for_steps {
         harness.wait_for_steps(before, round.steps);
     }
-    pause(round.dwell_ms);
+    pause(round.pause_ms);
     match round.action {
         Action::Nothing => {}
-        Action::KillManager { steps, away_ms, agent } => {
+        Action::KillManager { steps, downtime_ms, killed_agent } => {
             if !harness.kill_manager() {
                 return;
             }
             counted.actions[0] += 1;
             harness.release_steps(steps);
-            pause(away_ms);
-            if let Some(which) = agent {
-                let killed = harness.kill_agent(which, false);
+            pause(downtime_ms);
+            if let Some(agent_index) = killed_agent {
+                let killed = harness.kill_agent(agent_index, false);
                 counted.actions[1] += u64::from(killed.is_some());
             }
             harness.resume();
         }
-        Action::KillAgent { which, settled } => {
-            if let Some(killed) = harness.kill_agent(which, settled) {
+        Action::KillAgent { agent_index, waits_for_spool } => {
+            if let Some(killed) = harness.kill_agent(agent_index, waits_for_spool) {
                 counted.actions[1] += 1;
-                harness.restart(&killed);
+                harness.restart_agent(&killed);
             }
         }
-        Action::SetClock { managers, seconds } => {
+        Action::SetClock { of_manager, seconds } => {
             counted.actions[2] += 1;
-            harness.set_clock(managers, seconds);
+            harness.set_clock(of_manager, seconds);
         }
     }
 }

@@ -37,7 +37,7 @@ impl Gate {
     }
 
     /// Releases `steps` more steps. At most 60,000 steps may be pending.
-    pub fn open(&self, steps: usize) {
+    pub fn release(&self, steps: usize) {
         (&self.pipe).write_all(&vec![b'\n'; steps]).expect("a pipe holds 64 KiB");
     }
 }

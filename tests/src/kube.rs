@@ -145,7 +145,7 @@ impl Kube {
 
     /// Waits until no object of a manager is left. Deleted pods may take their grace period to end.
     pub fn wait_until_empty(&self) {
-        crate::wait_for("an empty cluster", crate::BOUND, || self.is_empty().then_some(()));
+        crate::wait_for("an empty cluster", crate::WAIT_TIMEOUT, || self.is_empty().then_some(()));
     }
 
     /// Returns an object in its present state.

@@ -10,7 +10,6 @@ mod bed;
 mod browser;
 pub mod faults;
 mod gate;
-mod hook;
 pub mod kube;
 mod machines;
 mod network;
@@ -21,25 +20,26 @@ mod search;
 pub mod seed;
 mod snapshot;
 mod terminal;
+mod webhook;
 
-pub use axe::axe;
+pub use axe::axe_script;
 pub use bed::TestBed;
 pub use browser::Browser;
 pub use gate::Gate;
-pub use hook::{Answer, Hook, ReceivedRequest};
 pub use machines::Machines;
 pub use network::{Network, SmallDisk};
-pub use process::{Finished, Running};
+pub use process::{FinishedProgram, RunningProgram};
 pub use python::{nni_python, optuna_python};
-pub use search::{Outcome, Search, Trial, docs, examples};
+pub use search::{Outcome, Search, Trial, docs_folder, examples_folder};
 pub use snapshot::Snapshots;
 pub use terminal::Terminal;
+pub use webhook::{ReceivedRequest, WebhookAnswer, WebhookServer};
 
 use std::time::{Duration, Instant};
 
 /// The time limit of one wait. It is generous because machines are shared, and it does not slow a passing
 /// test.
-pub const BOUND: Duration = Duration::from_mins(2);
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Polls `seen` until it returns a value. Panics with `what` after `bound`.
 pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option<T>) -> T {
@@ -55,7 +55,7 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
 }
 
 /// Sends `GET path` to a base URL and returns status and body, or `None` if the server does not answer.
-pub fn get(base: &str, path: &str) -> Option<(u16, String)> {
+pub fn http_get(base: &str, path: &str) -> Option<(u16, String)> {
     send_request(base, &format!("GET {path}"), "", "")
 }
 
@@ -65,7 +65,7 @@ pub fn send_request(base: &str, what: &str, token: &str, body: &str) -> Option<(
     use std::io::{Read as _, Write as _};
     let host = base.strip_prefix("http://")?;
     let mut stream = std::net::TcpStream::connect(host).ok()?;
-    stream.set_read_timeout(Some(BOUND)).ok()?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).ok()?;
     let user =
         if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
     let length = body.len();

@@ -31,13 +31,13 @@ impl<'a> Machines<'a> {
             fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
         }
         let machines = Self { bed };
-        machines.make_key("id");
+        machines.create_key("id");
         machines
     }
 
     /// Creates a machine, and returns its entry for `machineList`.
     pub fn add(&self, name: &str) -> Value {
-        self.make_key(&format!("{name}-host"));
+        self.create_key(&format!("{name}-host"));
         let path = |file: &str| self.bed.path(file).display().to_string();
         // With `SHLVL=1`, bash does not read the developer's `.bashrc` for a connection.
         let config = format!(
@@ -52,7 +52,7 @@ impl<'a> Machines<'a> {
         let line = format!(
             "#!/bin/sh\n[ -e {away} ] && exit 1\necho $$ >>{pids}\nexec {SSHD} -i -f {config} -E {config}.log\n"
         );
-        let connect = self.bed.script(&format!("{name}.sh"), &line).display().to_string();
+        let connect = self.bed.write_script(&format!("{name}.sh"), &line).display().to_string();
         json!({
             "name": name,
             "host": name,
@@ -84,7 +84,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Adds an option to the configuration of a machine's `sshd`. It applies from the next connection.
-    pub fn configure(&self, name: &str, option: &str) {
+    pub fn add_sshd_option(&self, name: &str, option: &str) {
         let config = self.bed.read(&format!("{name}.conf"));
         self.bed.write(&format!("{name}.conf"), &format!("{config}{option}\n"));
     }
@@ -94,7 +94,7 @@ impl<'a> Machines<'a> {
         let host = fs::read_to_string(self.bed.path(&format!("{name}-host.pub")));
         let known = format!("{name} {}", host.expect("the machine was added"));
         self.bed.write("known_hosts", &known);
-        self.make_key(&format!("{name}-host"));
+        self.create_key(&format!("{name}-host"));
     }
 
     /// Makes a machine accept only this password of the superuser. The password is valid only in the mount namespace
@@ -116,19 +116,19 @@ impl<'a> Machines<'a> {
         let password = "PasswordAuthentication yes\nPubkeyAuthentication no";
         let config = config.replace("PasswordAuthentication no", password);
         self.bed.write(&format!("{name}.conf"), &config);
-        self.mount(name, &format!("{name}.shadow"), "/etc/shadow");
+        self.replace_file(name, &format!("{name}.shadow"), "/etc/shadow");
     }
 
     /// Replaces a file of a machine by one of the bed, in the mount namespace of each later connection.
-    pub fn mount(&self, name: &str, file: &str, place: &str) {
+    pub fn replace_file(&self, name: &str, file: &str, place: &str) {
         let file = self.bed.path(file).display().to_string();
         let connect = self.bed.read(&format!("{name}.sh"));
         let inside =
             format!("unshare -m sh -c 'mount --bind {file} {place} && exec \"$@\"' sh {SSHD}");
-        self.bed.script(&format!("{name}.sh"), &connect.replacen(SSHD, &inside, 1));
+        self.bed.write_script(&format!("{name}.sh"), &connect.replacen(SSHD, &inside, 1));
     }
 
-    fn make_key(&self, name: &str) {
+    fn create_key(&self, name: &str) {
         let path = self.bed.path(name);
         // If the file exists, `ssh-keygen` asks before it overwrites it.
         fs::remove_file(&path).ok();

@@ -10,11 +10,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::{BOUND, TestBed, wait_for};
+use crate::{TestBed, WAIT_TIMEOUT, wait_for};
 
 const SSHD: &str = "/usr/sbin/sshd";
 /// The first three bytes of all addresses. The manager is number 1, and the machines follow.
-const NETWORK: &str = "10.213.77";
+const ADDRESS_PREFIX: &str = "10.213.77";
 
 /// The machines and the manager's namespace. Dropping the network kills all processes on the machines.
 #[derive(Debug)]
@@ -47,19 +47,19 @@ impl<'a> Network<'a> {
         let is_ready = is_root && Path::new(SSHD).exists() && network.create_manager_namespace();
         assert!(is_ready, "root, `ip netns` and {SSHD} are needed");
         fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
-        keygen(&bed.path("id"));
+        create_key(&bed.path("id"));
         network
     }
 
     fn create_manager_namespace(&self) -> bool {
         let manager = self.namespace("m");
-        let made = ip(&["netns", "add", &manager]);
-        let cabled = made && ip(&["-n", &manager, "link", "add", "hub", "type", "bridge"]);
-        let address = format!("{NETWORK}.1/24");
+        let made = run_ip(&["netns", "add", &manager]);
+        let cabled = made && run_ip(&["-n", &manager, "link", "add", "hub", "type", "bridge"]);
+        let address = format!("{ADDRESS_PREFIX}.1/24");
         cabled
-            && ip(&["-n", &manager, "addr", "add", &address, "dev", "hub"])
-            && ip(&["-n", &manager, "link", "set", "hub", "up"])
-            && ip(&["-n", &manager, "link", "set", "lo", "up"])
+            && run_ip(&["-n", &manager, "addr", "add", &address, "dev", "hub"])
+            && run_ip(&["-n", &manager, "link", "set", "hub", "up"])
+            && run_ip(&["-n", &manager, "link", "set", "lo", "up"])
     }
 
     fn namespace(&self, name: &str) -> String {
@@ -71,7 +71,8 @@ impl<'a> Network<'a> {
     pub fn add(&self, name: &str) -> Value {
         let mut machines = self.machines.lock().expect("no other thread panics");
         let (machine, manager) = (self.namespace(name), self.namespace("m"));
-        let (cable, host) = (format!("to-{name}"), format!("{NETWORK}.{}", machines.len() + 2));
+        let (cable, host) =
+            (format!("to-{name}"), format!("{ADDRESS_PREFIX}.{}", machines.len() + 2));
         let address = format!("{host}/24");
         #[rustfmt::skip]
         let steps: [&[&str]; 7] = [
@@ -84,10 +85,10 @@ impl<'a> Network<'a> {
             &["-n", &machine, "link", "set", "lo", "up"],
         ];
         for step in steps {
-            assert!(ip(step), "ip {step:?}");
+            assert!(run_ip(step), "ip {step:?}");
         }
         let path = |file: &str| self.bed.path(file).display().to_string();
-        keygen(&self.bed.path(&format!("{name}-host")));
+        create_key(&self.bed.path(&format!("{name}-host")));
         let config = format!(
             "ListenAddress {host}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\nStrictModes no\n\
              PasswordAuthentication no\nPermitRootLogin yes\nSetEnv TEST_BED={} MACHINE={name} SHLVL=1\n",
@@ -141,7 +142,7 @@ impl<'a> Network<'a> {
     /// Connects or disconnects a machine's cable.
     pub fn set_cable(&self, name: &str, is_connected: bool) {
         let word = if is_connected { "up" } else { "down" };
-        assert!(ip(&["-n", &self.namespace("m"), "link", "set", &format!("to-{name}"), word]));
+        assert!(run_ip(&["-n", &self.namespace("m"), "link", "set", &format!("to-{name}"), word]));
     }
 
     /// Sends a signal to all processes of a machine. `SIGSTOP` freezes the machine; `SIGKILL` simulates a
@@ -177,7 +178,7 @@ impl<'a> Network<'a> {
 
     /// Waits until `sshd` is the only program on a machine.
     pub fn wait_until_idle(&self, name: &str) {
-        wait_for("the machine to be idle", BOUND, || {
+        wait_for("the machine to be idle", WAIT_TIMEOUT, || {
             let is_other = |pid: &Pid| {
                 let program = fs::read_link(format!("/proc/{pid}/exe"));
                 program.is_ok_and(|program| program != Path::new(SSHD))
@@ -194,18 +195,18 @@ impl Drop for Network<'_> {
             self.signal(&machine.name, Signal::SIGKILL);
             machine.sshd.kill().ok();
             machine.sshd.wait().ok();
-            ip(&["netns", "del", &self.namespace(&machine.name)]);
+            run_ip(&["netns", "del", &self.namespace(&machine.name)]);
         }
-        ip(&["netns", "del", &self.namespace("m")]);
+        run_ip(&["netns", "del", &self.namespace("m")]);
     }
 }
 
-fn ip(words: &[&str]) -> bool {
+fn run_ip(words: &[&str]) -> bool {
     let status = Command::new("ip").args(words).stdin(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-fn keygen(path: &Path) {
+fn create_key(path: &Path) {
     // If the file exists, `ssh-keygen` asks before it overwrites it.
     fs::remove_file(path).ok();
     let mut keygen = Command::new("ssh-keygen");

@@ -13,16 +13,16 @@ use crate::wait_for;
 
 /// A running program. Dropping it kills the program.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProgram {
     what: String,
     child: Child,
-    stdout: Collected,
-    stderr: Collected,
+    stdout: OutputCollector,
+    stderr: OutputCollector,
 }
 
 /// The exit code and the whole output of a program.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedProgram {
     /// Exit code; `None` if a signal killed it.
     pub code: Option<i32>,
     /// Standard output.
@@ -32,13 +32,13 @@ pub struct Finished {
 }
 
 #[derive(Debug)]
-struct Collected {
+struct OutputCollector {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
 }
 
-impl Collected {
-    fn from(mut source: impl Read + Send + 'static) -> Self {
+impl OutputCollector {
+    fn start(mut source: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&bytes);
         let reader = std::thread::spawn(move || {
@@ -50,12 +50,12 @@ impl Collected {
         Self { bytes, reader }
     }
 
-    fn so_far(&self) -> Vec<u8> {
+    fn bytes_so_far(&self) -> Vec<u8> {
         self.bytes.lock().expect("no other thread panics").clone()
     }
 }
 
-impl Running {
+impl RunningProgram {
     pub(crate) fn start(command: &mut Command) -> Self {
         let what = format!("{command:?}");
         let mut child = command
@@ -64,8 +64,8 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
-        let stdout = Collected::from(child.stdout.take().expect("the stream is piped"));
-        let stderr = Collected::from(child.stderr.take().expect("the stream is piped"));
+        let stdout = OutputCollector::start(child.stdout.take().expect("the stream is piped"));
+        let stderr = OutputCollector::start(child.stderr.take().expect("the stream is piped"));
         Self { what, child, stdout, stderr }
     }
 
@@ -76,12 +76,12 @@ impl Running {
 
     /// Standard output so far.
     pub fn stdout(&self) -> Vec<u8> {
-        self.stdout.so_far()
+        self.stdout.bytes_so_far()
     }
 
     /// Standard error so far, as text.
     pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+        String::from_utf8_lossy(&self.stderr.bytes_so_far()).into_owned()
     }
 
     /// Sends a signal to the process alone.
@@ -109,21 +109,21 @@ impl Running {
     }
 
     /// Waits for the end of the process and of its output.
-    pub fn finish(mut self, bound: Duration) -> Finished {
+    pub fn finish(mut self, bound: Duration) -> FinishedProgram {
         let what = format!("the end of {}", self.what);
         let status = wait_for(&what, bound, || self.try_wait());
         let what = format!("the end of the output of {}", self.what);
         wait_for(&what, bound, || {
             (self.stdout.reader.is_finished() && self.stderr.reader.is_finished()).then_some(())
         });
-        Finished { code: status.code(), stdout: self.stdout(), stderr: self.stderr() }
+        FinishedProgram { code: status.code(), stdout: self.stdout(), stderr: self.stderr() }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let stdout = String::from_utf8_lossy(&self.stdout.so_far()).into_owned();
+            let stdout = String::from_utf8_lossy(&self.stdout.bytes_so_far()).into_owned();
             #[expect(clippy::print_stderr, reason = "the output explains the failure")]
             {
                 eprintln!("output of {}:\n{stdout}{}", self.what, self.stderr());

@@ -19,12 +19,12 @@ const FOLDER_VARIABLE: &str = "TRIALKEEPER_TEST_PROGRAMS";
 /// # Panics
 ///
 /// If the programs do not compile. The compiler's messages are on standard error.
-pub(crate) fn programs() -> &'static Path {
+pub(crate) fn program_folder() -> &'static Path {
     // Also caches a failure. Otherwise each test would wait for the same compiler errors.
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
         Some(folder) => check_folder(Path::new(&folder)),
-        None => build(),
+        None => build_programs(),
     });
     folder.as_deref().unwrap_or_else(|problem| panic!("{problem}"))
 }
@@ -37,7 +37,7 @@ fn check_folder(folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// Builds the programs with the profile of this test. If nothing has changed, this takes about 0.3 s.
-fn build() -> Result<PathBuf, String> {
+fn build_programs() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--locked", "--message-format=json-render-diagnostics"]);
@@ -62,7 +62,7 @@ fn build() -> Result<PathBuf, String> {
     if !built.status.success() {
         return Err(format!("the programs cannot be built: {command:?}: {}", built.status));
     }
-    let program = executables(&built.stdout)
+    let program = parse_executables(&built.stdout)
         .find(|path| path.ends_with("trial-manager"))
         .expect("cargo reports each program, also one that is up to date");
     Ok(program.parent().expect("a program has a parent folder").to_owned())
@@ -70,7 +70,7 @@ fn build() -> Result<PathBuf, String> {
 
 /// Reads the paths of programs from cargo's messages.
 /// Source: <https://doc.rust-lang.org/cargo/reference/external-tools.html#artifact-messages>.
-fn executables(messages: &[u8]) -> impl Iterator<Item = PathBuf> {
+fn parse_executables(messages: &[u8]) -> impl Iterator<Item = PathBuf> {
     messages.split(|byte| *byte == b'\n').filter_map(|line| {
         let message: serde_json::Value = serde_json::from_slice(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)

@@ -11,30 +11,32 @@ use std::process::Command;
 ///
 /// If `PyPI` cannot be reached. A test that calls this function must be ignored.
 pub fn nni_python() -> PathBuf {
-    python_for("digits", "nni-venv")
+    example_python("digits", "nni-venv")
 }
 
 /// Returns the interpreter of an environment with the requirements of `examples/optuna`, as [`nni_python`]
 /// does.
 pub fn optuna_python() -> PathBuf {
-    python_for("optuna", "optuna-venv")
+    example_python("optuna", "optuna-venv")
 }
 
-fn python_for(example: &str, folder: &str) -> PathBuf {
-    let requirements = root().join("examples").join(example).join("requirements.txt");
-    environment(&target().join(folder), &requirements).unwrap_or_else(|reason| panic!("{reason}"))
+fn example_python(example: &str, folder: &str) -> PathBuf {
+    let requirements = repository_root().join("examples").join(example).join("requirements.txt");
+    create_environment(&target_folder().join(folder), &requirements)
+        .unwrap_or_else(|reason| panic!("{reason}"))
 }
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// The target directory of cargo, which also holds the environments and tools that tests download.
-pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| repository_root().join("target"), PathBuf::from)
 }
 
-fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
+fn create_environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
     let describe = |error: std::io::Error| format!("{}: {error}", folder.display());
     let wanted = fs::read_to_string(requirements).map_err(describe)?;
     fs::create_dir_all(folder).map_err(describe)?;
@@ -48,19 +50,21 @@ fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
     if fs::read_to_string(&done).is_ok_and(|met| met == wanted) {
         return Ok(python);
     }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))
+    run_command(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))
         .map_err(|reason| format!("python3 cannot make a virtual environment: {reason}"))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))
-        .map_err(|reason| {
-            let what = requirements.display();
-            format!("pip cannot install {what} (is PyPI reachable?): {reason}")
-        })?;
+    run_command(
+        Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements),
+    )
+    .map_err(|reason| {
+        let what = requirements.display();
+        format!("pip cannot install {what} (is PyPI reachable?): {reason}")
+    })?;
     fs::write(&done, wanted).map_err(describe)?;
     Ok(python)
 }
 
 /// Runs a command. On failure, the error contains the last lines of its standard error.
-pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run_command(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
         return Ok(());

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use serde_json::{Map, Value, json};
 
-use crate::{BOUND, Finished, Running, TestBed};
+use crate::{FinishedProgram, RunningProgram, TestBed, WAIT_TIMEOUT};
 
 /// The folder of the examples.
-pub fn examples() -> PathBuf {
+pub fn examples_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../examples")
         .canonicalize()
@@ -16,8 +16,8 @@ pub fn examples() -> PathBuf {
 }
 
 /// The folder of the documentation.
-pub fn docs() -> PathBuf {
-    examples().join("../docs").canonicalize().expect("the folder is in the repository")
+pub fn docs_folder() -> PathBuf {
+    examples_folder().join("../docs").canonicalize().expect("the folder is in the repository")
 }
 
 /// A builder of an experiment file.
@@ -66,21 +66,21 @@ impl Search {
     }
 
     /// Starts the search.
-    pub fn start(&self, bed: &TestBed) -> Running {
+    pub fn start(&self, bed: &TestBed) -> RunningProgram {
         bed.start(&mut self.command(bed))
     }
 
     /// Runs the search to its end.
     pub fn run(&self, bed: &TestBed) -> Outcome {
-        Outcome::of(self.start(bed).finish(BOUND))
+        Outcome::parse(self.start(bed).finish(WAIT_TIMEOUT))
     }
 }
 
 /// Returns `trial-manager run FILE` with JSON output on a free port.
 fn run_command(bed: &TestBed, file: &Path) -> Command {
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.arg("run").arg(file).args(["--port", "0", "--output", "json", "--data-dir"]);
-    command.arg(bed.data());
+    command.arg(bed.data_folder());
     command
 }
 
@@ -120,31 +120,31 @@ pub struct Trial {
 
 impl Outcome {
     /// Runs an experiment file to its end.
-    pub fn of_file(bed: &TestBed, file: &Path) -> Self {
-        Self::of(bed.start(&mut run_command(bed, file)).finish(BOUND))
+    pub fn run_file(bed: &TestBed, file: &Path) -> Self {
+        Self::parse(bed.start(&mut run_command(bed, file)).finish(WAIT_TIMEOUT))
     }
 
     /// Runs `trial-manager resume ID` to its end.
-    pub fn of_resume(bed: &TestBed, id: &str) -> Self {
-        Self::of(Self::resume(bed, id).finish(BOUND))
+    pub fn run_resume(bed: &TestBed, id: &str) -> Self {
+        Self::parse(Self::start_resume(bed, id).finish(WAIT_TIMEOUT))
     }
 
     /// Starts `trial-manager resume ID`.
-    pub fn resume(bed: &TestBed, id: &str) -> Running {
+    pub fn start_resume(bed: &TestBed, id: &str) -> RunningProgram {
         bed.start(&mut Self::resume_command(bed, id))
     }
 
     /// Returns `trial-manager resume ID` with JSON output on a free port.
     pub fn resume_command(bed: &TestBed, id: &str) -> Command {
-        let mut command = bed.manager();
+        let mut command = bed.manager_command();
         command.args(["resume", id, "--port", "0", "--output", "json", "--data-dir"]);
-        command.arg(bed.data());
+        command.arg(bed.data_folder());
         command
     }
 
     /// Reads the object that a manager printed. Panics if the output does not have the documented form.
-    pub fn of(finished: Finished) -> Self {
-        let Finished { code, stdout, stderr } = finished;
+    pub fn parse(finished: FinishedProgram) -> Self {
+        let FinishedProgram { code, stdout, stderr } = finished;
         let text = String::from_utf8(stdout).expect("JSON is UTF-8");
         let read = serde_json::from_str::<Value>(&text);
         let whole = read.unwrap_or_else(|error| {
@@ -182,7 +182,7 @@ impl Outcome {
     }
 }
 
-const STATES: [&str; 9] = [
+const TRIAL_STATES: [&str; 9] = [
     "WAITING",
     "RUNNING",
     "SUCCEEDED",
@@ -204,12 +204,12 @@ impl Trial {
             final_result: member(trial, "final").clone(),
             intermediate: array(trial, "intermediate").clone(),
         };
-        assert!(STATES.contains(&read.state.as_str()), "{read:?}");
+        assert!(TRIAL_STATES.contains(&read.state.as_str()), "{read:?}");
         read
     }
 
     /// Returns the final result as a number.
-    pub fn number(&self) -> f64 {
+    pub fn final_number(&self) -> f64 {
         let scalar = self.final_result.get("default").unwrap_or(&self.final_result);
         scalar.as_f64().unwrap_or_else(|| panic!("no final number: {self:?}"))
     }

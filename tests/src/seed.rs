@@ -16,13 +16,13 @@ const MIGRATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manager/migrat
 const APPLICATION_ID: i64 = 0x544b_6462;
 
 /// The time of the first event, in milliseconds since the Unix epoch.
-const BEGAN_MS: i64 = 1_780_000_000_000;
+const FIRST_EVENT_MS: i64 = 1_780_000_000_000;
 
 /// The number of a trial's first report. Agents do not count from 0.
-pub const FIRST_REPORT: i64 = 3_677_864_190_728_193;
+pub const FIRST_REPORT_SEQ: i64 = 3_677_864_190_728_193;
 
 /// The number of samples per trial, one second apart.
-const READINGS: i64 = 8;
+const SAMPLES_PER_TRIAL: i64 = 8;
 
 /// A splitmix64 generator (Steele, Lea, Flood 2014), which returns the same sequence on every machine.
 struct Random(u64);
@@ -48,7 +48,13 @@ impl Random {
 /// # Errors
 ///
 /// Returns an error if the store exists or cannot be written.
-pub fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result<PathBuf, String> {
+pub fn create_store(
+    data: &Path,
+    id: &str,
+    trials: i64,
+    steps: i64,
+    seed: u64,
+) -> Result<PathBuf, String> {
     let folder = data.join(id);
     let path = folder.join("trialkeeper.db");
     if path.exists() {
@@ -59,7 +65,7 @@ pub fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result
         .create(&folder)
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     let schema = migrations().map_err(|error| format!("{MIGRATIONS}: {error}"))?;
-    fill(&path, &schema, id, trials, steps, seed).map_err(|error| error.to_string())?;
+    fill_store(&path, &schema, id, trials, steps, seed).map_err(|error| error.to_string())?;
     Ok(path)
 }
 
@@ -93,7 +99,7 @@ fn sample(reading: i64, random: &mut Random) -> Value {
 }
 
 #[expect(clippy::too_many_lines, reason = "a statement for each table")]
-fn fill(
+fn fill_store(
     path: &Path,
     schema: &[String],
     id: &str,
@@ -123,11 +129,11 @@ fn fill(
         "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "maximize"}},
         "trainingService": {"platform": "local"},
     });
-    let end = BEGAN_MS + trials * 1000;
+    let end = FIRST_EVENT_MS + trials * 1000;
     transaction.execute(
         "INSERT INTO experiment (id, canonical, seed, state, created_at_ms, ended_at_ms, elapsed_ms) \
          VALUES (?, ?, 1, 'DONE', ?, ?, ?)",
-        params![id, canonical.to_string(), BEGAN_MS, end, end - BEGAN_MS],
+        params![id, canonical.to_string(), FIRST_EVENT_MS, end, end - FIRST_EVENT_MS],
     )?;
     {
         let mut trial = transaction.prepare(
@@ -156,7 +162,7 @@ fn fill(
                 (pick(random.fraction(), units.len()), pick(random.fraction(), activations.len()));
             let name = format!("t{key:05}");
             let numbered = format!("{name}-1");
-            let begun = BEGAN_MS + key * 1000 - 8000;
+            let begun = FIRST_EVENT_MS + key * 1000 - 8000;
             let failed = random.fraction() < 0.03;
             let state = if failed { "FAILED" } else { "SUCCEEDED" };
             let parameters = json!({"lr": lr, "momentum": momentum, "units": units[unit], "activation": activations[kind]});
@@ -177,13 +183,13 @@ fn fill(
             event.execute(params![key, begun, "WAITING", numbered, None::<String>, None::<i64>])?;
             event.execute(params![key, begun, "RUNNING", numbered, None::<String>, None::<i64>])?;
             event.execute(params![key, begun + 8000, state, numbered, message, code])?;
-            let last = FIRST_REPORT + steps + 2;
-            attempt.execute(params![key, numbered, begun + 8000, last, READINGS])?;
+            let last = FIRST_REPORT_SEQ + steps + 2;
+            attempt.execute(params![key, numbered, begun + 8000, last, SAMPLES_PER_TRIAL])?;
             let started = json!({"kind": "started", "command": ["sh", "-c", "python3 train.py"], "pid": 2, "host": "node-1", "agent_version": "0.1.0"});
             report.execute(params![
                 key,
                 0,
-                FIRST_REPORT,
+                FIRST_REPORT_SEQ,
                 begun,
                 "started",
                 started.to_string(),
@@ -197,7 +203,7 @@ fn fill(
                 report.execute(params![
                     key,
                     0,
-                    FIRST_REPORT + step + 1,
+                    FIRST_REPORT_SEQ + step + 1,
                     begun + step * 8,
                     "metric",
                     body.to_string(),
@@ -209,7 +215,7 @@ fn fill(
                 report.execute(params![
                     key,
                     0,
-                    FIRST_REPORT + steps + 1,
+                    FIRST_REPORT_SEQ + steps + 1,
                     begun + 7900,
                     "metric",
                     body.to_string(),
@@ -222,7 +228,7 @@ fn fill(
             report.execute(params![key, 0, last, begun + 8000, "ended", verdict.to_string(), 1])?;
             // A generator of its own, so that the samples do not change the other random values.
             let mut readings = Random(seed ^ key.unsigned_abs());
-            for reading in 1..=READINGS {
+            for reading in 1..=SAMPLES_PER_TRIAL {
                 let body = sample(reading, &mut readings).to_string();
                 report.execute(params![
                     key,

@@ -1,5 +1,5 @@
 //! Compares the whole output of programs with files, so that every change of the text is visible. To accept a
-//! change, run the test with [`RENEW`] set and review the difference.
+//! change, run the test with [`RENEW_VARIABLE`] set and review the difference.
 //!
 //! The caller replaces the parts of a text that vary between runs, before the comparison.
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// The environment variable that makes a test write the files instead of comparing them. Any value is valid.
-const RENEW: &str = "TRIALKEEPER_TEST_RENEW";
+const RENEW_VARIABLE: &str = "TRIALKEEPER_TEST_RENEW";
 
 /// A folder of files, one for each text.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Snapshots {
     /// Opens a folder of `tests/fixtures`.
     pub fn new(folder: &str) -> Self {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(folder);
-        let renew = std::env::var_os(RENEW).is_some();
+        let renew = std::env::var_os(RENEW_VARIABLE).is_some();
         Self { folder, renew, seen: BTreeSet::new(), problems: Vec::new() }
     }
 
@@ -39,7 +39,9 @@ impl Snapshots {
         }
         match fs::read_to_string(&path) {
             Err(error) => self.problems.push(format!("{name}: {error}; the text is\n{text}")),
-            Ok(known) if known != text => self.problems.push(difference(&name, &known, text)),
+            Ok(known) if known != text => {
+                self.problems.push(describe_difference(&name, &known, text));
+            }
             Ok(_) => {}
         }
     }
@@ -59,7 +61,7 @@ impl Snapshots {
         }
         assert!(
             self.problems.is_empty(),
-            "{}\n\nto accept these changes, run the test with {RENEW}=1 and review `git diff {}`",
+            "{}\n\nto accept these changes, run the test with {RENEW_VARIABLE}=1 and review `git diff {}`",
             self.problems.join("\n\n"),
             self.folder.display(),
         );
@@ -67,7 +69,7 @@ impl Snapshots {
 }
 
 /// Describes the first differing line.
-fn difference(name: &str, known: &str, text: &str) -> String {
+fn describe_difference(name: &str, known: &str, text: &str) -> String {
     let (mut old, mut new) = (known.lines(), text.lines());
     for line in 1.. {
         match (old.next(), new.next()) {

@@ -63,7 +63,7 @@ impl Terminal {
     }
 
     /// Sends keys to the program.
-    pub fn press(&self, keys: &str) {
+    pub fn press_keys(&self, keys: &str) {
         (&self.master).write_all(keys.as_bytes()).expect("the terminal is open");
     }
 
@@ -82,7 +82,7 @@ impl Terminal {
     }
 
     /// The program's exit code, once it has ended.
-    pub fn code(&mut self) -> Option<Option<i32>> {
+    pub fn exit_code(&mut self) -> Option<Option<i32>> {
         self.child
             .try_wait()
             .expect("the process is a child of this process")

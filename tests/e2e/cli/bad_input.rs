@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Runs a command that must be refused, and checks its message.
 #[track_caller]
 fn expect_refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
-    let finished = bed.start(command).finish(BOUND);
+    let finished = bed.start(command).finish(WAIT_TIMEOUT);
     let stderr = &finished.stderr;
     assert_eq!(finished.code, Some(2), "{stderr}");
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "standard output must be empty");
@@ -57,7 +57,8 @@ fn an_invalid_experiment_is_refused_with_the_field_s_name() {
         println!("{case}");
         expect_refused(&bed, &mut search.command(&bed), words);
         assert!(
-            !bed.data().exists() || fs::read_dir(bed.data()).unwrap().next().is_none(),
+            !bed.data_folder().exists()
+                || fs::read_dir(bed.data_folder()).unwrap().next().is_none(),
             "{case}"
         );
     }
@@ -81,11 +82,19 @@ fn an_invalid_file_is_refused_with_its_name() {
         if let Some(bytes) = bytes {
             fs::write(&file, bytes).unwrap();
         }
-        expect_refused(&bed, bed.manager().arg("run").arg(file).args(["--port", "0"]), words);
+        expect_refused(
+            &bed,
+            bed.manager_command().arg("run").arg(file).args(["--port", "0"]),
+            words,
+        );
     }
     let bed = TestBed::new();
     let folder = bed.folder().to_str().unwrap();
-    expect_refused(&bed, bed.manager().arg("run").arg(folder).args(["--port", "0"]), &[folder]);
+    expect_refused(
+        &bed,
+        bed.manager_command().arg("run").arg(folder).args(["--port", "0"]),
+        &[folder],
+    );
 }
 
 #[test]
@@ -94,10 +103,14 @@ fn an_invalid_field_is_refused_with_its_line() {
     let bed = TestBed::new();
     let file = bed.write("experiment.yml", text);
     let line = "line 2, column 1: trialComand: unknown field; did you mean `trialCommand`?";
-    expect_refused(&bed, bed.manager().arg("run").arg(&file).args(["--port", "0"]), &[line]);
+    expect_refused(
+        &bed,
+        bed.manager_command().arg("run").arg(&file).args(["--port", "0"]),
+        &[line],
+    );
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" run - --port 0 <\"$1\""]);
-    command.arg(bed.manager().get_program()).arg(file);
+    command.arg(bed.manager_command().get_program()).arg(file);
     expect_refused(&bed, &mut command, &["standard input", line]);
 }
 
@@ -107,8 +120,8 @@ fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let file = Search::new("true", 1).write(&bed);
-    let mut command = bed.manager();
-    command.arg("run").arg(file).args(["--port", &port, "--data-dir"]).arg(bed.data());
+    let mut command = bed.manager_command();
+    command.arg("run").arg(file).args(["--port", &port, "--data-dir"]).arg(bed.data_folder());
     expect_refused(&bed, &mut command, &[&format!("127.0.0.1:{port}"), "in use"]);
 }
 
@@ -119,7 +132,7 @@ fn a_late_fault_leaves_no_experiment() {
     let port = taken.local_addr().unwrap().port().to_string();
     let mut command = Search::new("true", 1).command(&bed);
     expect_refused(&bed, command.args(["--legacy-port", &port]), &[&port, "in use"]);
-    let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
+    let left = fs::read_dir(bed.data_folder()).map_or(0, Iterator::count);
     assert_eq!(left, 0, "a resume would continue a search that cannot start");
 }
 
@@ -129,18 +142,18 @@ fn an_experiment_without_a_record_is_not_resumed() {
     // lost its record.
     for trials_began in [false, true] {
         let bed = TestBed::new();
-        let database = seed::make(&bed.data(), "abcd1234", 0, 0, 1).unwrap();
+        let database = seed::create_store(&bed.data_folder(), "abcd1234", 0, 0, 1).unwrap();
         let store = rusqlite::Connection::open(&database).unwrap();
         store.execute("DELETE FROM experiment", []).unwrap();
         drop(store);
-        let secret = bed.data().join("abcd1234").join("secret");
+        let secret = bed.data_folder().join("abcd1234").join("secret");
         if trials_began {
             fs::write(&secret, "x").unwrap();
         } else {
             fs::remove_file(&secret).ok();
         }
-        let mut command = bed.manager();
-        command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data());
+        let mut command = bed.manager_command();
+        command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data_folder());
         let message = if trials_began {
             "the record of experiment abcd1234 is lost"
         } else {
@@ -162,7 +175,7 @@ fn an_unwritable_data_directory_is_named() {
     // Even root cannot create a folder below a file or in /proc.
     let below_a_file = bed.write("plain", "").join("data");
     for data in [below_a_file.as_path(), Path::new("/proc/trialkeeper")] {
-        let mut command = bed.manager();
+        let mut command = bed.manager_command();
         command.arg("run").arg(&file).args(["--port", "0", "--data-dir"]).arg(data);
         expect_refused(&bed, &mut command, &[data.to_str().unwrap()]);
     }
@@ -172,8 +185,8 @@ fn an_unwritable_data_directory_is_named() {
 fn resume_refuses_an_unknown_experiment() {
     let bed = TestBed::new();
     for (id, words) in [("nobody", ["nobody"]), ("../etc", ["../etc"])] {
-        let mut command = bed.manager();
-        command.args(["resume", id, "--port", "0", "--data-dir"]).arg(bed.data());
+        let mut command = bed.manager_command();
+        command.args(["resume", id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
         expect_refused(&bed, &mut command, &words);
     }
 }
@@ -194,7 +207,7 @@ fn a_bad_command_line_is_refused() {
         (&["walk"],                                   "walk"),
     ];
     for (words, named) in table {
-        expect_refused(&bed, bed.manager().args(words), &[named]);
+        expect_refused(&bed, bed.manager_command().args(words), &[named]);
     }
 }
 
@@ -203,17 +216,17 @@ fn an_experiment_is_read_from_standard_input() {
     let bed = TestBed::new();
     let piped = |text: &str| {
         bed.write("given", text);
-        let manager = bed.manager();
+        let manager = bed.manager_command();
         let mut command = Command::new("sh");
         let line = "exec \"$0\" run - --port 0 --output json --data-dir data <given";
         command.args(["-c", line]).arg(manager.get_program()).current_dir(bed.folder()).env_clear();
         command.envs(manager.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        bed.start(&mut command).finish(BOUND)
+        bed.start(&mut command).finish(WAIT_TIMEOUT)
     };
     let refused = piped("trialCommand: [");
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("standard input: line 1"), "{}", refused.stderr);
     // Relative paths are relative to the working directory.
     Search::new("test -f ../given && echo score=1", 1).write(&bed);
-    Outcome::of(piped(&bed.read("experiment.yml"))).expect_done(1, 0);
+    Outcome::parse(piped(&bed.read("experiment.yml"))).expect_done(1, 0);
 }

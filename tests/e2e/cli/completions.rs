@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// A shell, and a script that prints its completions for the words `@WORDS@`. The last word has the index
 /// `@LAST@` and the text `@TYPED@`. `@PROGRAM@` is the manager.
@@ -24,13 +24,13 @@ source <('@PROGRAM@' completions zsh); words=(@WORDS@); CURRENT=$((@LAST@ + 1));
 fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<String> {
     let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
     let script = script
-        .replace("@PROGRAM@", &bed.programs().join("trial-manager").display().to_string())
+        .replace("@PROGRAM@", &bed.program_folder().join("trial-manager").display().to_string())
         .replace("@WORDS@", &quoted.join(" "))
         .replace("@LAST@", &(words.len() - 1).to_string())
         .replace("@TYPED@", words.last().expect("the command line has words"));
     let mut command = Command::new(shell);
     command.args(["-c", &script]).env("HOME", bed.path("home")).env_remove("ZDOTDIR");
-    let output = command.env("TRIAL_MANAGER_DATA_DIR", bed.data()).output();
+    let output = command.env("TRIAL_MANAGER_DATA_DIR", bed.data_folder()).output();
     let output = output.unwrap_or_else(|error| panic!("{shell}: {error}"));
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && why.is_empty(), "{shell}: {why}");
@@ -61,7 +61,7 @@ fn complete(shell: (&str, &str)) {
         .with("searchSpace", serde_json::json!({"x": {"_type": "choice", "_value": [1, 3]}}))
         .with("tuner", serde_json::json!({"name": "GridSearch"}))
         .start(&bed);
-    let done = Outcome::of(running.finish(BOUND));
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     let mut ids: Vec<&str> = done.trials.iter().map(|trial| trial.id.as_str()).collect();
     ids.sort_unstable();
     let none = bed.path("none").display().to_string();
@@ -89,7 +89,7 @@ fn complete(shell: (&str, &str)) {
 #[test]
 fn common_aliases_are_accepted() {
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 2, 1, 1).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 2, 1, 1).unwrap();
     #[rustfmt::skip]
     let table: [(&[&str], &str); 9] = [
         (&["version"],               "trial-manager "),
@@ -103,8 +103,8 @@ fn common_aliases_are_accepted() {
         (&["completions", "bash"],   "\n_clap_complete_trial_manager"),
     ];
     for (words, expected) in table {
-        let mut command = bed.manager();
-        let output = command.args(words).env("TRIAL_MANAGER_DATA_DIR", bed.data()).output();
+        let mut command = bed.manager_command();
+        let output = command.args(words).env("TRIAL_MANAGER_DATA_DIR", bed.data_folder()).output();
         let output = output.expect("the manager can be started");
         let (stdout, why) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
         assert_eq!(output.status.code(), Some(0), "{words:?}: {why}");

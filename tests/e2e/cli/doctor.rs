@@ -1,14 +1,14 @@
 //! `trial-manager doctor` reports problems of an experiment before it starts.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Finished, Search, TestBed, nni_python};
+use trialkeeper_tests::{FinishedProgram, Search, TestBed, WAIT_TIMEOUT, nni_python};
 
 fn doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, String, String) {
     let file = search.write(bed);
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.arg("doctor").arg(file).args(["--port", "0"]).args(options);
-    command.arg("--data-dir").arg(bed.data());
-    let Finished { code, stdout, stderr } = bed.start(&mut command).finish(BOUND);
+    command.arg("--data-dir").arg(bed.data_folder());
+    let FinishedProgram { code, stdout, stderr } = bed.start(&mut command).finish(WAIT_TIMEOUT);
     (code, String::from_utf8(stdout).unwrap(), stderr)
 }
 
@@ -30,7 +30,7 @@ fn a_probe_runs_one_trial_and_prints_its_result() {
     assert!(stdout.contains(expected), "{stdout}");
     assert_eq!(bed.read("ran").lines().count(), 1);
     assert!(!hook.exists(), "a probe must not send notifications");
-    assert!(!bed.data().exists(), "a probe must leave no experiment");
+    assert!(!bed.data_folder().exists(), "a probe must leave no experiment");
     bed.wait_until_empty();
 }
 
@@ -61,7 +61,7 @@ fn doctor_names_missing_parts() {
     assert!(stdout.contains("-     probe  not run"), "{stdout}");
 
     // This agent program reports nothing.
-    let mute = bed.script("mute", "#!/bin/sh\nexit 3\n");
+    let mute = bed.write_script("mute", "#!/bin/sh\nexit 3\n");
     let (code, stdout, _) = doctor(&bed, &search, &["--agent", mute.to_str().unwrap(), "--probe"]);
     assert_eq!(code, Some(1));
     assert!(stdout.contains("FAIL  probe  "), "{stdout}");
@@ -73,10 +73,11 @@ fn doctor_names_missing_parts() {
     assert_eq!(code, Some(1));
     let fault = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 1000000, but ";
     assert!(stdout.contains(&format!("FAIL  place  {fault}")), "{stdout}");
-    let refused = bed.start(&mut demanding.command(&bed)).finish(BOUND);
+    let refused = bed.start(&mut demanding.command(&bed)).finish(WAIT_TIMEOUT);
     assert!(refused.code == Some(2) && refused.stderr.contains(fault), "{}", refused.stderr);
     assert!(
-        !bed.data().exists() || std::fs::read_dir(bed.data()).unwrap().next().is_none(),
+        !bed.data_folder().exists()
+            || std::fs::read_dir(bed.data_folder()).unwrap().next().is_none(),
         "a refused experiment must leave nothing"
     );
 
@@ -88,7 +89,7 @@ fn doctor_names_missing_parts() {
 #[test]
 fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
     let bed = TestBed::new();
-    bed.script("code/train", "#!/bin/sh\n");
+    bed.write_script("code/train", "#!/bin/sh\n");
     #[rustfmt::skip]
     let table = [
         ("pyhton3 train.py",   Some("FAIL  trial  `pyhton3` is not an executable program (searched in PATH)")),
@@ -140,7 +141,7 @@ fn doctor_searches_a_tuner_s_program_in_its_working_directory() {
     let bed = TestBed::new();
     let answer = "#!/bin/sh\nread hello\necho '{\"type\": \"ready\"}'\nread propose\n\
                   echo '{\"type\": \"proposal\", \"id\": 0, \"parameters\": {\"x\": 1}}'\nread end\n";
-    bed.script("code/search", answer);
+    bed.write_script("code/search", answer);
     bed.write("code/no-program", "print()\n");
     for (program, fault) in [
         ("./search", None),

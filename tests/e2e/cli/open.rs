@@ -2,13 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use trialkeeper_tests::{BOUND, Browser, Finished, Gate, Search, TestBed, wait_for};
+use trialkeeper_tests::{Browser, FinishedProgram, Gate, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-fn open(bed: &TestBed, arguments: &[&str], browser: Option<&str>) -> Finished {
-    let mut command = bed.manager();
-    command.arg("open").args(arguments).arg("--data-dir").arg(bed.data());
+fn open(bed: &TestBed, arguments: &[&str], browser: Option<&str>) -> FinishedProgram {
+    let mut command = bed.manager_command();
+    command.arg("open").args(arguments).arg("--data-dir").arg(bed.data_folder());
     command.envs(browser.map(|browser| ("BROWSER", browser)));
-    bed.start(&mut command).finish(BOUND)
+    bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 #[test]
@@ -17,17 +17,17 @@ fn open_logs_the_browser_in() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = Search::new("echo score=1; read _ <../gate", 1).start(&bed);
-    let url = wait_for("the manager to listen", BOUND, || {
-        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let url = wait_for("the manager to listen", WAIT_TIMEOUT, || {
+        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         Some(std::fs::read_to_string(folder.join("manager.url")).ok()?.trim().to_owned())
     });
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
 
-    let program = bed.script("browser", "#!/bin/sh\necho \"$@\" >>\"$0.arguments\"\n");
+    let program = bed.write_script("browser", "#!/bin/sh\necho \"$@\" >>\"$0.arguments\"\n");
     let opened = open(&bed, &[], Some(program.to_str().unwrap()));
     assert_eq!(opened.code, Some(0), "{}", opened.stderr);
-    let page = bed.data().join("open.html");
+    let page = bed.data_folder().join("open.html");
     let arguments = bed.read("browser.arguments");
     assert_eq!(arguments, format!("file://{}\n", page.display()), "the browser gets only the file");
     assert_eq!(std::fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
@@ -40,8 +40,8 @@ fn open_logs_the_browser_in() {
     browser.open(&format!("file://{}", page.display()));
     let inside =
         "return location.pathname === '/' && document.body.textContent.includes('Log out')";
-    browser.wait("the overview with a log-out button", BOUND, inside);
-    assert_eq!(browser.script("return document.referrer.includes('ticket')"), false);
+    browser.wait_for("the overview with a log-out button", WAIT_TIMEOUT, inside);
+    assert_eq!(browser.run_script("return document.referrer.includes('ticket')"), false);
 
     // Without a browser, or with a failing one, the URL is printed. It works once.
     for (arguments, browser) in [(["--print"].as_slice(), None), (&[], None), (&[], Some("false"))]
@@ -50,12 +50,12 @@ fn open_logs_the_browser_in() {
         let stdout = String::from_utf8(printed.stdout).unwrap();
         let path = stdout.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
         assert!(!stdout.contains(token.trim()), "{stdout}");
-        let (_, first) = trialkeeper_tests::get(&url, &path).unwrap();
-        let (_, again) = trialkeeper_tests::get(&url, &path).unwrap();
+        let (_, first) = trialkeeper_tests::http_get(&url, &path).unwrap();
+        let (_, again) = trialkeeper_tests::http_get(&url, &path).unwrap();
         assert!(first.contains("Logged in") && again.contains("has been used"), "{first}{again}");
     }
-    gate.open(1);
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    gate.release(1);
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
     let nobody = open(&bed, &[], None);
     assert_eq!(nobody.code, Some(2));
     assert!(nobody.stderr.contains("trial-manager serve"), "{}", nobody.stderr);

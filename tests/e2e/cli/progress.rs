@@ -1,6 +1,6 @@
 //! The progress of `run` and `resume` on a terminal and in a log.
 
-use trialkeeper_tests::{BOUND, Gate, Search, Terminal, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Search, Terminal, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// Returns the drawn lines, without the codes that move the cursor and the echo of Ctrl-C.
 fn drawn(terminal: &Terminal) -> Vec<String> {
@@ -21,32 +21,34 @@ fn progress_continues_after_resume_and_fits_the_terminal() {
     bed.write("score", "0.2488420074426644");
     let file = Search::new("read _ <../gate; echo score=$(cat ../score)", 6).write(&bed);
     let start = |arguments: &[&str]| {
-        let mut command = bed.manager();
-        command.args(arguments).args(["--port", "0", "--data-dir"]).arg(bed.data());
+        let mut command = bed.manager_command();
+        command.args(arguments).args(["--port", "0", "--data-dir"]).arg(bed.data_folder());
         Terminal::start(&command, 60, 30)
     };
     let until = |terminal: &Terminal, words: &[&str]| {
-        wait_for(&format!("{words:?}"), BOUND, || {
+        wait_for(&format!("{words:?}"), WAIT_TIMEOUT, || {
             let lines = drawn(terminal);
             let is_found = |line: &String| words.iter().all(|word| line.contains(word));
             lines.iter().any(is_found).then_some(())
         });
     };
     let mut first = start(&["run", file.to_str().unwrap()]);
-    gate.open(3);
+    gate.release(3);
     until(&first, &["3/6 trials, 1 running", "best 0.2488"]);
-    first.press("\u{3}");
-    assert_eq!(wait_for("the end", BOUND, || first.code()), Some(130));
+    first.press_keys("\u{3}");
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || first.exit_code()), Some(130));
 
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     bed.write("score", "0.125");
     let mut second = start(&["resume", folder.file_name().to_str().unwrap()]);
     until(&second, &["3/6 trials", "best 0.2488"]);
-    gate.open(1);
+    gate.release(1);
     until(&second, &["4/6 trials, 1 running", "best 0.2488", " left"]);
-    gate.open(2);
-    assert_eq!(wait_for("the end", BOUND, || second.code()), Some(0));
-    wait_for("the results", BOUND, || second.output().contains("DONE: 6 trials").then_some(()));
+    gate.release(2);
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || second.exit_code()), Some(0));
+    wait_for("the results", WAIT_TIMEOUT, || {
+        second.output().contains("DONE: 6 trials").then_some(())
+    });
     for terminal in [&first, &second] {
         let progress: Vec<_> =
             drawn(terminal).into_iter().filter(|line| line.contains("/6 trials, ")).collect();
@@ -61,16 +63,16 @@ fn progress_in_a_log_has_the_best_result_of_earlier_managers() {
     let gate = Gate::new(&bed.path("gate"));
     bed.write("score", "0.2488420074426644");
     let running = Search::new("read _ <../gate; echo score=$(cat ../score)", 3).start(&bed);
-    gate.open(1);
-    wait_for("a status line", BOUND, || {
+    gate.release(1);
+    wait_for("a status line", WAIT_TIMEOUT, || {
         let line = "1 of 3 trials ended, 0 running, best 0.2488 (trial 0), ";
         running.stderr().contains(line).then_some(())
     });
     running.signal(nix::sys::signal::Signal::SIGINT);
-    let id = trialkeeper_tests::Outcome::of(running.finish(BOUND)).id;
+    let id = trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     bed.write("score", "0.125");
-    gate.open(9);
-    let resumed = trialkeeper_tests::Outcome::of_resume(&bed, &id);
+    gate.release(9);
+    let resumed = trialkeeper_tests::Outcome::run_resume(&bed, &id);
     let line = resumed.stderr.lines().find(|line| line.starts_with("2 of 3 trials ended"));
     let line = line.unwrap_or_else(|| panic!("no status line: {}", resumed.stderr));
     assert!(line.contains("best 0.2488 (trial 0), ") && line.ends_with(" left"), "{line}");

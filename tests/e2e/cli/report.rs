@@ -1,12 +1,12 @@
 //! The report of a search: one HTML file that shows everything without scripts and other files.
 
-use trialkeeper_tests::{BOUND, Search, TestBed, seed};
+use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Writes the report of an experiment and returns it.
 fn report(bed: &TestBed, id: &str) -> String {
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.args(["experiment", "report", id, "--to"]).arg(bed.path("report.html"));
-    let finished = bed.start(command.arg("--data-dir").arg(bed.data())).finish(BOUND);
+    let finished = bed.start(command.arg("--data-dir").arg(bed.data_folder())).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let page = bed.read("report.html");
     for elsewhere in ["<script", "<link", "<img", "http://", "https://", "src=", "url(", "@import"]
@@ -27,7 +27,7 @@ fn section<'a>(page: &'a str, heading: &str) -> &'a str {
 #[test]
 fn a_report_draws_every_trial_and_every_parameter() {
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 60, 5, 10).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 60, 5, 10).unwrap();
     let page = report(&bed, "small");
     let history = section(&page, "History");
     let count = |what: &str| {

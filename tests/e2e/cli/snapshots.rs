@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Gate, Search, Snapshots, TestBed, seed, wait_for};
+use trialkeeper_tests::{Gate, Search, Snapshots, TestBed, WAIT_TIMEOUT, seed, wait_for};
 
 /// Runs the manager. Returns its exit code and both streams in the form of the snapshots.
 fn output_of(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     // The variable's value would appear in help texts.
     command.args(words).env_remove("TRIAL_MANAGER_AGENT").env("TZ", "UTC");
     command.envs(variables.iter().copied());
-    let finished = bed.start(&mut command).finish(BOUND);
+    let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
     let mut text = String::from("$");
     for (name, value) in variables {
         write!(text, " {name}={value}").unwrap();
@@ -24,13 +24,13 @@ fn output_of(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> Strin
     text.push_str(&String::from_utf8(finished.stdout).unwrap());
     writeln!(text, "--- standard error").unwrap();
     text.push_str(&finished.stderr);
-    text.replace(&bed.data().display().to_string(), "DATA")
+    text.replace(&bed.data_folder().display().to_string(), "DATA")
         .replace(&bed.folder().display().to_string(), "FOLDER")
 }
 
 /// Creates a store with six trials. The second trial failed.
 fn small_store(bed: &TestBed) {
-    seed::make(&bed.data(), "small", 6, 3, 10).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 6, 3, 10).unwrap();
 }
 
 /// Returns the commands that a help text lists.
@@ -77,7 +77,7 @@ fn output_to_a_pipe_is_never_coloured() {
 fn a_stored_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
     small_store(&bed);
-    let data = bed.data().display().to_string();
+    let data = bed.data_folder().display().to_string();
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
     let mut snapshots = Snapshots::new("cli/read");
     let shown = [
@@ -143,7 +143,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
 fn a_running_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
     small_store(&bed);
-    let store = rusqlite::Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    let store = rusqlite::Connection::open(bed.data_folder().join("small/trialkeeper.db")).unwrap();
     let sample = json!({"kind": "sample", "process": {"memory_bytes": 1_500_000_000},
         "cgroup": {"memory_bytes": 3_000_000_000_u64, "memory_limit_bytes": 4_000_000_000_u64},
         "gpus": [{"utilization_percent": 87, "memory_used_bytes": 9_000_000_000_u64}]});
@@ -158,7 +158,7 @@ fn a_running_experiment_is_shown_as_recorded() {
         )
         .unwrap();
     drop(store);
-    let data = bed.data().display().to_string();
+    let data = bed.data_folder().display().to_string();
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
     let mut snapshots = Snapshots::new("cli/run");
     for (name, line) in [
@@ -199,18 +199,18 @@ fn commands_that_need_a_manager_answer_as_recorded() {
     let gate = Gate::new(&bed.path("gate"));
     bed.write("results.json", r#"[{"parameter": {"x": 0.5}, "value": 0.25}]"#);
     bed.write("space.json", r#"{"x": {"_type": "uniform", "_value": [0, 2]}}"#);
-    let data = bed.data().display().to_string();
-    let browser = bed.script("browser", "#!/bin/sh\n").display().to_string();
+    let data = bed.data_folder().display().to_string();
+    let browser = bed.write_script("browser", "#!/bin/sh\n").display().to_string();
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str()), ("BROWSER", browser.as_str())];
     let search = Search::new("echo score=1; read _ <../gate", 9).start(&bed);
-    let (folder, url) = wait_for("the manager to listen", BOUND, || {
-        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let (folder, url) = wait_for("the manager to listen", WAIT_TIMEOUT, || {
+        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
         Some((folder, url.trim().to_owned()))
     });
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
-    let trial = wait_for("the first trial to run", BOUND, || {
-        let (_, list) = trialkeeper_tests::get(&url, "/api/v1/trials?state=RUNNING")?;
+    let trial = wait_for("the first trial to run", WAIT_TIMEOUT, || {
+        let (_, list) = trialkeeper_tests::http_get(&url, "/api/v1/trials?state=RUNNING")?;
         let list: serde_json::Value = serde_json::from_str(&list).ok()?;
         Some(list["trials"][0]["id"].as_str()?.to_owned())
     });
@@ -235,7 +235,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
         let text = output_of(&bed, &words, &place).replace(&url, "URL").replace(&id, "EXPERIMENT");
         snapshots.compare(name, &without_tickets(&text.replace(&trial, "TRIAL")));
     }
-    let ended = search.finish(BOUND);
+    let ended = search.finish(WAIT_TIMEOUT);
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     drop(gate);
     // Two experiments of which neither runs, so the served one must be named.
@@ -248,7 +248,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
         ),
     );
     serving.signal(nix::sys::signal::Signal::SIGTERM);
-    let served = serving.finish(BOUND);
+    let served = serving.finish(WAIT_TIMEOUT);
     assert_eq!((served.code, served.stdout), (Some(0), vec![]));
     snapshots.compare("serve", &served.stderr.replace(&url, "URL"));
     snapshots.finish();
@@ -287,7 +287,7 @@ fn tree(folder: &Path, prefix: &str, into: &mut String) {
 fn mistakes_are_answered_as_recorded() {
     let bed = TestBed::new();
     let mut snapshots = Snapshots::new("cli/mistake");
-    let data = bed.data().display().to_string();
+    let data = bed.data_folder().display().to_string();
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
     let nothing = output_of(&bed, &["experiment", "show"], &place);
     snapshots.compare("no-experiment", &nothing);
@@ -330,7 +330,7 @@ fn mistakes_are_answered_as_recorded() {
         let words: Vec<_> = line.split(' ').filter(|word| !word.is_empty()).collect();
         snapshots.compare(name, &output_of(&bed, &words, &place));
     }
-    let empty = bed.data().join("empty");
+    let empty = bed.data_folder().join("empty");
     std::fs::create_dir(&empty).unwrap();
     std::fs::write(empty.join("trialkeeper.db"), "").unwrap();
     snapshots.compare("empty-database", &output_of(&bed, &["trial", "ls", "-e", "empty"], &place));

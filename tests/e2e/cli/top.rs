@@ -1,26 +1,28 @@
 //! `trial-manager top` on narrow and resized terminals, its keys, and the end of the manager.
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Running, Search, Terminal, TestBed, seed, wait_for};
+use trialkeeper_tests::{
+    Gate, RunningProgram, Search, Terminal, TestBed, WAIT_TIMEOUT, seed, wait_for,
+};
 
 /// Starts a search whose first trial runs and waits at the gate.
-fn searching(bed: &TestBed) -> (Gate, Running) {
+fn searching(bed: &TestBed) -> (Gate, RunningProgram) {
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo score=0.5; echo score=0.75; echo >>../waits; read _ <../gate";
     let running = Search::new(command, 2).start(bed);
-    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
     (gate, running)
 }
 
 fn top(bed: &TestBed, columns: u16, rows: u16) -> Terminal {
-    let mut command = bed.manager();
-    command.args(["top", "--data-dir"]).arg(bed.data()).env("NO_COLOR", "1");
+    let mut command = bed.manager_command();
+    command.args(["top", "--data-dir"]).arg(bed.data_folder()).env("NO_COLOR", "1");
     Terminal::start(&command, columns, rows)
 }
 
 /// Waits until the screen satisfies a condition.
 fn until(terminal: &Terminal, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
-    wait_for(what, BOUND, || Some(terminal.screen()).filter(|lines| is_so(lines)))
+    wait_for(what, WAIT_TIMEOUT, || Some(terminal.screen()).filter(|lines| is_so(lines)))
 }
 
 #[test]
@@ -49,23 +51,23 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         assert!(small.iter().any(|line| line.contains("0.75")), "the trial is missing: {small:#?}");
 
         assert!(!terminal.is_in_line_mode(), "the terminal is not in raw mode");
-        terminal.press(key);
-        assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0), "{key:?}");
+        terminal.press_keys(key);
+        assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0), "{key:?}");
         assert!(terminal.is_in_line_mode(), "the terminal is not restored after {key:?}");
-        wait_for("the restored screen", BOUND, || {
+        wait_for("the restored screen", WAIT_TIMEOUT, || {
             terminal.output().ends_with("\u{1b}[?1049l").then_some(())
         });
     }
-    gate.open(2);
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    gate.release(2);
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
 }
 
 #[test]
 fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);
-    let mut command = bed.manager();
-    command.args(["top", "--data-dir"]).arg(bed.data());
+    let mut command = bed.manager_command();
+    command.args(["top", "--data-dir"]).arg(bed.data_folder());
     command.env_remove("NO_COLOR").env("TERM", "xterm");
     let mut terminal = Terminal::start(&command, 60, 30);
     let shown = until(&terminal, "the trial's latest", |lines| {
@@ -74,21 +76,21 @@ fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
     });
     assert!(shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
     // Opens the trial's output and returns to the list.
-    terminal.press("l");
+    terminal.press_keys("l");
     until(&terminal, "its output", |lines| lines.iter().any(|line| line == "score=0.75"));
-    terminal.press("?");
+    terminal.press_keys("?");
     until(&terminal, "the keys", |lines| lines.first().is_some_and(|line| line == "keys"));
-    terminal.press("?");
+    terminal.press_keys("?");
     until(&terminal, "the list", |lines| lines.iter().any(|line| line.contains("curve")));
     let all = shown.join("\n");
     assert!(all.contains("0 of 2 trials") && all.contains("1 running"), "{shown:#?}");
     assert!(!all.contains("RUNNING"), "states are not in the portal's words: {shown:#?}");
     let drawn = terminal.output();
     assert!(drawn.contains("\u{1b}[36m1 running\u{1b}[0m"), "{drawn:?}");
-    terminal.press("q");
-    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
-    gate.open(2);
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    terminal.press_keys("q");
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
+    gate.release(2);
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
 }
 
 #[test]
@@ -99,8 +101,8 @@ fn top_shortens_names_and_no_numbers() {
     let name = "a search with a long and descriptive name, longer than a narrow terminal is wide";
     let search = Search::new(command, 2).with("experimentName", name);
     let running = search.start(&bed);
-    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     let id = format!("({})  running for ", folder.file_name().to_str().unwrap());
     for (width, heads) in [
         (60, &["trial", "id", "latest", "time", "curve"][..]),
@@ -122,11 +124,11 @@ fn top_shortens_names_and_no_numbers() {
             assert!(heading.split_whitespace().any(|word| word == *head), "{head}: {shown:#?}");
         }
         assert!(shown.iter().any(|line| line.contains("0 of 2 trials")), "{width}: {shown:#?}");
-        terminal.press("q");
-        assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+        terminal.press_keys("q");
+        assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
     }
-    gate.open(2);
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    gate.release(2);
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
 }
 
 #[test]
@@ -136,7 +138,7 @@ fn top_reaches_all_trials_and_scrolls_their_output() {
     let command = "seq 200 | sed 's/^/line /'; echo score=0.5; echo >>../waits; read _ <../gate";
     let search = Search::new(command, 30).with("trialConcurrency", 30);
     let running = search.start(&bed);
-    wait_for("all trials to wait", BOUND, || {
+    wait_for("all trials to wait", WAIT_TIMEOUT, || {
         (bed.read("waits").lines().count() == 30).then_some(())
     });
     let has = |wanted: &'static str| {
@@ -152,37 +154,37 @@ fn top_reaches_all_trials_and_scrolls_their_output() {
         lines.len() == 20 && has("… and ")(lines) && !has("0 ")(lines)
     });
     // The keys End and PgUp.
-    terminal.press("\u{1b}[F");
+    terminal.press_keys("\u{1b}[F");
     until(&terminal, "the oldest trial", |lines| has("▸    0 ")(lines) && has("… 1")(lines));
-    terminal.press("\u{1b}[5~");
+    terminal.press_keys("\u{1b}[5~");
     until(&terminal, "a page above", |lines| {
         lines.iter().any(|line| line.starts_with('▸')) && !has("▸    0 ")(lines)
     });
-    terminal.press("G");
+    terminal.press_keys("G");
     until(&terminal, "the oldest trial", has("▸    0 "));
-    terminal.press("l");
+    terminal.press_keys("l");
     until(&terminal, "its output", |lines| lines.contains(&"score=0.5".to_owned()));
-    terminal.press("\u{1b}[5~");
+    terminal.press_keys("\u{1b}[5~");
     until(&terminal, "the output above", |lines| {
         !lines.contains(&"score=0.5".to_owned()) && has("line 180")(lines)
     });
-    terminal.press("/LINE 42\r");
+    terminal.press_keys("/LINE 42\r");
     until(&terminal, "a match", |lines| lines[lines.len() - 2] == "line 42");
-    terminal.press("g");
+    terminal.press_keys("g");
     until(&terminal, "the beginning", |lines| lines[1] == "line 1");
-    terminal.press("w");
+    terminal.press_keys("w");
     until(&terminal, "the state", |lines| lines[1] == "state  RUNNING");
-    terminal.press("o");
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    terminal.press_keys("o");
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let page = format!("{}/trials/", url.trim());
     until(&terminal, "the address", |lines| lines[lines.len() - 1].starts_with(&page));
-    terminal.press("Ky");
+    terminal.press_keys("Ky");
     until(&terminal, "the stop", |lines| lines[lines.len() - 1].contains("is being stopped"));
-    terminal.press("q");
-    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
-    gate.open(30);
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    terminal.press_keys("q");
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
+    gate.release(30);
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
 }
 
 #[test]
@@ -194,24 +196,24 @@ fn top_reruns_an_ended_trial() {
     let search = Search::new(command, 2).with("trialConcurrency", 2);
     let running = search.start(&bed);
     let starts = |count: usize| {
-        wait_for("trials to start", BOUND, || {
+        wait_for("trials to start", WAIT_TIMEOUT, || {
             (bed.read("starts").lines().count() == count).then_some(())
         });
     };
     starts(2);
     let mut terminal = top(&bed, 80, 20);
     until(&terminal, "a trial", |lines| lines.iter().any(|line| line.contains("trials")));
-    terminal.press("vv");
+    terminal.press_keys("vv");
     until(&terminal, "the failed trial", |lines| {
         lines.iter().any(|line| line.contains("failed") && line.contains("exit"))
     });
-    terminal.press("Ry");
+    terminal.press_keys("Ry");
     until(&terminal, "the effect", |lines| lines[lines.len() - 1].contains("runs again"));
     starts(3);
-    terminal.press("q");
-    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
-    gate.open(2);
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    terminal.press_keys("q");
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
+    gate.release(2);
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
 }
 
 #[test]
@@ -221,17 +223,17 @@ fn top_shows_the_end_of_the_manager() {
     let mut terminal = top(&bed, 100, 40);
     until(&terminal, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
     // A second `top` uses only the manager's address, so it cannot find the reason in the data folder.
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
-    let mut far = bed.manager();
+    let mut far = bed.manager_command();
     far.args(["top", "--manager", url.trim()]);
     let mut far = Terminal::start(&far, 100, 40);
     until(&far, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
-    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+    running.finish(WAIT_TIMEOUT);
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
     // The last output may still be in transit.
-    wait_for("the last state after the end of `top`", BOUND, || {
+    wait_for("the last state after the end of `top`", WAIT_TIMEOUT, || {
         let drawn = terminal.output();
         let (_, after) = drawn.rsplit_once("\u{1b}[?1049l")?;
         after.contains("its manager was killed").then_some(())
@@ -241,22 +243,22 @@ fn top_shows_the_end_of_the_manager() {
         last.starts_with("q quits, ? helps; trying again: the manager at ")
             && lines.iter().any(|line| line.contains("0.75"))
     });
-    far.press("q");
-    assert_eq!(wait_for("the end", BOUND, || far.code()), Some(0));
-    gate.open(1);
+    far.press_keys("q");
+    assert_eq!(wait_for("the end", WAIT_TIMEOUT, || far.exit_code()), Some(0));
+    gate.release(1);
 }
 
 #[test]
 fn a_list_fits_the_terminal_and_colours_states() {
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 6, 3, 10).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 6, 3, 10).unwrap();
     for (no_color, coloured) in [("", true), ("1", false)] {
-        let mut list = bed.manager();
-        list.args(["trial", "ls", "--data-dir"]).arg(bed.data()).env("NO_COLOR", no_color);
+        let mut list = bed.manager_command();
+        list.args(["trial", "ls", "--data-dir"]).arg(bed.data_folder()).env("NO_COLOR", no_color);
         list.env("TERM", "xterm");
         let mut terminal = Terminal::start(&list, 60, 40);
-        assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
-        let drawn = wait_for("all lines", BOUND, || {
+        assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
+        let drawn = wait_for("all lines", WAIT_TIMEOUT, || {
             Some(terminal.output()).filter(|drawn| drawn.contains("more parameters"))
         });
         let plain = drawn.replace("\u{1b}[0m", "");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, TestBed, docs};
+use trialkeeper_tests::{TestBed, WAIT_TIMEOUT, docs_folder};
 
 /// A fenced block of a Markdown page.
 struct Block {
@@ -33,9 +33,9 @@ fn write_file(folder: &Path, text: &str) {
 
 /// Returns the id of the newest experiment, or an empty string before the first one.
 fn newest(bed: &TestBed) -> String {
-    let mut show = bed.manager();
-    show.args(["experiment", "show", "-o", "json", "--data-dir"]).arg(bed.data());
-    let shown = bed.start(&mut show).finish(BOUND);
+    let mut show = bed.manager_command();
+    show.args(["experiment", "show", "-o", "json", "--data-dir"]).arg(bed.data_folder());
+    let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
     shown["id"].as_str().unwrap_or_default().to_owned()
 }
@@ -45,7 +45,7 @@ fn every_command_of_the_tutorial_succeeds() {
     let bed = TestBed::new();
     let folder = bed.path("tutorial");
     fs::create_dir(&folder).unwrap();
-    let page = fs::read_to_string(docs().join("tutorial.md")).unwrap();
+    let page = fs::read_to_string(docs_folder().join("tutorial.md")).unwrap();
     let mut printed = Vec::new();
     for Block { language, text } in blocks(&page) {
         match language.as_str() {
@@ -58,8 +58,8 @@ fn every_command_of_the_tutorial_succeeds() {
             }
         }
         let text = text.replace(" ID", &format!(" {}", newest(&bed)));
-        let mut shell = bed.shell(&text);
-        let finished = bed.start(shell.current_dir(&folder)).finish(BOUND);
+        let mut shell = bed.shell_command(&text);
+        let finished = bed.start(shell.current_dir(&folder)).finish(WAIT_TIMEOUT);
         let output = String::from_utf8_lossy(&finished.stdout).into_owned() + &finished.stderr;
         assert_eq!(finished.code, Some(0), "{text}\n{output}");
         printed.push(output);

@@ -41,10 +41,10 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, wait_for};
 
 /// Pulling an image may take long.
-const BOUND: std::time::Duration = std::time::Duration::from_mins(10);
+const CLUSTER_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(10);
 
 /// The kinds of objects that run trials: kind, API version, plural.
 const KINDS: [(&str, &str, &str); 8] = [
@@ -235,26 +235,26 @@ impl Cluster {
         }
     }
 
-    fn start(&self, bed: &TestBed, search: &Search) -> Running {
-        let mut command = bed.manager();
+    fn start(&self, bed: &TestBed, search: &Search) -> RunningProgram {
+        let mut command = bed.manager_command();
         command.arg("run").arg(search.write(bed));
         self.finish_command(bed, command)
     }
 
-    fn resume(&self, bed: &TestBed, id: &str) -> Running {
-        let mut command = bed.manager();
+    fn resume(&self, bed: &TestBed, id: &str) -> RunningProgram {
+        let mut command = bed.manager_command();
         command.args(["resume", id]);
         self.finish_command(bed, command)
     }
 
-    fn finish_command(&self, bed: &TestBed, mut command: Command) -> Running {
-        command.args(["--output", "json", "--data-dir"]).arg(bed.data());
+    fn finish_command(&self, bed: &TestBed, mut command: Command) -> RunningProgram {
+        command.args(["--output", "json", "--data-dir"]).arg(bed.data_folder());
         self.reached(&mut command);
         bed.start(&mut command)
     }
 
     fn run(&self, bed: &TestBed, search: &Search) -> Outcome {
-        let outcome = Outcome::of(self.start(bed, search).finish(BOUND));
+        let outcome = Outcome::parse(self.start(bed, search).finish(CLUSTER_TIMEOUT));
         self.expect_clean(bed);
         outcome
     }
@@ -265,9 +265,11 @@ impl Cluster {
 
     /// Waits until the cluster contains no object of this bed's experiments.
     fn expect_clean(&self, bed: &TestBed) {
-        for folder in fs::read_dir(bed.data()).into_iter().flatten().flatten() {
+        for folder in fs::read_dir(bed.data_folder()).into_iter().flatten().flatten() {
             let id = folder.file_name().into_string().unwrap();
-            wait_for("a clean cluster", BOUND, || self.left(&id).is_empty().then_some(()));
+            wait_for("a clean cluster", CLUSTER_TIMEOUT, || {
+                self.left(&id).is_empty().then_some(())
+            });
         }
     }
 
@@ -313,8 +315,8 @@ fn announce(kind: &str) {
 
 /// Waits until a trial runs, and returns the experiment's id.
 fn running(bed: &TestBed) -> String {
-    wait_for("a trial to run", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+    wait_for("a trial to run", CLUSTER_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
         let database = rusqlite::Connection::open_with_flags(
             folder.path().join("trialkeeper.db"),
             rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
@@ -373,7 +375,7 @@ fn a_request_that_no_node_can_meet_is_reported() {
                 service[name] = value.clone();
             }
             let search = cluster.one("true", 1).with("trainingService", service);
-            let finished = cluster.start(&bed, &search).finish(BOUND);
+            let finished = cluster.start(&bed, &search).finish(CLUSTER_TIMEOUT);
             assert!([Some(1), Some(code)].contains(&finished.code), "{}", finished.stderr);
             assert!(finished.stderr.contains(message), "{message:?} is not in {}", finished.stderr);
         }
@@ -402,11 +404,11 @@ fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
         let manager = cluster.start(&bed, &cluster.one("sleep 15; echo \"score={{x}}\"", 1));
         let id = running(&bed);
         manager.signal(Signal::SIGINT);
-        let finished = manager.finish(BOUND);
+        let finished = manager.finish(CLUSTER_TIMEOUT);
         assert_eq!(finished.code, Some(130), "{}", finished.stderr);
         assert!(!finished.stderr.contains("may remain in the cluster"), "{}", finished.stderr);
         cluster.expect_clean(&bed);
-        Outcome::of(cluster.resume(&bed, &id).finish(BOUND)).expect_done(1, 0);
+        Outcome::parse(cluster.resume(&bed, &id).finish(CLUSTER_TIMEOUT)).expect_done(1, 0);
     });
 }
 
@@ -419,8 +421,8 @@ fn a_manager_that_was_killed_adopts_its_pods() {
         let manager = cluster.start(&bed, &cluster.one(steady, 1));
         let id = running(&bed);
         manager.signal(Signal::SIGKILL);
-        drop(manager.finish(BOUND));
-        let search = Outcome::of(cluster.resume(&bed, &id).finish(BOUND));
+        drop(manager.finish(CLUSTER_TIMEOUT));
+        let search = Outcome::parse(cluster.resume(&bed, &id).finish(CLUSTER_TIMEOUT));
         search.expect_done(1, 0);
         let all: Vec<Value> = (1..=6).map(Value::from).collect();
         assert_eq!(search.trials[0].intermediate, all, "a metric is lost, or the trial ran twice");
@@ -428,9 +430,9 @@ fn a_manager_that_was_killed_adopts_its_pods() {
 }
 
 /// Starts a command on this bed's data folder.
-fn about(bed: &TestBed, words: &[&str]) -> Running {
-    let mut command = bed.manager();
-    command.args(words).arg("--data-dir").arg(bed.data());
+fn about(bed: &TestBed, words: &[&str]) -> RunningProgram {
+    let mut command = bed.manager_command();
+    command.args(words).arg("--data-dir").arg(bed.data_folder());
     bed.start(&mut command)
 }
 
@@ -442,9 +444,9 @@ fn clean_removes_the_objects_of_a_killed_manager() {
         let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));
         let id = running(&bed);
         manager.signal(Signal::SIGKILL);
-        drop(manager.finish(BOUND));
+        drop(manager.finish(CLUSTER_TIMEOUT));
         assert!(!cluster.left(&id).is_empty(), "the trials must keep running");
-        let cleaned = about(&bed, &["clean", &id]).finish(BOUND);
+        let cleaned = about(&bed, &["clean", &id]).finish(CLUSTER_TIMEOUT);
         assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
         cluster.expect_clean(&bed);
     });
@@ -462,19 +464,19 @@ fn a_running_trial_is_followed_and_another_is_stopped() {
         let manager = cluster.start(&bed, &search);
         running(&bed);
         let followed = about(&bed, &["trial", "logs", "-f", "0"]);
-        let stopped = wait_for("the second trial", BOUND, || {
+        let stopped = wait_for("the second trial", CLUSTER_TIMEOUT, || {
             let running = about(&bed, &["trial", "ls", "--state", "RUNNING", "--output", "json"]);
-            let stdout = running.finish(BOUND).stdout;
+            let stdout = running.finish(CLUSTER_TIMEOUT).stdout;
             let all: Value = serde_json::from_slice(&stdout).ok()?;
             let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
             all.iter()
                 .any(|trial| trial["sequence"] == 1)
                 .then(|| about(&bed, &["trial", "kill", "1"]))
         });
-        assert_eq!(stopped.finish(BOUND).code, Some(0));
-        let search = Outcome::of(manager.finish(BOUND));
+        assert_eq!(stopped.finish(CLUSTER_TIMEOUT).code, Some(0));
+        let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));
         assert!(search.stderr.contains("USER_CANCELED"), "{}", search.stderr);
-        let followed = followed.finish(BOUND);
+        let followed = followed.finish(CLUSTER_TIMEOUT);
         let stdout = String::from_utf8_lossy(&followed.stdout).into_owned();
         assert_eq!(followed.code, Some(0), "{}", followed.stderr);
         for line in ["line 1\n", "line 5\n", "score="] {
@@ -489,10 +491,10 @@ fn a_running_trial_is_followed_and_another_is_stopped() {
 fn a_probe_runs_like_a_trial() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
-        let mut command = bed.manager();
+        let mut command = bed.manager_command();
         command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
         cluster.reached(&mut command);
-        let finished = bed.start(&mut command).finish(BOUND);
+        let finished = bed.start(&mut command).finish(CLUSTER_TIMEOUT);
         let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
         assert_eq!(finished.code, Some(0), "{stdout}{}", finished.stderr);
         assert!(stdout.contains("ok    probe  a trial ran, and its agent reported"), "{stdout}");

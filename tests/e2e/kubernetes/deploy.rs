@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Running, TestBed, wait_for};
+use trialkeeper_tests::{RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap()
@@ -181,20 +181,22 @@ exit "$END"
 "#;
 
 /// Starts the script of the manager's pod. The manager ends with the code `end`.
-fn pod(bed: &TestBed, end: &str) -> Running {
-    bed.script("bin/trial-manager", MANAGER);
-    let mut command = bed.manager();
+fn pod(bed: &TestBed, end: &str) -> RunningProgram {
+    bed.write_script("bin/trial-manager", MANAGER);
+    let mut command = bed.manager_command();
     let mut shell = std::process::Command::new("sh");
     shell.arg(deploy().join("manager/manager.sh")).current_dir(bed.folder()).env_clear();
     shell.envs(command.env("END", end).get_envs().filter_map(|(k, v)| Some((k, v?))));
     let path = std::env::var("PATH").unwrap();
     shell.env("PATH", format!("{}:{path}", bed.path("bin").display()));
-    shell.env("TRIAL_MANAGER_DATA_DIR", bed.data()).env("EXPERIMENT_DIR", bed.path("experiment"));
+    shell
+        .env("TRIAL_MANAGER_DATA_DIR", bed.data_folder())
+        .env("EXPERIMENT_DIR", bed.path("experiment"));
     bed.start(&mut shell)
 }
 
-fn wait_until_idle(bed: &TestBed, pod: &mut Running) {
-    wait_for("the pod to sleep", BOUND, || {
+fn wait_until_idle(bed: &TestBed, pod: &mut RunningProgram) {
+    wait_for("the pod to sleep", WAIT_TIMEOUT, || {
         bed.processes().iter().any(|(_, words)| words.starts_with("sleep infinity")).then_some(())
     });
     assert!(pod.is_running());
@@ -206,32 +208,39 @@ fn the_manager_s_pod_starts_once_resumes_and_stays_when_done() {
     bed.write("experiment/experiment.yml", "x");
     bed.write("experiment/old.py", "x");
     let asked = |lines: usize| {
-        wait_for("the manager's start", BOUND, || {
+        wait_for("the manager's start", WAIT_TIMEOUT, || {
             let asked = bed.read("asked");
             (asked.lines().count() == lines).then_some(asked)
         })
     };
     // The pod moves to another node during the search.
     let first = pod(&bed, "never");
-    assert_eq!(asked(1), format!("run {}\n", bed.data().join("code/experiment.yml").display()));
-    assert!(bed.data().join("code/old.py").is_file());
+    assert_eq!(
+        asked(1),
+        format!("run {}\n", bed.data_folder().join("code/experiment.yml").display())
+    );
+    assert!(bed.data_folder().join("code/old.py").is_file());
     first.signal(Signal::SIGTERM);
-    assert_eq!(first.finish(BOUND).code, Some(143), "the manager must leave its trials running");
+    assert_eq!(
+        first.finish(WAIT_TIMEOUT).code,
+        Some(143),
+        "the manager must leave its trials running"
+    );
     // The manager continues there, fails, and is started again.
     fs::remove_file(bed.path("experiment/old.py")).unwrap();
     assert_eq!(
-        pod(&bed, "3").finish(BOUND).code,
+        pod(&bed, "3").finish(WAIT_TIMEOUT).code,
         Some(3),
         "the pod must end with the manager's code"
     );
     assert!(asked(2).ends_with("resume abc\n"));
-    assert!(!bed.data().join("code/old.py").exists(), "a removed file must disappear");
+    assert!(!bed.data_folder().join("code/old.py").exists(), "a removed file must disappear");
     // The search is done.
     let mut last = pod(&bed, "1");
     assert!(asked(3).ends_with("resume abc\n"));
     wait_until_idle(&bed, &mut last);
     last.signal(Signal::SIGTERM);
-    last.finish(BOUND);
+    last.finish(WAIT_TIMEOUT);
 }
 
 #[test]
@@ -245,13 +254,13 @@ fn a_stopped_search_stays_stopped_until_it_is_resumed() {
         wait_until_idle(&bed, &mut stopped);
         assert_eq!(asked(), 1);
         stopped.signal(Signal::SIGTERM);
-        stopped.finish(BOUND);
+        stopped.finish(WAIT_TIMEOUT);
         bed.wait_until_empty();
     }
-    fs::remove_file(bed.data().join("stopped")).unwrap();
+    fs::remove_file(bed.data_folder().join("stopped")).unwrap();
     let mut last = pod(&bed, "0");
     wait_until_idle(&bed, &mut last);
     assert_eq!(asked(), 2);
     last.signal(Signal::SIGTERM);
-    last.finish(BOUND);
+    last.finish(WAIT_TIMEOUT);
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// The trial to which the pods belong. It waits at the gate.
 const ANCHOR: &str = "read _ <\"$BED/gate\"; echo score=1";
@@ -24,7 +24,7 @@ echo "score=0.$TRIALKEEPER_RANK"
 
 /// Returns the attempts that reported metrics, with the numbers of metrics, and the ended attempts.
 fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
-    let file = bed.data().join(id).join("trialkeeper.db");
+    let file = bed.data_folder().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let mut select = store
         .prepare(
@@ -45,14 +45,14 @@ fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
 fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN);
     bed.write("code/deep/er/data", "data");
     bed.write("code/notes.txt", "private");
     bed.write("code/.nniignore", "*.txt\n");
     let mut manager = Search::new(ANCHOR, 1).command(&bed);
     let manager = bed.start(manager.env("BED", bed.folder()));
-    let token = wait_for("the trial's token", BOUND, || {
-        let experiments = fs::read_dir(bed.data()).ok()?;
+    let token = wait_for("the trial's token", WAIT_TIMEOUT, || {
+        let experiments = fs::read_dir(bed.data_folder()).ok()?;
         let trials = experiments.flatten().filter_map(|folder| fs::read_dir(folder.path()).ok());
         trials
             .flatten()
@@ -64,8 +64,8 @@ fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let experiment = trial.parent().unwrap();
     let name = |folder: &std::path::Path| folder.file_name().unwrap().to_str().unwrap().to_owned();
 
-    let pod = |role: &str, index: u32| -> Running {
-        let mut keeper = bed.keeper();
+    let pod = |role: &str, index: u32| -> RunningProgram {
+        let mut keeper = bed.agent_command();
         let out = bed.path(&format!("pods/{role}-{index}"));
         keeper.args(["run", "--attempt", "pods-1", "--log-collection", "http"]);
         keeper.args(["--experiment", &name(experiment), "--trial", &name(trial)]);
@@ -80,7 +80,7 @@ fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let pods = [("ps", 0, 2), ("worker", 1, 1), ("worker", 0, 0)]
         .map(|(role, index, rank)| (role, index, rank, pod(role, index)));
     for (role, index, rank, pod) in pods {
-        let ended = pod.finish(BOUND);
+        let ended = pod.finish(WAIT_TIMEOUT);
         assert_eq!(ended.code, Some(0), "{role}:{index}\n{}", ended.stderr);
         let stdout = String::from_utf8(ended.stdout).unwrap();
         let code = bed.path(&format!("pods/{role}-{index}/code"));
@@ -95,8 +95,8 @@ fn pods_fetch_from_the_manager_and_report_as_one_trial() {
         assert_eq!(mode & 0o777, 0o755);
     }
 
-    gate.open(1);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(1);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, json!(1), "the pods are another attempt");
     let (metrics, ended) = attempts(&bed, &search.id);

@@ -23,7 +23,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that reports its parameter as the final result.
 const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
@@ -75,9 +75,11 @@ const ENDLESS: &str = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
 /// clean.
 fn interrupt_once_up(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
     let running = bed.start(&mut command(bed, search));
-    wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == pods).then_some(()));
+    wait_for("the trial to run", WAIT_TIMEOUT, || {
+        (bed.read("up").lines().count() == pods).then_some(())
+    });
     running.signal(nix::sys::signal::Signal::SIGINT);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     bed.wait_until_empty();
     kube.wait_until_empty();
@@ -91,7 +93,7 @@ fn command(bed: &TestBed, search: &Search) -> Command {
 }
 
 fn run(bed: &TestBed, search: &Search) -> Outcome {
-    Outcome::of(bed.start(&mut command(bed, search)).finish(BOUND))
+    Outcome::parse(bed.start(&mut command(bed, search)).finish(WAIT_TIMEOUT))
 }
 
 #[test]
@@ -135,7 +137,10 @@ fn a_failing_trial_has_its_exit_code_and_output() {
 fn pods_fetch_the_code_and_the_first_one_reports() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    bed.script("code/work.sh", "#!/bin/sh\ntest -n \"$FB_PS_ADDRESSES\" && echo \"score=$1\"\n");
+    bed.write_script(
+        "code/work.sh",
+        "#!/bin/sh\ntest -n \"$FB_PS_ADDRESSES\" && echo \"score=$1\"\n",
+    );
     let roles = json!([
         {"name": "worker", "dockerImage": "any", "command": "./work.sh {{x}}"},
         {"name": "ps", "dockerImage": "any", "command": "echo score=99; exec sleep 600"},
@@ -223,7 +228,9 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     let kube = cluster(&bed);
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
     let mut running = bed.start(&mut command(&bed, &search));
-    wait_for("the first trial", BOUND, || (kube.created("frameworks").len() > 1).then_some(()));
+    wait_for("the first trial", WAIT_TIMEOUT, || {
+        (kube.created("frameworks").len() > 1).then_some(())
+    });
     // Busy, broken, disconnected before the change, and disconnected after it.
     for (what, code) in [
         ("POST frameworks", 1),
@@ -246,7 +253,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
         kube.drop_history();
         std::thread::park_timeout(std::time::Duration::from_millis(150));
     }
-    let search = Outcome::of(running.finish(BOUND));
+    let search = Outcome::parse(running.finish(WAIT_TIMEOUT));
     search.expect_done(10, 0);
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");

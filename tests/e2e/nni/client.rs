@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Search, TestBed, nni_python, wait_for};
+use trialkeeper_tests::{Gate, Search, TestBed, WAIT_TIMEOUT, nni_python, wait_for};
 
 /// A client that prints what it reads, and requests a trial that does not exist.
 const CLIENT: &str = r#"
@@ -78,8 +78,8 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     let command = "echo score=1; echo >>../waits; read _ <../gate";
     let search = Search::new(command, 9).start(&bed);
     let reported = || (!bed.read("waits").is_empty()).then_some(());
-    wait_for("the first trial to wait", BOUND, reported);
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the first trial to wait", WAIT_TIMEOUT, reported);
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let port = url.trim().rsplit(':').next().unwrap().to_owned();
     let mode = std::os::unix::fs::PermissionsExt::mode(
@@ -92,9 +92,9 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     command.arg(&client).arg(&port);
     let client = bed.start(&mut command);
     // The client waits for the manager's end. A stopped search does not wait for the gate.
-    let stopped = search.finish(BOUND);
-    let client = client.finish(BOUND);
-    gate.open(1);
+    let stopped = search.finish(WAIT_TIMEOUT);
+    let client = client.finish(WAIT_TIMEOUT);
+    gate.release(1);
     assert_eq!(client.code, Some(0), "{}", client.stderr);
     let stdout = String::from_utf8(client.stdout).unwrap();
     let mut lines = stdout.lines().filter(|line| line.starts_with('{') || *line == "stopped");
@@ -116,7 +116,7 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     expected["killed"] = seen["killed"].clone();
     assert_eq!(seen, expected);
     assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
-    let outcome = trialkeeper_tests::Outcome::of(stopped);
+    let outcome = trialkeeper_tests::Outcome::parse(stopped);
     let killed = seen["killed"].as_str().unwrap();
     let killed = outcome.trials.iter().find(|trial| trial.id == killed).unwrap();
     assert_eq!(killed.state, "USER_CANCELED");
@@ -140,8 +140,8 @@ fn without_a_token_only_the_manager_s_user_changes_a_search() {
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new("echo >>../waits; read _ <../gate", 9).start(&bed);
     let reported = || (!bed.read("waits").is_empty()).then_some(());
-    wait_for("the first trial to wait", BOUND, reported);
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the first trial to wait", WAIT_TIMEOUT, reported);
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let port = url.trim().rsplit(':').next().unwrap().to_owned();
     let host = "Host: localhost\\r\\n";
@@ -164,8 +164,8 @@ fn without_a_token_only_the_manager_s_user_changes_a_search() {
     }
     let answer = request("", &port, host);
     assert!(answer.starts_with("HTTP/1.1 200"), "the manager's own user: {answer}");
-    gate.open(9);
-    assert_eq!(search.finish(BOUND).code, Some(130));
+    gate.release(9);
+    assert_eq!(search.finish(WAIT_TIMEOUT).code, Some(130));
 }
 
 #[test]
@@ -175,20 +175,22 @@ fn nni_s_python_client_reads_a_running_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     // The first trial ends, and the second waits.
-    bed.script(
+    bed.write_script(
         "code/trial.sh",
         "#!/bin/sh\necho score=0.25\necho score=0.5\n\
          if [ \"$NNI_TRIAL_SEQ_ID\" != 0 ]; then echo >>\"$BED/waits\"; read _ <\"$BED/gate\"; fi\n",
     );
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 2).start(&bed);
-    wait_for("the second trial to start", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the second trial to start", WAIT_TIMEOUT, || {
+        (!bed.read("waits").is_empty()).then_some(())
+    });
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let port = url.trim().rsplit(':').next().unwrap().to_owned();
     // A trial becomes RUNNING a moment after its start.
     let client = bed.write("client.py", CLIENT);
-    let seen = wait_for("both trials to reach their states", BOUND, || {
+    let seen = wait_for("both trials to reach their states", WAIT_TIMEOUT, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
@@ -197,7 +199,7 @@ fn nni_s_python_client_reads_a_running_search() {
         let seen: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
         (seen["states"] == json!(["SUCCEEDED", "RUNNING"])).then_some(seen)
     });
-    gate.open(1);
+    gate.release(1);
     let expected = json!({
         "status": "NO_MORE_TRIAL",
         "states": ["SUCCEEDED", "RUNNING"],
@@ -210,7 +212,7 @@ fn nni_s_python_client_reads_a_running_search() {
         "unknown": 404,
     });
     assert_eq!(seen, expected);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
 
@@ -250,19 +252,19 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
     let command = format!("if [ $NNI_TRIAL_SEQ_ID = 0 ]; then {first}; else read _ <../gate; fi");
     let running = Search::new(&command, 2).start(&bed);
     let client = bed.write("client.py", READER);
-    let port = wait_for("the manager to listen", BOUND, || {
-        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let port = wait_for("the manager to listen", WAIT_TIMEOUT, || {
+        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
         url.trim().rsplit(':').next().map(str::to_owned)
     });
-    let seen = wait_for("the first trial to succeed", BOUND, || {
+    let seen = wait_for("the first trial to succeed", WAIT_TIMEOUT, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
         // The client fails until the first trial exists.
         let stdout = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
         let seen: Value = serde_json::from_str(stdout.lines().last()?).ok()?;
         (seen["finals"] != json!([])).then_some(seen)
     });
-    gate.open(1);
+    gate.release(1);
     let step = |value: f64| json!({"default": value, "loss": 1.5, "other": 0.666});
     let last = json!({"default": 0.6, "loss": 0.66, "other": 0.666});
     let expected = json!({
@@ -271,6 +273,6 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
         "exported": [last],
     });
     assert_eq!(seen, expected);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }

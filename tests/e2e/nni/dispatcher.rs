@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, nni_python, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, nni_python, wait_for};
 
 /// A trial that reports the square of x, which is largest at x = 1. With `patient` and a small x, it does not
 /// end.
@@ -130,24 +130,24 @@ fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
     let search = search(&python, 6, &stepper(&bed, &json!({})))
         .with("trialCommand", "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score=1");
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    wait_for("a trial", BOUND, || (!bed.read("gate.begun").is_empty()).then_some(()));
+    wait_for("a trial", WAIT_TIMEOUT, || (!bed.read("gate.begun").is_empty()).then_some(()));
     let space = json!({"x": {"_type": "uniform", "_value": [0, 0.75]}});
     bed.write("space.json", &space.to_string());
     bed.write("known.json", &json!([{"parameter": {"x": 0.5}, "value": 3.5}]).to_string());
     for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
-        let mut command = bed.manager();
-        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-        let finished = bed.start(&mut command).finish(BOUND);
+        let mut command = bed.manager_command();
+        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data_folder());
+        let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
-    wait_for("the space", BOUND, || (recorded(&bed, "space").len() == 2).then_some(()));
+    wait_for("the space", WAIT_TIMEOUT, || (recorded(&bed, "space").len() == 2).then_some(()));
     assert_eq!(recorded(&bed, "import")[0][1], json!([0.5]));
     running.signal(Signal::SIGINT);
-    let id = Outcome::of(running.finish(BOUND)).id;
+    let id = Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     // The dispatcher of the new manager gets both, too.
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
-    gate.open(6);
-    let outcome = Outcome::of(resumed.finish(BOUND));
+    gate.release(6);
+    let outcome = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
     outcome.expect_done(6, 0);
     let again = recorded(&bed, "import")[1][1].clone();
     assert!(again.as_array().unwrap().contains(&json!(0.5)), "{again}");
@@ -167,23 +167,23 @@ fn a_user_s_class_gets_a_space_of_any_form() {
         .with("searchSpace", own)
         .with("trialCommand", "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}");
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    wait_for("a trial", BOUND, || (!bed.read("gate.begun").is_empty()).then_some(()));
+    wait_for("a trial", WAIT_TIMEOUT, || (!bed.read("gate.begun").is_empty()).then_some(()));
     bed.write("space.json", "{}");
     bed.write("known.json", &json!([{"parameter": {"x": 0.5}, "value": 3.5}]).to_string());
     for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
-        let mut command = bed.manager();
-        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-        let finished = bed.start(&mut command).finish(BOUND);
+        let mut command = bed.manager_command();
+        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data_folder());
+        let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
-    wait_for("the space", BOUND, || (recorded(&bed, "space").len() == 2).then_some(()));
+    wait_for("the space", WAIT_TIMEOUT, || (recorded(&bed, "space").len() == 2).then_some(()));
     let spaces = [json!(["space", ["layers", "mode"]]), json!(["space", []])];
     assert_eq!(recorded(&bed, "space"), spaces);
     running.signal(Signal::SIGINT);
-    let id = Outcome::of(running.finish(BOUND)).id;
+    let id = Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
-    gate.open(4);
-    let outcome = Outcome::of(resumed.finish(BOUND));
+    gate.release(4);
+    let outcome = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
     outcome.expect_done(4, 0);
     // The resumed search uses only the last space.
     assert_eq!(recorded(&bed, "space").last(), Some(&spaces[1]));
@@ -251,16 +251,16 @@ fn a_killed_dispatcher_is_restarted_with_its_history() {
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; python3 square.py";
     let search = search(&python, 6, &stepper(&bed, &json!({}))).with("trialCommand", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    gate.open(2);
+    gate.release(2);
     let started_count = || bed.read("gate.begun").lines().count();
-    wait_for("the third trial", BOUND, || (started_count() == 3).then_some(()));
+    wait_for("the third trial", WAIT_TIMEOUT, || (started_count() == 3).then_some(()));
     let pid = recorded(&bed, "made")[0][1].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
-    wait_for("the second dispatcher", BOUND, || {
+    wait_for("the second dispatcher", WAIT_TIMEOUT, || {
         (recorded(&bed, "import").len() == 1).then_some(())
     });
-    gate.open(4);
-    let outcome = Outcome::of(running.finish(BOUND));
+    gate.release(4);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(6, 0);
     assert!(outcome.stderr.contains("is restarted"), "{}", outcome.stderr);
     let imports = recorded(&bed, "import");
@@ -288,7 +288,7 @@ fn a_permanently_failing_tuner_leaves_a_resumable_search() {
     // After the repair, the search continues.
     let mended = TUNER.replace("self.next == self.fail_at", "False");
     bed.write("algorithms/mine.py", &mended);
-    let outcome = Outcome::of_resume(&bed, &outcome.id);
+    let outcome = Outcome::run_resume(&bed, &outcome.id);
     outcome.expect_done(6, 0);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
@@ -335,17 +335,18 @@ fn a_built_in_tuner_works_with_an_external_assessor() {
 
 /// Checks that the assessor has stopped the trial, and not the tuner, which may be external, too.
 fn assert_stopped_by_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
-    let mut why = bed.manager();
-    why.args(["trial", "why", trial, "--experiment", &outcome.id, "--data-dir"]).arg(bed.data());
-    let why = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
+    let mut why = bed.manager_command();
+    why.args(["trial", "why", trial, "--experiment", &outcome.id, "--data-dir"])
+        .arg(bed.data_folder());
+    let why = String::from_utf8(bed.start(&mut why).finish(WAIT_TIMEOUT).stdout).unwrap();
     assert!(why.contains("stopped early by strict.Strict"), "{why}");
 }
 
 #[test]
 fn an_unusable_interpreter_is_named() {
     let bed = bed();
-    let without = bed.script("without/python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n");
-    let broken = bed.script("broken/python", "#!/bin/sh\nexit 3\n");
+    let without = bed.write_script("without/python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n");
+    let broken = bed.write_script("broken/python", "#!/bin/sh\nexit 3\n");
     #[rustfmt::skip]
     let table = [
         (Some(without.as_path()), "No module named nni"),

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, nni_python};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, nni_python};
 
 const TRIAL: &str = "import nni
 x = nni.get_next_parameter()['x']
@@ -30,7 +30,7 @@ fn a_result_that_nni_s_keeper_posts_reaches_the_trial() {
     let search = Search::new(&keeper, 2).with("trialConcurrency", 2);
     let mut command = search.command(&bed);
     command.args(["--legacy-port", &port]);
-    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     outcome.expect_done(2, 0);
     for trial in &outcome.trials {
         let x = trial.parameters["x"].as_f64().unwrap();

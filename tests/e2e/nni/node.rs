@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Finished, TestBed, nni_python, wait_for};
+use trialkeeper_tests::{FinishedProgram, TestBed, WAIT_TIMEOUT, nni_python, wait_for};
 
 /// A search on this machine, and the operations of NNI's API.
 const LOCAL: &str = r"
@@ -99,7 +99,7 @@ trainingService: {platform: local}
 
 /// Returns a port that was free, and whose next port was free, too.
 fn free_port() -> u16 {
-    wait_for("two free ports", BOUND, || {
+    wait_for("two free ports", WAIT_TIMEOUT, || {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = first.local_addr().unwrap().port();
         TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
@@ -116,12 +116,12 @@ fn nni(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(python);
     command.args(["-m", "trialkeeper.nni"]).args(words).current_dir(bed.folder());
     command.env("HOME", bed.path("home")).env("PATH", path).env("PYTHONPATH", package);
-    command.env("TRIALKEEPER_PROGRAMS", bed.programs());
+    command.env("TRIALKEEPER_PROGRAMS", bed.program_folder());
     command
 }
 
-fn finish(bed: &TestBed, command: &mut Command) -> (Finished, String) {
-    let finished = bed.start(command).finish(BOUND);
+fn finish(bed: &TestBed, command: &mut Command) -> (FinishedProgram, String) {
+    let finished = bed.start(command).finish(WAIT_TIMEOUT);
     let output = String::from_utf8_lossy(&finished.stdout).into_owned();
     (finished, output)
 }
@@ -199,7 +199,9 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     let output = ctl(&format!("create -c config.yml -p {port}"));
     assert!(output.contains("Web portal URLs"), "{output}");
     let id = entry(&bed)["id"].as_str().unwrap().to_owned();
-    wait_for("the search to be done", BOUND, || (entry(&bed)["status"] == "DONE").then_some(()));
+    wait_for("the search to be done", WAIT_TIMEOUT, || {
+        (entry(&bed)["status"] == "DONE").then_some(())
+    });
     assert!(ctl("experiment list").contains(&format!("Id: {id}")));
     assert!(ctl("experiment status").contains("\"status\":\"DONE\""));
     assert_eq!(ctl("trial ls").matches("SUCCEEDED").count(), 2);
@@ -216,7 +218,7 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     // As in NNI, a search that is done continues with a wider limit.
     ctl(&format!("update trialnum {id} --value 3"));
     let trials = || ctl("trial ls").matches("SUCCEEDED").count();
-    wait_for("another trial", BOUND, || (trials() == 3).then_some(()));
+    wait_for("another trial", WAIT_TIMEOUT, || (trials() == 3).then_some(()));
     ctl("stop -a");
     ctl(&format!("view {id} -p {}", free_port()));
     assert!(ctl("experiment status").contains("VIEWED"));
@@ -285,8 +287,8 @@ impl Documented {
 fn trialkeepers_nni(bed: &TestBed, words: &[&str]) -> Command {
     let mut command = Command::new("python3");
     command.args(words).current_dir(bed.folder()).env("HOME", bed.path("home"));
-    command.env("PYTHONPATH", python_path()).env("TRIALKEEPER_PROGRAMS", bed.programs());
-    command.env("TRIAL_MANAGER_DATA_DIR", bed.data());
+    command.env("PYTHONPATH", python_path()).env("TRIALKEEPER_PROGRAMS", bed.program_folder());
+    command.env("TRIAL_MANAGER_DATA_DIR", bed.data_folder());
     command
 }
 
@@ -350,7 +352,7 @@ fn the_documented_example_runs_with_azure_and_an_account() {
     let command = trialkeepers_nni(&of_trialkeeper.bed, &["search.py"]);
     for (example, mut command) in [(of_nni, from_nni), (of_trialkeeper, command)] {
         // A replacement of Azure's command line, which returns the key of a vault.
-        example.bed.script("tools/az", "#!/bin/sh\necho a2V5\n");
+        example.bed.write_script("tools/az", "#!/bin/sh\necho a2V5\n");
         let mut path = example.bed.path("tools").into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap());
@@ -396,7 +398,7 @@ fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
     assert!(ctl("log stderr", 0).contains("experiment "));
     assert!(ctl("log stdout", 0).contains("Experiment start time"));
     let status = || ctl("experiment status", 0);
-    wait_for("the search to be done", BOUND, || status().contains("\"DONE\"").then_some(()));
+    wait_for("the search to be done", WAIT_TIMEOUT, || status().contains("\"DONE\"").then_some(()));
     assert_eq!(ctl("trial ls", 0).matches("\"SUCCEEDED\"").count(), 5);
     assert!(ctl("experiment list", 0).contains("Platform: kubeflow"));
     assert!(ctl("stop", 0).contains("Stop experiment success"));
@@ -421,10 +423,10 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let mut node = bed.manager();
+    let mut node = bed.manager_command();
     node.args(["nni-node", "/p/main.js", "--port", &port, "--experiment-id", "abc"]);
-    node.args(["--action", "create", "--experiments-directory"]).arg(bed.data());
-    let finished = bed.start(&mut node).finish(BOUND);
+    node.args(["--action", "create", "--experiments-directory"]).arg(bed.data_folder());
+    let finished = bed.start(&mut node).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(2));
     assert!(
         finished.stderr.contains(&format!("cannot listen on port {port}")),

@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Running, TestBed, nni_python, seed, wait_for};
+use trialkeeper_tests::{
+    Browser, RunningProgram, TestBed, WAIT_TIMEOUT, nni_python, seed, wait_for,
+};
 
 /// A server that gives pages and API one address, as NNI's manager does. It serves the files of `nni_node`,
 /// and forwards `/api`, `/logs` and `/login` to the manager. It prints its port.
@@ -49,10 +51,14 @@ server.serve_forever()
 "#;
 
 /// Serves a stored search, and NNI's pages over it. Returns both processes and the URL.
-fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Running, String) {
-    seed::make(&bed.data(), "small", trials, 5, 10).unwrap();
+fn served(
+    bed: &TestBed,
+    python: &std::path::Path,
+    trials: i64,
+) -> (RunningProgram, RunningProgram, String) {
+    seed::create_store(&bed.data_folder(), "small", trials, 5, 10).unwrap();
     // If trials number their own steps, the numbers can have gaps. NNI's pages accept no gaps in a list.
-    let store = rusqlite::Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    let store = rusqlite::Connection::open(bed.data_folder().join("small/trialkeeper.db")).unwrap();
     let sparse = "UPDATE report SET body = json_set(body, '$.sequence', 10 * seq) \
                   WHERE attempt <= 5 AND kind = 'metric' AND sums_up = 0";
     assert_eq!(store.execute(sparse, []).unwrap(), 25);
@@ -61,7 +67,7 @@ fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Run
     let (_, port) = url.rsplit_once(':').unwrap();
     let front = bed.write("front.py", FRONT);
     let front = bed.start(Command::new(python).arg(front).arg(port));
-    let port = wait_for("the pages to be served", BOUND, || {
+    let port = wait_for("the pages to be served", WAIT_TIMEOUT, || {
         let stdout = String::from_utf8(front.stdout()).unwrap();
         stdout.lines().next().filter(|_| stdout.ends_with('\n')).map(str::to_owned)
     });
@@ -90,18 +96,22 @@ fn every_page_of_nni_shows_the_search_without_errors() {
             for text in shown {
                 let what = format!("{path} to show {text}");
                 let holds = format!("return document.body.innerText.includes({})", json!(text));
-                browser.wait(&what, BOUND, &holds);
+                browser.wait_for(&what, WAIT_TIMEOUT, &holds);
             }
         }
         // All charts of the last page.
         assert_eq!(
-            browser.script(TABS),
+            browser.run_script(TABS),
             json!(4),
             "expected charts: results, parameters, durations, steps"
         );
-        browser.wait("the steps' chart", BOUND, "return document.querySelector('canvas') !== null");
+        browser.wait_for(
+            "the steps' chart",
+            WAIT_TIMEOUT,
+            "return document.querySelector('canvas') !== null",
+        );
         let is_shown = "return document.body.innerText.includes('Trial jobs')";
-        assert_eq!(browser.script(is_shown), json!(true), "an error has emptied the page");
+        assert_eq!(browser.run_script(is_shown), json!(true), "an error has emptied the page");
         // The pages load fonts and icons from Microsoft's servers.
         let mut complaints = browser.console_messages();
         complaints.retain(|message| !message.contains(".cdn.office.net"));

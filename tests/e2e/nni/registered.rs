@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, nni_python};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, nni_python};
 
 /// A tuner that proposes 0, 1, 2 and so on, and records its arguments.
 const TUNER: &str = r#"
@@ -52,7 +52,7 @@ fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
         .with("pythonInterpreter", python.to_str().unwrap())
         .with("tuner", json!({"name": "Counter", "classArgs": args}));
     let running = bed.start(search.command(&bed).envs(settings));
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!((outcome.state.as_str(), outcome.code), ("DONE", 0), "{outcome:#?}");
     let tried: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
     assert_eq!(tried, [json!(2), json!(4)]);
@@ -88,7 +88,7 @@ fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
         let search = Search::new("true", 1)
             .with("pythonInterpreter", python.to_str().unwrap())
             .with("tuner", json!({"name": "counter"}));
-        let refused = bed.start(search.command(&bed).envs(settings)).finish(BOUND);
+        let refused = bed.start(search.command(&bed).envs(settings)).finish(WAIT_TIMEOUT);
         let file = format!("{folder}/registered_algorithms.yml");
         assert_eq!(refused.code, Some(2), "{case}: {}", refused.stderr);
         assert!(refused.stderr.contains(&file), "{case}: {file}: {}", refused.stderr);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{Search, TestBed, examples, nni_python};
+use trialkeeper_tests::{Search, TestBed, examples_folder, nni_python};
 
 fn command(python: &Path, script: &str) -> String {
     format!("'{}' {script}", python.display())
@@ -16,7 +16,7 @@ fn command(python: &Path, script: &str) -> String {
 fn the_digits_example_runs_unmodified() {
     let python = nni_python();
     let bed = TestBed::new();
-    let source = fs::read_to_string(examples().join("digits/train.py")).unwrap();
+    let source = fs::read_to_string(examples_folder().join("digits/train.py")).unwrap();
     bed.write("code/train.py", &source);
     let search = Search::new(&command(&python, "train.py"), 2)
         .with("trialConcurrency", 2)
@@ -33,7 +33,7 @@ fn the_digits_example_runs_unmodified() {
     for trial in &search.trials {
         assert_eq!(trial.intermediate.len(), 8, "{trial:?}");
         assert_eq!(Some(&trial.final_result), trial.intermediate.last(), "{trial:?}");
-        assert!(trial.number() > 0.7, "{trial:?}");
+        assert!(trial.final_number() > 0.7, "{trial:?}");
     }
 }
 
@@ -105,13 +105,13 @@ fn metrics_of_all_processes_of_a_trial_arrive() {
     for (way, padding) in [("stdout", "1"), ("http", "4000")] {
         let bed = TestBed::new();
         bed.write("workers.py", WORKERS);
-        let mut keeper = bed.keeper();
+        let mut keeper = bed.agent_command();
         keeper.args(["run", "--sdk-channel", way, "--output-dir", "out", "--"]);
         keeper.arg(&python).args(["workers.py", padding]);
         let finished = bed.start(&mut keeper).finish(Duration::from_mins(2));
         assert_eq!(finished.code, Some(0), "{way}: {}", finished.stderr);
 
-        let mut inspect = bed.keeper();
+        let mut inspect = bed.agent_command();
         inspect.args(["inspect", "out", "--output", "json"]);
         let shown = bed.start(&mut inspect).finish(Duration::from_mins(1)).stdout;
         let shown: Value = serde_json::from_slice(&shown).unwrap();

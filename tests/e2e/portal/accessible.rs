@@ -1,7 +1,7 @@
 //! axe-core checks every page of the portal, in both themes, wide and narrow, with and without a login.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, TestBed, axe, seed};
+use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT, axe_script, seed};
 
 /// A script that returns the violations, one line for each kind.
 const FOUND: &str = "return axe.run(document).then(({ violations }) =>
@@ -11,12 +11,12 @@ const FOUND: &str = "return axe.run(document).then(({ violations }) =>
 /// the page is complete.
 fn violations(browser: &Browser, axe: &str, (url, path): (&str, &str), ready: &str) -> Vec<String> {
     browser.open(&format!("{url}{path}"));
-    browser.wait(path, BOUND, ready);
-    browser.script(axe);
+    browser.wait_for(path, WAIT_TIMEOUT, ready);
+    browser.run_script(axe);
     let mut violations = Vec::new();
     for (width, dark) in [(360, true), (1280, false)] {
         browser.set_viewport(width, 900, dark);
-        for found in browser.script(FOUND).as_array().unwrap() {
+        for found in browser.run_script(FOUND).as_array().unwrap() {
             violations.push(format!("{path} at {width}, dark: {dark}: {found}"));
         }
     }
@@ -26,11 +26,11 @@ fn violations(browser: &Browser, axe: &str, (url, path): (&str, &str), ready: &s
 #[test]
 #[ignore = "needs a browser and npm"]
 fn every_page_is_accessible() {
-    let (browser, axe) = (Browser::start(), axe());
+    let (browser, axe) = (Browser::start(), axe_script());
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 40, 20, 10).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 40, 20, 10).unwrap();
     let (_serving, url) = bed.serve("small");
-    let token = std::fs::read_to_string(bed.data().join("small/user.token")).unwrap();
+    let token = std::fs::read_to_string(bed.data_folder().join("small/user.token")).unwrap();
     let mut problems = Vec::new();
     let mut look = |path, ready| problems.extend(violations(&browser, &axe, (&url, path), ready));
     let drawn = "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
@@ -55,11 +55,11 @@ fn every_page_is_accessible() {
     }
     // After the login, the pages have buttons.
     browser.open(&format!("{url}/login?next=%2Ftrials"));
-    browser.script(&format!(
+    browser.run_script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
         json!(token.trim())
     ));
-    browser.wait("the requested page", BOUND, "return location.pathname === '/trials'");
+    browser.wait_for("the requested page", WAIT_TIMEOUT, "return location.pathname === '/trials'");
     look("/", drawn);
     look("/trials/t00001", curves);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
@@ -68,10 +68,10 @@ fn every_page_is_accessible() {
 #[test]
 #[ignore = "needs a browser and npm"]
 fn every_page_of_the_home_is_accessible() {
-    let (browser, axe) = (Browser::start(), axe());
+    let (browser, axe) = (Browser::start(), axe_script());
     let bed = TestBed::new();
     for (id, seed) in [("first", 10), ("second", 11)] {
-        seed::make(&bed.data(), id, 20, 10, seed).unwrap();
+        seed::create_store(&bed.data_folder(), id, 20, 10, seed).unwrap();
     }
     let (_serving, url, _) = super::home::home(&bed);
     let there = "return document.querySelector('h1') !== null";

@@ -2,7 +2,9 @@
 //! output of both streams of a trial.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Gate, Outcome, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{
+    Browser, Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for,
+};
 
 /// A trial whose first run fails. Every other run records its start and waits at a gate.
 const TRIAL: &str = r#"#!/bin/sh
@@ -28,7 +30,7 @@ fn press(browser: &Browser, action: &str, answer: bool) -> Value {
          button?.click();
          return button && (window.asked ?? 'nothing');"
     );
-    browser.wait(&format!("the button of {action}"), BOUND, &pressed)
+    browser.wait_for(&format!("the button of {action}"), WAIT_TIMEOUT, &pressed)
 }
 
 #[test]
@@ -38,33 +40,40 @@ fn a_search_is_steered_from_its_pages() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (gate, own) = (Gate::new(&bed.path("gate")), Gate::new(&bed.path("own")));
-    bed.script("code/trial.sh", TRIAL);
+    bed.write_script("code/trial.sh", TRIAL);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 20).start(&bed);
     let wait_for_started = |count: usize| {
         let what = format!("{count} trials to have begun");
-        wait_for(&what, BOUND, || (bed.read("begun").lines().count() >= count).then_some(()));
+        wait_for(&what, WAIT_TIMEOUT, || {
+            (bed.read("begun").lines().count() >= count).then_some(())
+        });
     };
     wait_for_started(1);
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
     let get_json =
-        |path: &str| -> Value { serde_json::from_str(&get(&url, path).unwrap().1).unwrap() };
+        |path: &str| -> Value { serde_json::from_str(&http_get(&url, path).unwrap().1).unwrap() };
     browser.set_viewport(1280, 900, false);
 
     // Without a login, the pages have no buttons.
     browser.open(&url);
     let forms = "return document.querySelectorAll('main form').length";
-    assert_eq!(browser.script(forms), json!(0));
+    assert_eq!(browser.run_script(forms), json!(0));
     browser.open(&format!("{url}/login"));
-    browser.script(&format!("document.getElementById('token').value = {}", json!(token.trim())));
+    browser
+        .run_script(&format!("document.getElementById('token').value = {}", json!(token.trim())));
     press(&browser, "/login", true);
-    browser.wait("the overview", BOUND, "return location.pathname === '/'");
+    browser.wait_for("the overview", WAIT_TIMEOUT, "return location.pathname === '/'");
 
     // Three at a time, four in total, two hours.
-    browser.wait("the form", BOUND, "return document.querySelector('[name=trial_concurrency]')");
-    browser.script(
+    browser.wait_for(
+        "the form",
+        WAIT_TIMEOUT,
+        "return document.querySelector('[name=trial_concurrency]')",
+    );
+    browser.run_script(
         "for (const [name, value] of [['trial_concurrency', 3], ['max_trial_number', 4], ['max_experiment_duration', '2h']])
            document.querySelector(`[name=${name}]`).value = value;",
     );
@@ -80,17 +89,17 @@ fn a_search_is_steered_from_its_pages() {
         get_json("/api/v1/experiment")
     );
     let shown = "const text = document.querySelector('.tiles').textContent; return text.includes('of at most 3') && text.includes('of 2 h')";
-    browser.wait("the new limits on the page", BOUND, shown);
+    browser.wait_for("the new limits on the page", WAIT_TIMEOUT, shown);
     let placeholder =
         "return document.querySelector('[name=max_trial_number]').placeholder === '4'";
-    browser.wait("the new limit in the form", BOUND, placeholder);
+    browser.wait_for("the new limit in the form", WAIT_TIMEOUT, placeholder);
 
     // An invalid limit is reported and changes nothing.
-    browser.script("document.querySelector('[name=max_experiment_duration]').value = 'soon'");
+    browser.run_script("document.querySelector('[name=max_experiment_duration]').value = 'soon'");
     press(&browser, "/limits", true);
-    browser.wait(
+    browser.wait_for(
         "the refusal",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('main').textContent.includes('Total time:')",
     );
     assert_eq!(get_json("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
@@ -102,33 +111,33 @@ fn a_search_is_steered_from_its_pages() {
     assert_eq!(press(&browser, "/retry", true), "nothing", "a retry needs no confirmation");
     let state =
         |state: &str| format!("return document.querySelector('[data-state={state}]') !== null");
-    browser.wait("the trial to wait for a slot", BOUND, &state("WAITING"));
+    browser.wait_for("the trial to wait for a slot", WAIT_TIMEOUT, &state("WAITING"));
     browser.open(&page(1));
     assert_eq!(press(&browser, "/kill", false), "Stop this trial?");
     assert_eq!(get_json("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
     press(&browser, "/kill", true);
-    browser.wait("the end", BOUND, &state("USER_CANCELED"));
+    browser.wait_for("the end", WAIT_TIMEOUT, &state("USER_CANCELED"));
     wait_for_started(4);
 
     // Both streams appear without a reload.
     browser.open(&page(0));
-    browser.script("window.same = true");
+    browser.run_script("window.same = true");
     let holds = |stream: &str, text: &str| {
         let script = format!(
             "return document.getElementById('log-{stream}').textContent.includes('{text}')"
         );
-        browser.wait(&format!("{text} in {stream}"), BOUND, &script);
+        browser.wait_for(&format!("{text} in {stream}"), WAIT_TIMEOUT, &script);
     };
     holds("stdout", "printed early");
     holds("stderr", "warned early");
-    own.open(1);
+    own.release(1);
     holds("stdout", "printed late");
     holds("stderr", "warned late");
-    own.open(1);
-    browser.wait("the success of the trial", BOUND, &state("SUCCEEDED"));
-    assert_eq!(browser.script("return window.same"), json!(true), "the page was reloaded");
+    own.release(1);
+    browser.wait_for("the success of the trial", WAIT_TIMEOUT, &state("SUCCEEDED"));
+    assert_eq!(browser.run_script("return window.same"), json!(true), "the page was reloaded");
     let two = "return document.querySelector('[aria-label=Attempts] tbody').rows.length === 2";
-    browser.wait("both attempts", BOUND, two);
+    browser.wait_for("both attempts", WAIT_TIMEOUT, two);
 
     // Stops the whole search after a confirmation.
     browser.open(&url);
@@ -140,7 +149,7 @@ fn a_search_is_steered_from_its_pages() {
         "the search must continue"
     );
     press(&browser, "/stop", true);
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     let states = [0, 1, 2, 3].map(|at| outcome.trial(at).state.as_str());
     assert_eq!(states, ["SUCCEEDED", "USER_CANCELED", "SYS_CANCELED", "SYS_CANCELED"]);
@@ -157,15 +166,15 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
     let command = format!("read _ <'{}'; echo score={{{{x}}}}", gate.path().display());
     let search = Search::new(&command, 4).with("trialConcurrency", 3);
     let running = search.start(&bed);
-    let folder = wait_for("the folder", BOUND, || {
-        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let folder = wait_for("the folder", WAIT_TIMEOUT, || {
+        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         folder.join("manager.url").is_file().then_some(folder)
     });
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
     let states = |expected: &[&str]| {
-        wait_for(&format!("the states {expected:?}"), BOUND, || {
-            let (_, list) = get(&url, "/api/v1/trials?sort=sequence")?;
+        wait_for(&format!("the states {expected:?}"), WAIT_TIMEOUT, || {
+            let (_, list) = http_get(&url, "/api/v1/trials?sort=sequence")?;
             let list: Value = serde_json::from_str(&list).ok()?;
             let states = list["trials"].as_array()?.iter().map(|trial| trial["state"].as_str());
             (states.collect::<Option<Vec<_>>>()? == expected).then_some(())
@@ -174,14 +183,14 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
     states(&["RUNNING", "RUNNING", "RUNNING"]);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/login?next=%2Ftrials%3Fsort%3Dsequence"));
-    browser.script(&format!(
+    browser.run_script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
         json!(token.trim())
     ));
-    browser.wait("the list", BOUND, "return location.pathname === '/trials'");
+    browser.wait_for("the list", WAIT_TIMEOUT, "return location.pathname === '/trials'");
 
     // The form of a trial's page runs another point.
-    let (_, list) = get(&url, "/api/v1/trials?sort=sequence").unwrap();
+    let (_, list) = http_get(&url, "/api/v1/trials?sort=sequence").unwrap();
     let list: Value = serde_json::from_str(&list).unwrap();
     let id = list["trials"][0]["id"].as_str().unwrap().to_owned();
     browser.open(&format!("{url}/trials/{id}"));
@@ -189,11 +198,11 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
          form.closest('details').open = true;
          form.querySelector('[name=x]').value = '0.625';
          form.querySelector('button').click();";
-    browser.script(added);
+    browser.run_script(added);
     let there = format!(
         "return location.pathname.startsWith('/trials/') && !location.pathname.endsWith('{id}') && document.querySelector('.parameters dd')?.textContent === '0.625'"
     );
-    browser.wait("the page of the new trial", BOUND, &there);
+    browser.wait_for("the page of the new trial", WAIT_TIMEOUT, &there);
     states(&["RUNNING", "RUNNING", "RUNNING", "WAITING"]);
 
     // Selected trials are stopped, and one of them runs again.
@@ -209,16 +218,20 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
              button.click();
              return true;"
         );
-        browser.wait(words, BOUND, &script);
+        browser.wait_for(words, WAIT_TIMEOUT, &script);
     };
     act(2, "Stop");
     states(&["USER_CANCELED", "USER_CANCELED", "RUNNING", "RUNNING"]);
-    browser.wait("the list", BOUND, "return !window.old && location.search === '?sort=sequence'");
+    browser.wait_for(
+        "the list",
+        WAIT_TIMEOUT,
+        "return !window.old && location.search === '?sort=sequence'",
+    );
     act(1, "Run again");
     states(&["RUNNING", "USER_CANCELED", "RUNNING", "RUNNING"]);
 
-    gate.open(3);
-    let outcome = Outcome::of(running.finish(BOUND));
+    gate.release(3);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     let results: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(results, ["SUCCEEDED", "USER_CANCELED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
 }

@@ -2,16 +2,16 @@
 //! and the size of pages.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Running, Search, TestBed, seed};
+use trialkeeper_tests::{Browser, RunningProgram, Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Serves the pages of a small search. Returns the server process and the URL.
-fn served(bed: &TestBed) -> (Running, String) {
+fn served(bed: &TestBed) -> (RunningProgram, String) {
     served_of(bed, 40, 20)
 }
 
 /// Serves the pages of a search of `trials` trials with `steps` steps each.
-fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (Running, String) {
-    seed::make(&bed.data(), "small", trials, steps, 10).unwrap();
+fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (RunningProgram, String) {
+    seed::create_store(&bed.data_folder(), "small", trials, steps, 10).unwrap();
     bed.serve("small")
 }
 
@@ -46,16 +46,16 @@ fn charts_turn_dark_with_the_system() {
     ] {
         browser.set_viewport(1280, 900, false);
         browser.open(&format!("{url}{path}"));
-        browser.script("window.same = true");
+        browser.run_script("window.same = true");
         for dark in [false, true, false] {
             browser.set_viewport(1280, 900, dark);
             for (chart, [light_one, dark_one]) in painted {
                 let (is, was) = if dark { (dark_one, light_one) } else { (light_one, dark_one) };
                 let what = format!("{chart} on {path} to show {is} and not {was}");
-                browser.wait(&what, BOUND, &shows(chart, is, was));
+                browser.wait_for(&what, WAIT_TIMEOUT, &shows(chart, is, was));
             }
         }
-        assert_eq!(browser.script("return window.same"), json!(true), "the page was reloaded");
+        assert_eq!(browser.run_script("return window.same"), json!(true), "the page was reloaded");
     }
 }
 
@@ -76,8 +76,9 @@ fn ranges_are_selected_by_keyboard() {
     let (_serving, url) = served(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let points = browser
-        .script("return fetch('/api/v1/experiment/points').then((response) => response.json())");
+    let points = browser.run_script(
+        "return fetch('/api/v1/experiment/points').then((response) => response.json())",
+    );
     let column = |name: &str| points["parameters"][name].as_array().unwrap().clone();
     let ended: Vec<bool> =
         points["final"].as_array().unwrap().iter().map(|value| !value.is_null()).collect();
@@ -90,57 +91,58 @@ fn ranges_are_selected_by_keyboard() {
 
     let ends = "document.querySelectorAll('[data-plot=parallel] [role=slider]').length";
     let ready = format!("return {ends} > 0 && {ends}");
-    assert_eq!(browser.wait("the ends of five axes", BOUND, &ready), json!(10));
+    assert_eq!(browser.wait_for("the ends of five axes", WAIT_TIMEOUT, &ready), json!(10));
     let focused = |attribute: &str| {
         let script = format!("return document.activeElement.getAttribute('{attribute}')");
-        browser.script(&script).as_str().unwrap_or_default().to_owned()
+        browser.run_script(&script).as_str().unwrap_or_default().to_owned()
     };
     let shown = || {
-        browser.script("return document.querySelector('[data-plot=parallel] .hint').textContent")
+        browser
+            .run_script("return document.querySelector('[data-plot=parallel] .hint').textContent")
     };
 
     // Tab moves the focus to the next end of an axis and makes it visible.
     let focus = |label: &str| {
         let ends = "[...document.querySelectorAll('[role=slider]')]";
-        browser.script(&format!(
+        browser.run_script(&format!(
             "{ends}.find((end) => end.getAttribute('aria-label') === '{label}').focus()"
         ))
     };
     focus("activation, at least");
-    browser.press(&TAB.to_string());
+    browser.press_keys(&TAB.to_string());
     assert_eq!(focused("aria-label"), "activation, at most");
     assert_eq!(focused("aria-describedby"), "parallel-keys");
-    assert_eq!(browser.script("return getComputedStyle(document.activeElement).opacity"), "1");
+    assert_eq!(browser.run_script("return getComputedStyle(document.activeElement).opacity"), "1");
     assert_eq!(focused("aria-valuetext"), format!("tanh; {}", summary(all)));
 
     // An arrow key moves to the next option, in the order of the search space. One end cannot pass the other.
-    browser.press(&DOWN.to_string());
+    browser.press_keys(&DOWN.to_string());
     let inside = count(&|at| kinds[at] != "tanh");
     assert!(0 < inside && inside < all, "the seeded search has too few activations");
     assert_eq!(focused("aria-valuetext"), format!("elu; {}", summary(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
-    browser.press(&HOME.to_string());
+    browser.press_keys(&HOME.to_string());
     let relus = count(&|at| kinds[at] == "relu");
     assert_eq!(focused("aria-valuetext"), format!("relu; {}", summary(relus)));
     assert_eq!(focused("aria-valuenow"), "0");
-    browser.press(&format!("{UP}{UP}{UP}"));
+    browser.press_keys(&format!("{UP}{UP}{UP}"));
     assert_eq!(focused("aria-valuetext"), format!("tanh; {}", summary(all)));
 
     // Two axes at once: numbers change in small steps, options one by one.
-    browser.press(&DOWN.to_string());
+    browser.press_keys(&DOWN.to_string());
     focus("momentum, at least");
-    browser.press(&UP.to_string());
+    browser.press_keys(&UP.to_string());
     assert_eq!(focused("aria-valuenow"), "2");
-    browser.press(&ESCAPE.to_string());
+    browser.press_keys(&ESCAPE.to_string());
     focus("units, at least");
-    browser.press(&UP.to_string());
+    browser.press_keys(&UP.to_string());
     let both = count(&|at| kinds[at] != "tanh" && units[at].as_f64().unwrap() > 32.0);
     assert_ne!(both, inside, "every trial has more than 32 units");
     assert_eq!(focused("aria-valuenow"), "33");
     assert_eq!(focused("aria-valuetext"), format!("64; {}", summary(both)));
-    browser.press(&END.to_string());
+    browser.press_keys(&END.to_string());
     assert_eq!(focused("aria-valuenow"), "100");
-    browser.press(&ESCAPE.to_string());
+    browser.press_keys(&ESCAPE.to_string());
     assert_eq!(focused("aria-valuetext"), format!("32; {}", summary(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
     let problems = browser.console_messages();
@@ -176,7 +178,7 @@ fn a_new_parameter_keeps_the_focus() {
         names.iter().flat_map(both).collect()
     };
     let expected = json!([ends(&["a", "result"]), ends(&["a", "b", "result"]), "a, at most"]);
-    assert_eq!(browser.script(ANOTHER_PARAMETER), expected);
+    assert_eq!(browser.run_script(ANOTHER_PARAMETER), expected);
 }
 
 /// A script that draws two trials, of which the worse one has no `b`. Returns the number of its painted
@@ -201,7 +203,7 @@ fn a_trial_without_a_parameter_is_drawn_to_its_result() {
     let (_serving, url) = served(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let painted = browser.script(WITHOUT_A_PARAMETER).as_u64().unwrap();
+    let painted = browser.run_script(WITHOUT_A_PARAMETER).as_u64().unwrap();
     assert!(painted > 50, "{painted} points");
 }
 
@@ -218,15 +220,15 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     let ready = format!(
         "{chart}.scrollIntoView(); return {chart}.querySelectorAll('[role=slider]').length === 10"
     );
-    browser.wait("the axes", BOUND, &ready);
+    browser.wait_for("the axes", WAIT_TIMEOUT, &ready);
     // Centres the chart on the screen. Returns the x position of the second axis, and the y positions of its
     // ends.
     let place = || {
         let still = "const now = [scrollY, document.querySelector('.slide').scrollLeft].join(), was = window.was; window.was = now; return now === was";
-        browser.wait("the page to stop scrolling", BOUND, still);
-        browser.script(&format!("{chart}.scrollIntoView({{ block: 'center' }}); {chart}.querySelector('.slide').scrollLeft = 0; window.was = null;"));
-        browser.wait("the page to stop scrolling", BOUND, still);
-        let place = browser.script(&format!(
+        browser.wait_for("the page to stop scrolling", WAIT_TIMEOUT, still);
+        browser.run_script(&format!("{chart}.scrollIntoView({{ block: 'center' }}); {chart}.querySelector('.slide').scrollLeft = 0; window.was = null;"));
+        browser.wait_for("the page to stop scrolling", WAIT_TIMEOUT, still);
+        let place = browser.run_script(&format!(
             "const {{ left, top }} = {chart}.querySelector('canvas').getBoundingClientRect();
              const ends = [...{chart}.querySelectorAll('[role=slider]')];
              return [left + parseFloat(ends[2].style.left), top + parseFloat(ends[2].style.top), top + parseFloat(ends[3].style.top)];"
@@ -234,30 +236,30 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
         [0, 1, 2].map(|at| place[at].as_f64().unwrap())
     };
     let hint = format!("return {chart}.querySelector('.hint').textContent");
-    let all = browser.script(&hint);
+    let all = browser.run_script(&hint);
 
     // Between two axes, a swipe scrolls the page. Across the axes, it scrolls the chart. Neither selects a
     // range.
     let [x, _, high] = place();
-    let down = browser.script("window.from = scrollY; return scrollY");
+    let down = browser.run_script("window.from = scrollY; return scrollY");
     browser.swipe((x + 46.0, high + 150.0), (0.0, -100.0));
-    browser.wait("the page to move", BOUND, "return scrollY > window.from + 50");
+    browser.wait_for("the page to move", WAIT_TIMEOUT, "return scrollY > window.from + 50");
     let [x, _, high] = place();
     browser.swipe((x, high + 150.0), (-60.0, 0.0));
     let aside = format!("return {chart}.querySelector('.slide').scrollLeft > 20");
-    browser.wait("the chart to move", BOUND, &aside);
+    browser.wait_for("the chart to move", WAIT_TIMEOUT, &aside);
     let [x, low, high] = place();
     browser.swipe((x + 46.0, high + 150.0), (0.0, 30.0));
-    assert_eq!(browser.script(&hint), all);
+    assert_eq!(browser.run_script(&hint), all);
     // Along an axis, a swipe selects the range from its start to its end.
     let [x, ..] = place();
     browser.swipe((x, low - 5.0), (0.0, (high - low) / 2.0));
-    assert_ne!(browser.script(&hint), all, "the swipe selected no range");
-    assert_eq!(browser.script("return scrollY"), down, "the page scrolled");
+    assert_ne!(browser.run_script(&hint), all, "the swipe selected no range");
+    assert_eq!(browser.run_script("return scrollY"), down, "the page scrolled");
     let chosen = format!(
         "return [...{chart}.querySelectorAll('[role=slider]')].slice(2, 4).map((end) => Number(end.getAttribute('aria-valuenow')))"
     );
-    let chosen = browser.script(&chosen);
+    let chosen = browser.run_script(&chosen);
     assert!(chosen[0].as_u64() < Some(10) && chosen[1].as_u64() < Some(70), "{chosen}");
 }
 
@@ -281,12 +283,12 @@ fn curves_are_shown_and_hidden_by_keyboard() {
     let (_serving, url) = served(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/t00001"));
-    assert_eq!(browser.script(TWO_CURVES), json!(["acc true", "loss false"]));
+    assert_eq!(browser.run_script(TWO_CURVES), json!(["acc true", "loss false"]));
     let checked = "return window.names.map((name) => name.getAttribute('aria-checked'))";
-    browser.press(" ");
-    assert_eq!(browser.script(checked), json!(["true", "true"]));
-    browser.press("\u{e007}");
-    assert_eq!(browser.script(checked), json!(["true", "false"]));
+    browser.press_keys(" ");
+    assert_eq!(browser.run_script(checked), json!(["true", "true"]));
+    browser.press_keys("\u{e007}");
+    assert_eq!(browser.run_script(checked), json!(["true", "false"]));
 }
 
 #[test]
@@ -302,11 +304,11 @@ fn the_objective_is_drawn_among_many_metrics() {
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/{}", search.trial(0).id));
     let drawn = "return document.querySelector('[data-chart=metrics] canvas') !== null";
-    browser.wait("the curves", BOUND, drawn);
+    browser.wait_for("the curves", WAIT_TIMEOUT, drawn);
     let named = "return [...document.querySelectorAll('[data-chart=metrics] [role=switch]')].map((name) => name.textContent + ' ' + name.getAttribute('aria-checked'))";
     let others = others.split(' ').map(|name| format!("{name} false"));
     let expected: Vec<_> = std::iter::once("z true".to_owned()).chain(others).collect();
-    assert_eq!(browser.script(named), json!(expected));
+    assert_eq!(browser.run_script(named), json!(expected));
 }
 
 #[test]
@@ -319,7 +321,7 @@ fn the_first_view_of_ten_thousand_trials_is_small() {
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let drawn = "return document.querySelector('[data-plot=parallel] canvas') !== null";
-    browser.wait("the charts", BOUND, drawn);
+    browser.wait_for("the charts", WAIT_TIMEOUT, drawn);
     let bytes = browser.transferred_bytes();
     assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
 }

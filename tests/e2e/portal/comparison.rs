@@ -1,14 +1,14 @@
 //! The home's pages in a real browser: the list of experiments on narrow screens, and the comparison of experiments.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
+use trialkeeper_tests::{Browser, RunningProgram, TestBed, WAIT_TIMEOUT, seed};
 
 use super::home::home;
 
 /// Serves the home of two searches.
-fn served(bed: &TestBed) -> (Running, String) {
+fn served(bed: &TestBed) -> (RunningProgram, String) {
     for (id, trials, seed) in [("first", 40, 10), ("second", 60, 11)] {
-        seed::make(&bed.data(), id, trials, 20, seed).unwrap();
+        seed::create_store(&bed.data_folder(), id, trials, 20, seed).unwrap();
     }
     let (serving, url, _) = home(bed);
     (serving, url)
@@ -30,13 +30,13 @@ fn texts(browser: &Browser, plot: &str) -> Vec<String> {
          URL.createObjectURL = made;
          return svg.text().then((text) => [...new DOMParser().parseFromString(text, 'image/svg+xml').querySelectorAll('text')].map((one) => one.textContent));"
     );
-    let found = browser.script(&script);
+    let found = browser.run_script(&script);
     found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
 }
 
 /// Uses a control of a plot, which has this label.
 fn set(browser: &Browser, plot: &str, label: &str, value: &str) {
-    let found = browser.script(&format!(
+    let found = browser.run_script(&format!(
         "const label = [...document.querySelectorAll('[data-plot={plot}] .plot-bar label')].find((one) => one.textContent.trim().startsWith('{label}'));
          const input = label.querySelector('input, select');
          if (input.type === 'checkbox') input.click();
@@ -48,10 +48,10 @@ fn set(browser: &Browser, plot: &str, label: &str, value: &str) {
 
 fn marks(browser: &Browser, plot: &str) -> u64 {
     let figure = format!("document.querySelector('[data-plot={plot}]')");
-    browser.script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
+    browser.run_script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
     let drawn =
         format!("const drawn = Number({figure}.dataset.drawn); return drawn > 0 ? drawn : null");
-    browser.wait(plot, BOUND, &drawn).as_u64().unwrap()
+    browser.wait_for(plot, WAIT_TIMEOUT, &drawn).as_u64().unwrap()
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn a_narrow_screen_shows_all_of_each_experiment_and_trial() {
         for page in ["/", "/e/first/trials", "/e/first/"] {
             browser.open(&format!("{url}{page}"));
             let there = "return document.querySelector('.cards tbody tr') !== null";
-            browser.wait(page, BOUND, there);
-            assert_eq!(browser.script(CUT), json!([]), "{page} at {width}");
+            browser.wait_for(page, WAIT_TIMEOUT, there);
+            assert_eq!(browser.run_script(CUT), json!([]), "{page} at {width}");
             let wider = "return document.documentElement.scrollWidth > innerWidth";
-            assert_eq!(browser.script(wider), json!(false), "{page} is wider than {width}");
+            assert_eq!(browser.run_script(wider), json!(false), "{page} is wider than {width}");
         }
     }
     browser.open(&url);
     let labels = "return [...document.querySelectorAll('.experiments tbody tr:first-child [data-label]:not(:empty)')].map((cell) => getComputedStyle(cell, '::before').content)";
     let expected = json!(["\"Best \"", "\"Trials \"", "\"Platform \"", "\"Started \""]);
-    assert_eq!(browser.script(labels), expected);
+    assert_eq!(browser.run_script(labels), expected);
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn experiments_are_compared_in_plots_with_logarithmic_axes_and_smoothing() {
     assert!(curves.iter().any(|one| one == "step (log)"), "{curves:?}");
 
     // A mark opens its trial in its own experiment.
-    browser.script("document.querySelector('[data-plot=histories] .plot-host').focus()");
-    browser.press("\u{e010}");
+    browser.run_script("document.querySelector('[data-plot=histories] .plot-host').focus()");
+    browser.press_keys("\u{e010}");
     let tip = "return document.querySelector('[data-plot=histories] .tip').textContent";
-    let tip = browser.script(tip);
+    let tip = browser.run_script(tip);
     assert!(tip.as_str().unwrap().starts_with("a large search (second) · trial "), "{tip}");
-    browser.press("\u{e007}");
+    browser.press_keys("\u{e007}");
     let there = "return location.pathname.startsWith('/e/second/trials/')";
-    browser.wait("the trial's page", BOUND, there);
+    browser.wait_for("the trial's page", WAIT_TIMEOUT, there);
     let problems = browser.console_messages();
     assert!(problems.is_empty(), "{problems:?}");
 }
@@ -143,6 +143,6 @@ fn the_comparison_fits_every_screen() {
             assert!(marks(&browser, plot) > 0, "{plot} at {width}");
         }
         let wider = "return document.documentElement.scrollWidth > innerWidth";
-        assert_eq!(browser.script(wider), Value::Bool(false), "the page is wider than {width}");
+        assert_eq!(browser.run_script(wider), Value::Bool(false), "the page is wider than {width}");
     }
 }

@@ -2,18 +2,20 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, send_request, wait_for};
+use trialkeeper_tests::{
+    Browser, Gate, RunningProgram, Search, TestBed, WAIT_TIMEOUT, send_request, wait_for,
+};
 
 /// Starts a search with one trial that waits at the gate. Returns the gate, the process and the URL.
-fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, Running, String) {
+fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, RunningProgram, String) {
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new(
         "echo >>../waits; read _ <../gate; echo score=0.25; read _ <../gate; echo score=0.5",
         1,
     );
     let running = bed.start(search.command(bed).args(options));
-    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     (gate, running, url.trim().to_owned())
 }
@@ -29,29 +31,29 @@ fn open_pages_show_the_end() {
         browser.open(&url);
         let mut page = format!("{url}{path}");
         if path == "/trials/" {
-            page.push_str(browser.script(trials).as_str().unwrap());
+            page.push_str(browser.run_script(trials).as_str().unwrap());
         }
         browser.open(&page);
-        browser.wait(
+        browser.wait_for(
             "the trial to run",
-            BOUND,
+            WAIT_TIMEOUT,
             "return document.querySelector('[data-state=RUNNING]') !== null",
         );
         // The page gets live updates.
-        gate.open(1);
-        browser.wait(
+        gate.release(1);
+        browser.wait_for(
             "the step",
-            BOUND,
+            WAIT_TIMEOUT,
             "return document.querySelector('main').textContent.includes('0.25')",
         );
-        gate.open(1);
-        let finished = running.finish(BOUND);
+        gate.release(1);
+        let finished = running.finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-        browser.wait("the trial's end", BOUND, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
+        browser.wait_for("the trial's end", WAIT_TIMEOUT, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
         let exited = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
-        browser.wait("the message about the manager's end", BOUND, exited);
+        browser.wait_for("the message about the manager's end", WAIT_TIMEOUT, exited);
         if path == "/" {
-            let heading = browser.script("return document.querySelector('h1').textContent");
+            let heading = browser.run_script("return document.querySelector('h1').textContent");
             assert!(heading.as_str().unwrap().ends_with("done"), "{heading}");
         }
     }
@@ -59,11 +61,11 @@ fn open_pages_show_the_end() {
 
 /// Runs a search to its end with `--keep-serving`. Returns the process and the URL, once the results are
 /// printed.
-fn serve_ended(bed: &TestBed) -> (Running, String) {
+fn serve_ended(bed: &TestBed) -> (RunningProgram, String) {
     let (gate, running, url) = waiting(bed, &["--keep-serving"]);
-    gate.open(2);
+    gate.release(2);
     let message = format!("still serving on {url}, until interrupted or stopped");
-    wait_for("the message of the manager", BOUND, || {
+    wait_for("the message of the manager", WAIT_TIMEOUT, || {
         running.stderr().contains(&message).then_some(())
     });
     (running, url)
@@ -74,25 +76,26 @@ fn keep_serving_serves_an_ended_search_until_an_interruption() {
     let bed = TestBed::new();
     let (running, url) = serve_ended(&bed);
     let shown = || {
-        let mut show = bed.manager();
+        let mut show = bed.manager_command();
         show.args(["experiment", "show", "--output", "json", "--manager", &url]);
-        let shown = bed.start(&mut show).finish(BOUND);
+        let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
         assert_eq!(shown.code, Some(0), "{}", shown.stderr);
         serde_json::from_slice::<Value>(&shown.stdout).unwrap()
     };
     // Standard output was written first, but may be read later than standard error.
     let printed = || serde_json::from_slice(&running.stdout()).ok();
-    let result: Value = wait_for("the results", BOUND, printed);
+    let result: Value = wait_for("the results", WAIT_TIMEOUT, printed);
     assert_eq!(result["experiment"]["state"], "DONE", "{result}");
     assert_eq!(shown()["state"], "DONE");
     assert_eq!(shown()["counts"], json!({"SUCCEEDED": 1}));
     // With `--manager`, the command lists the manager's experiment and not those of this machine.
-    let mut list = bed.manager();
+    let mut list = bed.manager_command();
     list.args(["experiment", "ls", "-o", "json", "--data-dir", "/nowhere", "--manager", &url]);
-    let listed: Value = serde_json::from_slice(&bed.start(&mut list).finish(BOUND).stdout).unwrap();
+    let listed: Value =
+        serde_json::from_slice(&bed.start(&mut list).finish(WAIT_TIMEOUT).stdout).unwrap();
     assert_eq!((&listed[0]["url"], &listed[0]["state"]), (&json!(url), &json!("DONE")), "{listed}");
     running.signal(Signal::SIGINT);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
 
@@ -103,7 +106,7 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
     {
         let bed = TestBed::new();
         let (running, url) = serve_ended(&bed);
-        let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+        let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
         let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
         let send = |what, body| send_request(&url, what, token.trim(), body).unwrap();
         // Trials run again only with `resume`.
@@ -115,7 +118,7 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
         assert_eq!(status, 409, "{answer}");
         assert!(answer.contains("the experiment is DONE and starts no more trials"), "{answer}");
         assert_eq!(send(stop, "").0, accepted, "{stop}");
-        let finished = running.finish(BOUND);
+        let finished = running.finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{stop}: {}", finished.stderr);
     }
 }
@@ -127,14 +130,16 @@ fn a_refusal_of_one_trial_does_not_affect_the_others() {
     let command =
         "[ $NNI_TRIAL_SEQ_ID = 0 ] || { echo >>../waits; read _ <../gate; }; echo score=1";
     let running = Search::new(command, 2).start(&bed);
-    wait_for("the second trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let mut kill = bed.manager();
-    kill.args(["trial", "kill", "0", "1", "--data-dir"]).arg(bed.data());
-    let killed = bed.start(&mut kill).finish(BOUND);
+    wait_for("the second trial to wait", WAIT_TIMEOUT, || {
+        (!bed.read("waits").is_empty()).then_some(())
+    });
+    let mut kill = bed.manager_command();
+    kill.args(["trial", "kill", "0", "1", "--data-dir"]).arg(bed.data_folder());
+    let killed = bed.start(&mut kill).finish(WAIT_TIMEOUT);
     assert_eq!(killed.code, Some(1), "{}", killed.stderr);
     assert!(killed.stderr.contains("has ended already"), "{}", killed.stderr);
     // The gate stays closed, so the search can only end if the trial was killed.
-    let result: Value = serde_json::from_slice(&running.finish(BOUND).stdout).unwrap();
+    let result: Value = serde_json::from_slice(&running.finish(WAIT_TIMEOUT).stdout).unwrap();
     assert_eq!(result["trials"][1]["state"], "USER_CANCELED", "{result}");
     drop(gate);
 }

@@ -3,7 +3,7 @@
 //! than the screen.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed};
+use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT};
 
 const MARKUP: &str = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>";
 /// The first sequence changes the colour of terminals. The bidirectional override makes browsers reverse the
@@ -79,10 +79,10 @@ fn hostile_names_and_values_are_text_on_every_page() {
             let drawn = format!(
                 "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelector('{ready}')"
             );
-            browser.wait(&what, BOUND, &drawn);
+            browser.wait_for(&what, WAIT_TIMEOUT, &drawn);
             // Opens all details and shows all curves.
-            browser.script("document.querySelectorAll('details').forEach((one) => { one.open = true; }); document.querySelectorAll('[role=switch][aria-checked=false]').forEach((one) => one.click());");
-            let seen = browser.script(LOOK);
+            browser.run_script("document.querySelectorAll('details').forEach((one) => { one.open = true; }); document.querySelectorAll('[role=switch][aria-checked=false]').forEach((one) => one.click());");
+            let seen = browser.run_script(LOOK);
             for shown in shows.iter().copied() {
                 let text = seen["text"].as_str().unwrap();
                 assert!(text.contains(shown), "{shown:?} on {path}: {text}");
@@ -128,18 +128,18 @@ const DRAWN: &str = "return import('/assets/charts.js').then(({ draw }) => {
 fn numbers_of_any_size_have_an_axis_and_a_curve() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    trialkeeper_tests::seed::make(&bed.data(), "small", 3, 3, 10).unwrap();
+    trialkeeper_tests::seed::create_store(&bed.data_folder(), "small", 3, 3, 10).unwrap();
     let (_serving, url) = bed.serve("small");
     browser.set_viewport(1280, 900, false);
     // The page of a trial loads the library of the curves.
     browser.open(&format!("{url}/trials"));
-    browser.wait(
+    browser.wait_for(
         "the trials",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('tbody a[href*=\"/trials/\"]')",
     );
-    browser.script("document.querySelector('tbody a[href*=\"/trials/\"]').click()");
-    browser.wait("the curves", BOUND, "return typeof uPlot !== 'undefined'");
+    browser.run_script("document.querySelector('tbody a[href*=\"/trials/\"]').click()");
+    browser.wait_for("the curves", WAIT_TIMEOUT, "return typeof uPlot !== 'undefined'");
     let few = json!([0, 1, 2]);
     for (places, values, mark) in [
         (&few, json!([0.1, 0.2, 0.3]), "0.2"),
@@ -155,7 +155,7 @@ fn numbers_of_any_size_have_an_axis_and_a_curve() {
         (&json!([0, 1e12, 2e12]), json!([1, 2, 3]), "1,000,000,000,000"),
     ] {
         let data = json!([places, values]);
-        let drawn = browser.script(&DRAWN.replace("arguments[0]", &data.to_string()));
+        let drawn = browser.run_script(&DRAWN.replace("arguments[0]", &data.to_string()));
         let marks: Vec<String> = serde_json::from_value(drawn["marks"].clone()).unwrap();
         assert!(marks.iter().any(|text| text == mark), "{mark} for {data}: {marks:?}");
         assert!(marks.len() < 60, "{data}: {marks:?}");

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
+use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT, seed};
 
 /// A connection to a stored search, through which a test changes it.
 struct ChangingStore(Connection);
@@ -13,7 +13,7 @@ impl ChangingStore {
         let body = json!({"kind": "metric", "name": "default", "type": "intermediate", "sequence": step, "value": value});
         let report = "INSERT INTO report VALUES (?, 0, ?, 0, 0, 'metric', ?, 0)";
         self.0
-            .execute(report, params![trial, seed::FIRST_REPORT + step, body.to_string()])
+            .execute(report, params![trial, seed::FIRST_REPORT_SEQ + step, body.to_string()])
             .unwrap();
         self.notify(trial);
     }
@@ -39,10 +39,10 @@ fn serve_search(
     bed: &TestBed,
     trials: i64,
     steps: i64,
-) -> (trialkeeper_tests::Running, String, ChangingStore) {
-    seed::make(&bed.data(), "small", trials, steps, 10).unwrap();
+) -> (trialkeeper_tests::RunningProgram, String, ChangingStore) {
+    seed::create_store(&bed.data_folder(), "small", trials, steps, 10).unwrap();
     let (serving, url) = bed.serve("small");
-    let store = Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    let store = Connection::open(bed.data_folder().join("small/trialkeeper.db")).unwrap();
     (serving, url, ChangingStore(store))
 }
 
@@ -54,7 +54,7 @@ fn requests_of(browser: &Browser, path: &str) -> Vec<(String, f64)> {
            .filter(([name]) => name.includes({}))",
         json!(path)
     );
-    let entries: Vec<(String, f64)> = serde_json::from_value(browser.script(&script)).unwrap();
+    let entries: Vec<(String, f64)> = serde_json::from_value(browser.run_script(&script)).unwrap();
     entries
         .into_iter()
         .map(|(name, size)| (name.rsplit('?').next().unwrap().to_owned(), size))
@@ -64,7 +64,7 @@ fn requests_of(browser: &Browser, path: &str) -> Vec<(String, f64)> {
 const ROWS: &str = "return [...document.querySelectorAll('.trials tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))";
 
 fn rows(browser: &Browser) -> Vec<Vec<String>> {
-    serde_json::from_value(browser.script(ROWS)).unwrap()
+    serde_json::from_value(browser.run_script(ROWS)).unwrap()
 }
 
 #[test]
@@ -76,23 +76,23 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     let (_serving, url, store) = serve_search(&bed, 300, 3);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials?sort=final&order=desc"));
-    browser.wait(
+    browser.wait_for(
         "the script",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelectorAll('.trials tbody tr').length === 100",
     );
     let before = rows(&browser);
     let whole = browser.transferred_bytes();
-    browser.script("document.querySelectorAll('.trials tbody input')[3].click(); document.querySelectorAll('.trials tr')[5].same = true;");
+    browser.run_script("document.querySelectorAll('.trials tbody input')[3].click(); document.querySelectorAll('.trials tr')[5].same = true;");
 
     // A trial from far below becomes the best. It moves to the first row, and all other rows keep their
     // order.
-    let last = browser.script("return fetch('/api/v1/trials?sort=final&limit=1').then((answer) => answer.json()).then(({ trials }) => trials[0].id)");
+    let last = browser.run_script("return fetch('/api/v1/trials?sort=final&limit=1').then((answer) => answer.json()).then(({ trials }) => trials[0].id)");
     let last: i64 = last.as_str().unwrap().trim_start_matches('t').parse().unwrap();
     store.set_result(last, 7.0);
-    browser.wait(
+    browser.wait_for(
         "the best to be the first",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('.trials tbody td:nth-child(5)').textContent === '7'",
     );
     let after = rows(&browser);
@@ -100,10 +100,10 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     assert_eq!(after[1..], before[..99]);
     let chosen =
         "return [...document.querySelectorAll('.trials input:checked')].map((box) => box.value)";
-    assert_eq!(browser.script(chosen), json!([before[3][2]]), "the selection was lost");
+    assert_eq!(browser.run_script(chosen), json!([before[3][2]]), "the selection was lost");
     let same = "return [...document.querySelectorAll('.trials tr')].findIndex((row) => row.same)";
     assert_eq!(
-        browser.script(same),
+        browser.run_script(same),
         json!(6),
         "an unchanged row must be the same element, one place further down"
     );
@@ -117,13 +117,13 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     // longer matches. After a failed request, the page must fetch the change again, because the server
     // reports it only once.
     browser.open(&format!("{url}/trials?state=FAILED"));
-    browser.wait(
+    browser.wait_for(
         "the page",
-        BOUND,
+        WAIT_TIMEOUT,
         "return location.search === '?state=FAILED' && document.readyState === 'complete'",
     );
     let failed = rows(&browser).len();
-    browser.script(
+    browser.run_script(
         "const real = window.fetch; let refused = 0;
          window.fetch = (...request) => {
            refused += 1;
@@ -139,18 +139,18 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     store.notify(last);
     let one_more =
         format!("return document.querySelectorAll('.trials tbody tr').length === {}", failed + 1);
-    browser.wait("the row of the failed trial", BOUND, &one_more);
+    browser.wait_for("the row of the failed trial", WAIT_TIMEOUT, &one_more);
     let shown = rows(&browser).into_iter().find(|row| row[2] == format!("t{last:05}")).unwrap();
     assert_eq!(shown.last().unwrap(), "<b>late</b>");
     store.0.execute("UPDATE trial SET state = 'SUCCEEDED' WHERE key = ?", [last]).unwrap();
     store.notify(last);
     let gone = format!("return document.querySelectorAll('.trials tbody tr').length === {failed}");
-    browser.wait("the row to disappear", BOUND, &gone);
+    browser.wait_for("the row to disappear", WAIT_TIMEOUT, &gone);
 
     // The selection includes the trial that has no row now.
     let members =
         "return [...new FormData(document.querySelector('form#compare')).getAll('trial')]";
-    assert_eq!(browser.script(members), json!([before[3][2]]));
+    assert_eq!(browser.run_script(members), json!([before[3][2]]));
 }
 
 #[test]
@@ -164,31 +164,31 @@ fn selected_columns_are_kept_for_the_next_visit() {
         .open(&format!("{url}/trials?sort=final&column=final&column=machine&column=parameters.lr"));
     let heads = "return [...document.querySelectorAll('.trials thead th')].slice(1).map((one) => one.textContent)";
     let chosen = json!(["Trial", "Result", "Machine", "lr"]);
-    assert_eq!(browser.script(heads), chosen);
+    assert_eq!(browser.run_script(heads), chosen);
     let first = rows(&browser)[0].len();
     assert_eq!(first, 5);
     // The filter form and the headings keep the columns.
     let sorted =
-        browser.script("return document.querySelector('.trials thead a').getAttribute('href')");
+        browser.run_script("return document.querySelector('.trials thead a').getAttribute('href')");
     assert!(
         sorted.as_str().unwrap().ends_with("column=final&column=machine&column=parameters.lr"),
         "{sorted}"
     );
     browser.open(&format!("{url}/trials?state=SUCCEEDED"));
-    browser.wait(
+    browser.wait_for(
         "the columns of the last visit",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelectorAll('.trials thead th').length === 5",
     );
-    assert_eq!(browser.script(heads), chosen);
+    assert_eq!(browser.run_script(heads), chosen);
     assert_eq!(
-        browser.script("return new URLSearchParams(location.search).get('state')"),
+        browser.run_script("return new URLSearchParams(location.search).get('state')"),
         "SUCCEEDED"
     );
-    browser.script("document.querySelector('[data-usual]').click()");
-    browser.wait(
+    browser.run_script("document.querySelector('[data-usual]').click()");
+    browser.wait_for(
         "the usual columns",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelectorAll('.trials thead th').length > 8",
     );
 }
@@ -201,9 +201,9 @@ fn compared_curves_fetch_only_new_steps() {
     let (_serving, url, store) = serve_search(&bed, 10, 400);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/compare?trial=t00001&trial=t00003"));
-    browser.wait(
+    browser.wait_for(
         "the curves",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('[data-plot=compare][data-drawn]') !== null",
     );
     let first = requests_of(&browser, "/metrics?");
@@ -212,15 +212,15 @@ fn compared_curves_fetch_only_new_steps() {
 
     // The seed's verdict is fact 402, so this number is free.
     store.add_step(1, 500, 3.5);
-    browser.wait(
+    browser.wait_for(
         "the table to show the step",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('#list').textContent.includes('3.5')",
     );
     let twice = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('after=')).length >= 1";
-    browser.wait("the curve's new step", BOUND, twice);
+    browser.wait_for("the curve's new step", WAIT_TIMEOUT, twice);
     let news = requests_of(&browser, "t00001/metrics?").split_off(1);
-    let after = format!("type=intermediate&after={}", (seed::FIRST_REPORT + 400) / 100);
+    let after = format!("type=intermediate&after={}", (seed::FIRST_REPORT_SEQ + 400) / 100);
     let small = |(query, bytes): &(String, f64)| query.starts_with(&after) && *bytes < 1000.0;
     assert!(news.iter().all(small), "{news:?}");
     assert_eq!(
@@ -232,7 +232,7 @@ fn compared_curves_fetch_only_new_steps() {
     let last = "const host = document.querySelector('[data-plot=compare] .plot-host'); host.focus();
       host.dispatchEvent(new KeyboardEvent('keydown', { key: 'End' }));
       return document.querySelector('[data-plot=compare] .tip').textContent.includes('step 500: 3.5')";
-    browser.wait("the new step to be the last mark", BOUND, last);
+    browser.wait_for("the new step to be the last mark", WAIT_TIMEOUT, last);
 
     // Steps of another attempt are another curve.
     store.0.execute_batch(
@@ -244,7 +244,7 @@ fn compared_curves_fetch_only_new_steps() {
     let again = |_: &Value| {
         requests_of(&browser, "t00001/metrics?").iter().filter(|one| whole(one)).count() == 2
     };
-    trialkeeper_tests::wait_for("the second request for the whole curve", BOUND, || {
+    trialkeeper_tests::wait_for("the second request for the whole curve", WAIT_TIMEOUT, || {
         again(&Value::Null).then_some(())
     });
 }

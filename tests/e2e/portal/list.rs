@@ -1,7 +1,7 @@
 //! The list of trials: its download and its selection.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed, get, send_request};
+use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT, http_get, send_request};
 
 /// Runs a search of three trials to its end. Two trials have x below 0.6. Returns the experiment's id.
 fn searched(bed: &TestBed) -> String {
@@ -40,14 +40,14 @@ fn metrics_that_trials_print_are_columns_and_curves() {
     let done = Search::new(command, 3).with("objective", "score").run(&bed);
     done.expect_done(3, 0);
     let (_serving, url) = bed.serve(&done.id);
-    let page = |query: &str| get(&url, &format!("/trials?{query}")).unwrap().1;
+    let page = |query: &str| http_get(&url, &format!("/trials?{query}")).unwrap().1;
     let plain = page("");
     assert!(plain.contains("value=\"metrics.epoch\""), "the column is not offered: {plain}");
     assert!(!plain.contains("data-label=\"epoch\""), "{plain}");
     let chosen =
         page("column=metrics.epoch&sort=metrics.epoch&order=desc&filter=epoch%20%3D%3D%202");
     assert_eq!(chosen.matches("data-label=\"epoch\">2</td>").count(), 3, "{chosen}");
-    let (_, curves) = get(&url, "/api/v1/experiment/curves").unwrap();
+    let (_, curves) = http_get(&url, "/api/v1/experiment/curves").unwrap();
     let curves: serde_json::Value = serde_json::from_str(&curves).unwrap();
     assert_eq!((&curves["shown"], &curves["of"]), (&json!(3), &json!(3)), "{curves}");
 }
@@ -62,11 +62,11 @@ fn all_trials_of_a_page_can_be_selected() {
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials?filter=x%20%3C%200.6"));
     let all = "const all = document.querySelector('[data-all=trial]'); if (!all || all.hidden) return false; all.click(); return true";
-    browser.wait("the box of all trials", BOUND, all);
+    browser.wait_for("the box of all trials", WAIT_TIMEOUT, all);
     let selected = "return document.querySelector('.away').firstChild?.textContent.trim()";
-    assert_eq!(browser.script(selected), json!("2 selected"));
+    assert_eq!(browser.run_script(selected), json!("2 selected"));
     let file = "return [...document.querySelectorAll('#list a[download]')].map((one) => new URL(one.href).search)[1]";
-    assert_eq!(browser.script(file), json!("?format=json&filter=x%20%3C%200.6"));
-    browser.script("document.querySelector('[data-all=trial]').click()");
-    assert_eq!(browser.script(selected), json!(null), "a trial is still selected");
+    assert_eq!(browser.run_script(file), json!("?format=json&filter=x%20%3C%200.6"));
+    browser.run_script("document.querySelector('[data-all=trial]').click()");
+    assert_eq!(browser.run_script(selected), json!(null), "a trial is still selected");
 }

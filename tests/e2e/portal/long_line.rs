@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, params};
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed, seed};
+use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Text that neither terminals nor browsers may interpret.
 const PIECE: &str = "<img src=x onerror=window.hacked=1></pre><script>window.hacked=1</script>\u{1b}[31m\u{1b}]0;title\u{7}\0\u{8}\u{202e}\u{2066}\u{200f}\u{85}";
@@ -16,12 +16,12 @@ fn line(word: &str) -> String {
 /// Waits until the page shows `word`. Checks that its text is harmless, and returns the number of characters.
 fn shown(browser: &Browser, word: &str) -> usize {
     let text = "document.getElementById('log-stdout').textContent";
-    browser.wait(
+    browser.wait_for(
         &format!("the page to show {word}"),
-        BOUND,
+        WAIT_TIMEOUT,
         &format!("return {text}.includes({})", json!(word)),
     );
-    let text = browser.script(&format!("return {text}"));
+    let text = browser.run_script(&format!("return {text}"));
     let text = text.as_str().unwrap();
     assert!(
         text.contains("<img src=x onerror=window.hacked=1></pre><script>"),
@@ -30,7 +30,7 @@ fn shown(browser: &Browser, word: &str) -> usize {
     let wild = |c: char| c.is_control() && c != '\n' || "\u{202e}\u{2066}\u{200f}".contains(c);
     assert_eq!(text.chars().find(|c| wild(*c)), None);
     assert_eq!(
-        browser.script("return window.hacked ?? null"),
+        browser.run_script("return window.hacked ?? null"),
         json!(null),
         "a script in the output was run"
     );
@@ -49,7 +49,7 @@ fn a_long_line_is_cut_and_later_lines_are_shown() {
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/{}", outcome.trials[0].id));
     let whole = "return document.getElementById('log-stdout').textContent.includes(' bytes cut]')";
-    browser.wait("the note about the cut line", BOUND, whole);
+    browser.wait_for("the note about the cut line", WAIT_TIMEOUT, whole);
     assert!(shown(&browser, "score=1") < 20_000);
 }
 
@@ -58,8 +58,8 @@ fn a_long_line_is_cut_and_later_lines_are_shown() {
 fn a_page_handles_ten_stored_and_ten_live_megabytes() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 3, 3, 10).unwrap();
-    let store = Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 3, 3, 10).unwrap();
+    let store = Connection::open(bed.data_folder().join("small/trialkeeper.db")).unwrap();
     let mut end: i64 = store
         .query_row(
             "SELECT offset_bytes + length(bytes) FROM log_chunk WHERE attempt = 1",
@@ -90,6 +90,7 @@ fn a_page_handles_ten_stored_and_ten_live_megabytes() {
     // The page stays responsive during live output, and drops old text.
     prints(line("SECOND"), 101);
     assert!(shown(&browser, "SECOND\n") < 600_000, "the page does not drop old text");
-    let nodes = browser.script("return document.getElementById('log-stdout').childNodes.length");
+    let nodes =
+        browser.run_script("return document.getElementById('log-stdout').childNodes.length");
     assert!(nodes.as_u64().unwrap() < 100, "{nodes}");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed, get, seed};
+use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT, http_get, seed};
 
 const WIDTHS: [u32; 3] = [390, 1400, 2560];
 /// A plot is drawn once it is near the viewport, so the viewport is higher than any page.
@@ -77,7 +77,7 @@ pub(super) fn make(bed: &TestBed) -> String {
             "maximilian.mustermann-with-a-long-surname@example.com".to_owned(),
         ),
     ]) {
-        let path = seed::make(&bed.data(), id, trials, 20, seed).unwrap();
+        let path = seed::create_store(&bed.data_folder(), id, trials, 20, seed).unwrap();
         let named = "UPDATE experiment SET canonical = json_set(canonical, '$.experimentName', ?1, '$.owner', ?2,
              '$.tags', json_array('vision', ?2))";
         Connection::open(path).unwrap().execute(named, params![name, owner]).unwrap();
@@ -98,7 +98,7 @@ pub(super) fn make(bed: &TestBed) -> String {
 
 /// Returns the pages by the name of their pictures, without the address.
 pub(super) fn pages(url: &str, several: &str) -> Vec<(&'static str, String)> {
-    let trials = get(url, &format!("/e/{several}/api/v1/trials")).unwrap().1;
+    let trials = http_get(url, &format!("/e/{several}/api/v1/trials")).unwrap().1;
     let trials: Value = serde_json::from_str(&trials).unwrap();
     let own = trials["trials"][0]["id"].as_str().unwrap();
     [
@@ -146,10 +146,10 @@ fn no_page_is_cut_at_any_width() {
         for width in WIDTHS {
             for (dark, theme) in [(false, "light"), (true, "dark")] {
                 browser.set_viewport(width, HEIGHT, dark);
-                browser.wait(&format!("{name} at {width}"), BOUND, DRAWN);
+                browser.wait_for(&format!("{name} at {width}"), WAIT_TIMEOUT, DRAWN);
                 browser.screenshot_page(&folder.join(format!("{name}-{width}-{theme}.png")));
             }
-            for fault in browser.script(FAULTS).as_array().unwrap() {
+            for fault in browser.run_script(FAULTS).as_array().unwrap() {
                 faults.push(format!("{name} at {width}: {fault}"));
             }
         }
@@ -162,11 +162,11 @@ fn no_page_is_cut_at_any_width() {
 fn a_fault_of_a_page_is_found() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 3, 3, 1).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 3, 3, 1).unwrap();
     let (_serving, url) = bed.serve("small");
     browser.set_viewport(390, 900, false);
     browser.open(&format!("{url}/configuration"));
-    assert_eq!(browser.script(FAULTS), json!([]));
+    assert_eq!(browser.run_script(FAULTS), json!([]));
     for (change, fault) in [
         (
             "main.append(Object.assign(document.createElement('p'), { textContent: 'x'.repeat(999) }))",
@@ -182,8 +182,8 @@ fn a_fault_of_a_page_is_found() {
             "overlap: a",
         ),
     ] {
-        browser.script(&format!("const main = document.querySelector('main'); {change}"));
-        let found = browser.script(FAULTS).to_string();
+        browser.run_script(&format!("const main = document.querySelector('main'); {change}"));
+        let found = browser.run_script(FAULTS).to_string();
         assert!(found.contains(fault), "{fault} in {found}");
     }
 }

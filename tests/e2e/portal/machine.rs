@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
+use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT, seed};
 
 /// A script that returns the name of each machine chart, its legend, and the number of painted pixels per
 /// curve.
@@ -22,7 +22,7 @@ const CHARTS: &str = "const strokes = ['#2f7fd6', '#d9762b', '#3a9b5c'].map((tex
 fn gpus_are_drawn_on_the_page_of_a_trial() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    seed::make(&bed.data(), "small", 3, 40, 10).unwrap();
+    seed::create_store(&bed.data_folder(), "small", 3, 40, 10).unwrap();
     let (_serving, url) = bed.serve("small");
     let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
     let expected = json!([
@@ -36,8 +36,8 @@ fn gpus_are_drawn_on_the_page_of_a_trial() {
             browser.set_viewport(width, height, dark);
             browser.open(&format!("{url}/trials/t00001"));
             let drawn = "return document.querySelectorAll('.machine canvas').length === 4";
-            browser.wait("the charts of the machine", BOUND, drawn);
-            let charts = browser.script(CHARTS);
+            browser.wait_for("the charts of the machine", WAIT_TIMEOUT, drawn);
+            let charts = browser.run_script(CHARTS);
             let charts = charts.as_array().unwrap();
             let named: Vec<Value> = charts.iter().map(|one| json!([one[0], one[1]])).collect();
             assert_eq!(json!(named), expected, "at {width}");

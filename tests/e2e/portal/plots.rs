@@ -2,7 +2,7 @@
 //! phone, a laptop and a large screen.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
+use trialkeeper_tests::{Browser, RunningProgram, TestBed, WAIT_TIMEOUT, seed};
 
 /// The plots of the page that the script draws.
 const PLOTS: [&str; 9] = [
@@ -18,19 +18,19 @@ const PLOTS: [&str; 9] = [
 ];
 
 /// Serves the pages of a search of `trials` trials.
-fn served(bed: &TestBed, trials: i64) -> (Running, String) {
-    seed::make(&bed.data(), "small", trials, 20, 10).unwrap();
+fn served(bed: &TestBed, trials: i64) -> (RunningProgram, String) {
+    seed::create_store(&bed.data_folder(), "small", trials, 20, 10).unwrap();
     bed.serve("small")
 }
 
 /// Scrolls a plot into view and waits until it is drawn. Returns the number of its marks.
 fn drawn(browser: &Browser, plot: &str) -> u64 {
     let figure = format!("document.querySelector('[data-plot={plot}]')");
-    browser.script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
+    browser.run_script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
     // A plot without its data is drawn without marks.
     let marks =
         format!("const drawn = Number({figure}.dataset.drawn); return drawn > 0 ? drawn : null");
-    browser.wait(plot, BOUND, &marks).as_u64().unwrap()
+    browser.wait_for(plot, WAIT_TIMEOUT, &marks).as_u64().unwrap()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
             assert!(drawn(&browser, plot) > 0, "{plot} at {width}");
         }
         let wider = "return document.documentElement.scrollWidth > innerWidth";
-        assert_eq!(browser.script(wider), json!(false), "the page is wider than {width}");
+        assert_eq!(browser.run_script(wider), json!(false), "the page is wider than {width}");
     }
     let problems = browser.console_messages();
     assert!(problems.is_empty(), "{problems:?}");
@@ -63,17 +63,17 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     drawn(&browser, "history");
-    browser.script("document.querySelector('[data-plot=history] .plot-host').focus()");
+    browser.run_script("document.querySelector('[data-plot=history] .plot-host').focus()");
     let tip = "return document.querySelector('[data-plot=history] .tip').textContent";
     // The machines come after the first plot.
     let machines = "const host = document.querySelector('[data-plot=history] .plot-host');
          for (const key of ['Home', 'End']) host.dispatchEvent(new KeyboardEvent('keydown', { key }));
          return document.querySelector('[data-plot=history] .tip').textContent.includes('on node-1')";
-    browser.wait("the machines", BOUND, machines);
-    browser.press("\u{e010}");
-    assert!(browser.script(tip).as_str().unwrap().starts_with("Trial 39 · "));
-    browser.press("\u{e012}\u{e012}");
-    let tip_text = browser.script(tip);
+    browser.wait_for("the machines", WAIT_TIMEOUT, machines);
+    browser.press_keys("\u{e010}");
+    assert!(browser.run_script(tip).as_str().unwrap().starts_with("Trial 39 · "));
+    browser.press_keys("\u{e012}\u{e012}");
+    let tip_text = browser.run_script(tip);
     let tip_text = tip_text.as_str().unwrap();
     assert!(tip_text.starts_with("Trial 37 · succeeded"), "{tip_text}");
     for part in ["result: ", "lr: ", "units: ", "activation: ", "on node-1"] {
@@ -81,13 +81,13 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
     }
     // A zoom shows fewer marks and can be reset.
     let zoomed = "return !document.querySelector('[data-plot=history] .files button').hidden";
-    browser.press("+");
-    assert_eq!(browser.script(zoomed), json!(true));
-    browser.press("\u{e00c}");
-    assert_eq!(browser.script(zoomed), json!(false));
-    browser.press("\u{e010}\u{e007}");
+    browser.press_keys("+");
+    assert_eq!(browser.run_script(zoomed), json!(true));
+    browser.press_keys("\u{e00c}");
+    assert_eq!(browser.run_script(zoomed), json!(false));
+    browser.press_keys("\u{e010}\u{e007}");
     let there = "return location.pathname === '/trials/t00040'";
-    browser.wait("the trial's page", BOUND, there);
+    browser.wait_for("the trial's page", WAIT_TIMEOUT, there);
 }
 
 #[test]
@@ -100,17 +100,17 @@ fn selected_ranges_are_in_the_address_and_filter_the_table() {
     browser.open(&format!("{url}/plots#activation=elu..tanh"));
     drawn(&browser, "parallel");
     let ends = "return [...document.querySelectorAll('[role=slider][aria-label^=activation]')].map((end) => end.getAttribute('aria-valuenow'))";
-    assert_eq!(browser.script(ends), json!(["50", "100"]));
+    assert_eq!(browser.run_script(ends), json!(["50", "100"]));
     let link = "return new URL(document.querySelector('.brushed').href).searchParams.get('filter')";
     let expected = "(activation == \"elu\" or activation == \"tanh\")";
-    assert_eq!(browser.script(link), json!(expected));
-    browser.script("document.querySelector('[aria-label=\"momentum, at most\"]').focus()");
-    browser.press("\u{e00f}");
+    assert_eq!(browser.run_script(link), json!(expected));
+    browser.run_script("document.querySelector('[aria-label=\"momentum, at most\"]').focus()");
+    browser.press_keys("\u{e00f}");
     assert_eq!(
-        browser.script("return location.hash"),
+        browser.run_script("return location.hash"),
         json!("#momentum=0..0.9&activation=elu..tanh")
     );
-    assert_eq!(browser.script(link), json!(format!("momentum <= 0.9 and {expected}")));
+    assert_eq!(browser.run_script(link), json!(format!("momentum <= 0.9 and {expected}")));
 }
 
 /// Returns the place on the screen of a mark of the history: its position in pixels from the left and the top.
@@ -123,7 +123,7 @@ const MARK: &str = "const host = document.querySelector('[data-plot=history] .pl
 
 /// Asks for two numbers.
 fn place(browser: &Browser, script: &str) -> (f64, f64) {
-    let found = browser.script(script);
+    let found = browser.run_script(script);
     (found[0].as_f64().unwrap(), found[1].as_f64().unwrap())
 }
 
@@ -139,25 +139,25 @@ fn a_plot_is_explored_with_the_pointer() {
         browser.open(&format!("{url}{path}"));
         drawn(&browser, "history");
         let mark = place(&browser, MARK);
-        browser.point(mark);
+        browser.move_mouse_to(mark);
         let tip = "const tip = document.querySelector('[data-plot=history] .tip'); return tip.hidden ? '' : tip.textContent";
-        let words = browser.script(tip);
+        let words = browser.run_script(tip);
         let words = words.as_str().unwrap();
         for part in ["Trial ", "result: ", "lr: ", "units: ", "activation: "] {
             assert!(words.contains(part), "{path}: {part} is not in {words:?}");
         }
         // A drag zooms in, and a double click shows all trials again.
         let zoomed = "return !document.querySelector('[data-plot=history] .files button').hidden";
-        assert_eq!(browser.script(zoomed), json!(false));
+        assert_eq!(browser.run_script(zoomed), json!(false));
         browser.drag((mark.0 - 60.0, mark.1 - 40.0), (mark.0 + 60.0, mark.1 + 40.0));
-        assert_eq!(browser.script(zoomed), json!(true), "{path}: a drag must zoom");
+        assert_eq!(browser.run_script(zoomed), json!(true), "{path}: a drag must zoom");
         let empty = "const host = document.querySelector('[data-plot=history] .plot-host').getBoundingClientRect(); return [host.left + 8, host.top + 8]";
         let empty = place(&browser, empty);
         browser.double_click(empty);
-        assert_eq!(browser.script(zoomed), json!(false), "{path}: a double click must reset");
+        assert_eq!(browser.run_script(zoomed), json!(false), "{path}: a double click must reset");
         browser.click(mark);
         let there = "return location.pathname.startsWith('/trials/t000')";
-        browser.wait("the trial's page", BOUND, there);
+        browser.wait_for("the trial's page", WAIT_TIMEOUT, there);
     }
 }
 
@@ -174,19 +174,19 @@ fn a_line_is_a_trial() {
         browser.open(&format!("{url}{path}"));
         drawn(&browser, "parallel");
         // By keyboard: the best line is the first, and Enter opens its trial.
-        browser.script(&format!("{lines}.focus()"));
-        browser.press("\u{e014}");
-        let best = browser.script(tip);
+        browser.run_script(&format!("{lines}.focus()"));
+        browser.press_keys("\u{e014}");
+        let best = browser.run_script(tip);
         let best = best.as_str().unwrap().to_owned();
         let known = "return fetch('/api/v1/experiment').then((response) => response.json()).then(({ best }) => [best.id, best.sequence])";
-        let known = browser.script(known);
+        let known = browser.run_script(known);
         assert!(best.starts_with(&format!("Trial {} · succeeded", known[1])), "{best}");
-        browser.press("\u{e012}");
-        assert_eq!(browser.script(tip), json!(best), "there is no better line");
-        browser.press("\u{e014}");
-        assert_ne!(browser.script(tip), json!(best), "the next line is another trial");
-        browser.press("\u{e00c}");
-        assert_eq!(browser.script(tip), json!(""));
+        browser.press_keys("\u{e012}");
+        assert_eq!(browser.run_script(tip), json!(best), "there is no better line");
+        browser.press_keys("\u{e014}");
+        assert_ne!(browser.run_script(tip), json!(best), "the next line is another trial");
+        browser.press_keys("\u{e00c}");
+        assert_eq!(browser.run_script(tip), json!(""));
         // With the pointer: a line between the first two axes.
         let middle = format!(
             "document.activeElement.blur();
@@ -196,8 +196,8 @@ fn a_line_is_a_trial() {
              for (let y = 120; y < canvas.height - 40; y += 1) if (data[4 * y + 3] > 0) return [box.left + x, box.top + y];"
         );
         let line = place(&browser, &middle);
-        browser.point(line);
-        let words = browser.script(tip);
+        browser.move_mouse_to(line);
+        let words = browser.run_script(tip);
         let words = words.as_str().unwrap();
         for part in ["Trial ", "result: ", "lr: ", "units: ", "activation: "] {
             assert!(words.contains(part), "{path}: {part} is not in {words:?}");
@@ -205,7 +205,7 @@ fn a_line_is_a_trial() {
         let number = words.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
         browser.click(line);
         let there = format!("return location.pathname === '/trials/t{:05}'", number + 1);
-        browser.wait("the trial's page", BOUND, &there);
+        browser.wait_for("the trial's page", WAIT_TIMEOUT, &there);
     }
 }
 
@@ -247,7 +247,7 @@ fn a_range_of_a_parameter_with_any_name_is_a_filter() {
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let expected = r#"layers == "[64,64]" and `parameters.batch size` <= 2.5 and `parameters.step` >= 0.5 and `parameters.a\`b` >= 1.5"#;
-    assert_eq!(browser.script(ODD_NAMES), json!(expected));
+    assert_eq!(browser.run_script(ODD_NAMES), json!(expected));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn the_search_space_determines_the_axes() {
     let (_serving, url) = served(&bed, 10);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let texts = browser.script(AXES);
+    let texts = browser.run_script(AXES);
     let texts: Vec<&str> =
         texts.as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
     let at = |word: &str| texts.iter().position(|text| *text == word);
@@ -281,33 +281,36 @@ fn plots_are_downloaded_as_pictures() {
     browser.open(&format!("{url}/plots"));
     let kept = "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
            blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };";
-    browser.script(kept);
+    browser.run_script(kept);
     for (count, plot) in PLOTS.iter().enumerate() {
         drawn(&browser, plot);
-        browser.script(&format!(
+        browser.run_script(&format!(
             "for (const one of document.querySelectorAll('[data-plot={plot}] .files button:not([hidden])')) one.click()"
         ));
         let there = format!("return window.files.length >= {}", 2 * (count + 1));
-        browser.wait("both files", BOUND, &there);
+        browser.wait_for("both files", WAIT_TIMEOUT, &there);
     }
-    let mut files = browser.script("return window.files");
+    let mut files = browser.run_script("return window.files");
     // Charts of other pages can be downloaded, too.
     browser.open(&format!("{url}/trials/t00001"));
     let buttons =
         "return document.querySelectorAll('[data-chart=metrics] .files button').length === 2";
-    browser.wait("the chart", BOUND, buttons);
-    browser.script(kept);
-    browser.script("for (const one of document.querySelectorAll('[data-chart=metrics] .files button')) one.click()");
-    let both =
-        browser.wait("both files", BOUND, "return window.files.length === 2 && window.files");
+    browser.wait_for("the chart", WAIT_TIMEOUT, buttons);
+    browser.run_script(kept);
+    browser.run_script("for (const one of document.querySelectorAll('[data-chart=metrics] .files button')) one.click()");
+    let both = browser.wait_for(
+        "both files",
+        WAIT_TIMEOUT,
+        "return window.files.length === 2 && window.files",
+    );
     files.as_array_mut().unwrap().extend(both.as_array().unwrap().iter().cloned());
     // The trial's output can be searched, ignoring case.
-    browser.script(
+    browser.run_script(
         "const field = document.querySelector('[aria-label=\"Find in standard output\"]');
          field.value = 'TRIAL 1'; field.dispatchEvent(new Event('input'));",
     );
     let count = "return document.querySelector('.log-bar output').textContent";
-    assert_eq!(browser.script(count), "1 of 1");
+    assert_eq!(browser.run_script(count), "1 of 1");
     for file in files.as_array().unwrap() {
         let (kind, size) = (file[0].as_str().unwrap(), file[1].as_u64().unwrap());
         assert!(size > 2000, "{kind} of {size} bytes");
@@ -326,23 +329,23 @@ fn the_chosen_theme_is_kept() {
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let back = "return getComputedStyle(document.body).backgroundColor";
-    assert_eq!(browser.script(back), "rgb(251, 252, 254)");
+    assert_eq!(browser.run_script(back), "rgb(251, 252, 254)");
     let choose = |word: &str| {
-        browser.script(&format!(
+        browser.run_script(&format!(
             "const choice = document.getElementById('theme'); choice.value = '{word}'; choice.dispatchEvent(new Event('change'))"
         ))
     };
     choose("dark");
-    assert_eq!(browser.script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.run_script(back), "rgb(16, 22, 29)");
     browser.open(&format!("{url}/configuration"));
-    assert_eq!(browser.script(back), "rgb(16, 22, 29)");
-    assert_eq!(browser.script("return document.getElementById('theme').value"), "dark");
+    assert_eq!(browser.run_script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.run_script("return document.getElementById('theme').value"), "dark");
     // The light theme remains while the system is dark. Without a choice, the system decides.
     choose("light");
     browser.set_viewport(1280, 900, true);
-    assert_eq!(browser.script(back), "rgb(251, 252, 254)");
+    assert_eq!(browser.run_script(back), "rgb(251, 252, 254)");
     choose("");
-    assert_eq!(browser.script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.run_script(back), "rgb(16, 22, 29)");
 }
 
 #[test]
@@ -356,12 +359,13 @@ fn a_plot_can_be_read_as_a_table() {
     for (plot, first) in [("history", "39"), ("parallel", ""), ("contour", ""), ("timeline", "39")]
     {
         drawn(&browser, plot);
-        browser
-            .script(&format!("document.querySelector('[data-plot={plot}] details').open = true"));
+        browser.run_script(&format!(
+            "document.querySelector('[data-plot={plot}] details').open = true"
+        ));
         let cell = format!(
             "return document.querySelector('[data-plot={plot}] tbody td')?.textContent ?? false"
         );
-        let cell = browser.wait("the table", BOUND, &cell);
+        let cell = browser.wait_for("the table", WAIT_TIMEOUT, &cell);
         assert!(cell.as_str().unwrap().starts_with(first), "{plot}: {cell}");
     }
 }
@@ -376,14 +380,14 @@ fn a_long_table_shows_more_rows() {
     browser.open(&url);
     drawn(&browser, "history");
     let table = "document.querySelector('[data-plot=history] details')";
-    browser.script(&format!("{table}.open = true"));
+    browser.run_script(&format!("{table}.open = true"));
     let rows =
         |count: usize| format!("return {table}.querySelectorAll('tbody tr').length === {count}");
-    browser.wait("the first rows", BOUND, &rows(200));
-    browser.script(&format!("{table}.querySelector('button').click()"));
-    browser.wait("all rows", BOUND, &rows(300));
+    browser.wait_for("the first rows", WAIT_TIMEOUT, &rows(200));
+    browser.run_script(&format!("{table}.querySelector('button').click()"));
+    browser.wait_for("all rows", WAIT_TIMEOUT, &rows(300));
     let more = format!("return {table}.querySelector('button')");
-    assert_eq!(browser.script(&more), json!(null), "a complete table must have no button");
+    assert_eq!(browser.run_script(&more), json!(null), "a complete table must have no button");
 }
 
 /// A script that counts the waiting attempts, and lists the rows of machines of a timeline of three attempts.
@@ -409,7 +413,7 @@ fn the_timeline_of_machines_shows_what_waits() {
         [2, 1, "waiting", "", "90 ms", "a GPU", ""],
         "waiting",
     ]);
-    assert_eq!(browser.script(WAITING), expected);
+    assert_eq!(browser.run_script(WAITING), expected);
 }
 
 #[test]
@@ -426,28 +430,28 @@ fn parameters_metrics_and_trials_are_chosen() {
          boxes[0].click();
          return [...all, choice.querySelector('summary').textContent];";
     let expected = json!(["Parameters: 4 of 4", 4, "Parameters: 3 of 4"]);
-    assert_eq!(browser.script(chosen), expected);
+    assert_eq!(browser.run_script(chosen), expected);
     assert_eq!(drawn(&browser, "slice") * 4, panels * 3, "one panel less");
     // Without a parameter, the choice stays.
     let none = "const choice = document.querySelector('[data-plot=slice] .choice');
          for (const box of choice.querySelectorAll('input:checked')) box.click();
          return choice.closest('.plot-bar').hidden";
-    assert_eq!(browser.script(none), json!(false));
+    assert_eq!(browser.run_script(none), json!(false));
     let all = drawn(&browser, "curves");
-    browser.script("const count = document.querySelector('[data-plot=curves] select'); count.value = '20'; count.dispatchEvent(new Event('change'))");
+    browser.run_script("const count = document.querySelector('[data-plot=curves] select'); count.value = '20'; count.dispatchEvent(new Event('change'))");
     let fewer = format!(
         "return Number(document.querySelector('[data-plot=curves]').dataset.drawn) * 3 === {all}"
     );
-    browser.wait("a third of the curves", BOUND, &fewer);
+    browser.wait_for("a third of the curves", WAIT_TIMEOUT, &fewer);
     // The metric of NNI's SDK has the name of the result.
     let table = "const table = document.querySelector('[data-plot=curves] .plot-table'); table.open = true; return table.querySelector('tbody td')?.textContent ?? false";
-    assert_eq!(browser.wait("the table", BOUND, table), json!("result"));
+    assert_eq!(browser.wait_for("the table", WAIT_TIMEOUT, table), json!("result"));
     // A bar of the failures opens the list of the failed trials.
     drawn(&browser, "failures");
-    browser.script("document.querySelector('[data-plot=failures] .plot-host').focus()");
-    browser.press("\u{e014}\u{e007}");
+    browser.run_script("document.querySelector('[data-plot=failures] .plot-host').focus()");
+    browser.press_keys("\u{e014}\u{e007}");
     let there = "return location.pathname === '/trials' && location.search.startsWith('?state=FAILED&cause=')";
-    browser.wait("the failed trials", BOUND, there);
+    browser.wait_for("the failed trials", WAIT_TIMEOUT, there);
 }
 
 /// A script that computes the best values so far and a smoothed curve.
@@ -464,17 +468,17 @@ fn curves_show_the_best_so_far_or_are_smoothed() {
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     let expected = json!([[1, 1, 3, 3], [null, 2, 2, 1], [1, 1, null, 1], [0, 0.6667]]);
-    assert_eq!(browser.script(SHAPES), expected);
+    assert_eq!(browser.run_script(SHAPES), expected);
     drawn(&browser, "curves");
     let chosen = "const [best] = [...document.querySelectorAll('[data-plot=curves] label')].filter((one) => one.textContent.includes('best so far'));
          best.querySelector('input').click();
          const host = document.querySelector('[data-plot=curves] .plot-host');
          host.focus();
          return document.querySelector('[data-plot=curves] input[type=range]').disabled;";
-    assert_eq!(browser.script(chosen), json!(true), "a best value is not smoothed");
-    browser.press("\u{e010}");
+    assert_eq!(browser.run_script(chosen), json!(true), "a best value is not smoothed");
+    browser.press_keys("\u{e010}");
     let tip =
-        browser.script("return document.querySelector('[data-plot=curves] .tip').textContent");
+        browser.run_script("return document.querySelector('[data-plot=curves] .tip').textContent");
     assert!(tip.as_str().unwrap().contains(", best so far "), "{tip}");
 }
 

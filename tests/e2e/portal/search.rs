@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Gate, Search, TestBed, wait_for};
+use trialkeeper_tests::{Browser, Gate, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that prints steps, markup and control sequences. All trials but the first four wait at the gate.
 const TRIAL: &str = r#"#!/bin/sh
@@ -62,79 +62,81 @@ fn a_running_search_is_shown_live() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.script("code/trial.sh", TRIAL);
+    bed.write_script("code/trial.sh", TRIAL);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let search = Search::new(&command, 6).with("experimentName", "<b>bold</b>");
     let running = search.start(&bed);
-    wait_for("the fifth trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the fifth trial to wait", WAIT_TIMEOUT, || {
+        (!bed.read("waits").is_empty()).then_some(())
+    });
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
     let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
 
     browser.open(&url);
-    browser.wait(
+    browser.wait_for(
         "the chart",
-        BOUND,
+        WAIT_TIMEOUT,
         "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelectorAll('[data-plot][data-drawn]').length === 2",
     );
-    let shown = browser.script("return document.querySelector('h1').textContent");
+    let shown = browser.run_script("return document.querySelector('h1').textContent");
     assert!(shown.as_str().unwrap().starts_with("<b>bold</b>"), "{shown}");
-    let causes = browser.script("return document.getElementById('causes').textContent");
+    let causes = browser.run_script("return document.getElementById('causes').textContent");
     assert_eq!(causes, "the command failed1");
 
     // The fifth trial's page, before and after another step.
     let last = "return [...document.querySelectorAll('#newest tbody tr')].map((row) => row.querySelector('a').href)[0]";
-    let trial = browser.script(last).as_str().unwrap().to_owned();
+    let trial = browser.run_script(last).as_str().unwrap().to_owned();
     browser.open(&trial);
-    browser.wait(
+    browser.wait_for(
         "the curve",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('[data-chart=metrics] canvas')",
     );
     let output = "return document.getElementById('log-stdout').textContent";
     // Agents collect output before they send it, so it may arrive after the page.
-    browser.wait(
+    browser.wait_for(
         "the output so far",
-        BOUND,
+        WAIT_TIMEOUT,
         &format!("{output}.includes('<img src=x onerror=window.hacked=1> red \u{fffd}')"),
     );
-    gate.open(1);
+    gate.release(1);
     let has_new_output = format!("{output}.includes('after the gate')");
-    browser.wait("the new output", BOUND, &has_new_output);
+    browser.wait_for("the new output", WAIT_TIMEOUT, &has_new_output);
     let latest = "return document.getElementById('summary').textContent.includes('0.99')";
-    browser.wait("the new step", BOUND, latest);
+    browser.wait_for("the new step", WAIT_TIMEOUT, latest);
     assert_eq!(
-        browser.script("return window.hacked ?? null"),
+        browser.run_script("return window.hacked ?? null"),
         json!(null),
         "a script in the output was run"
     );
 
     // A logged-in user stops the trial, and the page shows it without a reload.
     browser.open(&format!("{url}/login"));
-    browser.script(&format!(
+    browser.run_script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
         json!(token.trim())
     ));
-    browser.wait("the overview", BOUND, "return location.pathname === '/'");
+    browser.wait_for("the overview", WAIT_TIMEOUT, "return location.pathname === '/'");
     browser.open(&trial);
     let stop = "const form = document.querySelector('form[action$=kill]'); if (form) form.submit(); return !!form";
-    browser.wait("the button", BOUND, stop);
-    browser.wait(
+    browser.wait_for("the button", WAIT_TIMEOUT, stop);
+    browser.wait_for(
         "the end",
-        BOUND,
+        WAIT_TIMEOUT,
         "return document.querySelector('[data-state=USER_CANCELED]') !== null",
     );
-    gate.open(2);
-    let finished = running.finish(BOUND);
+    gate.release(2);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 
     // The same pages from the stored search, at three widths and in both themes.
     let id = folder.file_name().unwrap().to_str().unwrap();
-    let mut serve = bed.manager();
-    serve.args(["serve", "--experiment", id, "--port", "0", "--data-dir"]).arg(bed.data());
+    let mut serve = bed.manager_command();
+    serve.args(["serve", "--experiment", id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
     let serving = bed.start(&mut serve);
-    let url = wait_for("the second server", BOUND, || {
+    let url = wait_for("the second server", WAIT_TIMEOUT, || {
         let now = std::fs::read_to_string(folder.join("view.url")).ok()?;
         Some(now.trim().to_owned())
     });
@@ -157,7 +159,7 @@ fn a_running_search_is_shown_live() {
         for (width, height) in [(360, 780), (1280, 900), (3840, 2160)] {
             for dark in [false, true] {
                 browser.set_viewport(width, height, dark);
-                let problems = browser.script(ACCESSIBLE);
+                let problems = browser.run_script(ACCESSIBLE);
                 assert_eq!(problems, json!([]), "{path} at {width}, dark: {dark}");
                 if let Some(folder) = &pictures {
                     std::thread::park_timeout(Duration::from_millis(600));
@@ -174,5 +176,5 @@ fn a_running_search_is_shown_live() {
         "{complaints:?}"
     );
     serving.signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(serving.finish(BOUND).code, Some(0));
+    assert_eq!(serving.finish(WAIT_TIMEOUT).code, Some(0));
 }

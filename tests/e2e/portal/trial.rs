@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Gate, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{Browser, Gate, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for};
 
 /// A trial that prints more lines than fit, one of them long, leaves a file, and then waits at the gate.
 const TRIAL: &str = r#"#!/bin/sh
@@ -20,14 +20,14 @@ echo "at the end"
 
 /// Makes the code directory a git repository whose script has changed since its commit.
 fn make_code(bed: &TestBed) {
-    bed.script("code/trial.sh", "#!/bin/sh\n");
+    bed.write_script("code/trial.sh", "#!/bin/sh\n");
     let code = bed.path("code");
     for words in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "first"]] {
         let mut git = Command::new("git");
         git.args(["-c", "user.name=a", "-c", "user.email=a@example.com"]).args(words);
         assert!(git.current_dir(&code).status().unwrap().success(), "{words:?}");
     }
-    bed.script("code/trial.sh", TRIAL);
+    bed.write_script("code/trial.sh", TRIAL);
 }
 
 #[test]
@@ -40,13 +40,13 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     make_code(&bed);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 1).start(&bed);
-    let url = wait_for("the manager's address", BOUND, || {
-        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let url = wait_for("the manager's address", WAIT_TIMEOUT, || {
+        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
         Some(url.trim().to_owned())
     });
-    let id = wait_for("the trial", BOUND, || {
-        let list: Value = serde_json::from_str(&get(&url, "/api/v1/trials")?.1).ok()?;
+    let id = wait_for("the trial", WAIT_TIMEOUT, || {
+        let list: Value = serde_json::from_str(&http_get(&url, "/api/v1/trials")?.1).ok()?;
         Some(list["trials"].as_array()?.first()?["id"].as_str()?.to_owned())
     });
     browser.set_viewport(1280, 900, false);
@@ -55,7 +55,7 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     let log = "const log = document.getElementById('log-stdout');";
     let shows = |text: &str| {
         let script = format!("{log} return log.textContent.includes('{text}')");
-        browser.wait(text, BOUND, &script);
+        browser.wait_for(text, WAIT_TIMEOUT, &script);
     };
     let box_of = |label: &str| {
         format!(
@@ -68,41 +68,41 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     let at_end = format!(
         "{log} return log.scrollTop > 0 && log.scrollTop + log.clientHeight > log.scrollHeight - 5"
     );
-    browser.wait("the view to be at the end", BOUND, &at_end);
-    gate.open(1);
+    browser.wait_for("the view to be at the end", WAIT_TIMEOUT, &at_end);
+    gate.release(1);
     shows("after the gate");
-    browser.wait("the view to follow", BOUND, &at_end);
-    browser.script(&format!("{}.click(); {log} log.scrollTop = 0", box_of("follow")));
-    gate.open(1);
+    browser.wait_for("the view to follow", WAIT_TIMEOUT, &at_end);
+    browser.run_script(&format!("{}.click(); {log} log.scrollTop = 0", box_of("follow")));
+    gate.release(1);
     shows("at the end");
-    assert_eq!(browser.script(&format!("{log} return log.scrollTop")), json!(0));
+    assert_eq!(browser.run_script(&format!("{log} return log.scrollTop")), json!(0));
 
     // Long lines are wrapped or scrolled, and the browser keeps the choice.
     let is_wide = format!("{log} return log.scrollWidth > log.clientWidth + 5");
-    assert_eq!(browser.script(&is_wide), json!(false));
-    browser.script(&format!("{}.click()", box_of("wrap lines")));
-    assert_eq!(browser.script(&is_wide), json!(true));
-    assert_eq!(running.finish(BOUND).code, Some(0));
+    assert_eq!(browser.run_script(&is_wide), json!(false));
+    browser.run_script(&format!("{}.click()", box_of("wrap lines")));
+    assert_eq!(browser.run_script(&is_wide), json!(true));
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
     let (_serving, url) = bed.serve(&id_of_experiment(&bed));
     browser.open(&format!("{url}/trials/{id}"));
-    browser.script("localStorage.setItem('wrap', 'no')");
+    browser.run_script("localStorage.setItem('wrap', 'no')");
     browser.open(&format!("{url}/trials/{id}"));
-    browser.wait("the choice of the last visit", BOUND, &is_wide);
+    browser.wait_for("the choice of the last visit", WAIT_TIMEOUT, &is_wide);
 
     // Each line has a time beside it, which is not a part of the text.
     let times = format!(
         "{log} return [...log.querySelectorAll('.at')].filter((one) => one.checkVisibility()).map((one) => one.dataset.at)"
     );
-    assert_eq!(browser.script(&times), json!([]));
-    browser.script(&format!("{}.click()", box_of("times")));
-    let times = browser.script(&times);
+    assert_eq!(browser.run_script(&times), json!([]));
+    browser.run_script(&format!("{}.click()", box_of("times")));
+    let times = browser.run_script(&times);
     let is_time = |time: &Value| time.as_str().is_some_and(|time| time.len() == 8);
     assert!(times.as_array().unwrap().iter().any(is_time), "{times}");
-    let text = browser.script(&format!("{log} return log.textContent"));
+    let text = browser.run_script(&format!("{log} return log.textContent"));
     assert!(text.as_str().unwrap().starts_with("1\n2\n3\n"), "{text}");
 
     // The output, the changes and the files are downloaded.
-    let diff = browser.script(
+    let diff = browser.run_script(
         "const code = [...document.querySelectorAll('summary')].find((one) => one.textContent.includes('changed file')).parentElement;
          code.open = true;
          return [code.querySelector('summary').textContent, code.querySelector('pre').textContent]",
@@ -110,7 +110,7 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     assert!(diff[0].as_str().unwrap().starts_with("1 changed file since commit "), "{diff}");
     assert!(diff[1].as_str().unwrap().contains("\n+seq 1 100\n"), "{diff}");
     let file = "return document.querySelector('[aria-label=Files] tbody tr').textContent";
-    let file = browser.script(file);
+    let file = browser.run_script(file);
     assert!(file.as_str().unwrap().starts_with("model.txt6"), "{file}");
     for (link, name, part) in [
         (
@@ -121,14 +121,14 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
         ("a[download$=diff]".to_owned(), format!("{id}.diff"), "+++ b/trial.sh"),
         ("[aria-label=Files] a".to_owned(), "model.txt".to_owned(), "model"),
     ] {
-        browser.script(&format!("document.querySelector('{link}').click()"));
+        browser.run_script(&format!("document.querySelector('{link}').click()"));
         let downloaded = bed.path("downloads").join(&name);
-        let text = wait_for(&name, BOUND, || std::fs::read_to_string(&downloaded).ok());
+        let text = wait_for(&name, WAIT_TIMEOUT, || std::fs::read_to_string(&downloaded).ok());
         assert!(text.contains(part), "{name}: {text}");
     }
 }
 
 fn id_of_experiment(bed: &TestBed) -> String {
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     folder.file_name().into_string().unwrap()
 }

@@ -1,7 +1,7 @@
 //! Readers whose browser runs no scripts, and readers without a mouse, use every page.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, TestBed};
+use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT};
 
 use super::looks::{DRAWN, make, pages};
 
@@ -30,7 +30,7 @@ fn every_page_is_read_without_javascript() {
     let mut faults = Vec::new();
     for (name, path) in pages(&url, &several) {
         browser.open(&format!("{url}{path}"));
-        for fault in browser.script(MISSING).as_array().unwrap() {
+        for fault in browser.run_script(MISSING).as_array().unwrap() {
             faults.push(format!("{name}: {fault}"));
         }
     }
@@ -63,14 +63,14 @@ const TAB: &str = "\u{e004}";
 
 /// Returns the faults that a reader meets who goes through a page with the Tab key.
 fn walk(browser: &Browser, page: &str) -> Vec<String> {
-    let run = |script: &str| browser.script(&format!("{NAME}{script}"));
+    let run = |script: &str| browser.run_script(&format!("{NAME}{script}"));
     let controls = run(CONTROLS);
     let controls = controls.as_array().unwrap();
     let (mut reached, mut faults) = (Vec::new(), Vec::new());
     let mut rounds = 0;
     // A page may begin in its middle, and parts that scroll are stops, too.
     for _ in 0..controls.len() * 2 + 20 {
-        browser.press(TAB);
+        browser.press_keys(TAB);
         let focus = run(FOCUS);
         if focus == Value::Null {
             rounds += 1;
@@ -100,7 +100,7 @@ fn every_control_is_reached_and_seen_with_the_tab_key() {
     let mut faults = Vec::new();
     for (name, path) in pages(&url, &several) {
         browser.open(&format!("{url}{path}"));
-        browser.wait(name, BOUND, DRAWN);
+        browser.wait_for(name, WAIT_TIMEOUT, DRAWN);
         faults.extend(walk(&browser, name));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));

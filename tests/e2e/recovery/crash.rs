@@ -7,7 +7,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 const TRIALS: u32 = 6;
 const STEPS: usize = 10;
@@ -38,7 +38,7 @@ fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
 
 /// Returns the kind and value of every stored metric by trial, in the order of attempts and numbers.
 fn stored(bed: &TestBed, id: &str) -> BTreeMap<String, Vec<(String, Value)>> {
-    let file = bed.data().join(id).join("trialkeeper.db");
+    let file = bed.data_folder().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let mut select = store
         .prepare(
@@ -59,7 +59,7 @@ fn stored(bed: &TestBed, id: &str) -> BTreeMap<String, Vec<(String, Value)>> {
 }
 
 fn wait_for_steps(bed: &TestBed, steps: usize) {
-    wait_for(&format!("{steps} steps"), BOUND, || {
+    wait_for(&format!("{steps} steps"), WAIT_TIMEOUT, || {
         (bed.read("record").lines().count() == steps).then_some(())
     });
 }
@@ -102,39 +102,39 @@ fn a_manager_killed_at_random_points_loses_nothing() {
 fn search_with_kills(kills: &[(usize, usize)]) {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.script("code/steady.sh", STEADY);
+    bed.write_script("code/steady.sh", STEADY);
     let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIALS)
         .with("trialConcurrency", 2);
     let mut manager = search.start(&bed);
-    let id = wait_for("the experiment's folder", BOUND, || {
-        let entry = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+    let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
+        let entry = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
         Some(entry.file_name().into_string().unwrap())
     });
 
     let mut steps = 0;
     for (before, during) in kills {
         // Both trials must run, so that they can take steps after the kill.
-        wait_for("two trials to run", BOUND, || {
+        wait_for("two trials to run", WAIT_TIMEOUT, || {
             let words = bed.processes().into_iter().map(|(_, words)| words);
             let trials = words.filter(|words| words == "/bin/sh ./steady.sh ").count();
             (trials == 2).then_some(())
         });
-        gate.open(*before);
+        gate.release(*before);
         steps += before;
         wait_for_steps(&bed, steps);
         manager.signal(Signal::SIGKILL);
-        assert_eq!(manager.finish(BOUND).code, None);
+        assert_eq!(manager.finish(WAIT_TIMEOUT).code, None);
         // Trials continue without a manager. At most the remaining steps can be taken.
         let left: usize = record(&bed).values().map(|values| STEPS - values.len()).sum();
         let during = left.min(*during);
-        gate.open(during);
+        gate.release(during);
         steps += during;
         wait_for_steps(&bed, steps);
-        manager = Outcome::resume(&bed, &id);
+        manager = Outcome::start_resume(&bed, &id);
     }
     let all = usize::try_from(TRIALS).unwrap() * STEPS;
-    gate.open(all - steps);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(all - steps);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
 
     search.expect_done(TRIALS.try_into().unwrap(), 0);
     let printed = record(&bed);

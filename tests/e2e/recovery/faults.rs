@@ -8,7 +8,7 @@ use trialkeeper_tests::faults::{self, FaultCounts};
 fn seeds(range: std::ops::RangeInclusive<u64>, with_small_disk: bool) {
     let mut seen = FaultCounts::default();
     for seed in range.filter(|seed| faults::needs_small_disk(*seed) == with_small_disk) {
-        seen.add(&faults::run(seed));
+        seen.add(&faults::run_seed(seed));
     }
     let met: u64 = seen.faults.values().sum();
     assert!(met > 0 && seen.passed > 0, "the harness injected no faults: {seen:?}");
@@ -32,37 +32,37 @@ fn output_is_stored_once_if_random_faults_fill_a_disk() {
 
 #[test]
 fn an_outage_of_five_seconds_loses_nothing() {
-    cases::outage(cases::Outage::Refused);
+    cases::check_outage(cases::Outage::Refused);
 }
 
 #[test]
 fn five_seconds_of_503_lose_nothing() {
-    cases::outage(cases::Outage::Status503);
+    cases::check_outage(cases::Outage::Status503);
 }
 
 #[test]
 fn a_manager_that_always_answers_503_does_not_harm_the_trial() {
-    cases::manager_that_always_fails();
+    cases::check_manager_that_always_fails();
 }
 
 #[test]
 fn a_clock_that_jumps_changes_only_displayed_times() {
-    cases::clock_jumps();
+    cases::check_clock_jumps();
 }
 
 #[test]
 fn a_resumed_manager_adopts_twenty_running_trials() {
-    cases::restart(20);
+    cases::check_restart(20);
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
 fn a_full_disk_stops_only_new_trials() {
-    cases::full_disk(DiskRelief::SpaceFreed);
+    cases::check_full_disk(DiskRelief::SpaceFreed);
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
 fn a_manager_stopped_on_a_full_disk_leaves_its_trials_to_the_next_one() {
-    cases::full_disk(DiskRelief::Restart);
+    cases::check_full_disk(DiskRelief::Restart);
 }

@@ -1,7 +1,7 @@
 //! `trial logs -f` of a trial that outlives its manager.
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 #[test]
 fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
@@ -9,19 +9,19 @@ fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo one €; echo >>../waits; read _ <../gate; echo two; echo score=1";
     let running = Search::new(command, 1).start(&bed);
-    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
     let logs = || {
-        let mut command = bed.manager();
-        bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data()))
+        let mut command = bed.manager_command();
+        bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data_folder()))
     };
     let following = logs();
-    wait_for("the first line", BOUND, || {
+    wait_for("the first line", WAIT_TIMEOUT, || {
         (following.stdout() == "one €\n".as_bytes()).then_some(())
     });
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
     // A new reader gets the stored output and ends.
-    let late = logs().finish(BOUND);
+    let late = logs().finish(WAIT_TIMEOUT);
     assert_eq!(
         (late.code, late.stdout.as_slice()),
         (Some(1), "one €\n".as_bytes()),
@@ -29,10 +29,10 @@ fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
         late.stderr
     );
     assert!(late.stderr.contains("has no manager"), "{}", late.stderr);
-    gate.open(1);
-    let id = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    Outcome::of_resume(&bed, id.to_str().unwrap()).expect_done(1, 0);
-    let followed = following.finish(BOUND);
+    gate.release(1);
+    let id = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    Outcome::run_resume(&bed, id.to_str().unwrap()).expect_done(1, 0);
+    let followed = following.finish(WAIT_TIMEOUT);
     let stdout = String::from_utf8(followed.stdout).unwrap();
     assert_eq!(
         (followed.code, stdout.as_str()),

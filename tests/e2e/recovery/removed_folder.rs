@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for};
 
 /// Creates a search whose trials wait at a gate. They record their starts outside of the experiment's folder.
 fn waiting(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
@@ -15,9 +15,9 @@ fn waiting(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
 
 /// Returns the experiment's folder after the first trial has started.
 fn folder_of_running(bed: &TestBed) -> PathBuf {
-    wait_for("the first trial to run", BOUND, || {
+    wait_for("the first trial to run", WAIT_TIMEOUT, || {
         fs::read(bed.path("starts")).ok().filter(|text| !text.is_empty())?;
-        Some(fs::read_dir(bed.data()).ok()?.next()?.ok()?.path())
+        Some(fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path())
     })
 }
 
@@ -31,15 +31,15 @@ fn a_removed_address_and_socket_are_created_again() {
     let before = fs::read_to_string(&url).unwrap();
     fs::remove_file(&url).unwrap();
     fs::remove_file(&socket).unwrap();
-    wait_for("both files", BOUND, || (url.exists() && socket.exists()).then_some(()));
+    wait_for("both files", WAIT_TIMEOUT, || (url.exists() && socket.exists()).then_some(()));
     assert_eq!(fs::read_to_string(&url).unwrap(), before);
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
-    let mut list = bed.manager();
-    list.args(["trial", "ls", "--experiment", &id]).arg("--data-dir").arg(bed.data());
-    let listed = bed.start(&mut list).finish(BOUND);
+    let mut list = bed.manager_command();
+    list.args(["trial", "ls", "--experiment", &id]).arg("--data-dir").arg(bed.data_folder());
+    let listed = bed.start(&mut list).finish(WAIT_TIMEOUT);
     assert_eq!(listed.code, Some(0), "the new socket does not answer: {}", listed.stderr);
-    gate.open(3);
-    Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+    gate.release(3);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(3, 0);
     bed.wait_until_empty();
 }
 
@@ -50,20 +50,20 @@ fn an_experiment_whose_trials_run_without_a_manager_is_not_removed() {
     let running = waiting(&bed, &gate, 1).start(&bed);
     let folder = folder_of_running(&bed);
     running.signal(Signal::SIGKILL);
-    drop(running.finish(BOUND));
+    drop(running.finish(WAIT_TIMEOUT));
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
     let remove = || {
-        let mut command = bed.manager();
-        command.args(["experiment", "rm", &id, "--data-dir"]).arg(bed.data());
-        bed.start(&mut command).finish(BOUND)
+        let mut command = bed.manager_command();
+        command.args(["experiment", "rm", &id, "--data-dir"]).arg(bed.data_folder());
+        bed.start(&mut command).finish(WAIT_TIMEOUT)
     };
     let refused = remove();
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("still run"), "{}", refused.stderr);
     assert!(folder.exists());
-    let mut clean = bed.manager();
-    clean.args(["clean", &id, "--data-dir"]).arg(bed.data());
-    let cleaned = bed.start(&mut clean).finish(BOUND);
+    let mut clean = bed.manager_command();
+    clean.args(["clean", &id, "--data-dir"]).arg(bed.data_folder());
+    let cleaned = bed.start(&mut clean).finish(WAIT_TIMEOUT);
     assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
     bed.wait_until_empty();
     drop(gate);
@@ -78,31 +78,31 @@ fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let manager = waiting(&bed, &gate, 3).start(&bed);
     let folder = folder_of_running(&bed);
     let url = fs::read_to_string(folder.join("manager.url")).unwrap();
-    wait_for("the removal of the folder", BOUND, || {
+    wait_for("the removal of the folder", WAIT_TIMEOUT, || {
         drop(fs::remove_dir_all(&folder));
         (!folder.exists()).then_some(())
     });
     // A write during the removal may fail with another error first.
-    wait_for("the manager to notice", BOUND, || {
-        let (status, body) = get(url.trim(), "/healthz")?;
+    wait_for("the manager to notice", WAIT_TIMEOUT, || {
+        let (status, body) = http_get(url.trim(), "/healthz")?;
         (status == 503 && body.contains("removed or replaced")).then_some(())
     });
-    let (_, shown) = get(url.trim(), "/api/v1/experiment").unwrap();
+    let (_, shown) = http_get(url.trim(), "/api/v1/experiment").unwrap();
     assert!(shown.contains("removed or replaced"), "{shown}");
-    let (_, page) = get(url.trim(), "/").unwrap();
+    let (_, page) = http_get(url.trim(), "/").unwrap();
     assert!(page.contains("removed or replaced"), "{page}");
-    gate.open(1);
+    gate.release(1);
     // The agent may still run: the manager asks it to wait, and its reports have no folder.
     let is_trial = |line: &str| line.contains("read _") && !line.contains("--manager-file");
-    wait_for("the trial's end", BOUND, || {
+    wait_for("the trial's end", WAIT_TIMEOUT, || {
         bed.processes().iter().all(|(_, line)| !is_trial(line)).then_some(())
     });
-    wait_for("a message in the log", BOUND, || {
+    wait_for("a message in the log", WAIT_TIMEOUT, || {
         manager.stderr().contains("removed or replaced").then_some(())
     });
-    assert_eq!(get(url.trim(), "/healthz").unwrap().0, 503, "the manager must stay degraded");
+    assert_eq!(http_get(url.trim(), "/healthz").unwrap().0, 503, "the manager must stay degraded");
     manager.signal(Signal::SIGTERM);
-    let finished = manager.finish(BOUND);
+    let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(3), "{}", finished.stderr);
     assert!(finished.stderr.contains("removed or replaced"), "{}", finished.stderr);
     assert_eq!(bed.read("starts"), "start\n", "another trial was started");
@@ -115,9 +115,9 @@ fn an_experiment_without_its_code_is_readable_but_not_resumed() {
     done.expect_done(1, 0);
     fs::remove_dir_all(bed.path("code")).unwrap();
     let run = |words: &[&str]| {
-        let mut command = bed.manager();
-        command.args(words).arg("--data-dir").arg(bed.data());
-        bed.start(&mut command).finish(BOUND)
+        let mut command = bed.manager_command();
+        command.args(words).arg("--data-dir").arg(bed.data_folder());
+        bed.start(&mut command).finish(WAIT_TIMEOUT)
     };
     let trial = done.trial(0).id.clone();
     for words in [

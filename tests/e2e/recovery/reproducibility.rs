@@ -2,15 +2,15 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that records its start and waits at the gate.
 const TRIAL: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
 const TRIALS: usize = 14;
 
-fn finished(running: Running) -> Outcome {
-    Outcome::of(running.finish(BOUND))
+fn finished(running: RunningProgram) -> Outcome {
+    Outcome::parse(running.finish(WAIT_TIMEOUT))
 }
 
 /// Returns the parameters and states of a search's trials. With `stop`, the search is interrupted in that
@@ -21,17 +21,17 @@ fn outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     let outcome = match stop {
         None => {
-            gate.open(TRIALS);
+            gate.release(TRIALS);
             finished(running)
         }
         Some(stop) => {
-            gate.open(stop);
+            gate.release(stop);
             let started_count = || bed.read("gate.begun").lines().count();
-            wait_for("the trial", BOUND, || (started_count() == stop + 1).then_some(()));
+            wait_for("the trial", WAIT_TIMEOUT, || (started_count() == stop + 1).then_some(()));
             running.signal(Signal::SIGINT);
             let id = finished(running).id;
             let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
-            gate.open(TRIALS);
+            gate.release(TRIALS);
             finished(resumed)
         }
     };

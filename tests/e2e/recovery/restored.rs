@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{
+    FinishedProgram, Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get,
+    wait_for,
+};
 
 const STEPS: usize = 10;
 
@@ -25,11 +28,11 @@ struct Scenario {
     bed: TestBed,
     gates: [Gate; 2],
     id: String,
-    manager: Running,
+    manager: RunningProgram,
 }
 
 fn database(bed: &TestBed, id: &str) -> PathBuf {
-    bed.data().join(id).join("trialkeeper.db")
+    bed.data_folder().join(id).join("trialkeeper.db")
 }
 
 /// Returns the number of stored metrics, and the last number of each attempt's facts: trial, attempt, number.
@@ -45,21 +48,21 @@ fn stored(bed: &TestBed, id: &str) -> (isize, Vec<(String, String, i64)>) {
     (metrics, rows.collect::<Result<_, _>>().unwrap())
 }
 
-fn run(bed: &TestBed, words: &[&str]) -> Finished {
-    let mut command = bed.manager();
-    command.args(words).arg("--data-dir").arg(bed.data());
-    bed.start(&mut command).finish(BOUND)
+fn run(bed: &TestBed, words: &[&str]) -> FinishedProgram {
+    let mut command = bed.manager_command();
+    command.args(words).arg("--data-dir").arg(bed.data_folder());
+    bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 impl Scenario {
     fn begin() -> Self {
         let bed = TestBed::new();
         let gates = ["gate0", "gate1"].map(|gate| Gate::new(&bed.path(gate)));
-        bed.script("code/steady.sh", STEADY);
+        bed.write_script("code/steady.sh", STEADY);
         let command = format!("BED='{}' ./steady.sh", bed.folder().display());
         let manager = Search::new(&command, 2).with("trialConcurrency", 2).start(&bed);
-        let id = wait_for("the experiment's folder", BOUND, || {
-            let entry = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+        let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
+            let entry = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
             Some(entry.file_name().into_string().unwrap())
         });
         Self { bed, gates, id, manager }
@@ -67,8 +70,8 @@ impl Scenario {
 
     /// Lets each trial take steps, and waits until the store has `so_far` metrics.
     fn take(&self, steps: usize, so_far: isize) {
-        self.gates.iter().for_each(|gate| gate.open(steps));
-        wait_for(&format!("{so_far} metrics in the store"), BOUND, || {
+        self.gates.iter().for_each(|gate| gate.release(steps));
+        wait_for(&format!("{so_far} metrics in the store"), WAIT_TIMEOUT, || {
             // The tables may not exist yet.
             database(&self.bed, &self.id).exists().then_some(())?;
             let lines = self.bed.read("record").lines().count().cast_signed();
@@ -78,7 +81,7 @@ impl Scenario {
 
     /// Waits until every agent has recorded that all its facts are acknowledged.
     fn wait_for_acks(&self) {
-        wait_for("the agents to record the acks", BOUND, || {
+        wait_for("the agents to record the acks", WAIT_TIMEOUT, || {
             let (_, attempts) = stored(&self.bed, &self.id);
             let all = attempts.iter().all(|(trial, attempt, through)| {
                 let file = format!("data/{}/{trial}/spool/{attempt}/facts.ack", self.id);
@@ -100,22 +103,22 @@ impl Scenario {
         scenario.wait_for_acks();
         let Self { bed, gates, id, manager } = scenario;
         manager.signal(Signal::SIGKILL);
-        manager.finish(BOUND);
+        manager.finish(WAIT_TIMEOUT);
         for (trial, attempt, _) in stored(&bed, &id).1 {
-            meanwhile(&bed.data().join(&id).join(trial).join("spool").join(attempt));
+            meanwhile(&bed.data_folder().join(&id).join(trial).join("spool").join(attempt));
         }
         let database = database(&bed, &id);
         for more in ["-wal", "-shm"] {
             fs::remove_file(format!("{}{more}", database.display())).unwrap();
         }
         fs::rename(copy, database).unwrap();
-        let manager = Outcome::resume(&bed, &id);
+        let manager = Outcome::start_resume(&bed, &id);
         Self { bed, gates, id, manager }
     }
 
     fn end(self) -> (TestBed, String, Outcome) {
-        self.gates.iter().for_each(|gate| gate.open(STEPS - 6));
-        (self.bed, self.id, Outcome::of(self.manager.finish(BOUND)))
+        self.gates.iter().for_each(|gate| gate.release(STEPS - 6));
+        (self.bed, self.id, Outcome::parse(self.manager.finish(WAIT_TIMEOUT)))
     }
 }
 
@@ -149,11 +152,12 @@ fn reports_that_a_restored_backup_loses_are_named() {
     let scenario = Scenario::restored(forget);
     // The page uses several queries, so a report may be visible in only some of them.
     let shown = ["may be lost", "class=\"trouble\"", "reports-lost"];
-    wait_for("the trial's page to report the loss", BOUND, || {
+    wait_for("the trial's page to report the loss", WAIT_TIMEOUT, || {
         let url =
-            fs::read_to_string(scenario.bed.data().join(&scenario.id).join("manager.url")).ok()?;
+            fs::read_to_string(scenario.bed.data_folder().join(&scenario.id).join("manager.url"))
+                .ok()?;
         let (trial, ..) = stored(&scenario.bed, &scenario.id).1.into_iter().next()?;
-        let (_, page) = get(url.trim(), &format!("/trials/{trial}"))?;
+        let (_, page) = http_get(url.trim(), &format!("/trials/{trial}"))?;
         shown.iter().all(|text| page.contains(text)).then_some(())
     });
     let (bed, id, outcome) = scenario.end();
@@ -193,7 +197,7 @@ fn a_database_without_its_log_is_reported_as_incomplete() {
     let wrong = String::from_utf8(check.stdout).unwrap();
     assert_eq!(check.code, Some(1), "{wrong}{}", check.stderr);
     assert!(wrong.contains("record is lost"), "{wrong}");
-    let resume = bed.start(&mut Outcome::resume_command(&bed, id)).finish(BOUND);
+    let resume = bed.start(&mut Outcome::resume_command(&bed, id)).finish(WAIT_TIMEOUT);
     assert_eq!(resume.code, Some(2), "{}", resume.stderr);
     assert!(resume.stderr.contains("is lost"), "{}", resume.stderr);
     assert!(resume.stderr.contains("trialkeeper.db-wal"), "{}", resume.stderr);

@@ -4,7 +4,9 @@ use std::fs;
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, examples, optuna_python, wait_for};
+use trialkeeper_tests::{
+    Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, examples_folder, optuna_python, wait_for,
+};
 
 /// A tuner that proposes i / 10 for proposal i and records every message. `mode` chooses its fault.
 const PROGRAM: &str = r#"
@@ -97,15 +99,17 @@ fn a_killed_program_is_restarted_with_its_history() {
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
     let search = search(&bed, "good", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    gate.open(2);
+    gate.release(2);
     let started_count = || bed.read("gate.begun").lines().count();
-    wait_for("the third trial", BOUND, || (started_count() == 3).then_some(()));
+    wait_for("the third trial", WAIT_TIMEOUT, || (started_count() == 3).then_some(()));
     let first: Value = serde_json::from_str(bed.read("record").lines().next().unwrap()).unwrap();
     let pid = first["pid"].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
-    wait_for("the second program", BOUND, || (recorded(&bed, "hello").len() == 2).then_some(()));
-    gate.open(2);
-    let outcome = Outcome::of(running.finish(BOUND));
+    wait_for("the second program", WAIT_TIMEOUT, || {
+        (recorded(&bed, "hello").len() == 2).then_some(())
+    });
+    gate.release(2);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(4, 0);
     let launched = recorded(&bed, "launched");
     let ids: Vec<_> = launched.iter().map(|trial| trial["id"].as_u64().unwrap()).collect();
@@ -119,26 +123,28 @@ fn a_program_gets_imported_results_and_a_new_space() {
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
     let search = search(&bed, "good", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    wait_for("a trial", BOUND, || (!bed.read("gate.begun").is_empty()).then_some(()));
+    wait_for("a trial", WAIT_TIMEOUT, || (!bed.read("gate.begun").is_empty()).then_some(()));
     let space = json!({"x": {"_type": "uniform", "_value": [0, 0.5]}});
     bed.write("space.json", &space.to_string());
     bed.write("known.json", &json!([{"parameter": {"x": 0.25}, "value": 3}]).to_string());
     for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
-        let mut command = bed.manager();
-        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-        let finished = bed.start(&mut command).finish(BOUND);
+        let mut command = bed.manager_command();
+        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data_folder());
+        let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
-    wait_for("the space", BOUND, || (recorded(&bed, "search_space").len() == 1).then_some(()));
+    wait_for("the space", WAIT_TIMEOUT, || {
+        (recorded(&bed, "search_space").len() == 1).then_some(())
+    });
     let samples = json!([{"parameters": {"x": 0.25}, "value": 3.0}]);
     assert_eq!(recorded(&bed, "import")[0]["samples"], samples);
     assert_eq!(recorded(&bed, "search_space")[0]["search_space"], space);
     running.signal(Signal::SIGINT);
-    let id = Outcome::of(running.finish(BOUND)).id;
+    let id = Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     // The process of a new manager gets them, too.
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
-    gate.open(4);
-    Outcome::of(resumed.finish(BOUND)).expect_done(4, 0);
+    gate.release(4);
+    Outcome::parse(resumed.finish(WAIT_TIMEOUT)).expect_done(4, 0);
     assert_eq!(recorded(&bed, "hello")[1]["search_space"], space);
     assert_eq!(recorded(&bed, "import")[1]["samples"], samples);
 }
@@ -148,7 +154,7 @@ fn a_program_gets_imported_results_and_a_new_space() {
 fn optuna_runs_a_search_and_continues_after_a_resume() {
     let python = optuna_python();
     let bed = TestBed::new();
-    let adapter = fs::read_to_string(examples().join("optuna/optuna_search.py")).unwrap();
+    let adapter = fs::read_to_string(examples_folder().join("optuna/optuna_search.py")).unwrap();
     bed.write("code/optuna_search.py", &adapter);
     let space = json!({
         "x": {"_type": "uniform", "_value": [-5, 5]},
@@ -175,28 +181,28 @@ fn optuna_runs_a_search_and_continues_after_a_resume() {
     outcome.expect_done(25, 0);
     let nets: Vec<_> = outcome.trials.iter().map(|trial| &trial.parameters["net"]).collect();
     assert!(nets.iter().any(|net| net["_name"] == "deep" && net["layers"].is_i64()), "{nets:?}");
-    let best = outcome.best.unwrap().number();
+    let best = outcome.best.unwrap().final_number();
     assert!(best < -4.0, "TPE does not find the minimum at the lower bound: {best}");
     assert!(!outcome.stderr.contains("WARN"), "{}", outcome.stderr);
 
     let running = bed.start(&mut search(400).command(&bed));
-    let data = bed.data();
+    let data = bed.data_folder();
     let counted = || {
         let folders = fs::read_dir(&data).unwrap().filter_map(Result::ok);
         let other = folders.map(|entry| entry.path()).find(|path| !path.ends_with(&outcome.id))?;
         (fs::read_dir(other).ok()?.count() > 14).then_some(())
     };
-    wait_for("some trials", BOUND, counted);
+    wait_for("some trials", WAIT_TIMEOUT, counted);
     running.signal(Signal::SIGINT);
-    let interrupted = Outcome::of(running.finish(BOUND));
+    let interrupted = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(interrupted.state, "STOPPED");
-    let resumed = Outcome::resume(&bed, &interrupted.id);
+    let resumed = Outcome::start_resume(&bed, &interrupted.id);
     let before = interrupted.trials.len();
     let folder = data.join(&interrupted.id);
     let more = || (fs::read_dir(&folder).unwrap().count() > before + 12).then_some(());
-    wait_for("more trials", BOUND, more);
+    wait_for("more trials", WAIT_TIMEOUT, more);
     resumed.signal(Signal::SIGINT);
-    let resumed = Outcome::of(resumed.finish(BOUND));
+    let resumed = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
     assert!(!resumed.stderr.contains("WARN"), "{}", resumed.stderr);
     assert!(resumed.trials.len() > before, "{resumed:#?}");
     bed.wait_until_empty();

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    BOUND, Gate, Outcome, Running, Search, TestBed, get, nni_python, wait_for,
+    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, nni_python, wait_for,
 };
 
 /// A trial with one of three curves of ten steps: good, almost as good, or hopeless. Each step waits for the
@@ -22,10 +22,10 @@ done
 "#;
 
 /// Returns the state and the message of each trial from the API.
-fn trials(running: &Running) -> Option<Vec<(String, String)>> {
+fn trials(running: &RunningProgram) -> Option<Vec<(String, String)>> {
     let stderr = running.stderr();
     let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-    let (_, body) = get(line.rsplit(' ').next()?, "/api/v1/trials?sort=sequence")
+    let (_, body) = http_get(line.rsplit(' ').next()?, "/api/v1/trials?sort=sequence")
         .filter(|(status, _)| *status == 200)?;
     let shown: Value = serde_json::from_str(&body).unwrap();
     let word = |trial: &Value, name: &str| trial[name].as_str().unwrap_or_default().to_owned();
@@ -41,31 +41,31 @@ fn outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
     let gates: Vec<Gate> = (0..3).map(|i| Gate::new(&bed.path(&format!("gate{i}")))).collect();
     let steps = |trial: usize, count: usize| {
         let taken = || bed.read(&format!("steps{trial}")).lines().count() == count;
-        wait_for(&format!("step {count} of trial {trial}"), BOUND, || taken().then_some(()));
+        wait_for(&format!("step {count} of trial {trial}"), WAIT_TIMEOUT, || taken().then_some(()));
     };
     let mut running = bed.start(search.command(&bed).env("BED", bed.folder()));
-    gates[1].open(3);
-    gates[0].open(10);
+    gates[1].release(3);
+    gates[0].release(10);
     steps(1, 3);
-    gates[2].open(6);
+    gates[2].release(6);
     steps(2, 6);
     if kills {
-        let id = wait_for("the experiment's id", BOUND, || {
+        let id = wait_for("the experiment's id", WAIT_TIMEOUT, || {
             let stderr = running.stderr();
             let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
             line.split(' ').nth(1).map(str::to_owned)
         });
         running.signal(Signal::SIGKILL);
-        assert_eq!(running.finish(BOUND).code, None);
+        assert_eq!(running.finish(WAIT_TIMEOUT).code, None);
         running = bed.start(Outcome::resume_command(&bed, &id).env("BED", bed.folder()));
     }
-    gates[2].open(2);
-    let states = wait_for("the assessor's decision", BOUND, || {
+    gates[2].release(2);
+    let states = wait_for("the assessor's decision", WAIT_TIMEOUT, || {
         trials(&running)
             .filter(|trials| trials.get(2).is_some_and(|(state, _)| state == "EARLY_STOPPED"))
     });
-    gates[1].open(7);
-    let outcome = Outcome::of(running.finish(BOUND));
+    gates[1].release(7);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!((outcome.state.as_str(), outcome.code), ("DONE", 0), "{outcome:#?}");
     bed.wait_until_empty();
     let ended = outcome.trials.into_iter().zip(states);
@@ -130,7 +130,7 @@ fn minimize_beside(assessor: &Value, python: &str) {
         .with("assessor", assessor.clone())
         .with("pythonInterpreter", python);
     let bed = TestBed::new();
-    let outcome = Outcome::of(bed.start(&mut search.command(&bed)).finish(BOUND));
+    let outcome = Outcome::parse(bed.start(&mut search.command(&bed)).finish(WAIT_TIMEOUT));
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
 }

@@ -1,7 +1,7 @@
 //! Conditions that end or pause a search before all its trials have run.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT};
 
 #[test]
 fn a_result_that_is_good_enough_ends_the_search() {
@@ -30,7 +30,7 @@ fn consecutive_failures_pause_the_search_until_a_repair() {
     assert_eq!(outcome.stderr.matches(message).count(), 1, "{}", outcome.stderr);
 
     bed.write("code/trial.sh", "echo score=1");
-    let resumed = Outcome::of_resume(&bed, &outcome.id);
+    let resumed = Outcome::run_resume(&bed, &outcome.id);
     resumed.expect_done(4, 2);
 }
 
@@ -48,11 +48,11 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         assert!(!held.stderr.contains(".;"), "a message within a sentence: {}", held.stderr);
 
         // A resume without a remedy permits new failures, and then pauses the search again.
-        let again = Outcome::of_resume(&bed, &held.id);
+        let again = Outcome::run_resume(&bed, &held.id);
         let seen = (again.state.as_str(), again.trials.len());
         assert_eq!(seen, ("STOPPED", trials * 2), "{again:#?}");
-        bed.script(&format!("code/{mended}"), "#!/bin/sh\necho score=1\n");
-        let resumed = Outcome::of_resume(&bed, &held.id);
+        bed.write_script(&format!("code/{mended}"), "#!/bin/sh\necho score=1\n");
+        let resumed = Outcome::run_resume(&bed, &held.id);
         resumed.expect_done(12 - trials * 2, trials * 2);
         assert_eq!(trouble(&bed, &held.id), json!(null), "the trouble must end");
     }
@@ -60,9 +60,9 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
 
 /// Returns the trouble of an experiment, as `experiment ls` shows it.
 fn trouble(bed: &TestBed, id: &str) -> serde_json::Value {
-    let mut command = bed.manager();
-    command.args(["experiment", "ls", "--output", "json", "--data-dir"]).arg(bed.data());
-    let listed = bed.start(&mut command).finish(BOUND);
+    let mut command = bed.manager_command();
+    command.args(["experiment", "ls", "--output", "json", "--data-dir"]).arg(bed.data_folder());
+    let listed = bed.start(&mut command).finish(WAIT_TIMEOUT);
     let listed: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap();
     let found = listed.into_iter().find(|one| one["id"] == id);
     found.expect("the experiment is listed")["trouble"].clone()
@@ -86,9 +86,9 @@ fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
 
         bed.write("code/trial.sh", "echo score=1");
         let retry = |which: &str| {
-            let mut command = bed.manager();
+            let mut command = bed.manager_command();
             command.args(["trial", "retry", which, "--experiment", &outcome.id, "--data-dir"]);
-            bed.start(command.arg(bed.data())).finish(BOUND)
+            bed.start(command.arg(bed.data_folder())).finish(WAIT_TIMEOUT)
         };
         let marked = retry("--failed");
         assert_eq!(marked.code, Some(0), "{case}: {}", marked.stderr);
@@ -98,9 +98,9 @@ fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
         assert_eq!(retry("#1").code, Some(0), "{case}");
         assert_eq!(retry("7").code, Some(2), "{case}: trial 7 does not exist");
 
-        let resumed = Outcome::of_resume(&bed, &outcome.id);
+        let resumed = Outcome::run_resume(&bed, &outcome.id);
         resumed.expect_done(usize::try_from(trials).unwrap(), 0);
-        let again = Outcome::of_resume(&bed, &outcome.id);
+        let again = Outcome::run_resume(&bed, &outcome.id);
         assert_eq!(again.trials, resumed.trials, "{case}: a second resume must change nothing");
     }
 }

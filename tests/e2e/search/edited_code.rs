@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{
+    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for,
+};
 
 /// Writes the search's code: a script that waits at the gate, writes a file to its own folder and prints
 /// `score`.
@@ -14,13 +16,13 @@ fn write_script(bed: &TestBed, gate: &Gate, score: u32) {
     let gate = gate.path().display();
     let text =
         format!("#!/bin/sh\nread _ <{gate}; echo $NNI_TRIAL_SEQ_ID >model; echo score={score}\n");
-    bed.script("code/new.sh", &text);
+    bed.write_script("code/new.sh", &text);
     fs::rename(bed.path("code/new.sh"), bed.path("code/train.sh")).unwrap();
 }
 
 fn address(bed: &TestBed) -> String {
-    wait_for("the manager's address", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    wait_for("the manager's address", WAIT_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let url = fs::read_to_string(folder.join("manager.url")).ok()?;
         Some(url.trim().to_owned())
     })
@@ -28,13 +30,13 @@ fn address(bed: &TestBed) -> String {
 
 /// Reads a path of the manager's API. Returns `None` if the answer is not 200.
 fn read(bed: &TestBed, path: &str) -> Option<Value> {
-    let (status, body) = get(&address(bed), path)?;
+    let (status, body) = http_get(&address(bed), path)?;
     (status == 200).then(|| serde_json::from_str::<Value>(&body).unwrap())
 }
 
 /// Returns a trial's id and the hash of its code, once the hash is recorded.
 fn code_of(bed: &TestBed, sequence: u64) -> (String, String) {
-    wait_for("the trial's code", BOUND, || {
+    wait_for("the trial's code", WAIT_TIMEOUT, || {
         let trials = read(bed, "/api/v1/trials")?;
         let all = trials["trials"].as_array()?;
         let trial = all.iter().find(|trial| trial["sequence"] == sequence)?;
@@ -45,10 +47,10 @@ fn code_of(bed: &TestBed, sequence: u64) -> (String, String) {
 }
 
 fn shown(bed: &TestBed, words: &[&str]) -> String {
-    let mut command = bed.manager();
-    command.args(words).arg("--data-dir").arg(bed.data());
-    let shown: Running = bed.start(&mut command);
-    String::from_utf8(shown.finish(BOUND).stdout).unwrap()
+    let mut command = bed.manager_command();
+    command.args(words).arg("--data-dir").arg(bed.data_folder());
+    let shown: RunningProgram = bed.start(&mut command);
+    String::from_utf8(shown.finish(WAIT_TIMEOUT).stdout).unwrap()
 }
 
 #[test]
@@ -63,13 +65,13 @@ fn a_snapshot_gives_each_trial_its_own_copy_of_the_first_code() {
     let manager = search.start(&bed);
     let (_, first) = code_of(&bed, 0);
     write_script(&bed, &gate, 2);
-    gate.open(1);
+    gate.release(1);
     let (second, code) = code_of(&bed, 1);
     assert_eq!(code, first, "the edit changed the code of a trial");
-    gate.open(1);
+    gate.release(1);
     code_of(&bed, 2);
     let files = format!("/api/v1/trials/{second}/files");
-    let listed = wait_for("the trial's files without the code", BOUND, || {
+    let listed = wait_for("the trial's files without the code", WAIT_TIMEOUT, || {
         let listed = read(&bed, &files)?;
         let names = listed["files"].as_array()?;
         (names.len() == 1).then_some(listed)
@@ -80,8 +82,8 @@ fn a_snapshot_gives_each_trial_its_own_copy_of_the_first_code() {
     for other in ["token", "../secret", "code/train.sh"] {
         assert_eq!(file(other), None, "{other}");
     }
-    gate.open(1);
-    let done = Outcome::of(manager.finish(BOUND));
+    gate.release(1);
+    let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(3, 0);
     assert!(!bed.path("code/model").exists(), "a trial ran in the original folder");
     let scores = shown(&bed, &["trial", "ls", "-e", &done.id, "--output", "json"]);
@@ -127,7 +129,7 @@ impl Drop for Btrfs {
 #[ignore = "needs root and btrfs-progs, to mount Btrfs"]
 fn copies_of_the_code_share_their_blocks_on_btrfs() {
     let bed = TestBed::new();
-    let _mounted = Btrfs::mount(&bed, &bed.data());
+    let _mounted = Btrfs::mount(&bed, &bed.data_folder());
     let gate = Gate::new(&bed.path("gate"));
     fs::create_dir_all(bed.path("code")).unwrap();
     // The base and six trials would need seven times this size, which exceeds the file system.
@@ -138,19 +140,19 @@ fn copies_of_the_code_share_their_blocks_on_btrfs() {
     );
     let search =
         Search::new(&line, 6).with("trialConcurrency", 6).with("codeSnapshot", true).start(&bed);
-    wait_for("six copies", BOUND, || {
+    wait_for("six copies", WAIT_TIMEOUT, || {
         let begun = fs::read_to_string(bed.path("begun")).unwrap_or_default();
         (begun.lines().count() == 6).then_some(())
     });
-    gate.open(6);
-    let done = Outcome::of(search.finish(BOUND));
+    gate.release(6);
+    let done = Outcome::parse(search.finish(WAIT_TIMEOUT));
     done.expect_done(6, 0);
     let size = f64::from((32 << 20) + 2);
     assert!(
-        done.trials.iter().all(|trial| (trial.number() - size).abs() < 0.5),
+        done.trials.iter().all(|trial| (trial.final_number() - size).abs() < 0.5),
         "trials share a copy: {done:#?}"
     );
-    let folder = bed.data().join(&done.id);
+    let folder = bed.data_folder().join(&done.id);
     assert!(!folder.join("code-base").exists(), "the base remains after the search");
     bed.wait_until_empty();
 }
@@ -198,13 +200,13 @@ fn a_script_edited_during_the_search_is_reported() {
     // The trial waits at the gate.
     let code = |sequence| code_of(&bed, sequence).1;
     let first = code(0);
-    gate.open(1);
+    gate.release(1);
     assert_eq!(code(1), first, "the code must not change without an edit");
     assert_eq!(read("/api/v1/experiment").unwrap()["code_difference"], Value::Null);
     script(2);
-    gate.open(1);
+    gate.release(1);
     assert_ne!(code(2), first);
-    gate.open(1);
+    gate.release(1);
     assert_ne!(code(3), first);
     let difference = "trials 2-3 (train.sh) ran other code than trials 0-1";
     let now = read("/api/v1/experiment").unwrap();
@@ -213,10 +215,10 @@ fn a_script_edited_during_the_search_is_reported() {
         (&now["code"][0]["trials"], &now["code"][1]["trials"]),
         (&"0-1".into(), &"2-3".into())
     );
-    let (_, page) = get(&address(&bed), "/").unwrap();
+    let (_, page) = http_get(&address(&bed), "/").unwrap();
     assert!(page.contains(difference), "{page}");
-    gate.open(1);
-    let done = Outcome::of(manager.finish(BOUND));
+    gate.release(1);
+    let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(4, 0);
     let experiment = shown(&bed, &["experiment", "show", &done.id]);
     assert!(experiment.contains(difference), "{experiment}");
@@ -235,12 +237,12 @@ fn a_script_edited_during_the_search_is_reported() {
 #[test]
 fn the_managers_redirected_output_is_not_code() {
     let bed = TestBed::new();
-    bed.script("code/train.sh", "#!/bin/sh\nexit 1\n");
+    bed.write_script("code/train.sh", "#!/bin/sh\nexit 1\n");
     // Each failure adds a line to the output, and the next trial starts afterwards.
     let search = Search::new("./train.sh", 3).with("maxConsecutiveFailures", 0);
     search.with("trialConcurrency", 1).write(&bed);
     let lines = "cd code; trial-manager run ../experiment.yml >run.out 2>run.err || true";
-    assert_eq!(bed.start(&mut bed.shell(lines)).finish(BOUND).code, Some(0));
+    assert_eq!(bed.start(&mut bed.shell_command(lines)).finish(WAIT_TIMEOUT).code, Some(0));
     assert_eq!(bed.read("code/run.err").matches("FAILED").count(), 3);
     let experiment = shown(&bed, &["experiment", "show"]);
     assert!(!experiment.contains("ran other code"), "{experiment}");

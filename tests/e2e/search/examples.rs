@@ -3,12 +3,12 @@
 use std::fs;
 
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, Outcome, TestBed, examples};
+use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, examples_folder};
 
 #[test]
 fn the_first_command_of_the_readme_runs_iris_to_its_end() {
     let bed = TestBed::new();
-    let search = Outcome::of_file(&bed, &examples().join("iris/experiment.yml"));
+    let search = Outcome::run_file(&bed, &examples_folder().join("iris/experiment.yml"));
     search.expect_done(20, 0);
 
     for trial in &search.trials {
@@ -22,7 +22,7 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
         assert_eq!(trial.parameters.len(), 6, "{trial:?}");
 
         // One accuracy per epoch, in order. The last one is the result.
-        let folder = bed.data().join(&search.id).join(&trial.id);
+        let folder = bed.data_folder().join(&search.id).join(&trial.id);
         let stdout = fs::read_to_string(folder.join("stdout")).unwrap();
         let printed: Vec<Value> = stdout
             .lines()
@@ -40,12 +40,12 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
     }
 
     let mut results: Vec<f64> =
-        search.trials.iter().map(trialkeeper_tests::Trial::number).collect();
+        search.trials.iter().map(trialkeeper_tests::Trial::final_number).collect();
     results.sort_by(f64::total_cmp);
     let (worst, best) = (results[0], results[19]);
     assert!(best >= 0.9, "the search finds no good parameters: {results:?}");
     assert!(worst < best - 0.2, "the parameters make no difference: {results:?}");
-    assert_eq!(search.best.unwrap().number().to_bits(), best.to_bits());
+    assert_eq!(search.best.unwrap().final_number().to_bits(), best.to_bits());
     assert!(
         search.stderr.contains("http://127.0.0.1:"),
         "the address is missing: {}",
@@ -55,7 +55,7 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
 
 #[test]
 fn the_iris_data_match_fisher_s_means() {
-    let data = fs::read_to_string(examples().join("iris/iris.csv")).unwrap();
+    let data = fs::read_to_string(examples_folder().join("iris/iris.csv")).unwrap();
     let rows: Vec<&str> = data.lines().skip(1).collect();
     assert_eq!(rows.len(), 150);
     for species in ["setosa", "versicolor", "virginica"] {
@@ -73,7 +73,7 @@ fn the_iris_data_match_fisher_s_means() {
 #[test]
 fn the_same_seed_gives_the_same_search() {
     let bed = TestBed::new();
-    let run = || Outcome::of_file(&bed, &examples().join("shell/experiment.yml"));
+    let run = || Outcome::run_file(&bed, &examples_folder().join("shell/experiment.yml"));
     let (first, second) = (run(), run());
     first.expect_done(40, 0);
     second.expect_done(40, 0);
@@ -83,9 +83,10 @@ fn the_same_seed_gives_the_same_search() {
         assert_eq!(first.parameters, second.parameters);
         assert_eq!(first.final_result, second.final_result);
     }
-    let best = first.trials.iter().map(trialkeeper_tests::Trial::number).fold(f64::MAX, f64::min);
+    let best =
+        first.trials.iter().map(trialkeeper_tests::Trial::final_number).fold(f64::MAX, f64::min);
     assert_eq!(
-        first.best.unwrap().number().to_bits(),
+        first.best.unwrap().final_number().to_bits(),
         best.to_bits(),
         "the best trial does not have the smallest loss"
     );
@@ -94,7 +95,7 @@ fn the_same_seed_gives_the_same_search() {
 #[test]
 fn a_grid_is_tried_once_and_json_lines_are_read() {
     let bed = TestBed::new();
-    let search = Outcome::of_file(&bed, &examples().join("shell/json-lines.yml"));
+    let search = Outcome::run_file(&bed, &examples_folder().join("shell/json-lines.yml"));
     // Four starts and two numbers. Only the end of the grid ends the search.
     search.expect_done(8, 0);
     let mut points: Vec<String> = search
@@ -109,24 +110,24 @@ fn a_grid_is_tried_once_and_json_lines_are_read() {
         assert_eq!(trial.intermediate.len(), 6, "{trial:?}");
         assert_eq!(Some(&trial.final_result), trial.intermediate.last());
     }
-    assert!(search.best.unwrap().number() < 1e-6);
+    assert!(search.best.unwrap().final_number() < 1e-6);
 }
 
 #[test]
 fn the_table_names_the_winner_and_its_parameters() {
     let bed = TestBed::new();
-    let mut command = bed.manager();
-    command.arg("run").arg(examples().join("shell/experiment.yml"));
-    command.args(["--port", "0", "--data-dir"]).arg(bed.data());
-    let finished = bed.start(&mut command).finish(BOUND);
+    let mut command = bed.manager_command();
+    command.arg("run").arg(examples_folder().join("shell/experiment.yml"));
+    command.args(["--port", "0", "--data-dir"]).arg(bed.data_folder());
+    let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let table = String::from_utf8(finished.stdout).unwrap();
 
     // The seed is fixed, so a second run with JSON output has the same results.
-    let search = Outcome::of_file(&bed, &examples().join("shell/experiment.yml"));
+    let search = Outcome::run_file(&bed, &examples_folder().join("shell/experiment.yml"));
     let best = search.best.unwrap();
     assert!(
-        table.contains(&format!("{:.4}", best.number())[..5]),
+        table.contains(&format!("{:.4}", best.final_number())[..5]),
         "the best loss is missing:\n{table}"
     );
     for (name, value) in &best.parameters {

@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    BOUND, Gate, Outcome, Running, Search, TestBed, get, nni_python, wait_for,
+    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, nni_python, wait_for,
 };
 
 /// A tuner that proposes i / 10 for proposal i and records every message. Its first process that gets a
@@ -73,7 +73,7 @@ class Hanging(Assessor):
 
 /// Starts a search with two trials at a time. Trials wait at the first gate, and the tuner waits at the
 /// second.
-fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> Running {
+fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> RunningProgram {
     bed.write("code/program.py", PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
@@ -95,15 +95,16 @@ fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
 }
 
 /// Returns the body of an API answer, once the API answers with 200.
-fn read(running: &Running, path: &str) -> Option<String> {
+fn read(running: &RunningProgram, path: &str) -> Option<String> {
     let stderr = running.stderr();
     let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-    let (_, body) = get(line.rsplit(' ').next()?, path).filter(|(status, _)| *status == 200)?;
+    let (_, body) =
+        http_get(line.rsplit(' ').next()?, path).filter(|(status, _)| *status == 200)?;
     Some(body)
 }
 
 /// Returns the trouble in the API, once the portal shows it, too.
-fn trouble(running: &Running) -> Option<String> {
+fn trouble(running: &RunningProgram) -> Option<String> {
     let body = read(running, "/api/v1/experiment")?;
     let shown: Value = serde_json::from_str(&body).unwrap();
     let trouble = shown["trouble"].as_str()?.to_owned();
@@ -111,8 +112,8 @@ fn trouble(running: &Running) -> Option<String> {
     page.contains("class=\"trouble\"").then_some(trouble)
 }
 
-fn wait_for_trouble(running: &Running, text: &str) -> String {
-    wait_for(text, BOUND, || trouble(running).filter(|trouble| trouble.contains(text)))
+fn wait_for_trouble(running: &RunningProgram, text: &str) -> String {
+    wait_for(text, WAIT_TIMEOUT, || trouble(running).filter(|trouble| trouble.contains(text)))
 }
 
 #[test]
@@ -125,13 +126,13 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     assert!(report.ends_with("; it last wrote: waiting for the gate"), "{report}");
     assert!(running.stderr().contains(&report), "{}", running.stderr());
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the running trial must continue");
-    gates.1.open(1);
-    wait_for("the message about the tuner's answer", BOUND, || {
+    gates.1.release(1);
+    wait_for("the message about the tuner's answer", WAIT_TIMEOUT, || {
         running.stderr().contains("answers again").then_some(())
     });
-    wait_for("the end of the trouble", BOUND, || trouble(&running).is_none().then_some(()));
-    gates.0.open(3);
-    let outcome = Outcome::of(running.finish(BOUND));
+    wait_for("the end of the trouble", WAIT_TIMEOUT, || trouble(&running).is_none().then_some(()));
+    gates.0.release(3);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(3, 0);
     assert_eq!(recorded(&bed, "hello").len(), 1, "the tuner was restarted: {}", bed.read("record"));
     bed.wait_until_empty();
@@ -142,13 +143,15 @@ fn a_tuner_that_never_answers_is_restarted_with_its_history() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     let running = start(&bed, &gates, "2s");
-    wait_for("the second program", BOUND, || (recorded(&bed, "hello").len() == 2).then_some(()));
+    wait_for("the second program", WAIT_TIMEOUT, || {
+        (recorded(&bed, "hello").len() == 2).then_some(())
+    });
     let pid = recorded(&bed, "hangs")[0]["pid"].as_i64().unwrap();
     let pid = Pid::from_raw(pid.try_into().unwrap());
     assert!(kill(pid, None).is_err(), "the hanging process is still running");
     // The first trial has been running in the meantime.
-    gates.0.open(3);
-    let outcome = Outcome::of(running.finish(BOUND));
+    gates.0.release(3);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(3, 0);
     assert!(outcome.stderr.contains("has not sent a message for 2 s"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("is restarted with the history of the search"));
@@ -168,7 +171,7 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
     let running = start(&bed, &gates, "6s");
     wait_for_trouble(&running, "has not proposed anything for 3 s");
     running.signal(Signal::SIGINT);
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     // The tuner was killed at once: the manager neither waited for its patience to end nor sent `end`, and it
     // started no other process.
@@ -189,14 +192,16 @@ fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
         .with("trialConcurrency", 2)
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "maximize"}}));
     let running = search.start(&bed);
-    wait_for("the tuner to hang", BOUND, || (recorded(&bed, "hangs").len() == 1).then_some(()));
+    wait_for("the tuner to hang", WAIT_TIMEOUT, || {
+        (recorded(&bed, "hangs").len() == 1).then_some(())
+    });
     let seen = || {
         let body = read(&running, "/api/v1/trials")?;
         body.contains("\"latest_step\":1999").then_some(())
     };
-    wait_for("the last step", BOUND, seen);
+    wait_for("the last step", WAIT_TIMEOUT, seen);
     running.signal(Signal::SIGINT);
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     bed.wait_until_empty();
 }
@@ -249,9 +254,9 @@ fn a_hanging_assessor_is_reported_and_restarted() {
     // The second assessor gets the result again. The gate is closed, so the first trial can only end by being
     // stopped.
     let given_up = || read(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
-    wait_for("the assessor's decision", BOUND, given_up);
-    gate.open(1);
-    let outcome = Outcome::of(running.finish(BOUND));
+    wait_for("the assessor's decision", WAIT_TIMEOUT, given_up);
+    gate.release(1);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert!(outcome.stderr.contains("has not processed a result for 4 s"), "{}", outcome.stderr);
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
@@ -269,9 +274,9 @@ fn doctor_reports_a_tuner_that_does_not_answer() {
         .with("tuner", json!({"command": program}));
     let file = search.write(&bed);
     let run_doctor = |words: &[&str]| {
-        let mut doctor = bed.manager();
+        let mut doctor = bed.manager_command();
         doctor.arg("doctor").args(words).arg(&file).env("TMPDIR", bed.folder());
-        let done = bed.start(&mut doctor).finish(BOUND);
+        let done = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
         (done.code, String::from_utf8(done.stdout).unwrap())
     };
     let (code, stdout) = run_doctor(&[]);

@@ -2,7 +2,9 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{Answer, BOUND, Gate, Hook, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{
+    Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, WebhookAnswer, WebhookServer, wait_for,
+};
 
 /// Reads the events in a file, one per line.
 fn events(bed: &TestBed, file: &str) -> Vec<Value> {
@@ -16,7 +18,12 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 #[test]
 fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     let bed = TestBed::new();
-    let hook = Hook::start(&[Answer::Nothing, Answer::Noise, Answer::Status(503), Answer::Endless]);
+    let hook = WebhookServer::start(&[
+        WebhookAnswer::NoAnswer,
+        WebhookAnswer::NotHttp,
+        WebhookAnswer::Status(503),
+        WebhookAnswer::EndlessBody,
+    ]);
     bed.write("url", &format!("{}/s3cret-path\n", hook.url()));
     let search = Search::new("echo score=0.5", 2).with("experimentName", "told").with(
         "notifications",
@@ -28,7 +35,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     );
     let mut command = search.command(&bed);
     command.env("HOOK_TOKEN", "s3cret-token");
-    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     outcome.expect_done(2, 0);
 
     let received = hook.requests();
@@ -66,7 +73,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
 #[test]
 fn a_variable_that_is_named_as_a_secret_reaches_no_trial_and_no_tuner() {
     let bed = TestBed::new();
-    let hook = Hook::start(&[]);
+    let hook = WebhookServer::start(&[]);
     let tuner = "import json, os, sys
 open('../tuner-environment', 'w').write(repr(dict(os.environ)))
 for line in sys.stdin:
@@ -88,7 +95,7 @@ for line in sys.stdin:
         .env("TEST_SECRET_URL", hook.url())
         .env("TEST_SECRET_TOKEN", "s3cret")
         .env("ORDINARY", "one");
-    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(hook.requests().len(), 1, "the manager must read the variables");
     for environment in ["environment", "tuner-environment"] {
@@ -105,14 +112,16 @@ fn the_next_manager_sends_the_notifications_of_a_killed_one() {
     let search =
         Search::new("echo score=0.5", 1).with("notifications", json!({"command": command}));
     let running = search.start(&bed);
-    wait_for("the first notification", BOUND, || (!bed.read("tried").is_empty()).then_some(()));
+    wait_for("the first notification", WAIT_TIMEOUT, || {
+        (!bed.read("tried").is_empty()).then_some(())
+    });
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
     bed.write("open", "");
-    let id = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.to_str().unwrap();
     for _ in 0..2 {
-        let outcome = Outcome::of_resume(&bed, id);
+        let outcome = Outcome::run_resume(&bed, id);
         outcome.expect_done(1, 0);
         let received = events(&bed, "told");
         assert_eq!(
@@ -167,25 +176,25 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     )
     .with("notifications", json!({"command": "cat >>../told", "events": events_wanted}));
     let running = search.start(&bed);
-    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
 
     // Another process locks the database.
     let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    gate.open(1);
-    wait_for("the notification of the degraded manager", BOUND, || {
+    gate.release(1);
+    wait_for("the notification of the degraded manager", WAIT_TIMEOUT, || {
         (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
     });
     other.execute_batch("ROLLBACK").unwrap();
-    wait_for("the notification of the recovery", BOUND, || {
+    wait_for("the notification of the recovery", WAIT_TIMEOUT, || {
         (kinds(&events(&bed, "told")) == events_wanted).then_some(())
     });
     let received = events(&bed, "told");
     let problem = received[0]["problem"].as_str().unwrap();
     assert!(problem.contains("another process has locked it"), "{problem}");
-    gate.open(1);
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    gate.release(1);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     assert_eq!(events(&bed, "told").len(), 2, "the experiment's end must not be notified");
 }
 
@@ -197,26 +206,28 @@ fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
     let search = Search::new("echo score=1; echo >>../waits; read _ <../gate; echo score=2", 1)
         .with("notifications", json!({"command": "cat >>../told", "events": events_wanted}));
     let running = search.start(&bed);
-    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    wait_for("the notification of the degraded manager", BOUND, || {
+    wait_for("the notification of the degraded manager", WAIT_TIMEOUT, || {
         (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
     });
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
     other.execute_batch("ROLLBACK").unwrap();
 
     let id = folder.file_name().unwrap().to_str().unwrap();
-    let mut resume = bed.manager();
-    resume.args(["resume", id, "--port", "0", "--output", "json", "--data-dir"]).arg(bed.data());
+    let mut resume = bed.manager_command();
+    resume
+        .args(["resume", id, "--port", "0", "--output", "json", "--data-dir"])
+        .arg(bed.data_folder());
     let running = bed.start(&mut resume);
-    wait_for("the notification of the recovery", BOUND, || {
+    wait_for("the notification of the recovery", WAIT_TIMEOUT, || {
         (kinds(&events(&bed, "told")) == events_wanted).then_some(())
     });
-    gate.open(1);
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    gate.release(1);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     assert_eq!(events(&bed, "told").len(), 2, "the recovery must be notified once");
 }
 
@@ -230,9 +241,9 @@ fn a_lost_tuner_is_notified_and_shown_until_it_recovers() {
     let outcome = search.run(&bed);
     assert_eq!((outcome.state.as_str(), outcome.code), ("STOPPED", 1), "{outcome:#?}");
     let trouble = || {
-        let mut show = bed.manager();
-        show.args(["experiment", "show", "-ojson", "--data-dir"]).arg(bed.data());
-        let shown = bed.start(&mut show).finish(BOUND);
+        let mut show = bed.manager_command();
+        show.args(["experiment", "show", "-ojson", "--data-dir"]).arg(bed.data_folder());
+        let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
         let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
         shown["trouble"].as_str().map(str::to_owned)
     };
@@ -249,7 +260,7 @@ for line in sys.stdin:
         print(json.dumps({"type": "proposal", "id": message["id"], "parameters": {"x": 0.5}}), flush=True)
 "#;
     bed.write("code/tuner.py", program);
-    Outcome::of_resume(&bed, &outcome.id).expect_done(1, 0);
+    Outcome::run_resume(&bed, &outcome.id).expect_done(1, 0);
     assert_eq!(trouble(), None);
     let received = events(&bed, "told");
     let expected = ["tuner_trouble", "experiment_ended", "tuner_recovered", "experiment_ended"];

@@ -1,7 +1,7 @@
 //! The user names no metric, or optimizes a metric in the wrong direction.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 #[test]
 fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
@@ -14,9 +14,9 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     let doubt = "the search maximizes `val_loss`, although its name suggests the opposite";
     assert!(done.stderr.contains(doubt), "{}", done.stderr);
     let show = |format: &str| {
-        let mut show = bed.manager();
+        let mut show = bed.manager_command();
         show.args(["experiment", "show", &done.id, "--output", format, "--data-dir"]);
-        let shown = bed.start(show.arg(bed.data())).finish(BOUND);
+        let shown = bed.start(show.arg(bed.data_folder())).finish(WAIT_TIMEOUT);
         String::from_utf8(shown.stdout).unwrap()
     };
     let shown: serde_json::Value = serde_json::from_str(&show("json")).unwrap();
@@ -29,9 +29,9 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     );
 
     let named = Search::new("echo val_loss=0.5", 1).with("objective", "val_loss");
-    let mut doctor = bed.manager();
+    let mut doctor = bed.manager_command();
     doctor.arg("doctor").arg(named.write(&bed));
-    let output = bed.start(&mut doctor).finish(BOUND);
+    let output = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
     let output = String::from_utf8(output.stdout).unwrap();
     assert!(output.contains(doubt), "{output}");
     let meant =
@@ -43,9 +43,9 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
 
 /// Returns the output of `doctor` for a search.
 fn doctor(bed: &TestBed, search: &Search, probe: bool) -> String {
-    let mut doctor = bed.manager();
+    let mut doctor = bed.manager_command();
     doctor.args(["doctor", "--port", "0"]).args(probe.then_some("--probe")).arg(search.write(bed));
-    String::from_utf8(bed.start(&mut doctor).finish(BOUND).stdout).unwrap()
+    String::from_utf8(bed.start(&mut doctor).finish(WAIT_TIMEOUT).stdout).unwrap()
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn a_class_without_a_direction_argument_is_named() {
     assert_eq!(doctor(&bed, &search, false).matches(warning).count(), 1);
     let done = search.run(&bed);
     assert_eq!(done.stderr.matches(warning).count(), 1, "{}", done.stderr);
-    let mut show = bed.manager();
-    show.args(["experiment", "show", &done.id, "--data-dir"]).arg(bed.data());
-    let shown = String::from_utf8(bed.start(&mut show).finish(BOUND).stdout).unwrap();
+    let mut show = bed.manager_command();
+    show.args(["experiment", "show", &done.id, "--data-dir"]).arg(bed.data_folder());
+    let shown = String::from_utf8(bed.start(&mut show).finish(WAIT_TIMEOUT).stdout).unwrap();
     assert!(shown.contains(warning), "{shown}");
     let with_direction =
         json!({"className": "mine.Strict", "classArgs": {"optimize_mode": "minimize"}});
@@ -96,16 +96,16 @@ fn an_assumed_direction_is_stated_once_by_run_and_by_the_portal() {
         .with("trialConcurrency", 1)
         .with("tuner", json!({"name": "TPE"}));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    let address = wait_for("the address", BOUND, || {
+    let address = wait_for("the address", WAIT_TIMEOUT, || {
         let output = running.stderr();
         let line = output.lines().find(|line| line.starts_with("experiment "))?.to_owned();
         line.rsplit(' ').next().map(str::to_owned)
     });
-    let (_, page) = trialkeeper_tests::get(&address, "/").unwrap();
+    let (_, page) = trialkeeper_tests::http_get(&address, "/").unwrap();
     let hint = "The experiment file states no direction; minimize is assumed";
     assert_eq!(page.matches(hint).count(), 1, "{page}");
-    gate.open(2);
-    let done = Outcome::of(running.finish(BOUND));
+    gate.release(2);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     done.expect_done(2, 0);
     let sentence = "the experiment file states no direction; minimize is assumed";
     assert_eq!(done.stderr.matches(sentence).count(), 1, "{}", done.stderr);
@@ -127,13 +127,13 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let line = format!("{printing}; test $NNI_TRIAL_SEQ_ID = 0 || read _ <\"$GATE\"");
     let search = search.with("trialCommand", line);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    let address = wait_for("the address", BOUND, || {
+    let address = wait_for("the address", WAIT_TIMEOUT, || {
         let output = running.stderr();
         let line = output.lines().find(|line| line.starts_with("experiment "))?.to_owned();
         line.rsplit(' ').next().map(str::to_owned)
     });
-    let get = |path: &str| trialkeeper_tests::get(&address, path).map(|(_, page)| page);
-    wait_for("the hint on the overview", BOUND, || {
+    let get = |path: &str| trialkeeper_tests::http_get(&address, path).map(|(_, page)| page);
+    wait_for("the hint on the overview", WAIT_TIMEOUT, || {
         let page = get("/")?;
         let hint = "names no objective, so <code>accuracy</code> was chosen";
         (page.contains(hint) && page.contains("Set <code>objective</code>")).then_some(())
@@ -146,8 +146,8 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
         page.contains("objective-chosen") && page.contains("was chosen as the result"),
         "{page}"
     );
-    gate.open(1);
-    let done = Outcome::of(running.finish(BOUND));
+    gate.release(1);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     done.expect_done(2, 0);
     assert_eq!(done.stderr.matches("was chosen as the result").count(), 1, "{}", done.stderr);
 }

@@ -1,7 +1,7 @@
 //! Several objectives and constraints, from the experiment file to the Pareto front.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed};
+use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT};
 
 /// Creates a search of four trials. The second trial dominates the third, and the fourth exceeds the limit.
 fn search() -> Search {
@@ -20,9 +20,9 @@ fn search() -> Search {
 }
 
 fn shown(bed: &TestBed, id: &str, format: &str) -> String {
-    let mut show = bed.manager();
+    let mut show = bed.manager_command();
     show.args(["experiment", "show", id, "--output", format, "--data-dir"]);
-    let shown = bed.start(show.arg(bed.data())).finish(BOUND);
+    let shown = bed.start(show.arg(bed.data_folder())).finish(WAIT_TIMEOUT);
     String::from_utf8(shown.stdout).unwrap()
 }
 
@@ -54,37 +54,38 @@ fn the_pareto_front_contains_only_trials_within_the_constraints() {
     browser.open(&format!("{url}/plots"));
     let plot = "const plot = document.querySelector('[data-plot=pareto]'); plot.scrollIntoView({ block: 'center' });";
     let drawn = format!("{plot} return Number(plot.dataset.drawn) >= 2");
-    browser.wait("the plot", BOUND, &drawn);
-    browser.script(&format!("{plot} plot.querySelector('details').open = true"));
+    browser.wait_for("the plot", WAIT_TIMEOUT, &drawn);
+    browser.run_script(&format!("{plot} plot.querySelector('details').open = true"));
     let rows = format!(
         "{plot} const rows = [...plot.querySelectorAll('tbody tr')].filter((row) => row.cells[3].textContent === 'yes');
          return rows.length && rows.map((row) => [row.cells[1].textContent, row.cells[2].textContent])"
     );
-    let rows = browser.wait("the table of the plot", BOUND, &rows);
+    let rows = browser.wait_for("the table of the plot", WAIT_TIMEOUT, &rows);
     assert_eq!(rows, json!([["1", "9"], ["3", "2"]]));
 
     // All plots use the selected objective.
     let choose = "const choice = [...document.querySelectorAll('[data-plot=history] select')][0];
          choice.value = '1'; choice.dispatchEvent(new Event('change'))";
-    browser.script(choose);
+    browser.run_script(choose);
     let most = "return document.querySelector('[aria-label=\"latency, at most\"]')?.getAttribute('aria-valuetext')";
-    let most = browser.wait("the axis of the other objective", BOUND, most);
+    let most = browser.wait_for("the axis of the other objective", WAIT_TIMEOUT, most);
     assert!(most.as_str().unwrap().starts_with("9;"), "{most}");
     let tables = "return [...document.querySelectorAll('#improvements [data-objective]')].filter((one) => getComputedStyle(one).display !== 'none').map((one) => one.querySelector('h3').textContent)";
-    assert_eq!(browser.script(tables), json!(["latency"]), "the improvements of the objective");
+    assert_eq!(browser.run_script(tables), json!(["latency"]), "the improvements of the objective");
     let best = "return document.querySelectorAll('#front-table tbody tr').length";
-    assert_eq!(browser.script(best), json!(2), "the front as a table");
+    assert_eq!(browser.run_script(best), json!(2), "the front as a table");
 
     // A trial's page names each objective and draws a curve for each.
     let trials =
-        browser.script("return fetch('/api/v1/trials').then((response) => response.json())");
+        browser.run_script("return fetch('/api/v1/trials').then((response) => response.json())");
     let page = |sequence: usize| {
         let id = trials["trials"][sequence]["id"].as_str().unwrap();
         browser.open(&format!("{url}/trials/{id}"));
         let charts = "const shown = [...document.querySelectorAll('figure[data-chart]:not([hidden])')].filter((one) => one.querySelector('canvas'));
                       return shown.length === 3 && shown.map((one) => one.getAttribute('aria-label'))";
-        assert_eq!(browser.wait("the curves", BOUND, charts), json!(["loss", "latency", "memory"]));
-        browser.script("return Object.fromEntries([...document.querySelectorAll('.tiles > div')].map((one) => [...one.children].map((part) => part.textContent)))")
+        let curves = browser.wait_for("the curves", WAIT_TIMEOUT, charts);
+        assert_eq!(curves, json!(["loss", "latency", "memory"]));
+        browser.run_script("return Object.fromEntries([...document.querySelectorAll('.tiles > div')].map((one) => [...one.children].map((part) => part.textContent)))")
     };
     let tiles = page(0);
     for (name, value) in

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial whose result is the number of training steps of its model, including those of the checkpoints that
 /// it continues.
@@ -35,7 +35,7 @@ fn a_population_is_trained_step_by_step() {
     let bed = TestBed::new();
     let outcome = search(TRIAL).run(&bed);
     expect_three_steps(&outcome);
-    let folder = bed.data().join(&outcome.id).join("checkpoint");
+    let folder = bed.data_folder().join(&outcome.id).join("checkpoint");
     let member = |trial: usize| outcome.trials[trial].parameters["save_checkpoint_dir"].clone();
     assert_eq!(member(0), json!(folder.join("0/0")));
     assert_eq!(member(11), json!(folder.join("3/2")));
@@ -47,12 +47,14 @@ fn a_population_continues_after_a_resume() {
     let gate = Gate::new(&bed.path("gate"));
     let waiting = "[ $NNI_TRIAL_SEQ_ID -lt 5 ] || { echo >>../waits; read _ <../gate; }";
     let running = search(&format!("{waiting}\n{TRIAL}")).start(&bed);
-    wait_for("a trial of the second step", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    wait_for("a trial of the second step", WAIT_TIMEOUT, || {
+        (!bed.read("waits").is_empty()).then_some(())
+    });
     running.signal(Signal::SIGKILL);
-    drop(running.finish(BOUND));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    drop(running.finish(WAIT_TIMEOUT));
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     let id = folder.file_name().into_string().unwrap();
-    let resumed = Outcome::resume(&bed, &id);
-    gate.open(7);
-    expect_three_steps(&Outcome::of(resumed.finish(BOUND)));
+    let resumed = Outcome::start_resume(&bed, &id);
+    gate.release(7);
+    expect_three_steps(&Outcome::parse(resumed.finish(WAIT_TIMEOUT)));
 }

@@ -1,7 +1,7 @@
 //! Noisy results: each point is evaluated by several trials.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Finished, Outcome, Search, TestBed};
+use trialkeeper_tests::{FinishedProgram, Outcome, Search, TestBed, WAIT_TIMEOUT};
 
 /// Creates a search with three points, each evaluated by three trials. The first trial of the first point has
 /// an unusually good result.
@@ -13,7 +13,7 @@ fn search(trials: u32) -> Search {
         .with("trialRepeats", 3)
 }
 
-fn best(finished: &Finished) -> Value {
+fn best(finished: &FinishedProgram) -> Value {
     let whole: Value = serde_json::from_slice(&finished.stdout).unwrap();
     whole["best"].clone()
 }
@@ -21,9 +21,9 @@ fn best(finished: &Finished) -> Value {
 #[test]
 fn a_point_that_was_lucky_once_is_not_the_best() {
     let bed = TestBed::new();
-    let finished = search(6).start(&bed).finish(BOUND);
+    let finished = search(6).start(&bed).finish(WAIT_TIMEOUT);
     let best = best(&finished);
-    let outcome = Outcome::of(finished);
+    let outcome = Outcome::parse(finished);
     outcome.expect_done(6, 0);
     let points: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
     assert_eq!(points, [0.25, 0.25, 0.25, 0.5, 0.5, 0.5]);
@@ -31,9 +31,9 @@ fn a_point_that_was_lucky_once_is_not_the_best() {
     assert_eq!((&best["parameters"]["x"], &best["estimate"]), (&json!(0.5), &mean), "{best}");
 
     let shown = |format: &str| {
-        let mut show = bed.manager();
+        let mut show = bed.manager_command();
         show.args(["experiment", "show", &outcome.id, "--output", format, "--data-dir"]);
-        let shown = bed.start(show.arg(bed.data())).finish(BOUND);
+        let shown = bed.start(show.arg(bed.data_folder())).finish(WAIT_TIMEOUT);
         String::from_utf8(shown.stdout).unwrap()
     };
     let view: Value = serde_json::from_str(&shown("json")).unwrap();

@@ -3,21 +3,23 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{
+    FinishedProgram, Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for,
+};
 
 /// A trial that records its start and waits at the gate.
 const HELD: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
 fn wait_for_started(bed: &TestBed, count: usize) {
     let lines = || bed.read("gate.begun").lines().count();
-    wait_for("a trial", BOUND, || (lines() >= count).then_some(()));
+    wait_for("a trial", WAIT_TIMEOUT, || (lines() >= count).then_some(()));
 }
 
 /// Runs `trial-manager experiment ...`.
-fn experiment(bed: &TestBed, words: &[&str]) -> Finished {
-    let mut command = bed.manager();
-    command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-    bed.start(&mut command).finish(BOUND)
+fn experiment(bed: &TestBed, words: &[&str]) -> FinishedProgram {
+    let mut command = bed.manager_command();
+    command.arg("experiment").args(words).arg("--data-dir").arg(bed.data_folder());
+    bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 fn expect_accepted(bed: &TestBed, words: &[&str]) {
@@ -29,18 +31,18 @@ fn choice(values: &[u64]) -> Value {
     json!({"x": {"_type": "choice", "_value": values}})
 }
 
-fn start(bed: &TestBed, gate: &Gate, search: &Search) -> Running {
+fn start(bed: &TestBed, gate: &Gate, search: &Search) -> RunningProgram {
     bed.start(search.command(bed).env("GATE", gate.path()))
 }
 
-fn interrupted(running: Running) -> String {
+fn interrupted(running: RunningProgram) -> String {
     running.signal(Signal::SIGINT);
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     outcome.id
 }
 
-fn resumed(bed: &TestBed, gate: &Gate, id: &str) -> Running {
+fn resumed(bed: &TestBed, gate: &Gate, id: &str) -> RunningProgram {
     bed.start(Outcome::resume_command(bed, id).env("GATE", gate.path()))
 }
 
@@ -64,14 +66,14 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     bed.write("known.json", &known.to_string());
     expect_accepted(&bed, &["import", "known.json"]);
     expect_accepted(&bed, &["import", "known.json"]); // A second import changes nothing.
-    gate.open(1);
+    gate.release(1);
     wait_for_started(&bed, 2);
     bed.write("space.yml", &choice(&[3, 4, 5, 6]).to_string());
     expect_accepted(&bed, &["update", "--search-space", "space.yml"]);
     let id = interrupted(running);
     let running = resumed(&bed, &gate, &id);
-    gate.open(10);
-    let outcome = Outcome::of(running.finish(BOUND));
+    gate.release(10);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(4, 0);
     assert_eq!(xs(&outcome), [1.0, 4.0, 5.0, 6.0]);
 }
@@ -83,7 +85,7 @@ fn proposals_of(tuner: &str, interrupt: bool) -> Vec<f64> {
     let args = json!({"optimize_mode": "minimize", "seed": 5});
     let search = Search::new(HELD, 7).with("tuner", json!({"name": tuner, "classArgs": args}));
     let running = start(&bed, &gate, &search);
-    gate.open(1);
+    gate.release(1);
     wait_for_started(&bed, 2);
     let known = (0..40).map(|i| f64::from(i) / 40.0);
     let known: Value =
@@ -99,8 +101,8 @@ fn proposals_of(tuner: &str, interrupt: bool) -> Vec<f64> {
     } else {
         running
     };
-    gate.open(10);
-    let outcome = Outcome::of(running.finish(BOUND));
+    gate.release(10);
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(7, 0);
     xs(&outcome)
 }
@@ -141,8 +143,8 @@ fn errors_in_imports_and_spaces_are_named_with_their_position() {
         );
         assert!(finished.stderr.contains(problem), "{problem}: {}", finished.stderr);
     }
-    gate.open(1);
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    gate.release(1);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     bed.write("given", "[]");
     let finished = experiment(&bed, &["import", "given"]);
     assert_eq!(finished.code, Some(1), "{}", finished.stderr);
@@ -155,18 +157,18 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
     // The trial fails the first time.
     let search = Search::new("echo score=1; mkdir ../once || exit 0; exit 3", 1);
     let id = search.run(&bed).id;
-    let folder = bed.data().join(&id);
-    let mut serve = bed.manager();
-    serve.args(["serve", "--experiment", &id, "--port", "0", "--data-dir"]).arg(bed.data());
+    let folder = bed.data_folder().join(&id);
+    let mut serve = bed.manager_command();
+    serve.args(["serve", "--experiment", &id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
     let serving = bed.start(&mut serve);
-    let url = wait_for("the pages to be served", BOUND, || {
+    let url = wait_for("the pages to be served", WAIT_TIMEOUT, || {
         let url = std::fs::read_to_string(folder.join("view.url")).ok()?;
         Some(url.trim().to_owned())
     });
     let run_trial = |verb: &str| {
-        let mut command = bed.manager();
+        let mut command = bed.manager_command();
         command.args(["trial", verb, "0", "--manager", &url, "--token-file"]);
-        bed.start(command.arg(folder.join("user.token"))).finish(BOUND)
+        bed.start(command.arg(folder.join("user.token"))).finish(WAIT_TIMEOUT)
     };
     let refused = run_trial("kill");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
@@ -179,9 +181,9 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
     assert_eq!(status, 409, "{answer}");
     let finished = run_trial("retry");
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    let (_, page) = trialkeeper_tests::get(&url, "/trials").unwrap();
+    let (_, page) = trialkeeper_tests::http_get(&url, "/trials").unwrap();
     assert!(page.contains("the next `trial-manager resume` runs it"), "{page}");
     serving.signal(Signal::SIGTERM);
-    assert_eq!(serving.finish(BOUND).code, Some(0));
-    Outcome::of_resume(&bed, &id).expect_done(1, 0);
+    assert_eq!(serving.finish(WAIT_TIMEOUT).code, Some(0));
+    Outcome::run_resume(&bed, &id).expect_done(1, 0);
 }

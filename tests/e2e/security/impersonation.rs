@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A false manager. It acknowledges every report, sends a new token, and records the received bytes.
 pub(crate) struct Imposter {
@@ -55,8 +55,8 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
     );
     let search = Search::new(&line, 2).with("trialConcurrency", 2).with("objective", "step");
     let manager = search.start(&bed);
-    let folder = wait_for("two trials to run", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let folder = wait_for("two trials to run", WAIT_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let started = |trial: &std::path::PathBuf| {
             fs::read_to_string(trial.join("stdout")).is_ok_and(|text| text.contains("step=1"))
         };
@@ -68,7 +68,7 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
         || trials(&folder).into_iter().map(|trial| fs::read_to_string(trial.join("token")));
     let before: Vec<_> = tokens().map(Result::unwrap).collect();
     manager.signal(Signal::SIGKILL);
-    manager.finish(BOUND);
+    manager.finish(WAIT_TIMEOUT);
     let imposter = Imposter::listen(url.trim().strip_prefix("http://").unwrap());
 
     for words in [
@@ -78,17 +78,17 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
         &["trial", "logs", "0"],
         &["open", "--print"],
     ] {
-        let mut command = bed.manager();
-        command.args(words).args(["--experiment", &id]).arg("--data-dir").arg(bed.data());
-        bed.start(&mut command).finish(BOUND);
+        let mut command = bed.manager_command();
+        command.args(words).args(["--experiment", &id]).arg("--data-dir").arg(bed.data_folder());
+        bed.start(&mut command).finish(WAIT_TIMEOUT);
     }
-    gate.open(2);
-    wait_for("both verdicts", BOUND, || {
+    gate.release(2);
+    wait_for("both verdicts", WAIT_TIMEOUT, || {
         let ended = trials(&folder).iter().all(|trial| trial.join("verdict.json").exists());
         ended.then_some(())
     });
 
-    let search = Outcome::of_resume(&bed, &id);
+    let search = Outcome::run_resume(&bed, &id);
     assert_eq!(imposter.received(), "", "an agent or a command sent data to the false manager");
     let after: Vec<_> = tokens().map(Result::unwrap).collect();
     assert!(after.iter().all(|token| token.starts_with("tk2.") && !token.contains("hostile")));
@@ -107,20 +107,20 @@ fn a_verdict_in_the_trial_s_folder_replaces_a_lost_report() {
     let line = format!("echo start >>../starts; echo step=1; read _ <{}", gate.path().display());
     let search = Search::new(&line, 1);
     let manager = search.start(&bed);
-    let trial = wait_for("the trial to run", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let trial = wait_for("the trial to run", WAIT_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let trial = trials(&folder).pop()?;
         fs::read_to_string(trial.join("stdout")).ok()?.contains("step=1").then_some(trial)
     });
     manager.signal(Signal::SIGKILL);
-    manager.finish(BOUND);
-    gate.open(1);
-    wait_for("the verdict", BOUND, || trial.join("verdict.json").exists().then_some(()));
+    manager.finish(WAIT_TIMEOUT);
+    gate.release(1);
+    wait_for("the verdict", WAIT_TIMEOUT, || trial.join("verdict.json").exists().then_some(()));
     let agent = fs::read_to_string(trial.join("spool/lock")).unwrap();
     let agent = agent.lines().next().unwrap().parse().unwrap();
     // This empties the spool, as after a false ack to an agent of an earlier version.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(agent), Signal::SIGKILL).ok();
-    wait_for("the agent's end", BOUND, || {
+    wait_for("the agent's end", WAIT_TIMEOUT, || {
         let lock = fs::File::open(trial.join("spool/lock")).unwrap();
         lock.try_lock().ok()
     });
@@ -130,7 +130,7 @@ fn a_verdict_in_the_trial_s_folder_replaces_a_lost_report() {
         }
     }
     let id = trial.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
-    let search = Outcome::of_resume(&bed, &id);
+    let search = Outcome::run_resume(&bed, &id);
     search.expect_done(1, 0);
     assert_eq!(bed.read("starts"), "start\n", "the trial must not run again");
     bed.wait_until_empty();

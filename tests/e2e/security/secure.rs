@@ -6,15 +6,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 #[test]
 fn remote_reports_are_encrypted() {
     let bed = TestBed::new();
     let mut command = Search::new("echo score={{x}}", 2).command(&bed);
-    let outcome = Outcome::of(bed.start(command.args(["--host", "0.0.0.0"])).finish(BOUND));
+    let outcome =
+        Outcome::parse(bed.start(command.args(["--host", "0.0.0.0"])).finish(WAIT_TIMEOUT));
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
-    let url = fs::read_to_string(bed.data().join(&outcome.id).join("manager.url")).unwrap();
+    let url = fs::read_to_string(bed.data_folder().join(&outcome.id).join("manager.url")).unwrap();
     assert!(url.starts_with("https://"), "{url}");
     for trial in &outcome.trials {
         assert_eq!(
@@ -63,8 +64,8 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
     let mut command = Search::new(&line, 1).command(&bed);
     command.args(["--host", "0.0.0.0"]).env("TRIAL_MANAGER_LOG", "trace");
     let running = bed.start(&mut command);
-    let begun = wait_for("the trial to run", BOUND, || {
-        let secrets = secrets(&bed.data());
+    let begun = wait_for("the trial to run", WAIT_TIMEOUT, || {
+        let secrets = secrets(&bed.data_folder());
         let processes = bed.processes();
         (secrets.len() == 3 && processes.iter().any(|(_, line)| line.contains("read _")))
             .then_some((secrets, processes))
@@ -75,8 +76,8 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
         assert!(!secrets.iter().any(|(_, secret)| contains(line.as_bytes(), secret)), "{line}");
     }
     // The pages and the API, as a logged-in user sees them.
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let folder = bed.data().join(&id);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let folder = bed.data_folder().join(&id);
     let url = fs::read_to_string(folder.join("manager.url")).unwrap();
     for page in [
         "",
@@ -96,8 +97,8 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
             assert!(!contains(&output.stdout, secret), "{page} shows {}", path.display());
         }
     }
-    gate.open(1);
-    let finished = running.finish(BOUND);
+    gate.release(1);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     for (path, secret) in &secrets {
         let logs = [finished.stdout.as_slice(), finished.stderr.as_bytes()];
@@ -144,13 +145,13 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
         format!("umask >$NNI_OUTPUT_DIR/umask; read _ <{}; echo score=1", gate.path().display());
     let command = Search::new(&line, 1).command(&bed);
     let running = bed.start(&mut without_umask(&command));
-    let folder = wait_for("the trial to run", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let folder = wait_for("the trial to run", WAIT_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let trial =
             fs::read_dir(&folder).ok()?.flatten().find(|e| e.path().join("umask").exists())?;
         (!fs::read_to_string(trial.path().join("umask")).ok()?.is_empty()).then_some(folder)
     });
-    assert_eq!(mode(&bed.data()), 0o700);
+    assert_eq!(mode(&bed.data_folder()), 0o700);
     assert_eq!(mode(&folder), 0o700);
     for name in [
         "trialkeeper.db",
@@ -174,11 +175,11 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
     );
 
     running.signal(nix::sys::signal::Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(folder.join("trialkeeper.db"), fs::Permissions::from_mode(0o644)).unwrap();
-    gate.open(1);
-    let outcome = Outcome::of_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
+    gate.release(1);
+    let outcome = Outcome::run_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
     outcome.expect_done(1, 0);
     assert_eq!((mode(&folder), mode(&folder.join("trialkeeper.db"))), (0o700, 0o600));
     let count = outcome.stderr.matches("other users could enter").count();
@@ -191,9 +192,9 @@ fn a_database_is_checked_and_copied() {
     let outcome = Search::new("echo score=1", 1).run(&bed);
     let copy = bed.path("copy.db");
     let run = |words: &[&str]| {
-        let mut command = bed.manager();
-        command.args(words).arg("--data-dir").arg(bed.data());
-        bed.start(&mut command).finish(BOUND)
+        let mut command = bed.manager_command();
+        command.args(words).arg("--data-dir").arg(bed.data_folder());
+        bed.start(&mut command).finish(WAIT_TIMEOUT)
     };
     let to = copy.to_str().unwrap();
     #[rustfmt::skip]

@@ -5,13 +5,13 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, send_request, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, send_request, wait_for};
 
 /// Sends a request with these header lines and returns the head of the answer.
 fn head(url: &str, what: &str, lines: &str) -> String {
     let host = url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     let request = format!(
         "{what} HTTP/1.1\r\nhost: {host}\r\n{lines}content-length: 0\r\nconnection: close\r\n\r\n"
     );
@@ -27,8 +27,8 @@ fn a_session_survives_a_restart_and_ends_with_its_log_out() {
     let gate = Gate::new(&bed.path("gate"));
     let line = format!("read _ <{}; echo score=1", gate.path().display());
     let manager = Search::new(&line, 1).start(&bed);
-    let folder = wait_for("the experiment's folder", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let folder = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         folder.join("manager.url").exists().then_some(folder)
     });
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
@@ -57,13 +57,15 @@ fn a_session_survives_a_restart_and_ends_with_its_log_out() {
     assert!(ticket(&left).starts_with("http/1.1 401"), "{}", ticket(&left));
 
     manager.signal(Signal::SIGKILL);
-    assert_eq!(manager.finish(BOUND).code, None);
+    assert_eq!(manager.finish(WAIT_TIMEOUT).code, None);
     fs::remove_file(folder.join("manager.url")).unwrap();
-    let manager = Outcome::resume(&bed, &id);
-    wait_for("the next manager", BOUND, || folder.join("manager.url").exists().then_some(()));
+    let manager = Outcome::start_resume(&bed, &id);
+    wait_for("the next manager", WAIT_TIMEOUT, || {
+        folder.join("manager.url").exists().then_some(())
+    });
     assert!(ticket(&kept).starts_with("http/1.1 200"), "{}", ticket(&kept));
     assert!(ticket(&left).starts_with("http/1.1 401"), "{}", ticket(&left));
     assert_eq!(send_request(&url(), "DELETE /api/v1/session", "tku1.wrong", "").unwrap().0, 401);
-    gate.open(1);
-    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+    gate.release(1);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use nix::unistd::Pid;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for};
 
 /// The number of parallel clients.
 const CLIENTS: usize = 120;
@@ -38,7 +38,7 @@ fn request_without_reading(host: &str, path: &str) -> TcpStream {
 /// Requests a log and reads only the first bytes of the answer.
 fn request_and_read_start(host: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
     let mut first = [0; 12];
     stream.read_exact(&mut first).unwrap();
@@ -55,16 +55,16 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
         gate.path().display()
     );
     let manager = Search::new(&line, 1).start(&bed);
-    let url = wait_for("the manager's address", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+    let url = wait_for("the manager's address", WAIT_TIMEOUT, || {
+        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         fs::read_to_string(folder.join("manager.url")).ok()
     });
     let url = url.trim();
-    let path = wait_for("the whole log", BOUND, || {
-        let (_, listed) = get(url, "/api/v1/trials")?;
+    let path = wait_for("the whole log", WAIT_TIMEOUT, || {
+        let (_, listed) = http_get(url, "/api/v1/trials")?;
         let listed: serde_json::Value = serde_json::from_str(&listed).ok()?;
         let id = listed["trials"][0]["id"].as_str()?.to_owned();
-        let (_, part) = get(url, &format!("/api/v1/trials/{id}/log?limit=1"))?;
+        let (_, part) = http_get(url, &format!("/api/v1/trials/{id}/log?limit=1"))?;
         let part: serde_json::Value = serde_json::from_str(&part).ok()?;
         (part["end"].as_u64()? >= LOG_END).then(|| format!("/api/v1/trials/{id}/log/stdout"))
     });
@@ -73,25 +73,25 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
     for _ in 0..WAVES {
         let clients: Vec<_> = (0..CLIENTS).map(|_| request_and_read_start(host, &path)).collect();
         // Other requests are still answered.
-        assert_eq!(get(url, "/").unwrap().0, 200);
+        assert_eq!(http_get(url, "/").unwrap().0, 200);
         let most = memory(manager.pid(), "VmHWM");
         assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
         drop(clients);
-        wait_for("the release of the readers' memory", BOUND, || {
+        wait_for("the release of the readers' memory", WAIT_TIMEOUT, || {
             (memory(manager.pid(), "VmRSS") < before + MEMORY_LEFT_KIB).then_some(())
         });
     }
     let list = path.replace("/log/stdout", "/metrics?limit=10000");
     let clients: Vec<_> = (0..CLIENTS).map(|_| request_without_reading(host, &list)).collect();
-    assert_eq!(get(url, "/").unwrap().0, 200);
+    assert_eq!(http_get(url, "/").unwrap().0, 200);
     // The allocator's heaps may keep memory of many small values. The limit still applies.
     let most = memory(manager.pid(), "VmHWM");
     assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
     drop(clients);
-    let (status, body) = get(url, &path).unwrap();
+    let (status, body) = http_get(url, &path).unwrap();
     assert!(status == 200 && body.len() >= LOG, "{status}, {} bytes", body.len());
     let most = memory(manager.pid(), "VmHWM");
     assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
-    gate.open(1);
-    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+    gate.release(1);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }

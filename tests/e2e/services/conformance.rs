@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Machines, Outcome, Running, Search, TestBed};
+use trialkeeper_tests::{Machines, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT};
 
 use super::plugin::repository;
 
@@ -131,7 +131,7 @@ impl ServiceBed {
     }
 
     /// Starts a command. Pods are processes of this machine, so they reach the manager over loopback.
-    fn start(&self, mut command: Command) -> Running {
+    fn start(&self, mut command: Command) -> RunningProgram {
         if self.kube.is_some() {
             command.args(["--host", "127.0.0.1"]);
         }
@@ -164,7 +164,7 @@ fn conformance(service: &'static str, cases: &[&str]) {
     let section = service_bed.section();
     let kube = service_bed.kube.as_ref().inspect(|kube| kube.set_quota(1000));
     let settings = json!({
-        "manager": bed.manager().get_program().to_str(),
+        "manager": bed.manager_command().get_program().to_str(),
         "arguments": kube.map_or(json!([]), |_| json!(["--host", "127.0.0.1"])),
         "experiment": {
             "trialCodeDirectory": bed.path("code"), "trialConcurrency": CONCURRENCY,
@@ -173,13 +173,13 @@ fn conformance(service: &'static str, cases: &[&str]) {
         "waits": kube.is_some(),
     });
     let settings = bed.write("settings.json", &settings.to_string());
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.args(["conformance", "--parallel", PARALLEL, "--settings"]).arg(settings);
     command.args(cases.iter().flat_map(|case| ["--case", *case]));
     let module = format!("PYTHONPATH={}", repository().join("python/src").display());
     let program = repository().join("tests/e2e/services/manager_service.py");
     command.args(["--", "env", &module, "python3"]).arg(program);
-    let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND * 2);
+    let finished = bed.start(command.current_dir(bed.folder())).finish(WAIT_TIMEOUT * 2);
     let stdout = String::from_utf8(finished.stdout).unwrap();
     assert_eq!(finished.code, Some(0), "{stdout}{}", finished.stderr);
     // Pods' agents cannot be killed from outside: the lock is the trial's.
@@ -201,7 +201,8 @@ fn run_to_ends(service: &'static str) {
     let service_bed = ServiceBed::new(service);
     service_bed.bed.write("code/data.txt", "what the trial reads\n");
     let search = service_bed.search(ENDS, 4).with("trialConcurrency", 2);
-    let search = Outcome::of(service_bed.start(search.command(&service_bed.bed)).finish(BOUND));
+    let search =
+        Outcome::parse(service_bed.start(search.command(&service_bed.bed)).finish(WAIT_TIMEOUT));
     search.expect_done(1, 3);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
     for (sequence, reason) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {

@@ -8,7 +8,9 @@ use std::process::Command;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{
+    Gate, Machines, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for,
+};
 
 /// A trial that records its start, waits at the gate, and reports.
 const TRAIN: &str = r#"#!/bin/sh
@@ -54,7 +56,7 @@ fn local(limit: usize) -> Value {
 }
 
 fn search(bed: &TestBed, parts: Value, trials: u32, concurrency: usize) -> Search {
-    bed.script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     Search::new(&command, trials)
         .with("trialConcurrency", concurrency)
@@ -62,7 +64,7 @@ fn search(bed: &TestBed, parts: Value, trials: u32, concurrency: usize) -> Searc
 }
 
 fn started(bed: &TestBed, trials: usize) -> Vec<String> {
-    wait_for("the trials to start", BOUND, || {
+    wait_for("the trials to start", WAIT_TIMEOUT, || {
         let text = fs::read_to_string(bed.path("started")).ok()?;
         let started: Vec<_> = text.lines().map(str::to_owned).collect();
         (started.len() >= trials).then_some(started)
@@ -80,16 +82,16 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
 }
 
 /// Returns the API's answer, or `None` if there is none yet.
-pub(super) fn api_answer(running: &Running, path: &str) -> Option<Value> {
+pub(super) fn api_answer(running: &RunningProgram, path: &str) -> Option<Value> {
     let stderr = running.stderr();
     let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-    let (_, body) = get(line.rsplit(' ').next()?, path)?;
+    let (_, body) = http_get(line.rsplit(' ').next()?, path)?;
     serde_json::from_str(&body).ok()
 }
 
 /// Waits until the services in the API satisfy a condition, and returns them.
-fn parts(running: &Running, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    wait_for(what, BOUND, || {
+fn parts(running: &RunningProgram, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    wait_for(what, WAIT_TIMEOUT, || {
         let parts =
             api_answer(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
         wanted(&parts).then_some(parts)
@@ -97,9 +99,9 @@ fn parts(running: &Running, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Ve
 }
 
 fn run(bed: &TestBed, words: &[&str]) -> String {
-    let mut command = bed.manager();
-    command.args(words).arg("--data-dir").arg(bed.data());
-    let done = bed.start(&mut command).finish(BOUND);
+    let mut command = bed.manager_command();
+    command.args(words).arg("--data-dir").arg(bed.data_folder());
+    let done = bed.start(&mut command).finish(WAIT_TIMEOUT);
     String::from_utf8(done.stdout).unwrap() + &done.stderr
 }
 
@@ -115,8 +117,8 @@ fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
     });
     assert_eq!((&shown[0]["platform"], &shown[0]["free"]), (&"local".into(), &0.into()));
     assert_eq!((&shown[1]["platform"], &shown[1]["trouble"]), (&"plugin".into(), &Value::Null));
-    gate.open(5);
-    let done = Outcome::of(manager.finish(BOUND));
+    gate.release(5);
+    let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     expect_whole(&bed, &done, 5);
     let shown = run(&bed, &["experiment", "show", &done.id]);
     assert!(
@@ -166,12 +168,12 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     assert_eq!(shown[0].get("limit"), None, "the limit is the plugin's, not the file's");
     let why = "no training service has room for the trial (trainingService[0] (plugin): it has no room; \
                trainingService[1] (local): it has 2 of at most 2 trials (`trialConcurrency`))";
-    wait_for("the fourth trial to wait", BOUND, || {
+    wait_for("the fourth trial to wait", WAIT_TIMEOUT, || {
         let shown = api_answer(&manager, "/api/v1/trials")?;
         shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
     });
-    gate.open(4);
-    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    gate.release(4);
+    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     bed.wait_until_empty();
 }
 
@@ -221,13 +223,13 @@ fn one_trial_waits_in_the_queue_of_a_full_cluster() {
     });
     let why = "no training service has room for the trial (trainingService[0] (plugin): another trial already waits \
                there; trainingService[1] (local): it has 1 of at most 1 trials (`trialConcurrency`))";
-    wait_for("the third trial to wait", BOUND, || {
+    wait_for("the third trial to wait", WAIT_TIMEOUT, || {
         let shown = api_answer(&manager, "/api/v1/trials")?;
         shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
     });
     bed.write("code/open", "");
-    gate.open(4);
-    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    gate.release(4);
+    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     bed.wait_until_empty();
 }
 
@@ -240,21 +242,21 @@ fn a_search_continues_without_a_dead_service() {
     started(&bed, 2);
     // The plugin cannot be started again. Its trial's agent keeps running.
     fs::remove_file(bed.path("alive")).unwrap();
-    let plugin = wait_for("the plugin", BOUND, || {
+    let plugin = wait_for("the plugin", WAIT_TIMEOUT, || {
         let is_plugin = |words: &str| words.contains("processes.py") && !words.contains("sh -c");
         Some(bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0)
     });
     kill(plugin, Signal::SIGKILL).unwrap();
     parts(&manager, "the trouble", |parts| parts[0]["trouble"].is_string());
-    gate.open(2);
+    gate.release(2);
     // The local trial ends, and the next ones run locally. The plugin's trial ends, which is noticed when the
     // plugin is back.
     started(&bed, 3);
-    gate.open(1);
+    gate.release(1);
     started(&bed, 4);
     bed.write("alive", "");
-    gate.open(3);
-    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 6);
+    gate.release(3);
+    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 6);
     bed.wait_until_empty();
 }
 
@@ -267,9 +269,9 @@ fn a_trial_that_one_service_refuses_runs_on_the_other() {
     let manager = search(&bed, json!([refuser, local(1)]), 4, 2).start(&bed);
     // One trial runs locally. The other is offered to the plugin.
     let refusal = "trainingService[0] refuses the trial: the account has no hours left; moving it to another part";
-    wait_for("the refusal", BOUND, || manager.stderr().contains(refusal).then_some(()));
-    gate.open(4);
-    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    wait_for("the refusal", WAIT_TIMEOUT, || manager.stderr().contains(refusal).then_some(()));
+    gate.release(4);
+    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
     let message = format!("{:?}", alone.trials);
     let refusal = "no training service accepts the trial: trainingService[0] (plugin): the account has no hours left";
@@ -293,16 +295,16 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
     let manager = search(&bed, parts_wanted, 6, 3).start(&bed);
     started(&bed, 3);
     manager.signal(Signal::SIGKILL);
-    manager.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
+    manager.finish(WAIT_TIMEOUT);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
     let shown = parts(&resumed, "a trial at each part", |parts| {
         parts.iter().all(|part| part["running"] == 1)
     });
     assert_eq!(shown.len(), 3);
-    gate.open(6);
-    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 6);
-    let folder = bed.data().join(id);
+    gate.release(6);
+    expect_whole(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 6);
+    let folder = bed.data_folder().join(id);
     for part in ["training-service-1", "training-service-2"] {
         assert!(folder.join(part).is_dir(), "each plugin must have its own folder");
     }
@@ -325,15 +327,15 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     let is_running = |parts: &[Value]| parts.iter().all(|part| part["running"] == 1);
     parts(&manager, "a trial at each part", is_running);
     manager.signal(Signal::SIGKILL);
-    manager.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    manager.finish(WAIT_TIMEOUT);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.to_str().unwrap();
     kube.set_unreachable(true);
     let manager = start(&mut Outcome::resume_command(&bed, id));
     let shown = parts(&manager, "a trial at each part", is_running);
     assert!(shown[1]["trouble"].is_string(), "{shown:?}");
     manager.signal(Signal::SIGINT);
-    let stopped = manager.finish(BOUND);
+    let stopped = manager.finish(WAIT_TIMEOUT);
     assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
     let warnings = [
         "the manager goes on without the cluster: agents can report, trials wait",
@@ -347,8 +349,8 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     parts(&manager, "the trouble", |parts| parts[1]["trouble"].is_string());
     kube.set_unreachable(false);
     parts(&manager, "the end of the trouble", |parts| parts[1]["trouble"].is_null());
-    gate.open(4);
-    let done = Outcome::of(manager.finish(BOUND));
+    gate.release(4);
+    let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(3, 0);
     // Ctrl-C ended the trial on this machine, which ran again.
     assert_eq!(started(&bed, 4).len(), 4, "a trial ran twice: {}", bed.read("started"));
@@ -362,7 +364,7 @@ fn an_unreachable_machine_delays_no_trial() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(4);
+    gate.release(4);
     let mut lost = machines.add("lost");
     lost["sshOptions"] = json!(["ProxyCommand=false"]);
     let remote = json!({"platform": "remote", "machineList": [lost]});
@@ -383,8 +385,8 @@ fn machines_and_this_machine_share_a_search() {
     let manager = search(&bed, json!([local(1), remote]), 4, 2).start(&bed);
     started(&bed, 2);
     parts(&manager, "a trial at each", |parts| parts.iter().all(|part| part["running"] == 1));
-    gate.open(4);
-    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    gate.release(4);
+    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
 }
 
 #[test]
@@ -392,9 +394,9 @@ fn doctor_names_the_failing_service() {
     let bed = TestBed::new();
     let broken = json!({"platform": "plugin", "command": ["./no-such-service"]});
     let file = search(&bed, json!([local(1), broken]), 1, 1).write(&bed);
-    let mut doctor = bed.manager();
+    let mut doctor = bed.manager_command();
     doctor.arg("doctor").arg(&file);
-    let done = bed.start(&mut doctor).finish(BOUND);
+    let done = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
     let output = String::from_utf8(done.stdout).unwrap();
     assert_eq!(done.code, Some(1), "{output}");
     assert!(output.contains("FAIL  place  trainingService[1].command: "), "{output}");
@@ -428,9 +430,9 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
         let bed = TestBed::new();
         let gate = Gate::new(&bed.path("gate"));
         let search = search(&bed, json!([local(2), part.clone()]), 2, 2);
-        let mut doctor = bed.manager();
+        let mut doctor = bed.manager_command();
         doctor.arg("doctor").arg(search.write(&bed));
-        let found = bed.start(&mut doctor).finish(BOUND);
+        let found = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
         let stdout = String::from_utf8(found.stdout).unwrap();
         assert_eq!(found.code, Some(1), "{stdout}");
         assert!(stdout.contains("FAIL") && stdout.contains(problem), "{stdout}");
@@ -441,8 +443,8 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
                 .is_some_and(|trouble| !trouble.contains("is being started"))
         });
         assert!(shown[1]["trouble"].to_string().contains(problem), "{shown:?}");
-        gate.open(2);
-        let done = Outcome::of(manager.finish(BOUND));
+        gate.release(2);
+        let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         expect_whole(&bed, &done, 2);
         let warning = "; the search begins without this training service";
         assert!(
@@ -450,7 +452,7 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
             "{}",
             done.stderr
         );
-        let alone = self::search(&bed, json!([part]), 1, 1).start(&bed).finish(BOUND);
+        let alone = self::search(&bed, json!([part]), 1, 1).start(&bed).finish(WAIT_TIMEOUT);
         assert_eq!(alone.code, Some(2), "no service is left: {}", alone.stderr);
     }
 }
@@ -460,7 +462,7 @@ fn a_wrong_setting_of_one_service_is_refused() {
     let wrong = json!({"id": 1, "error": {"code": -32008, "message": "settings.queue: unknown"}});
     for part in [answers(&wrong), json!({"platform": "plugin", "command": ["./nothing"]})] {
         let bed = TestBed::new();
-        let refused = search(&bed, json!([local(2), part]), 1, 1).start(&bed).finish(BOUND);
+        let refused = search(&bed, json!([local(2), part]), 1, 1).start(&bed).finish(WAIT_TIMEOUT);
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
         assert!(refused.stderr.contains("trainingService[1]"), "{}", refused.stderr);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that records its start, waits at the gate, and cleans up on TERM.
 const TRAIN: &str = r#"#!/bin/sh
@@ -172,7 +172,7 @@ pub(super) fn processes() -> Value {
 }
 
 fn search(bed: &TestBed, service: &Value, trials: u32) -> Search {
-    bed.script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     Search::new(&command, trials)
         .with("trialConcurrency", 2)
@@ -181,7 +181,7 @@ fn search(bed: &TestBed, service: &Value, trials: u32) -> Search {
 }
 
 fn started(bed: &TestBed, trials: usize) -> Vec<String> {
-    wait_for("the trials to start", BOUND, || {
+    wait_for("the trials to start", WAIT_TIMEOUT, || {
         let text = fs::read_to_string(bed.path("started")).ok()?;
         let started: Vec<_> = text.lines().map(str::to_owned).collect();
         (started.len() >= trials).then_some(started)
@@ -201,7 +201,7 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
 
 /// Waits for the plugin's process, which must differ from `before`.
 fn plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
-    wait_for("the plugin's process", BOUND, || {
+    wait_for("the plugin's process", WAIT_TIMEOUT, || {
         let is_plugin = |words: &str| words.contains("processes.py");
         let found = bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0;
         (Some(found) != before).then_some(found)
@@ -212,7 +212,7 @@ fn plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
 fn a_search_runs_on_a_plugin() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(6);
+    gate.release(6);
     let done = search(&bed, &processes(), 6).run(&bed);
     expect_whole(&bed, &done, 6);
     bed.wait_until_empty();
@@ -227,11 +227,11 @@ fn a_killed_plugin_is_restarted_and_no_trial_runs_twice() {
     let first = plugin(&bed, None);
     kill(first, Signal::SIGKILL).unwrap();
     let second = plugin(&bed, Some(first));
-    gate.open(1);
+    gate.release(1);
     started(&bed, 3);
     kill(second, Signal::SIGKILL).unwrap();
-    gate.open(3);
-    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    gate.release(3);
+    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     bed.wait_until_empty();
 }
 
@@ -242,11 +242,11 @@ fn a_resumed_manager_finds_its_trials_on_the_plugin() {
     let manager = search(&bed, &processes(), 3).start(&bed);
     started(&bed, 2);
     manager.signal(Signal::SIGKILL);
-    manager.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
-    gate.open(3);
-    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 3);
+    manager.finish(WAIT_TIMEOUT);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
+    gate.release(3);
+    expect_whole(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn an_interrupted_search_ends_its_trials_on_the_plugin() {
     let manager = search(&bed, &processes(), 4).start(&bed);
     let mut trials = started(&bed, 2);
     manager.signal(Signal::SIGINT);
-    let finished = manager.finish(BOUND);
+    let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     let mut cleaned: Vec<_> = bed.read("cleaned").lines().map(str::to_owned).collect();
     trials.sort();
@@ -269,7 +269,7 @@ fn an_interrupted_search_ends_its_trials_on_the_plugin() {
 fn a_noisy_plugin_runs_its_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(3);
+    gate.release(3);
     let program = bed.write("noisy.py", NOISY);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
@@ -289,13 +289,13 @@ fn a_noisy_plugin_runs_its_search() {
 fn an_interrupt_ends_a_search_whose_plugin_opens() {
     let bed = TestBed::new();
     let service =
-        json!({"platform": "plugin", "command": ["python3", bed.script("slow.py", OPENING)]});
+        json!({"platform": "plugin", "command": ["python3", bed.write_script("slow.py", OPENING)]});
     let running = search(&bed, &service, 1).start(&bed);
-    wait_for("the plugin to report everything", BOUND, || {
+    wait_for("the plugin to report everything", WAIT_TIMEOUT, || {
         bed.path("opening").exists().then_some(())
     });
     running.signal(Signal::SIGINT);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     bed.wait_until_empty();
 }
@@ -304,7 +304,7 @@ fn an_interrupt_ends_a_search_whose_plugin_opens() {
 fn a_slow_plugin_runs_its_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(4);
+    gate.release(4);
     let program = bed.write("slow.py", SLOW);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     expect_whole(&bed, &search(&bed, &service, 4).run(&bed), 4);
@@ -320,13 +320,13 @@ fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
         let sleeping = |words: &str| words.starts_with("sleep 600");
         bed.processes().into_iter().filter(|(_, words)| sleeping(words)).count()
     };
-    wait_for("both jobs", BOUND, || (jobs() == 2).then_some(()));
+    wait_for("both jobs", WAIT_TIMEOUT, || (jobs() == 2).then_some(()));
     manager.signal(Signal::SIGKILL);
-    manager.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let mut clean = bed.manager();
-    clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data());
-    let cleaned = bed.start(&mut clean).finish(BOUND);
+    manager.finish(WAIT_TIMEOUT);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let mut clean = bed.manager_command();
+    clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data_folder());
+    let cleaned = bed.start(&mut clean).finish(WAIT_TIMEOUT);
     assert_eq!((cleaned.code, jobs()), (Some(0), 0), "{}", cleaned.stderr);
     assert!(cleaned.stderr.contains("has no capability `clean_up`"), "{}", cleaned.stderr);
     bed.wait_until_empty();
@@ -354,9 +354,9 @@ fn a_trial_that_the_platform_killed_for_memory_has_that_cause() {
     let message = "FAILED (exit code 137): the job used more memory than the platform allows";
     assert!(done.stderr.contains(message), "{}", done.stderr);
     let trial = |words: &[&str]| {
-        let mut command = bed.manager();
-        command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
-        String::from_utf8(bed.start(&mut command).finish(BOUND).stdout).unwrap()
+        let mut command = bed.manager_command();
+        command.arg("trial").args(words).arg("--data-dir").arg(bed.data_folder());
+        String::from_utf8(bed.start(&mut command).finish(WAIT_TIMEOUT).stdout).unwrap()
     };
     let why: Vec<_> = trial(&["why", "0"]).split_whitespace().map(str::to_owned).collect();
     assert!(why.join(" ").contains("cause oom-kernel class user-error"), "{why:?}");
@@ -386,11 +386,11 @@ fn an_unusable_plugin_is_refused_before_the_search() {
     for (command, start, message) in table {
         let bed = TestBed::new();
         let service = json!({"platform": "plugin", "command": command});
-        let finished = search(&bed, &service, 1).start(&bed).finish(BOUND);
+        let finished = search(&bed, &service, 1).start(&bed).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{command}: {}", finished.stderr);
         let stderr = &finished.stderr;
         assert!(stderr.contains(start) && stderr.contains(message), "{command}: {stderr}");
-        let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
+        let left = fs::read_dir(bed.data_folder()).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{command}: a folder remains");
     }
 }
@@ -410,11 +410,11 @@ fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String
     );
     let program = bed.write("processes_under_test.py", &program);
     let module = format!("PYTHONPATH={}", repository().join("python/src").display());
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command
         .args(["conformance", "--parallel", "4", "--case", only, "--", "env", &module, "python3"])
         .arg(program);
-    let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
+    let finished = bed.start(command.current_dir(bed.folder())).finish(WAIT_TIMEOUT);
     (finished.code, String::from_utf8(finished.stdout).unwrap())
 }
 

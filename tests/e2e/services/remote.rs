@@ -9,7 +9,7 @@ use crate::security::impersonation::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    BOUND, Gate, Machines, Outcome, Search, SmallDisk, Terminal, TestBed, Trial, wait_for,
+    Gate, Machines, Outcome, Search, SmallDisk, Terminal, TestBed, Trial, WAIT_TIMEOUT, wait_for,
 };
 
 /// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
@@ -22,14 +22,14 @@ echo score=0.5
 "#;
 
 pub(super) fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
-    bed.script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     let service = json!({"platform": "remote", "machineList": machines});
     Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
 }
 
 pub(super) fn started(bed: &TestBed, trials: usize) -> Vec<String> {
-    wait_for("the trials to start", BOUND, || {
+    wait_for("the trials to start", WAIT_TIMEOUT, || {
         let started: Vec<_> = bed.read("started").lines().map(str::to_owned).collect();
         (started.len() >= trials).then_some(started)
     })
@@ -57,14 +57,14 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
     // The first trials run on the machine that is ready first. Later ones run on the machine with the fewest
     // trials.
     for machine in ["one", "two"] {
-        wait_for("both machines to be ready", BOUND, || {
+        wait_for("both machines to be ready", WAIT_TIMEOUT, || {
             let mut folders = fs::read_dir(bed.path(machine)).ok()?.flatten();
             folders.find(|folder| folder.path().join("manager.url").exists())
         });
     }
     started(&bed, 2);
-    gate.open(12);
-    let done = Outcome::of(running.finish(BOUND));
+    gate.release(12);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&bed, &done, 12);
     let mut used = BTreeMap::<_, usize>::new();
     for line in started(&bed, 12) {
@@ -87,12 +87,12 @@ fn a_machine_without_limits_runs_a_trial_per_processor() {
     let search = search(&bed, &[machines.add("one")], trials).with("trialConcurrency", trials);
     let running = search.start(&bed);
     assert_eq!(started(&bed, cores).len(), cores);
-    wait_for("the last trial to wait", BOUND, || {
+    wait_for("the last trial to wait", WAIT_TIMEOUT, || {
         let shown = api_answer(&running, "/api/v1/trials")?.to_string();
         shown.contains("it runs as many trials as it has processors").then_some(())
     });
-    gate.open(cores + 1);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), cores + 1);
+    gate.release(cores + 1);
+    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), cores + 1);
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn a_cut_connection_is_restored_without_loss() {
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
     started(&bed, 2);
     machines.cut_connections("one");
-    gate.open(2);
-    let done = Outcome::of(running.finish(BOUND));
+    gate.release(2);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&bed, &done, 2);
     assert!(bed.read("one.pids").lines().count() > 1, "the manager did not connect again");
 }
@@ -128,10 +128,10 @@ fn a_connection_that_is_cut_within_a_stream_of_output_loses_no_line() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let search = search(&bed, &[machines.add("one")], 1);
-    bed.script("code/train.sh", STREAM);
+    bed.write_script("code/train.sh", STREAM);
     let running = search.start(&bed);
     let printed = |lines: usize| {
-        wait_for("the trial to print", BOUND, || {
+        wait_for("the trial to print", WAIT_TIMEOUT, || {
             let text = bed.read("printed");
             (text.lines().count() >= lines).then_some(text)
         })
@@ -140,14 +140,14 @@ fn a_connection_that_is_cut_within_a_stream_of_output_loses_no_line() {
     machines.disconnect("one");
     printed(400);
     machines.reconnect("one");
-    let done = Outcome::of(running.finish(BOUND));
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     done.expect_done(1, 0);
     assert_eq!(started(&bed, 1).len(), 1, "the trial ran twice");
     let numbers: Vec<Value> = (1..=600).map(|number| json!(number)).collect();
     assert_eq!(done.trial(0).intermediate, numbers);
-    let mut logs = bed.manager();
-    logs.args(["trial", "logs", "0", "--data-dir"]).arg(bed.data());
-    let stored = bed.start(&mut logs).finish(BOUND).stdout;
+    let mut logs = bed.manager_command();
+    logs.args(["trial", "logs", "0", "--data-dir"]).arg(bed.data_folder());
+    let stored = bed.start(&mut logs).finish(WAIT_TIMEOUT).stdout;
     assert_eq!(String::from_utf8(stored).unwrap(), printed(600));
 }
 
@@ -161,7 +161,7 @@ fn the_output_of_an_agent_that_cannot_report_is_shown() {
     machine["maxTrialNumber"] = json!(1);
     let running = search(&bed, &[machine], 2).start(&bed);
     // The first agent has a connection, and keeps it. The second one finds no socket.
-    wait_for("the first result", BOUND, || {
+    wait_for("the first result", WAIT_TIMEOUT, || {
         api_answer(&running, "/api/v1/trials")?.to_string().contains("0.25").then_some(())
     });
     let socket = fs::read_dir(bed.path("one")).unwrap().flatten().find_map(|entry| {
@@ -170,17 +170,17 @@ fn the_output_of_an_agent_that_cannot_report_is_shown() {
     });
     let socket = socket.expect("the agent has reported");
     fs::rename(&socket, bed.path("hidden")).unwrap();
-    gate.open(1);
+    gate.release(1);
     started(&bed, 2);
-    let mut logs = bed.manager();
-    logs.args(["trial", "logs", "-f", "1", "--data-dir"]).arg(bed.data());
+    let mut logs = bed.manager_command();
+    logs.args(["trial", "logs", "-f", "1", "--data-dir"]).arg(bed.data_folder());
     let following = bed.start(&mut logs);
     let expected = "the trial's agent does not report; the output of its job:\nscore=0.25\n";
-    wait_for("the output", BOUND, || following.stderr().contains(expected).then_some(()));
+    wait_for("the output", WAIT_TIMEOUT, || following.stderr().contains(expected).then_some(()));
     fs::rename(bed.path("hidden"), &socket).unwrap();
-    gate.open(1);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
-    let followed = following.finish(BOUND);
+    gate.release(1);
+    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
+    let followed = following.finish(WAIT_TIMEOUT);
     assert_eq!(String::from_utf8(followed.stdout).unwrap(), "score=0.25\nscore=0.5\n");
     bed.wait_until_empty();
 }
@@ -192,14 +192,14 @@ fn a_login_shell_may_print_and_a_configuration_may_have_a_command_of_its_own() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let mut machine = machines.add("one");
     // `sshd` runs this instead of the requested command, as a talkative login shell.
-    let shell = bed.script(
+    let shell = bed.write_script(
         "shell.sh",
         "#!/bin/sh\nprintf '\\033]0;title\\007{\"a\": 1} tk:'\nexec sh -c \"$SSH_ORIGINAL_COMMAND\"\n",
     );
-    machines.configure("one", &format!("ForceCommand {}", shell.display()));
+    machines.add_sshd_option("one", &format!("ForceCommand {}", shell.display()));
     let options = machine["sshOptions"].as_array_mut().unwrap();
     options.push(json!("RemoteCommand=exec tmux attach"));
     options.push(json!("RequestTTY=force"));
@@ -216,7 +216,7 @@ fn a_proxy_that_asks_gets_no_answer_and_the_terminal_no_question() {
     let connect = jump["sshOptions"][0].as_str().unwrap();
     let mut machine = machines.add("one");
     // As `ProxyJump` runs `ssh` for a jump host: with its own options and the same terminal.
-    let proxy = bed.script(
+    let proxy = bed.write_script(
         "proxy.sh",
         &format!(
             "#!/bin/sh\nexec ssh -o '{connect}' -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=ask jump nc\n"
@@ -225,7 +225,7 @@ fn a_proxy_that_asks_gets_no_answer_and_the_terminal_no_question() {
     machine["sshOptions"][0] = json!(format!("ProxyCommand={}", proxy.display()));
     let command = search(&bed, &[machine], 1).command(&bed);
     let terminal = Terminal::start(&command, 200, 50);
-    wait_for("the refusal", BOUND, || {
+    wait_for("the refusal", WAIT_TIMEOUT, || {
         terminal.output().contains("Host key verification failed").then_some(())
     });
     let output = terminal.output();
@@ -242,11 +242,11 @@ fn a_resumed_manager_finds_its_trials_on_their_machines() {
     let running = search(&bed, &both, 2).start(&bed);
     started(&bed, 2);
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
     // The trials end without a manager.
-    gate.open(2);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let done = Outcome::of_resume(&bed, id.to_str().unwrap());
+    gate.release(2);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let done = Outcome::run_resume(&bed, id.to_str().unwrap());
     expect_whole(&bed, &done, 2);
 }
 
@@ -256,7 +256,7 @@ fn a_machine_with_a_changed_host_key_is_not_used() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let both = [machines.add("changed"), machines.add("same")];
     machines.replace_host_key("changed");
     let done = search(&bed, &both, 2).run(&bed);
@@ -275,7 +275,7 @@ fn an_interrupted_search_ends_its_trials_with_sigterm() {
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
     started(&bed, 2);
     running.signal(Signal::SIGINT);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
     bed.wait_until_empty();
@@ -298,21 +298,21 @@ fn another_user_of_the_machine_gets_no_report() {
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
     started(&bed, 2);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let folder = bed.path("one").join(id);
     let addresses = addresses(&folder);
     // Without the manager, no process takes the port back.
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
     machines.cut_connections("one");
     let mut imposters = Vec::new();
     for address in &addresses {
-        wait_for("the port", BOUND, || std::net::TcpListener::bind(address).ok());
+        wait_for("the port", WAIT_TIMEOUT, || std::net::TcpListener::bind(address).ok());
         imposters.push(Imposter::listen(address));
     }
-    gate.open(2);
+    gate.release(2);
     let trials = || fs::read_dir(folder.join("trials")).unwrap().flatten();
-    wait_for("both verdicts", BOUND, || {
+    wait_for("both verdicts", WAIT_TIMEOUT, || {
         trials().all(|trial| trial.path().join("verdict.json").exists()).then_some(())
     });
     for imposter in imposters {
@@ -321,7 +321,7 @@ fn another_user_of_the_machine_gets_no_report() {
     let socket = fs::symlink_metadata(folder.join("manager.sock")).unwrap();
     assert!(std::os::unix::fs::FileTypeExt::is_socket(&socket.file_type()));
     assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-    let done = Outcome::of_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
+    let done = Outcome::run_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
     expect_whole(&bed, &done, 2);
 }
 
@@ -337,12 +337,12 @@ fn agents_report_directly_if_their_machine_reaches_the_manager() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let one = machines.add("one");
-    machines.configure("one", "DisableForwarding yes");
+    machines.add_sshd_option("one", "DisableForwarding yes");
     let search = search(&bed, &[one], 2);
-    let done = bed.start(&mut reachable(search.command(&bed), "127.0.0.1")).finish(BOUND);
-    let done = Outcome::of(done);
+    let done = bed.start(&mut reachable(search.command(&bed), "127.0.0.1")).finish(WAIT_TIMEOUT);
+    let done = Outcome::parse(done);
     expect_whole(&bed, &done, 2);
     assert!(!bed.path("one").join(&done.id).join("manager.sock").exists());
 }
@@ -357,13 +357,13 @@ fn agents_report_through_ssh_if_their_machine_cannot_reach_the_manager() {
     let running = bed.start(&mut reachable(search.command(&bed), "127.0.0.1:1"));
     started(&bed, 2);
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
-    gate.open(2);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    running.finish(WAIT_TIMEOUT);
+    gate.release(2);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     // The agents have used the socket, and continue with it although the machine reaches the manager.
     let resume = Outcome::resume_command(&bed, id.to_str().unwrap());
-    let done = bed.start(&mut reachable(resume, "127.0.0.1")).finish(BOUND);
-    expect_whole(&bed, &Outcome::of(done), 2);
+    let done = bed.start(&mut reachable(resume, "127.0.0.1")).finish(WAIT_TIMEOUT);
+    expect_whole(&bed, &Outcome::parse(done), 2);
     let folder = bed.path("one").join(id);
     assert!(folder.join("manager.sock").exists());
     assert_eq!(fs::read_to_string(folder.join("manager.url")).unwrap(), "http://127.0.0.1:0\n");
@@ -381,12 +381,12 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     let search = search(&bed, &both, 1).with("trainingService", service);
     let running = bed.start(search.command(&bed).args(["--lease", "3"]));
     // A lease begins with the first report.
-    wait_for("the trial to run", BOUND, || {
+    wait_for("the trial to run", WAIT_TIMEOUT, || {
         api_answer(&running, "/api/v1/trials")?.to_string().contains("RUNNING").then_some(())
     });
     machines.disconnect("one");
     // The agent's lease ends before the manager's patience.
-    wait_for("the trial to be lost", BOUND, || {
+    wait_for("the trial to be lost", WAIT_TIMEOUT, || {
         api_answer(&running, "/api/v1/trials")?.to_string().contains("LOST").then_some(())
     });
     assert_eq!(bed.read("started").lines().count(), 1, "the trial ran twice");
@@ -396,11 +396,11 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     assert_eq!(started[1].strip_prefix("two "), Some(trial));
     assert_eq!(bed.read("cleaned"), "", "an agent ended its trial without a manager");
     machines.reconnect("one");
-    wait_for("the first attempt to be ended", BOUND, || {
+    wait_for("the first attempt to be ended", WAIT_TIMEOUT, || {
         (bed.read("cleaned").trim() == trial).then_some(())
     });
-    gate.open(1);
-    let done = Outcome::of(running.finish(BOUND));
+    gate.release(1);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     done.expect_done(1, 0);
     let Trial { id, intermediate, final_result, .. } = done.trial(0);
     assert_eq!((id.as_str(), final_result), (trial, &json!(0.5)));
@@ -422,16 +422,16 @@ fn a_stop_is_applied_when_an_unreachable_machine_returns() {
     started(&bed, 2);
     machines.disconnect("one");
     running.signal(Signal::SIGINT);
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned"), "", "unreachable trials must keep running");
     machines.reconnect("one");
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
     started(&bed, 4);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "old trials must end before new ones start");
-    gate.open(2);
-    let done = Outcome::of(resumed.finish(BOUND));
+    gate.release(2);
+    let done = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
     done.expect_done(2, 0);
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
@@ -446,7 +446,7 @@ fn a_configuration_that_ignores_host_keys_is_refused() {
     let machines = Machines::new(&bed);
     let mut machine = machines.add("one");
     machine["sshOptions"][1] = json!("UserKnownHostsFile=/dev/null");
-    let finished = search(&bed, &[machine], 1).start(&bed).finish(BOUND);
+    let finished = search(&bed, &[machine], 1).start(&bed).finish(WAIT_TIMEOUT);
     assert_ne!(finished.code, Some(0));
     for part in ["one", "UserKnownHostsFile /dev/null", "~/.ssh/config"] {
         assert!(finished.stderr.contains(part), "{part}: {}", finished.stderr);
@@ -468,12 +468,12 @@ fn a_machine_that_cannot_start_trials_gets_no_more_trials() {
     let running = search(&bed, &both, 4).start(&bed);
     started(&bed, 2);
     // From now on, the machine cannot create folders of trials.
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let trials = bed.path("one").join(id).join("trials");
     fs::rename(&trials, trials.with_extension("aside")).unwrap();
     fs::write(&trials, "").unwrap();
-    gate.open(4);
-    let done = Outcome::of(running.finish(BOUND));
+    gate.release(4);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&bed, &done, 4);
     let started = started(&bed, 4);
     assert_eq!(started.iter().filter(|line| line.starts_with("one ")).count(), 1, "{started:?}");
@@ -488,9 +488,9 @@ fn a_machine_whose_disk_permits_no_programs_is_named_and_not_used() {
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one"), machines.add("two")], 2).start(&bed);
     let reason = format!("{}/agent permits no programs (noexec)", bed.path("one").display());
-    wait_for("the reason", BOUND, || running.stderr().contains(&reason).then_some(()));
-    gate.open(2);
-    let done = Outcome::of(running.finish(BOUND));
+    wait_for("the reason", WAIT_TIMEOUT, || running.stderr().contains(&reason).then_some(()));
+    gate.release(2);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&bed, &done, 2);
     assert!(started(&bed, 2).iter().all(|line| line.starts_with("two ")));
     drop(disk);
@@ -502,7 +502,7 @@ fn experiments_share_their_code_on_a_machine() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let search = search(&bed, &[machines.add("one")], 1);
     let ids = [(), ()].map(|()| {
         let done = search.run(&bed);
@@ -515,9 +515,9 @@ fn experiments_share_their_code_on_a_machine() {
     });
     assert_eq!(inodes[0], inodes[1], "the second experiment sent the code again");
     for (id, left) in ids.iter().zip([1, 0]) {
-        let mut clean = bed.manager();
-        clean.arg("clean").arg(id).arg("--data-dir").arg(bed.data());
-        let cleaned = bed.start(&mut clean).finish(BOUND);
+        let mut clean = bed.manager_command();
+        clean.arg("clean").arg(id).arg("--data-dir").arg(bed.data_folder());
+        let cleaned = bed.start(&mut clean).finish(WAIT_TIMEOUT);
         assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
         let archives = fs::read_dir(bed.path("one/.code")).map_or(0, Iterator::count);
         assert_eq!(archives, left);
@@ -536,8 +536,8 @@ fn a_machine_whose_agent_was_removed_starts_further_trials() {
     let running = search.start(&bed);
     started(&bed, 1);
     fs::remove_dir_all(bed.path("one/agent")).unwrap();
-    gate.open(2);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+    gate.release(2);
+    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
 }
 
 #[test]
@@ -550,12 +550,12 @@ fn clean_ends_agents_and_removes_all_files_on_the_machines() {
     let running = search(&bed, &both, 2).start(&bed);
     started(&bed, 2);
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    running.finish(WAIT_TIMEOUT);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let clean = || {
-        let mut clean = bed.manager();
-        clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data());
-        bed.start(&mut clean).finish(BOUND)
+        let mut clean = bed.manager_command();
+        clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data_folder());
+        bed.start(&mut clean).finish(WAIT_TIMEOUT)
     };
     machines.disconnect("two");
     let partly = clean();

@@ -5,7 +5,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::hybrid::api_answer;
 use super::remote::{TRAIN, expect_whole, search, started};
@@ -26,19 +26,19 @@ fn a_trial_sees_only_its_own_gpus() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b 2 c 3 d", ":"));
+    bed.write_script("bin/nvidia-smi", &nvidia_smi("0 a 1 b 2 c 3 d", ":"));
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     machine["gpuIndices"] = json!([1, 3]);
     let search = search(&bed, &[machine], 2).with("trialGpuNumber", 1);
-    bed.script(
+    bed.write_script(
         "code/train.sh",
         &format!("{TRAIN}echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\n"),
     );
     let running = search.start(&bed);
     started(&bed, 2);
-    gate.open(2);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+    gate.release(2);
+    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
     let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
     gpus.sort();
     assert_eq!(gpus, ["1", "3"]);
@@ -51,7 +51,7 @@ fn trials_share_the_gpus_of_several_machines() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     // Another program computes on the first GPU of each machine.
-    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b 2 c", "echo a"));
+    bed.write_script("bin/nvidia-smi", &nvidia_smi("0 a 1 b 2 c", "echo a"));
     let mut both = ["shared", "single"].map(|name| {
         let mut machine = machines.add(name);
         machine["pythonPath"] = json!(bed.path("bin"));
@@ -63,18 +63,18 @@ fn trials_share_the_gpus_of_several_machines() {
     both[0]["maxTrialNumberPerGpu"] = json!(2);
     let search = search(&bed, &both, 7).with("trialGpuNumber", 1).with("trialConcurrency", 7);
     let record = "echo \"$MACHINE $CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\ntrap";
-    bed.script("code/train.sh", &TRAIN.replacen("trap", record, 1));
+    bed.write_script("code/train.sh", &TRAIN.replacen("trap", record, 1));
     let running = search.start(&bed);
     started(&bed, 6);
-    wait_for("the last trial to wait", BOUND, || {
+    wait_for("the last trial to wait", WAIT_TIMEOUT, || {
         let shown = api_answer(&running, "/api/v1/trials")?.to_string();
         (shown.contains("shared: ") && shown.contains("single: ")).then_some(())
     });
     let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
     gpus.sort();
     assert_eq!(gpus, ["shared 0", "shared 0", "shared 2", "shared 2", "single 1", "single 2"]);
-    gate.open(7);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 7);
+    gate.release(7);
+    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 7);
 }
 
 #[test]
@@ -85,17 +85,17 @@ fn gpus_of_adopted_trials_are_recognized_as_the_search_s() {
     let gate = Gate::new(&bed.path("gate"));
     let busy = bed.path("started").display().to_string();
     let in_use = format!("[ -e '{busy}' ] && echo a && echo b");
-    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", &in_use));
+    bed.write_script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", &in_use));
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 3).with("trialGpuNumber", 1).start(&bed);
     started(&bed, 2);
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
-    gate.open(3);
-    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 3);
+    running.finish(WAIT_TIMEOUT);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
+    gate.release(3);
+    expect_whole(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
 }
 
 #[test]
@@ -105,15 +105,18 @@ fn a_gpu_that_another_user_releases_is_used() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let busy = bed.write("busy", "b\n");
-    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", &format!("cat '{}'", busy.display())));
+    bed.write_script(
+        "bin/nvidia-smi",
+        &nvidia_smi("0 a 1 b", &format!("cat '{}'", busy.display())),
+    );
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 2).with("trialGpuNumber", 1).start(&bed);
     assert_eq!(started(&bed, 1).len(), 1, "another user uses the other GPU");
     bed.write("busy", "");
     started(&bed, 2);
-    gate.open(2);
-    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+    gate.release(2);
+    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
 }
 
 /// Neither experiment sees the other's trials in `nvidia-smi`, as in the seconds before a trial computes.
@@ -122,11 +125,11 @@ fn a_gpu_that_another_user_releases_is_used() {
 fn experiments_that_start_together_never_share_a_gpu() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
-    bed.script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", ":"));
+    bed.write_script("bin/nvidia-smi", &nvidia_smi("0 a 1 b", ":"));
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let search = search(&bed, &[machine], 6).with("trialGpuNumber", 1);
-    bed.script(
+    bed.write_script(
         "code/train.sh",
         "#!/bin/sh\ngpu=\"$BED/gpu-$CUDA_VISIBLE_DEVICES\"\n\
          mkdir \"$gpu\" || echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/shared\"\n\
@@ -135,7 +138,7 @@ fn experiments_that_start_together_never_share_a_gpu() {
     let mut commands = [search.command(&bed), search.command(&bed)];
     let both = commands.each_mut().map(|command| bed.start(command));
     for running in both {
-        Outcome::of(running.finish(BOUND)).expect_done(6, 0);
+        Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(6, 0);
     }
     assert_eq!(bed.read("shared"), "", "a GPU was used by two trials at once");
     let used: BTreeSet<String> = bed.read("used").lines().map(str::to_owned).collect();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::remote::{expect_whole, search, started};
 
@@ -17,26 +17,26 @@ fn a_machine_without_a_needed_program_is_named_with_the_remedy() {
     let machine = machines.add("one");
     for tool in ["cat", "chmod", "dirname", "ln", "mkdir", "mv", "rm", "tr", "uname"] {
         let program = format!("#!/bin/sh\nexec /usr/bin/{tool} \"$@\"\n");
-        bed.script(&format!("few/{tool}"), &program);
+        bed.write_script(&format!("few/{tool}"), &program);
     }
-    let shell = bed.script(
+    let shell = bed.write_script(
         "shell.sh",
         &format!(
             "#!/bin/sh\nPATH={} exec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n",
             bed.path("few").display()
         ),
     );
-    machines.configure("one", &format!("ForceCommand {}", shell.display()));
+    machines.add_sshd_option("one", &format!("ForceCommand {}", shell.display()));
     let search = search(&bed, &[machine], 1);
-    let mut doctor = bed.manager();
+    let mut doctor = bed.manager_command();
     doctor.arg("doctor").arg(search.write(&bed));
-    let found = String::from_utf8(bed.start(&mut doctor).finish(BOUND).stdout).unwrap();
+    let found = String::from_utf8(bed.start(&mut doctor).finish(WAIT_TIMEOUT).stdout).unwrap();
     assert!(found.contains("FAIL  place  one: it lacks sha256sum, awk, "), "{found}");
     let running = search.start(&bed);
     let reason = "not connected: it lacks sha256sum; install coreutils there";
-    wait_for("the reason", BOUND, || running.stderr().contains(reason).then_some(()));
+    wait_for("the reason", WAIT_TIMEOUT, || running.stderr().contains(reason).then_some(()));
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
+    running.finish(WAIT_TIMEOUT);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_passphrase_file_must_be_private() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(1);
+    gate.release(1);
     let phrase = bed.write("phrase", "correct horse\n");
     let mut keygen = std::process::Command::new("ssh-keygen");
     keygen.args(["-q", "-p", "-N", "correct horse", "-f"]).arg(bed.path("id"));
@@ -54,7 +54,7 @@ fn a_passphrase_file_must_be_private() {
     machine["sshPassphraseFile"] = json!(phrase);
     let search = search(&bed, &[machine], 1);
     fs::set_permissions(&phrase, fs::Permissions::from_mode(0o644)).unwrap();
-    let refused = search.start(&bed).finish(BOUND);
+    let refused = search.start(&bed).finish(WAIT_TIMEOUT);
     assert!(refused.stderr.contains("run `chmod 600 "), "{}", refused.stderr);
     fs::set_permissions(&phrase, fs::Permissions::from_mode(0o600)).unwrap();
     expect_whole(&bed, &search.run(&bed), 1);
@@ -94,18 +94,18 @@ fn a_secret_of_a_private_experiment_file_is_only_in_a_file_of_its_own() {
     fs::copy(search.write(&bed), &file).unwrap();
     let run = |word: &str, mode: u32| {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        let mut command = bed.manager();
-        command.arg(word).arg(&file).arg("--data-dir").arg(bed.data()).args(["--port", "0"]);
+        let mut command = bed.manager_command();
+        command.arg(word).arg(&file).arg("--data-dir").arg(bed.data_folder()).args(["--port", "0"]);
         bed.start(&mut command)
     };
-    let refused = run("run", 0o644).finish(BOUND);
+    let refused = run("run", 0o644).finish(WAIT_TIMEOUT);
     let advice = format!("run `chmod 600 {}`", file.display());
     assert!(
         refused.stderr.contains(&advice) && !refused.stderr.contains(secret),
         "{}",
         refused.stderr
     );
-    let doctor = run("doctor", 0o600).finish(BOUND);
+    let doctor = run("doctor", 0o600).finish(WAIT_TIMEOUT);
     assert_eq!(doctor.code, Some(0), "{}", String::from_utf8_lossy(&doctor.stdout));
     let running = run("run", 0o600);
     started(&bed, 1);
@@ -113,22 +113,22 @@ fn a_secret_of_a_private_experiment_file_is_only_in_a_file_of_its_own() {
         assert!(!words.contains(secret), "{words}");
     }
     running.signal(Signal::SIGKILL);
-    running.finish(BOUND);
-    gate.open(1);
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    let done = Outcome::of_resume(&bed, id.to_str().unwrap());
+    running.finish(WAIT_TIMEOUT);
+    gate.release(1);
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let done = Outcome::run_resume(&bed, id.to_str().unwrap());
     expect_whole(&bed, &done, 1);
-    let own = bed.data().join(&id).join("passwords/0-sshPassphraseFile");
-    assert_eq!(files_with(&bed.data(), secret), std::slice::from_ref(&own));
+    let own = bed.data_folder().join(&id).join("passwords/0-sshPassphraseFile");
+    assert_eq!(files_with(&bed.data_folder(), secret), std::slice::from_ref(&own));
     assert_eq!(files_with(&bed.path("one"), secret), [""; 0].map(std::path::PathBuf::from));
     assert_eq!(fs::metadata(own).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(!done.stderr.contains(secret), "{}", done.stderr);
-    let mut show = bed.manager();
+    let mut show = bed.manager_command();
     show.args(["experiment", "show", "--output", "json"])
         .arg(&id)
         .arg("--data-dir")
-        .arg(bed.data());
-    let shown = bed.start(&mut show).finish(BOUND);
+        .arg(bed.data_folder());
+    let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
     assert!(!String::from_utf8(shown.stdout).unwrap().contains(secret));
     // The agent unpacks the code for each trial.
     let trials = fs::read_dir(bed.path("one").join(&id).join("trials")).unwrap().flatten();
@@ -146,9 +146,9 @@ fn doctor_checks_each_machine_and_leaves_no_files() {
     machines.disconnect("away");
     machines.replace_host_key("changed");
     let file = search(&bed, &all, 1).write(&bed);
-    let mut doctor = bed.manager();
+    let mut doctor = bed.manager_command();
     doctor.arg("doctor").arg(file);
-    let found = bed.start(&mut doctor).finish(BOUND);
+    let found = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
     assert_eq!(found.code, Some(1), "{}", found.stderr);
     let stdout = String::from_utf8(found.stdout).unwrap();
     #[rustfmt::skip]
@@ -174,7 +174,7 @@ fn a_password_of_the_experiment_file_logs_in() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let secret = "correct horse battery";
     let mut both = ["right", "wrong"].map(|name| {
         let mut machine = machines.add(name);
@@ -188,32 +188,32 @@ fn a_password_of_the_experiment_file_logs_in() {
     let mut command = search(&bed, &both, 2).command(&bed);
     let file = bed.path("experiment.yml");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let mut doctor = bed.manager();
-    let found = bed.start(doctor.arg("doctor").arg(&file)).finish(BOUND);
+    let mut doctor = bed.manager_command();
+    let found = bed.start(doctor.arg("doctor").arg(&file)).finish(WAIT_TIMEOUT);
     let found = String::from_utf8(found.stdout).unwrap();
     assert!(found.contains("ok    place  right: login and shell work"), "{found}");
     let refused = "the machine does not accept the password; correct `password` or the content of `passwordFile`";
     assert!(found.contains("FAIL  place  wrong: ") && found.contains(refused), "{found}");
-    let done = Outcome::of(bed.start(&mut command).finish(BOUND));
+    let done = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     expect_whole(&bed, &done, 2);
     assert!(started(&bed, 2).iter().all(|line| line.starts_with("right ")));
     assert!(done.stderr.contains(refused), "{}", done.stderr);
-    let own = bed.data().join(&done.id).join("passwords/0-passwordFile");
-    assert_eq!(files_with(&bed.data(), secret), [own]);
+    let own = bed.data_folder().join(&done.id).join("passwords/0-passwordFile");
+    assert_eq!(files_with(&bed.data_folder(), secret), [own]);
     assert!(!done.stderr.contains(secret) && !found.contains(secret), "{}", done.stderr);
 }
 
 /// Returns a script that stands before a program of a machine, in the folder `tools` of the bed.
 fn tool(bed: &TestBed, name: &str, lines: &str) {
-    bed.script(&format!("tools/{name}"), &format!("#!/bin/sh\n{lines}\n"));
+    bed.write_script(&format!("tools/{name}"), &format!("#!/bin/sh\n{lines}\n"));
 }
 
 /// Makes a machine use the programs in the folder `tools` of the bed.
 fn use_tools(bed: &TestBed, machines: &Machines<'_>, name: &str) {
     let tools = bed.path("tools").display().to_string();
     let line = format!("PATH={tools}:$PATH exec sh -c \"$SSH_ORIGINAL_COMMAND\"");
-    let shell = bed.script("tools-shell.sh", &format!("#!/bin/sh\n{line}\n"));
-    machines.configure(name, &format!("ForceCommand {}", shell.display()));
+    let shell = bed.write_script("tools-shell.sh", &format!("#!/bin/sh\n{line}\n"));
+    machines.add_sshd_option(name, &format!("ForceCommand {}", shell.display()));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn the_problem_of_a_machine_is_named_and_trials_run_elsewhere() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let (mut refused, mut silent, mut nowhere) =
         (machines.add("refused"), machines.add("silent"), machines.add("nowhere"));
     let fine = machines.add("fine");
@@ -242,8 +242,8 @@ fn the_problem_of_a_machine_is_named_and_trials_run_elsewhere() {
         ("silent",  "timed out",                    "check the network, and that the machine is on"),
         ("nowhere", "Could not resolve hostname",   "correct `host`, or define this alias in ~/.ssh/config"),
     ];
-    let mut doctor = bed.manager();
-    let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(BOUND);
+    let mut doctor = bed.manager_command();
+    let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT);
     let found = String::from_utf8(found.stdout).unwrap();
     let done = search.run(&bed);
     expect_whole(&bed, &done, 2);
@@ -266,14 +266,14 @@ fn a_machine_without_bash_with_a_wrong_clock_and_a_shared_disk_runs_trials() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.open(2);
+    gate.release(2);
     let machine = machines.add("odd");
     bed.write("no-bash", "");
-    machines.mount("odd", "no-bash", "/bin/bash");
+    machines.replace_file("odd", "no-bash", "/bin/bash");
     // The login shell is not Bash, either.
     let passwd = fs::read_to_string("/etc/passwd").unwrap().replace("/bin/bash", "/bin/sh");
     bed.write("passwd", &passwd);
-    machines.mount("odd", "passwd", "/etc/passwd");
+    machines.replace_file("odd", "passwd", "/etc/passwd");
     tool(&bed, "date", "exec /bin/date -d '1 hour' \"$@\"");
     tool(&bed, "stat", "echo nfs");
     use_tools(&bed, &machines, "odd");
@@ -282,8 +282,8 @@ fn a_machine_without_bash_with_a_wrong_clock_and_a_shared_disk_runs_trials() {
         " s ahead of this machine's, and so are the times of its trials; set the clock, best with NTP",
         "its folder for trials lies on nfs, where locks and sockets are not reliable; set `remoteDirectory` to a folder",
     ];
-    let mut doctor = bed.manager();
-    let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(BOUND);
+    let mut doctor = bed.manager_command();
+    let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT);
     let found = String::from_utf8(found.stdout).unwrap();
     let done = search.run(&bed);
     expect_whole(&bed, &done, 2);

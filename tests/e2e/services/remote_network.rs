@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    BOUND, Gate, Network, Outcome, Running, Search, SmallDisk, TestBed, wait_for,
+    Gate, Network, Outcome, RunningProgram, Search, SmallDisk, TestBed, WAIT_TIMEOUT, wait_for,
 };
 
 /// A trial that records its machine, and reports before and after the machine's gate.
@@ -17,7 +17,7 @@ echo score=0.5
 "#;
 
 fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Search {
-    bed.script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     let service =
         json!({"platform": "remote", "machineList": machines, "machinePatience": patience});
@@ -26,12 +26,12 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Sea
         .with("trainingService", service)
 }
 
-fn start(bed: &TestBed, network: &Network<'_>, search: &Search) -> Running {
+fn start(bed: &TestBed, network: &Network<'_>, search: &Search) -> RunningProgram {
     bed.start(&mut network.in_manager_namespace(&search.command(bed)))
 }
 
 fn lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
-    wait_for(&format!("{count} lines in {file}"), BOUND, || {
+    wait_for(&format!("{count} lines in {file}"), WAIT_TIMEOUT, || {
         let lines: Vec<_> = bed.read(file).lines().map(str::to_owned).collect();
         (lines.len() >= count).then_some(lines)
     })
@@ -39,7 +39,7 @@ fn lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
 
 /// Returns the trial that started on a machine as number `at`, from 0.
 fn trial_on(bed: &TestBed, machine: &str, at: usize) -> String {
-    wait_for(&format!("trial {at} on {machine}"), BOUND, || {
+    wait_for(&format!("trial {at} on {machine}"), WAIT_TIMEOUT, || {
         let started = bed.read("started");
         let here = |line: &str| line.strip_prefix(&format!("{machine} ")).map(str::to_owned);
         started.lines().filter_map(here).nth(at)
@@ -68,7 +68,7 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
     network.set_cable("a", false);
     network.signal("b", Signal::SIGSTOP);
     // Both trials run again on the third machine, one after the other.
-    gates[2].open(1);
+    gates[2].release(1);
     trial_on(&bed, "c", 1);
     assert_eq!(bed.read("ended"), "", "an unreachable trial must keep running");
     network.set_cable("a", true);
@@ -78,9 +78,9 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
         assert!(ended.contains(&old), "{old}: {ended:?}");
     }
     for gate in &gates {
-        gate.open(2);
+        gate.release(2);
     }
-    let done = Outcome::of(running.finish(BOUND));
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&done, 3);
     assert_eq!(
         bed.read("started").lines().count(),
@@ -104,10 +104,10 @@ fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
     let lost = trial_on(&bed, "b", 0);
     network.restart_sshd("a");
     network.signal("b", Signal::SIGKILL);
-    gates[0].open(1);
+    gates[0].release(1);
     assert_eq!(trial_on(&bed, "a", 1), lost, "the lost trial must run on the other machine");
-    gates[0].open(1);
-    let done = Outcome::of(running.finish(BOUND));
+    gates[0].release(1);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&done, 2);
     assert_eq!(bed.read("started").lines().count(), 3, "only the lost trial may run again");
     network.wait_until_idle("a");
@@ -121,9 +121,9 @@ fn a_machine_with_a_full_disk_is_named_and_not_used() {
     let disk = SmallDisk::mount(&bed.path("a"), "size=1m");
     let machines = [network.add("a"), network.add("b")];
     let gate = Gate::new(&bed.path("b.gate"));
-    gate.open(2);
+    gate.release(2);
     let running = start(&bed, &network, &search(&bed, &machines, 2, "1m"));
-    let done = Outcome::of(running.finish(BOUND));
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_whole(&done, 2);
     assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
     assert!(bed.read("started").lines().all(|line| line.starts_with("b ")));

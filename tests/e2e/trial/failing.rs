@@ -1,11 +1,11 @@
 //! Failing trials: each one is FAILED with a visible reason, and the search continues.
 
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT};
 
 #[test]
 fn a_failing_trial_does_not_end_the_search() {
     let bed = TestBed::new();
-    bed.script(
+    bed.write_script(
         "code/odd.sh",
         r#"#!/bin/sh
 case $NNI_TRIAL_SEQ_ID in
@@ -60,7 +60,8 @@ fn an_agent_that_does_not_start_has_a_reason() {
     let bed = TestBed::new();
     let search = Search::new("true", 1);
     let mut command = search.command(&bed);
-    let outcome = Outcome::of(bed.start(command.env("TRIALKEEPER_GRACE", "bogus")).finish(BOUND));
+    let outcome =
+        Outcome::parse(bed.start(command.env("TRIALKEEPER_GRACE", "bogus")).finish(WAIT_TIMEOUT));
     outcome.expect_done(0, 1);
     let why = "the agent did not start: invalid value 'bogus'";
     assert!(outcome.stderr.contains(why), "{}", outcome.stderr);

@@ -25,7 +25,7 @@ fn unusual_output_is_preserved_and_its_metrics_are_found() {
         let bed = TestBed::new();
         let search = Search::new(&command, 1).run(&bed);
         search.expect_done(1, 0);
-        let folder = bed.data().join(&search.id).join(&search.trial(0).id);
+        let folder = bed.data_folder().join(&search.id).join(&search.trial(0).id);
         let kept = fs::read(folder.join("stdout")).unwrap();
         assert!(kept == printed, "{case}: {} bytes kept of {}", kept.len(), printed.len());
         assert_eq!(search.trial(0).final_result, result, "{case}");
@@ -54,7 +54,7 @@ fn stderr_is_separate_and_has_no_metrics() {
     let bed = TestBed::new();
     let search = Search::new("echo score=1; echo score=2 >&2", 1).run(&bed);
     search.expect_done(1, 0);
-    let folder = bed.data().join(&search.id).join(&search.trial(0).id);
+    let folder = bed.data_folder().join(&search.id).join(&search.trial(0).id);
     assert_eq!(fs::read_to_string(folder.join("stdout")).unwrap(), "score=1\n");
     assert_eq!(fs::read_to_string(folder.join("stderr")).unwrap(), "score=2\n");
     assert_eq!(search.trial(0).intermediate, [json!(1)]);
@@ -63,7 +63,7 @@ fn stderr_is_separate_and_has_no_metrics() {
 #[test]
 fn the_metric_is_chosen_among_printed_settings_and_named() {
     let bed = TestBed::new();
-    bed.script(
+    bed.write_script(
         "code/train.sh",
         "#!/bin/sh\necho \"INFO lr=$1 batch_size=32 device=0\"\n\
          echo 'Epoch 1/10 loss: 0.53 acc: 0.8'\necho 'val_acc: 0.91'\necho \"lr=$1\"\n",

@@ -39,7 +39,7 @@ fn parameters_are_in_the_environment_in_a_file_and_in_the_command() {
 fn a_placeholder_is_one_shell_word_for_any_value() {
     let words = ["plain", "two words", "it's", "$HOME; `id` \"&", "-e", "*", "", "ü\t\\n"];
     let bed = TestBed::new();
-    bed.script(
+    bed.write_script(
         "code/show.sh",
         r#"#!/bin/sh
 [ $# -eq 2 ] && [ "$2" = end ] || exit 9
@@ -53,7 +53,8 @@ echo score=1
         .run(&bed);
     search.expect_done(words.len(), 0);
     for trial in &search.trials {
-        let word = fs::read_to_string(bed.data().join(&search.id).join(&trial.id).join("word"));
+        let word =
+            fs::read_to_string(bed.data_folder().join(&search.id).join(&trial.id).join("word"));
         assert_eq!(trial.parameters["word"], Value::from(word.unwrap()));
     }
 }
@@ -65,7 +66,7 @@ fn a_trial_has_nni_s_environment_variables() {
         Search::new("env >\"$NNI_OUTPUT_DIR/env\"; pwd >\"$NNI_OUTPUT_DIR/pwd\"; echo a=1", 1);
     let search = search.run(&bed);
     search.expect_done(1, 0);
-    let folder = bed.data().join(&search.id).join(&search.trial(0).id);
+    let folder = bed.data_folder().join(&search.id).join(&search.trial(0).id);
     let environment = fs::read_to_string(folder.join("env")).unwrap();
     let value = |name: &str| {
         let line = environment.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));

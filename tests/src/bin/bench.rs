@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use loads::now_ms;
 use rusqlite::{Connection, OpenFlags};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 #[path = "bench/agent.rs"]
 mod agent;
@@ -28,17 +28,19 @@ mod sink;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["turnover"] => turnover(),
-        ["throughput"] => throughput(),
-        ["idle"] => idle(),
-        ["latency"] => latency(),
-        ["remote"] => remote::measure(),
-        ["agent", ref wanted @ ..] => agent::table(wanted),
-        ["all"] => [turnover, throughput, idle, latency].iter().for_each(|measure| measure()),
+        ["turnover"] => measure_turnover(),
+        ["throughput"] => measure_throughput(),
+        ["idle"] => measure_idle_use(),
+        ["latency"] => measure_latency(),
+        ["remote"] => remote::print_remote_figures(),
+        ["agent", ref wanted @ ..] => agent::print_table(wanted),
+        ["all"] => [measure_turnover, measure_throughput, measure_idle_use, measure_latency]
+            .iter()
+            .for_each(|measure| measure()),
         // The commands of the measured trials.
-        ["stamp", file] => stamp(Path::new(file)),
-        ["echo", gate] => echo(Path::new(gate)),
-        ref words if loads::run(words) => {}
+        ["stamp", file] => record_run_times(Path::new(file)),
+        ["echo", gate] => print_metric_per_line(Path::new(gate)),
+        ref words if loads::run_load(words) => {}
         _ => {
             print_line(
                 "usage: bench agent [ROW...] | turnover | throughput | idle | latency | remote | all",
@@ -54,17 +56,17 @@ fn print_line(line: &str) {
     println!("{line}");
 }
 
-fn figure(what: &str, ours: &str, nni: &str) {
+fn print_figure(what: &str, ours: &str, nni: &str) {
     print_line(&format!("{what:<58} {ours:>14}   NNI 3.0: {nni}"));
 }
 
 /// Returns a trial command that runs this program.
-fn trial(words: &str) -> String {
+fn trial_command(words: &str) -> String {
     let program = std::env::current_exe().expect("a running program has a path");
     format!("exec '{}' {words}", program.display())
 }
 
-fn median(values: &mut [f64]) -> (f64, f64) {
+fn median_and_p95(values: &mut [f64]) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     assert!(!values.is_empty(), "nothing was measured");
     let at = |percent: usize| values[(values.len() - 1) * percent / 100];
@@ -72,15 +74,15 @@ fn median(values: &mut [f64]) -> (f64, f64) {
 }
 
 /// Measures the time from a trial's end to the next one's start, by the trials' clock.
-fn turnover() {
+fn measure_turnover() {
     for concurrency in [1_usize, 2] {
         let bed = TestBed::new();
         let log = bed.path("stamps");
-        let command = trial(&format!("stamp '{}'", log.display()));
+        let command = trial_command(&format!("stamp '{}'", log.display()));
         let search = Search::new(&command, 200).with("trialConcurrency", concurrency).run(&bed);
         search.expect_done(200, 0);
-        let (middle, slow) = turnover_of(&bed.read("stamps"), concurrency);
-        figure(
+        let (middle, slow) = turnover_percentiles(&bed.read("stamps"), concurrency);
+        print_figure(
             &format!("trial turnover, concurrency {concurrency}, median (95th percentile)"),
             &format!("{middle:.1} ({slow:.1}) ms"),
             "1,084 ms",
@@ -90,7 +92,7 @@ fn turnover() {
 
 /// Returns the median and the 95th percentile of the times between a trial's end and the next one's start, in
 /// milliseconds.
-fn turnover_of(stamps: &str, concurrency: usize) -> (f64, f64) {
+fn turnover_percentiles(stamps: &str, concurrency: usize) -> (f64, f64) {
     let (mut starts, mut ends): (Vec<f64>, Vec<f64>) = stamps
         .lines()
         .map(|line| {
@@ -104,11 +106,11 @@ fn turnover_of(stamps: &str, concurrency: usize) -> (f64, f64) {
     // End number k frees the slot of start number k + concurrency.
     let mut gaps: Vec<f64> =
         starts.iter().skip(concurrency).zip(&ends).map(|(start, end)| start - end).collect();
-    median(&mut gaps)
+    median_and_p95(&mut gaps)
 }
 
-/// The trial of [`turnover`]: records its start and its end, in milliseconds.
-fn stamp(file: &Path) {
+/// The trial of [`measure_turnover`]: records its start and its end, in milliseconds.
+fn record_run_times(file: &Path) {
     let start = now_ms();
     print_line("score=1");
     let log = OpenOptions::new().create(true).append(true).open(file);
@@ -117,14 +119,14 @@ fn stamp(file: &Path) {
 }
 
 /// Measures trials per minute, from the manager's start to its exit.
-fn throughput() {
+fn measure_throughput() {
     let bed = TestBed::new();
     let trials = 1_000_u32;
     let search = Search::new("true", trials).with("trialConcurrency", 2);
     let began = Instant::now();
     search.run(&bed).expect_done(1_000, 0);
     let minutes = began.elapsed().as_secs_f64() / 60.0;
-    figure(
+    print_figure(
         "throughput, trial `true`, concurrency 2",
         &format!("{:.0}/minute", f64::from(trials) / minutes),
         "137/minute",
@@ -132,17 +134,17 @@ fn throughput() {
 }
 
 /// Starts a search with one trial that waits at a gate.
-fn waiting(bed: &TestBed, gate: &Gate) -> Running {
-    let command = trial(&format!("echo '{}'", gate.path().display()));
+fn start_waiting_search(bed: &TestBed, gate: &Gate) -> RunningProgram {
+    let command = trial_command(&format!("echo '{}'", gate.path().display()));
     let manager = Search::new(&command, 1).start(bed);
     // One step is released, so that the trial runs and prints its first metric.
-    gate.open(1);
+    gate.release(1);
     manager
 }
 
-fn store(bed: &TestBed) -> Connection {
-    let file = wait_for("the store", BOUND, || {
-        let experiment = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+fn open_store(bed: &TestBed) -> Connection {
+    let file = wait_for("the store", WAIT_TIMEOUT, || {
+        let experiment = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
         Some(experiment.path().join("trialkeeper.db")).filter(|file| file.exists())
     });
     Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -150,7 +152,7 @@ fn store(bed: &TestBed) -> Connection {
 }
 
 fn wait_for_metrics(store: &Connection, count: i64) {
-    wait_for("a metric in the store", BOUND, || {
+    wait_for("a metric in the store", WAIT_TIMEOUT, || {
         let seen: i64 = store
             .query_row("SELECT count(*) FROM report WHERE kind = 'metric'", [], |row| row.get(0))
             .ok()?;
@@ -159,11 +161,11 @@ fn wait_for_metrics(store: &Connection, count: i64) {
 }
 
 /// Measures the resident memory and the processor time of an idle manager and an idle agent.
-fn idle() {
+fn measure_idle_use() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let manager = waiting(&bed, &gate);
-    wait_for_metrics(&store(&bed), 1);
+    let manager = start_waiting_search(&bed, &gate);
+    wait_for_metrics(&open_store(&bed), 1);
     let agent = bed.processes().into_iter().find(|(_, words)| {
         words.split(' ').next().is_some_and(|program| program.ends_with("/trialkeeper"))
     });
@@ -177,24 +179,28 @@ fn idle() {
     std::thread::park_timeout(minute);
     for ((name, pid, memory, cpu), before) in programs.into_iter().zip(before) {
         let used = f64::from(cpu_ticks(pid) - before) / 100.0 * 60.0 / minute.as_secs_f64();
-        figure(
+        print_figure(
             &format!("{name}, idle, resident memory"),
-            &format!("{:.1} MB", megabytes(pid, "VmRSS")),
+            &format!("{:.1} MB", status_megabytes(pid, "VmRSS")),
             memory,
         );
-        figure(
+        print_figure(
             &format!("{name}, idle, peak resident memory"),
-            &format!("{:.1} MB", megabytes(pid, "VmHWM")),
+            &format!("{:.1} MB", status_megabytes(pid, "VmHWM")),
             "",
         );
-        figure(&format!("{name}, processor time in an idle minute"), &format!("{used:.2} s"), cpu);
+        print_figure(
+            &format!("{name}, processor time in an idle minute"),
+            &format!("{used:.2} s"),
+            cpu,
+        );
     }
-    gate.open(1_000);
-    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+    gate.release(1_000);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }
 
 /// Returns a value of `/proc/PID/status` in MB.
-fn megabytes(pid: i32, name: &str) -> f64 {
+fn status_megabytes(pid: i32, name: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line =
         status.lines().find(|line| line.starts_with(name)).expect("Linux reports this value");
@@ -216,31 +222,32 @@ fn cpu_ticks(pid: i32) -> u32 {
 }
 
 /// Measures the time from a metric's print to its commit. A reader polls the store.
-fn latency() {
+fn measure_latency() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let manager = waiting(&bed, &gate);
-    let store = store(&bed);
+    let manager = start_waiting_search(&bed, &gate);
+    let store = open_store(&bed);
     wait_for_metrics(&store, 1);
     let mut times = Vec::new();
     for count in 2..=300 {
         let began = Instant::now();
-        gate.open(1);
+        gate.release(1);
         wait_for_metrics(&store, count);
         times.push(began.elapsed().as_secs_f64() * 1e3);
     }
-    let (middle, slow) = median(&mut times);
-    figure(
+    let (middle, slow) = median_and_p95(&mut times);
+    print_figure(
         "metric, printed to committed, median (95th percentile)",
         &format!("{middle:.1} ({slow:.1}) ms"),
         "about 990 ms (Kubernetes mode)",
     );
-    gate.open(1_000);
-    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+    gate.release(1_000);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }
 
-/// The trial of [`idle`] and [`latency`]: prints a metric for every line of the gate, at most a thousand.
-fn echo(gate: &Path) {
+/// The trial of [`measure_idle_use`] and [`measure_latency`]: prints a metric for every line of the gate, at most
+/// a thousand.
+fn print_metric_per_line(gate: &Path) {
     let lines = BufReader::new(fs::File::open(gate).expect("the gate exists")).lines();
     for (count, _) in lines.take(1_000).enumerate() {
         print_line(&format!("score={count}"));

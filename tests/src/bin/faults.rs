@@ -11,10 +11,10 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let seeds = match words[..] {
-        ["--seeds", text] => range(text),
+        ["--seeds", text] => parse_seeds(text),
         ["--restart", trials] => {
-            let Ok(trials) = trials.parse() else { return usage() };
-            let cases::RestartTimes { back_after, caught_up_after } = cases::restart(trials);
+            let Ok(trials) = trials.parse() else { return print_usage() };
+            let cases::RestartTimes { back_after, caught_up_after } = cases::check_restart(trials);
             print_line(&format!(
                 "a manager killed with {trials} running trials: 0 started again, 0 metrics lost; the first metric was \
                  stored {back_after:.1?} after the kill, the last that had waited {caught_up_after:.1?} after `resume`"
@@ -23,12 +23,12 @@ fn main() -> ExitCode {
         }
         _ => None,
     };
-    let Some((first, last)) = seeds else { return usage() };
+    let Some((first, last)) = seeds else { return print_usage() };
     let began = Instant::now();
     let mut seen = FaultCounts::default();
     let mut failed = Vec::new();
     for seed in first..=last {
-        match std::panic::catch_unwind(|| faults::run(seed)) {
+        match std::panic::catch_unwind(|| faults::run_seed(seed)) {
             Ok(one) => seen.add(&one),
             Err(_) => {
                 print_line(&format!("seed {seed} FAILED"));
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn usage() -> ExitCode {
+fn print_usage() -> ExitCode {
     print_line(
         "usage: faults --seeds FIRST..LAST (both included) | --seeds ONE | --restart TRIALS",
     );
@@ -68,7 +68,7 @@ fn usage() -> ExitCode {
 }
 
 /// Parses `1..1000`, both included, or one number.
-fn range(text: &str) -> Option<(u64, u64)> {
+fn parse_seeds(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     Some((first.parse().ok()?, last.parse().ok()?)).filter(|(first, last)| first <= last)
 }

@@ -29,10 +29,10 @@ mod hand_over;
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
     if words.next_if(|word| word == "hand-over").is_some() {
-        return hand_over::measure(words.next().map_or(10, |word| word.parse().unwrap()));
+        return hand_over::print_hand_overs(words.next().map_or(10, |word| word.parse().unwrap()));
     }
     let kind = words.next_if(|word| word.parse::<u32>().is_err());
-    let kind = Kind::named(kind.as_deref().unwrap_or("jobs"));
+    let kind = WorkloadKind::from_name(kind.as_deref().unwrap_or("jobs"));
     let mut words = words.map(|word| word.parse::<u32>().unwrap());
     let trials = words.next().unwrap_or(2000);
     let concurrency = words.next().unwrap_or(500);
@@ -44,8 +44,8 @@ fn main() {
         // Ignored: the receiver ends with the search.
         drop(started.send(object.clone()));
         match kind {
-            Kind::Frameworks => Behavior::Recorded("fail5".to_owned(), speed),
-            Kind::Jobs => Behavior::Timed { code: EXIT_CODE, speed },
+            WorkloadKind::Frameworks => Behavior::Recorded("fail5".to_owned(), speed),
+            WorkloadKind::Jobs => Behavior::Timed { code: TRIAL_EXIT_CODE, speed },
         }
     });
     kube.kubeconfig(&bed.path("kubeconfig"));
@@ -77,11 +77,11 @@ fn main() {
         std::thread::park_timeout(Duration::from_millis(20));
     }
     let took = began.elapsed();
-    let outcome = Outcome::of(running.finish(Duration::from_mins(2)));
+    let outcome = Outcome::parse(running.finish(Duration::from_mins(2)));
     assert_eq!(outcome.trials.len(), usize::try_from(trials).unwrap(), "{}", outcome.stderr);
 
     // The wall clock, as SQLite reads it, at the same time as this process's monotonic clock.
-    let store = store_of(&bed);
+    let store = open_store(&bed);
     let wall = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let now_ms: i64 = store.query_row(wall, [], |row| row.get(0)).unwrap();
     let now = Instant::now();
@@ -135,8 +135,8 @@ fn main() {
 }
 
 /// Opens the store of the only experiment.
-fn store_of(bed: &TestBed) -> rusqlite::Connection {
-    let experiment = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+fn open_store(bed: &TestBed) -> rusqlite::Connection {
+    let experiment = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     rusqlite::Connection::open(experiment.join("trialkeeper.db")).unwrap()
 }
 
@@ -146,20 +146,20 @@ fn wall_now_ms(store: &rusqlite::Connection) -> f64 {
 }
 
 /// The number of starts that are reported at the same time.
-const REPORTERS: usize = 16;
+const REPORTER_THREADS: usize = 16;
 
 /// The exit code of every trial, which the recording of a Framework has, too.
-const EXIT_CODE: i32 = 7;
+const TRIAL_EXIT_CODE: i32 = 7;
 
 /// The kind of object that runs the trials.
 #[derive(Clone, Copy)]
-enum Kind {
+enum WorkloadKind {
     Frameworks,
     Jobs,
 }
 
-impl Kind {
-    fn named(name: &str) -> Self {
+impl WorkloadKind {
+    fn from_name(name: &str) -> Self {
         match name {
             "frameworks" => Self::Frameworks,
             "jobs" => Self::Jobs,
@@ -200,7 +200,7 @@ fn report_starts(kube: &Kube, objects: Vec<Value>) -> Vec<Value> {
     let (waiting, unreported) = (Mutex::new(objects), Mutex::new(Vec::new()));
     let next = || waiting.lock().unwrap().pop();
     std::thread::scope(|scope| {
-        for _ in 0..REPORTERS.min(waiting.lock().unwrap().len()) {
+        for _ in 0..REPORTER_THREADS.min(waiting.lock().unwrap().len()) {
             scope.spawn(|| {
                 while let Some(object) = next() {
                     if report_start(kube, &object).is_none() {

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
             let number = rest.first().map_or(Ok(1), |number| number.parse());
             match (trials.parse(), steps.parse(), number) {
                 (Ok(trials), Ok(steps), Ok(number)) => {
-                    seed::make(Path::new(data), id, trials, steps, number)
+                    seed::create_store(Path::new(data), id, trials, steps, number)
                 }
                 _ => Err("TRIALS, STEPS and SEED must be numbers".to_owned()),
             }

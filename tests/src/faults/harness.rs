@@ -16,10 +16,12 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
 use super::network_state::NetworkState;
-use super::plan::{Container, Plan};
+use super::plan::{AgentRestart, Plan};
 use super::proxy::Proxy;
 use super::{spool_reader, verification};
-use crate::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
+use crate::{
+    FinishedProgram, Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for,
+};
 
 /// A trial's process. All its output is derived from its process id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,23 +44,23 @@ pub struct Harness {
     /// The proxy between agents and manager.
     pub proxy: Proxy,
     gate: Gate,
-    restart: File,
+    restart_pipe: File,
     clocks: [File; 2],
-    manager: Option<Running>,
+    manager: Option<RunningProgram>,
     /// The manager's exit code and output, once it has ended.
-    finished: Option<Finished>,
+    finished: Option<FinishedProgram>,
     /// The experiment's id.
     pub id: String,
     plan: Plan,
     killed: BTreeMap<i64, BTreeSet<i64>>,
-    spools: Option<Disk>,
+    spool_disk: Option<FillableDisk>,
 }
 
 /// A small tmpfs. Dropping it unmounts it.
 #[derive(Debug)]
-pub struct Disk(PathBuf);
+pub struct FillableDisk(PathBuf);
 
-impl Disk {
+impl FillableDisk {
     /// Mounts a tmpfs of `kib` KiB at `path`, which needs root.
     pub fn mount(path: &Path, kib: u64) -> Self {
         fs::create_dir_all(path).expect("the bed is writable");
@@ -74,20 +76,20 @@ impl Disk {
 
     /// Fills the disk completely.
     pub fn fill(&self) {
-        let mut ballast = File::create(self.ballast()).expect("the disk is writable");
+        let mut filler = File::create(self.filler_file()).expect("the disk is writable");
         // Large pieces first, then smaller ones.
         for piece in [1 << 20, 4096, 1] {
-            while ballast.write_all(&vec![b'x'; piece]).is_ok() {}
+            while filler.write_all(&vec![b'x'; piece]).is_ok() {}
         }
     }
 
     /// Frees the space that [`fill`](Self::fill) used.
-    pub fn empty(&self) {
-        fs::remove_file(self.ballast()).expect("the ballast exists");
+    pub fn remove_filler(&self) {
+        fs::remove_file(self.filler_file()).expect("the filler exists");
     }
 
     /// A hidden file, whose name is not an experiment's id.
-    fn ballast(&self) -> PathBuf {
+    fn filler_file(&self) -> PathBuf {
         self.0.join(".ballast")
     }
 
@@ -97,7 +99,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for FillableDisk {
     fn drop(&mut self) {
         // A lazy unmount: processes keep their open files until they close them.
         let _gone = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
@@ -112,7 +114,7 @@ impl Harness {
         bed.write("proxy.url", &format!("{}\n", proxy.url(plan.non_loopback)));
         let gate = Gate::new(&bed.path("gate"));
         mkfifo(&bed.path("restart"), Mode::S_IRWXU).expect("the bed is writable");
-        let restart = OpenOptions::new()
+        let restart_pipe = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -123,28 +125,28 @@ impl Harness {
             file.write_all_at(&0_i64.to_ne_bytes(), 0).expect("the bed is writable");
             file
         });
-        bed.script("container", include_str!("container.sh"));
-        bed.script("code/trial.sh", include_str!("trial.sh"));
-        let spools = plan.spool_kib.map(|kib| Disk::mount(&bed.path("spools"), kib));
+        bed.write_script("container", include_str!("container.sh"));
+        bed.write_script("code/trial.sh", include_str!("trial.sh"));
+        let spool_disk = plan.spool_kib.map(|kib| FillableDisk::mount(&bed.path("spools"), kib));
         let mut harness = Self {
             bed,
             proxy,
             gate,
-            restart,
+            restart_pipe,
             clocks,
             manager: None,
             finished: None,
             id: String::new(),
             plan: plan.clone(),
             killed: BTreeMap::new(),
-            spools,
+            spool_disk,
         };
-        harness.launch();
+        harness.start_search();
         harness
     }
 
     /// Starts the manager, kills it early if the plan requires it, and waits for the trials.
-    fn launch(&mut self) {
+    fn start_search(&mut self) {
         let trials = self.plan.trials;
         let search = Search::new("exec ./trial.sh", trials).with("trialConcurrency", trials);
         self.manager = Some(self.start_manager(search.command(&self.bed)));
@@ -153,50 +155,53 @@ impl Harness {
             self.kill_manager();
         }
         self.id = if self.manager.is_some() {
-            wait_for("the experiment's folder", BOUND, || self.experiment())
+            wait_for("the experiment's folder", WAIT_TIMEOUT, || self.find_experiment())
         } else {
-            match self.experiment().filter(|id| self.is_recorded(id)) {
+            match self.find_experiment().filter(|id| self.is_recorded(id)) {
                 Some(id) => id,
                 None => {
                     // The manager ended before it recorded the experiment, so it cannot have started a trial.
                     assert_eq!(self.processes(), [], "a trial was started that is not recorded");
-                    drop(fs::remove_dir_all(self.bed.data()));
+                    drop(fs::remove_dir_all(self.bed.data_folder()));
                     self.manager = Some(self.start_manager(search.command(&self.bed)));
-                    wait_for("the experiment's folder", BOUND, || self.experiment())
+                    wait_for("the experiment's folder", WAIT_TIMEOUT, || self.find_experiment())
                 }
             }
         };
-        self.proxy.forward_to(&self.bed.data().join(&self.id).join("manager.url"));
+        self.proxy.forward_to(&self.bed.data_folder().join(&self.id).join("manager.url"));
         if self.manager.is_none() {
             self.resume();
         }
         let all = usize::try_from(trials).expect("a small number");
-        wait_for("all trials to begin", BOUND, || (self.processes().len() >= all).then_some(()));
+        wait_for("all trials to begin", WAIT_TIMEOUT, || {
+            (self.processes().len() >= all).then_some(())
+        });
     }
 
-    fn experiment(&self) -> Option<String> {
-        let entry = fs::read_dir(self.bed.data()).ok()?.next()?.ok()?;
+    fn find_experiment(&self) -> Option<String> {
+        let entry = fs::read_dir(self.bed.data_folder()).ok()?.next()?.ok()?;
         entry.file_name().into_string().ok()
     }
 
     fn is_recorded(&self, id: &str) -> bool {
-        verification::open(&self.bed, id)
+        verification::open_store(&self.bed, id)
             .and_then(|store| store.query_row("SELECT 1 FROM experiment", [], |_| Ok(())).ok())
             .is_some()
     }
 
-    fn start_manager(&self, mut command: Command) -> Running {
+    fn start_manager(&self, mut command: Command) -> RunningProgram {
         let plan = &self.plan;
         command.args(["--agent".as_ref(), self.bed.path("container").as_os_str()]);
         command
             .env("BED", self.bed.folder())
-            .env("KEEPER", self.bed.programs().join("trialkeeper"));
+            .env("KEEPER", self.bed.program_folder().join("trialkeeper"));
         command.env("STEPS", plan.steps.saturating_mul(plan.burst).to_string());
         command.env("BURST", plan.burst.to_string()).env("PAD", plan.padding());
         command.env("FLUSH", format!("{}ms", plan.flush_ms));
-        command.env("IN_PLACE", if plan.container == Container::Gone { "" } else { "yes" });
-        let spools = self.spools.as_ref().map_or(OsStr::new(""), |disk| disk.path().as_os_str());
-        command.env("SPOOLS", spools);
+        command.env("IN_PLACE", if plan.agent_restart == AgentRestart::Never { "" } else { "yes" });
+        let spool_disk =
+            self.spool_disk.as_ref().map_or(OsStr::new(""), |disk| disk.path().as_os_str());
+        command.env("SPOOLS", spool_disk);
         command.env("LD_PRELOAD", clock_shim()).env("FAULTS_CLOCK", self.bed.path("manager.clock"));
         self.bed.start(&mut command)
     }
@@ -205,7 +210,7 @@ impl Harness {
     pub fn kill_manager(&mut self) -> bool {
         let Some(manager) = self.manager.take() else { return false };
         manager.signal(Signal::SIGKILL);
-        let finished = manager.finish(BOUND);
+        let finished = manager.finish(WAIT_TIMEOUT);
         let killed = finished.code.is_none();
         if !killed {
             self.finished = Some(finished);
@@ -220,20 +225,20 @@ impl Harness {
     }
 
     /// Returns `true` if the experiment has ended.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.finished.is_some()
     }
 
     /// Lets trials take steps. Returns the number of steps recorded before.
     pub fn release_steps(&self, steps: usize) -> usize {
         let taken = self.steps_taken();
-        self.gate.open(steps);
+        self.gate.release(steps);
         taken
     }
 
     /// Waits until `steps` more steps than `before` have been taken, or until no trial has steps left.
     pub fn wait_for_steps(&self, before: usize, steps: usize) {
-        wait_for("the trials' steps", BOUND, || {
+        wait_for("the trials' steps", WAIT_TIMEOUT, || {
             (self.steps_taken() >= before + steps || self.running_processes().is_empty())
                 .then_some(())
         });
@@ -278,35 +283,43 @@ impl Harness {
     }
 
     /// Kills the agent of a running trial, and the trial with it. First, it notes the metrics that must not
-    /// be lost. With `settled`, it waits until all recorded metrics are preserved. Returns `None` if no trial
+    /// be lost. With `waits_for_spool`, it waits until all recorded metrics are preserved. Returns `None` if no trial
     /// runs.
-    pub fn kill_agent(&mut self, which: usize, settled: bool) -> Option<TrialProcess> {
+    pub fn kill_agent(
+        &mut self,
+        agent_index: usize,
+        waits_for_spool: bool,
+    ) -> Option<TrialProcess> {
         let running_processes = self.running_processes();
-        let process = running_processes.get(which % running_processes.len().max(1))?.clone();
+        let process = running_processes.get(agent_index % running_processes.len().max(1))?.clone();
         let agent = self.agent_of(&process)?;
-        if settled && self.spools.is_none() && self.manager.is_some() {
+        if waits_for_spool && self.spool_disk.is_none() && self.manager.is_some() {
             // The agent spools soon what its trial prints, independently of the network.
             let printed = process.steps * self.plan.burst;
-            wait_for("the printed metrics to be preserved", BOUND, || {
+            wait_for("the printed metrics to be preserved", WAIT_TIMEOUT, || {
                 (self.preserved_values(&process).len() >= printed).then_some(())
             });
         }
         // While the agent is stopped, its spool does not change.
         kill(agent, Signal::SIGSTOP).ok()?;
-        wait_for("the agent to stop", BOUND, || {
-            matches!(state_of(agent), None | Some('T' | 't' | 'Z' | 'X')).then_some(())
+        wait_for("the agent to stop", WAIT_TIMEOUT, || {
+            matches!(process_state(agent), None | Some('T' | 't' | 'Z' | 'X')).then_some(())
         });
         let left = self.preserved_values(&process);
         // Agent or trial may have ended in this moment. The spool would then contain more than metrics.
         let trial = Pid::from_raw(process.pid.try_into().expect("a process id is an i32"));
-        if state_of(agent) != Some('T') || matches!(state_of(trial), None | Some('Z' | 'X')) {
+        if process_state(agent) != Some('T')
+            || matches!(process_state(trial), None | Some('Z' | 'X'))
+        {
             let _gone = kill(agent, Signal::SIGCONT);
             return None;
         }
         kill(agent, Signal::SIGKILL).ok()?;
         // The trial ends a moment after its agent, and takes no further step.
         for (what, pid) in [("the agent to be gone", agent), ("its trial to be gone", trial)] {
-            wait_for(what, BOUND, || matches!(state_of(pid), None | Some('Z' | 'X')).then_some(()));
+            wait_for(what, WAIT_TIMEOUT, || {
+                matches!(process_state(pid), None | Some('Z' | 'X')).then_some(())
+            });
         }
         self.killed.insert(process.pid, left);
         Some(process)
@@ -315,14 +328,14 @@ impl Harness {
     /// Returns the metrics of a process that are in its trial's spool or in the store.
     fn preserved_values(&self, process: &TrialProcess) -> BTreeSet<i64> {
         // The spool is read first: a report leaves it only after it is stored.
-        let mut kept = spool_reader::values(&self.spool_of(&process.trial));
-        kept.extend(verification::values(&self.bed, &self.id, &process.trial));
+        let mut kept = spool_reader::metric_values(&self.spool_of(&process.trial));
+        kept.extend(verification::stored_values(&self.bed, &self.id, &process.trial));
         kept.retain(|value| value / verification::PROCESS_FACTOR == process.pid);
         kept
     }
 
     fn spool_of(&self, trial: &str) -> PathBuf {
-        self.bed.data().join(&self.id).join(trial).join("spool")
+        self.bed.data_folder().join(&self.id).join(trial).join("spool")
     }
 
     /// Returns the agent that is the parent of a trial's process.
@@ -330,21 +343,21 @@ impl Harness {
         let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?;
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         let words = fs::read(format!("/proc/{parent}/cmdline")).ok()?;
-        let keeper = self.bed.programs().join("trialkeeper");
+        let keeper = self.bed.program_folder().join("trialkeeper");
         words.starts_with(keeper.as_os_str().as_encoded_bytes()).then(|| Pid::from_raw(parent))
     }
 
     /// Lets the container of a killed agent start it again, and waits for its trial.
-    pub fn restart(&mut self, killed: &TrialProcess) {
-        let answer: &[u8] = match self.plan.container {
-            Container::Gone => return,
-            Container::SameAttempt => b"same\n",
-            Container::OtherAttempt => b"other\n",
+    pub fn restart_agent(&mut self, killed: &TrialProcess) {
+        let answer: &[u8] = match self.plan.agent_restart {
+            AgentRestart::Never => return,
+            AgentRestart::SameAttempt => b"same\n",
+            AgentRestart::NewAttempt => b"other\n",
         };
-        self.restart.write_all(answer).expect("a pipe holds 64 KiB");
+        self.restart_pipe.write_all(answer).expect("a pipe holds 64 KiB");
         let before =
             self.processes().iter().filter(|process| process.trial == killed.trial).count();
-        wait_for("the trial to begin again", BOUND, || {
+        wait_for("the trial to begin again", WAIT_TIMEOUT, || {
             let now =
                 self.processes().iter().filter(|process| process.trial == killed.trial).count();
             (now > before).then_some(())
@@ -352,27 +365,27 @@ impl Harness {
     }
 
     /// Sets the clock of the manager, or of all agents, to `seconds` from the real time.
-    pub fn set_clock(&self, managers: bool, seconds: i64) {
-        let clock = &self.clocks[usize::from(!managers)];
+    pub fn set_clock(&self, of_manager: bool, seconds: i64) {
+        let clock = &self.clocks[usize::from(!of_manager)];
         clock.write_all_at(&seconds.to_ne_bytes(), 0).expect("the bed is writable");
     }
 
     /// Lets the search run to its end.
     pub fn finish(&mut self) -> Outcome {
-        self.proxy.set(NetworkState::Healthy);
+        self.proxy.set_network_state(NetworkState::Healthy);
         let all = self.plan.steps * usize::try_from(self.plan.trials).expect("a small number");
         // Steps of a killed trial are taken again. Surplus steps do no harm.
-        self.gate.open((3 * all).min(20_000));
+        self.gate.release((3 * all).min(20_000));
         if let Some(manager) = self.manager.take() {
-            self.finished = Some(manager.finish(BOUND));
+            self.finished = Some(manager.finish(WAIT_TIMEOUT));
         }
         self.proxy.close();
-        Outcome::of(self.finished.take().expect("a manager that was killed was started again"))
+        Outcome::parse(self.finished.take().expect("a manager that was killed was started again"))
     }
 }
 
 /// Returns the state letter of `/proc/PID/stat`, or `None` if the process does not exist.
-fn state_of(pid: Pid) -> Option<char> {
+fn process_state(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

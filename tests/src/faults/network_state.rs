@@ -25,19 +25,19 @@ pub enum Fault {
     /// The agent receives a part of the answer.
     CutAck,
     /// The manager receives the request twice at the same time.
-    Twice,
+    SentTwice,
     /// The manager receives the request now, and again later.
-    AgainLater,
+    SentAgainLater,
     /// Request and answer are delayed.
-    Slow,
+    Delayed,
     /// The answer is 500. The manager does not receive the request.
     Answer500,
     /// The manager receives the request, but the answer is a proxy's 502.
-    Answer502Taken,
+    Answer502AfterDelivery,
     /// The answer is 503 with `Retry-After: 0`.
     Answer503,
     /// The answer is 503 without `Retry-After`.
-    Answer503Bare,
+    Answer503WithoutRetryAfter,
     /// The answer is 429 with `Retry-After: 1`.
     Answer429,
     /// The answer is 401.
@@ -45,7 +45,7 @@ pub enum Fault {
     /// The answer is 413. The manager does not receive the request.
     Answer413,
     /// The answer is 200 with a body that is not an ack.
-    Nonsense,
+    MalformedAck,
     /// No answer, until the state of the network changes.
     BlackHole,
 }
@@ -57,17 +57,17 @@ impl Fault {
         Self::TornBody,
         Self::LostAck,
         Self::CutAck,
-        Self::Twice,
-        Self::AgainLater,
-        Self::Slow,
+        Self::SentTwice,
+        Self::SentAgainLater,
+        Self::Delayed,
         Self::Answer500,
-        Self::Answer502Taken,
+        Self::Answer502AfterDelivery,
         Self::Answer503,
-        Self::Answer503Bare,
+        Self::Answer503WithoutRetryAfter,
         Self::Answer429,
         Self::Answer401,
         Self::Answer413,
-        Self::Nonsense,
+        Self::MalformedAck,
         Self::BlackHole,
     ];
 
@@ -77,20 +77,24 @@ impl Fault {
             "{\"title\":\"a fault\",\"status\":0,\"code\":\"fault\",\"detail\":\"injected\"}";
         match self {
             Self::Answer500 => Some(("500 Internal Server Error", "", problem)),
-            Self::Answer502Taken => Some(("502 Bad Gateway", "", "<html>bad gateway</html>")),
+            Self::Answer502AfterDelivery => {
+                Some(("502 Bad Gateway", "", "<html>bad gateway</html>"))
+            }
             Self::Answer503 => Some(("503 Service Unavailable", "retry-after: 0\r\n", problem)),
-            Self::Answer503Bare => Some(("503 Service Unavailable", "", "")),
+            Self::Answer503WithoutRetryAfter => Some(("503 Service Unavailable", "", "")),
             Self::Answer429 => Some(("429 Too Many Requests", "retry-after: 1\r\n", problem)),
             Self::Answer401 => Some(("401 Unauthorized", "www-authenticate: Bearer\r\n", problem)),
             Self::Answer413 => Some(("413 Content Too Large", "", "<html>a proxy's limit</html>")),
-            Self::Nonsense => Some(("200 OK", "", "<html>welcome to the hotel's network</html>")),
+            Self::MalformedAck => {
+                Some(("200 OK", "", "<html>welcome to the hotel's network</html>"))
+            }
             Self::ResetInBody
             | Self::TornBody
             | Self::LostAck
             | Self::CutAck
-            | Self::Twice
-            | Self::AgainLater
-            | Self::Slow
+            | Self::SentTwice
+            | Self::SentAgainLater
+            | Self::Delayed
             | Self::BlackHole => None,
         }
     }

@@ -19,7 +19,7 @@ pub struct Plan {
     /// The time from the manager's start to an early kill, in milliseconds. The manager is started again.
     pub early_kill_ms: Option<u64>,
     /// The platform's reaction to the end of a killed agent.
-    pub container: Container,
+    pub agent_restart: AgentRestart,
     /// The size in KiB of a small disk for all spools. It has space for the facts, but not for the logs.
     pub spool_kib: Option<u64>,
     /// If set, agents reach the manager by an address other than loopback's, so they compress large requests.
@@ -30,13 +30,13 @@ pub struct Plan {
 
 /// A platform's reaction to the end of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Container {
+pub enum AgentRestart {
     /// No reaction. The manager notices the end.
-    Gone,
+    Never,
     /// The agent is started again in place, as the same attempt.
     SameAttempt,
     /// The agent is started again in place, as another attempt.
-    OtherAttempt,
+    NewAttempt,
 }
 
 /// A part of the run with one kind of network fault.
@@ -46,10 +46,10 @@ pub struct Round {
     pub network: NetworkState,
     /// The number of steps that the trials may take.
     pub steps: usize,
-    /// If set, the steps are awaited before `action`.
-    pub awaited: bool,
+    /// If set, `action` waits for the steps.
+    pub waits_for_steps: bool,
     /// The pause before `action`, in milliseconds.
-    pub dwell_ms: u64,
+    pub pause_ms: u64,
     /// The action at the end of the round.
     pub action: Action,
 }
@@ -64,21 +64,21 @@ pub enum Action {
         /// The number of steps without a manager.
         steps: usize,
         /// The minimum time without a manager, in milliseconds.
-        away_ms: u64,
+        downtime_ms: u64,
         /// The index of an agent to kill in this time.
-        agent: Option<usize>,
+        killed_agent: Option<usize>,
     },
     /// Kills an agent.
     KillAgent {
         /// The index of the agent among the running ones.
-        which: usize,
+        agent_index: usize,
         /// If set, the kill waits until all output of the trial is in its spool or in the store.
-        settled: bool,
+        waits_for_spool: bool,
     },
     /// Sets the clock of all agents, or of the manager.
     SetClock {
         /// If set, the manager's clock instead of the agents'.
-        managers: bool,
+        of_manager: bool,
         /// The difference to the real time, in seconds.
         seconds: i64,
     },
@@ -86,18 +86,18 @@ pub enum Action {
 
 impl Plan {
     /// Returns the plan of a seed.
-    pub fn of(seed: u64) -> Self {
+    pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let trials = u32::try_from(rng.between(1, 3)).expect("a small number");
-        let container = match rng.below(10) {
-            0..=5 => Container::Gone,
-            6..=8 => Container::SameAttempt,
-            _ => Container::OtherAttempt,
+        let agent_restart = match rng.below(10) {
+            0..=5 => AgentRestart::Never,
+            6..=8 => AgentRestart::SameAttempt,
+            _ => AgentRestart::NewAttempt,
         };
         let steps = rng.count(3, 12);
-        let manager_dies = container == Container::Gone;
+        let manager_dies = agent_restart == AgentRestart::Never;
         let rounds = rng.count(1, 6);
-        let rounds = (0..rounds).map(|_| Round::of(&mut rng, steps, manager_dies)).collect();
+        let rounds = (0..rounds).map(|_| Round::random(&mut rng, steps, manager_dies)).collect();
         Self {
             seed,
             trials,
@@ -105,7 +105,7 @@ impl Plan {
             burst: rng.pick(&[1, 1, 2, 5, 20]),
             flush_ms: rng.pick(&[50, 300, 2_000]),
             early_kill_ms: (manager_dies && rng.chance(20)).then(|| rng.between(0, 200)),
-            container,
+            agent_restart,
             spool_kib: rng.chance(10).then(|| rng.pick(&[192, 320])),
             non_loopback: seed % 2 == 1,
             rounds,
@@ -121,7 +121,7 @@ impl Plan {
 }
 
 impl Round {
-    fn of(rng: &mut Rng, steps: usize, manager_dies: bool) -> Self {
+    fn random(rng: &mut Rng, steps: usize, manager_dies: bool) -> Self {
         let network = match rng.below(8) {
             0 => NetworkState::Healthy,
             1 | 2 => NetworkState::RandomFaults,
@@ -131,12 +131,14 @@ impl Round {
         let action = match rng.below(8) {
             0..=2 if manager_dies => Action::KillManager {
                 steps: rng.count(0, steps),
-                away_ms: rng.between(0, 60),
-                agent: rng.chance(25).then(|| rng.count(0, 2)),
+                downtime_ms: rng.between(0, 60),
+                killed_agent: rng.chance(25).then(|| rng.count(0, 2)),
             },
-            3 | 4 => Action::KillAgent { which: rng.count(0, 2), settled: rng.chance(40) },
+            3 | 4 => {
+                Action::KillAgent { agent_index: rng.count(0, 2), waits_for_spool: rng.chance(40) }
+            }
             5 => Action::SetClock {
-                managers: rng.chance(30),
+                of_manager: rng.chance(30),
                 seconds: rng.pick(&[-86_400, -3_600, -30, 30, 3_600, 31_536_000]),
             },
             _ => Action::Nothing,
@@ -144,8 +146,8 @@ impl Round {
         Self {
             network,
             steps: rng.count(0, steps),
-            awaited: rng.chance(70),
-            dwell_ms: rng.between(0, 80),
+            waits_for_steps: rng.chance(70),
+            pause_ms: rng.between(0, 80),
             action,
         }
     }
@@ -158,15 +160,18 @@ mod tests {
     #[test]
     fn a_seed_always_means_the_same_plan() {
         for seed in 0..50 {
-            assert_eq!(format!("{:?}", Plan::of(seed)), format!("{:?}", Plan::of(seed)));
+            assert_eq!(
+                format!("{:?}", Plan::from_seed(seed)),
+                format!("{:?}", Plan::from_seed(seed))
+            );
         }
     }
 
     #[test]
     fn a_thousand_seeds_use_every_fault() {
-        let all = format!("{:?}", (0..1000).map(Plan::of).collect::<Vec<_>>());
+        let all = format!("{:?}", (0..1000).map(Plan::from_seed).collect::<Vec<_>>());
         for word in
-            ["KillManager", "settled: true", "SetClock", "Some(", "OtherAttempt", "Refusing"]
+            ["KillManager", "waits_for_spool: true", "SetClock", "Some(", "NewAttempt", "Refusing"]
         {
             assert!(all.contains(word), "{word}");
         }

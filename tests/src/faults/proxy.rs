@@ -39,11 +39,11 @@ struct State {
     changes: u64,
     rng: Rng,
     /// Requests that will be repeated.
-    late: Vec<Vec<u8>>,
-    met: BTreeMap<Fault, u64>,
+    delayed: Vec<Vec<u8>>,
+    fault_counts: BTreeMap<Fault, u64>,
     passed: u64,
     compressed: u64,
-    over: bool,
+    is_closed: bool,
 }
 
 impl Proxy {
@@ -55,11 +55,11 @@ impl Proxy {
             network: NetworkState::Healthy,
             changes: 0,
             rng: Rng::new(!seed),
-            late: Vec::new(),
-            met: BTreeMap::new(),
+            delayed: Vec::new(),
+            fault_counts: BTreeMap::new(),
             passed: 0,
             compressed: 0,
-            over: false,
+            is_closed: false,
         };
         let proxy = Self(Arc::new(Shared {
             port,
@@ -84,20 +84,20 @@ impl Proxy {
     }
 
     /// Sets the kind of faults. When the network becomes healthy, the delayed requests are sent.
-    pub fn set(&self, network: NetworkState) {
-        let late = {
+    pub fn set_network_state(&self, network: NetworkState) {
+        let delayed = {
             let mut state = self.lock();
             state.network = network;
             state.changes += 1;
             if network == NetworkState::Healthy {
-                std::mem::take(&mut state.late)
+                std::mem::take(&mut state.delayed)
             } else {
                 Vec::new()
             }
         };
         self.0.changed.notify_all();
         self.wake();
-        for request in late {
+        for request in delayed {
             self.send_again(request);
         }
     }
@@ -105,17 +105,17 @@ impl Proxy {
     /// Returns the number of requests per fault, and the number of requests without one.
     pub fn fault_counts(&self) -> (BTreeMap<Fault, u64>, u64) {
         let state = self.lock();
-        (state.met.clone(), state.passed)
+        (state.fault_counts.clone(), state.passed)
     }
 
     /// Returns the number of compressed requests.
-    pub fn compressed(&self) -> u64 {
+    pub fn compressed_requests(&self) -> u64 {
         self.lock().compressed
     }
 
     /// Closes the proxy.
     pub fn close(&self) {
-        self.lock().over = true;
+        self.lock().is_closed = true;
         self.0.changed.notify_all();
         self.wake();
     }
@@ -133,11 +133,11 @@ impl Proxy {
         let mut listener = Some(listener);
         loop {
             let mut state = self.lock();
-            while state.network == NetworkState::Refusing && !state.over {
+            while state.network == NetworkState::Refusing && !state.is_closed {
                 listener = None;
                 state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            if state.over {
+            if state.is_closed {
                 return;
             }
             drop(state);
@@ -170,7 +170,7 @@ impl Proxy {
             let Some(RequestFault(fault)) = self.choose_fault() else { return Ok(()) };
             if fault == Some(Fault::ResetInBody) {
                 let half = if is_chunked(&head) { 1 } else { body_length(&head) / 2 };
-                read_to(&mut agent, &mut kept, half)?;
+                read_until_length(&mut agent, &mut kept, half)?;
                 // The kernel resets a connection whose socket is closed with unread data.
                 return Ok(());
             }
@@ -204,10 +204,11 @@ impl Proxy {
             NetworkState::Always(fault) => Some(fault),
         };
         match fault {
-            Some(fault) => *state.met.entry(fault).or_default() += 1,
+            Some(fault) => *state.fault_counts.entry(fault).or_default() += 1,
             None => state.passed += 1,
         }
-        let again = (!state.late.is_empty() && state.rng.chance(30)).then(|| state.late.remove(0));
+        let again =
+            (!state.delayed.is_empty() && state.rng.chance(30)).then(|| state.delayed.remove(0));
         drop(state);
         if let Some(request) = again {
             self.send_again(request);
@@ -233,7 +234,7 @@ impl Proxy {
         });
         match fault {
             Fault::LostAck => self.forward(&request).map(|_| None),
-            Fault::Answer502Taken => {
+            Fault::Answer502AfterDelivery => {
                 self.forward(&request)?;
                 Ok(replaced)
             }
@@ -247,16 +248,16 @@ impl Proxy {
                 manager.write_all(&request[..request.len() - length.div_ceil(2)])?;
                 Ok(None)
             }
-            Fault::Twice => {
+            Fault::SentTwice => {
                 self.send_again(request.clone());
                 self.forward(&request).map(Some)
             }
-            Fault::AgainLater => {
+            Fault::SentAgainLater => {
                 let answer = self.forward(&request)?;
-                self.lock().late.push(request);
+                self.lock().delayed.push(request);
                 Ok(Some(answer))
             }
-            Fault::Slow => {
+            Fault::Delayed => {
                 let wait = Duration::from_millis(self.lock().rng.between(5, 60));
                 std::thread::park_timeout(wait);
                 let answer = self.forward(&request);
@@ -269,11 +270,11 @@ impl Proxy {
             }
             Fault::Answer500
             | Fault::Answer503
-            | Fault::Answer503Bare
+            | Fault::Answer503WithoutRetryAfter
             | Fault::Answer429
             | Fault::Answer401
             | Fault::Answer413
-            | Fault::Nonsense
+            | Fault::MalformedAck
             | Fault::ResetInBody => Ok(replaced),
         }
     }
@@ -281,7 +282,7 @@ impl Proxy {
     fn wait_for_state_change(&self) {
         let mut state = self.lock();
         let now = state.changes;
-        while state.changes == now && !state.over {
+        while state.changes == now && !state.is_closed {
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -337,19 +338,19 @@ fn read_head(stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<Option<Ve
 fn read_body(head: &[u8], stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<usize> {
     if !is_chunked(head) {
         let length = body_length(head);
-        return read_to(stream, kept, length).map(|()| length);
+        return read_until_length(stream, kept, length).map(|()| length);
     }
     let mut length = 0;
     loop {
         let Some(line) = kept[length..].windows(2).position(|two| two == b"\r\n") else {
             let so_far = kept.len();
-            read_to(stream, kept, so_far + 1)?;
+            read_until_length(stream, kept, so_far + 1)?;
             continue;
         };
         let size = std::str::from_utf8(&kept[length..length + line]).map_err(io::Error::other)?;
         let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
         length += line + 2 + size + 2;
-        read_to(stream, kept, length)?;
+        read_until_length(stream, kept, length)?;
         if size == 0 {
             return Ok(length);
         }
@@ -357,7 +358,7 @@ fn read_body(head: &[u8], stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Res
 }
 
 /// Reads until `kept` contains `length` bytes.
-fn read_to(stream: &mut TcpStream, kept: &mut Vec<u8>, length: usize) -> io::Result<()> {
+fn read_until_length(stream: &mut TcpStream, kept: &mut Vec<u8>, length: usize) -> io::Result<()> {
     while kept.len() < length {
         let mut chunk = [0; 16 << 10];
         let most = chunk.len().min(length - kept.len());

@@ -6,9 +6,9 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::harness::{Harness, TrialProcess};
-use super::plan::{Container, Plan};
-use super::spool_reader::whole;
-use crate::{BOUND, Outcome, TestBed};
+use super::plan::{AgentRestart, Plan};
+use super::spool_reader::to_integer;
+use crate::{Outcome, TestBed, WAIT_TIMEOUT};
 
 /// The factor between process ids in values: a value is its process id times this factor, plus its step.
 pub const PROCESS_FACTOR: i64 = 100_000;
@@ -23,22 +23,22 @@ enum Fact {
 }
 
 /// Opens the experiment's store, read-only.
-pub fn open(bed: &TestBed, id: &str) -> Option<Connection> {
-    let file = bed.data().join(id).join("trialkeeper.db");
+pub fn open_store(bed: &TestBed, id: &str) -> Option<Connection> {
+    let file = bed.data_folder().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
     store.busy_timeout(std::time::Duration::from_secs(5)).ok()?;
     Some(store)
 }
 
 /// Returns the values of all stored metrics of a trial.
-pub fn values(bed: &TestBed, id: &str, trial: &str) -> BTreeSet<i64> {
-    let values = facts(&open(bed, id).expect("the store exists"), trial).into_iter();
+pub fn stored_values(bed: &TestBed, id: &str, trial: &str) -> BTreeSet<i64> {
+    let values = stored_facts(&open_store(bed, id).expect("the store exists"), trial).into_iter();
     values
         .filter_map(|fact| if let Fact::Metric(value) = fact { Some(value) } else { None })
         .collect()
 }
 
-fn facts(store: &Connection, trial: &str) -> Vec<Fact> {
+fn stored_facts(store: &Connection, trial: &str) -> Vec<Fact> {
     let mut select = store
         .prepare(
             "SELECT r.kind, r.body FROM report r JOIN attempt a ON r.attempt = a.key \
@@ -52,8 +52,8 @@ fn facts(store: &Connection, trial: &str) -> Vec<Fact> {
         let body: Value = serde_json::from_str(&body).expect("a report is JSON");
         match kind.as_str() {
             "ended" => Fact::Ended,
-            _ if body["type"] == "final" => Fact::Final(number(&body["value"])),
-            _ => Fact::Metric(number(&body["value"])),
+            _ if body["type"] == "final" => Fact::Final(metric_integer(&body["value"])),
+            _ => Fact::Metric(metric_integer(&body["value"])),
         }
     });
     rows.collect()
@@ -61,7 +61,7 @@ fn facts(store: &Connection, trial: &str) -> Vec<Fact> {
 
 /// The times of reports, in the order of their numbers.
 #[derive(Debug)]
-pub struct Times {
+pub struct ReportTimes {
     /// `observed_at_ms`, by the agent's clock.
     pub observed: Vec<i64>,
     /// `stored_at_ms`, by the manager's clock.
@@ -69,23 +69,23 @@ pub struct Times {
 }
 
 /// Returns the times of all facts.
-pub fn times(bed: &TestBed, id: &str) -> Times {
-    let store = open(bed, id).expect("the store exists");
+pub fn report_times(bed: &TestBed, id: &str) -> ReportTimes {
+    let store = open_store(bed, id).expect("the store exists");
     let column = |name: &str| -> Vec<i64> {
         let sql = format!("SELECT {name} FROM report WHERE lane = 0 ORDER BY attempt, seq");
         let mut select = store.prepare(&sql).expect("the store has these columns");
         let rows = select.query_map([], |row| row.get(0)).expect("the store can be read");
         rows.map(|row| row.expect("the store can be read")).collect()
     };
-    Times { observed: column("observed_at_ms"), stored: column("stored_at_ms") }
+    ReportTimes { observed: column("observed_at_ms"), stored: column("stored_at_ms") }
 }
 
-fn number(value: &Value) -> i64 {
-    value.as_i64().unwrap_or_else(|| whole(value.as_f64().expect("a number was printed")))
+fn metric_integer(value: &Value) -> i64 {
+    value.as_i64().unwrap_or_else(|| to_integer(value.as_f64().expect("a number was printed")))
 }
 
 /// Returns the stored output of a trial's stream. Each text begins at offset 0.
-fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
+fn stored_output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
     let mut select = store
         .prepare(
             "SELECT l.offset_bytes, l.bytes FROM log_chunk l JOIN attempt a ON l.attempt = a.key \
@@ -114,7 +114,7 @@ pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
     let trials = usize::try_from(plan.trials).expect("a small number");
     assert_eq!(outcome.trials.len(), trials, "{outcome:#?}");
-    let store = open(&harness.bed, &harness.id).expect("the store exists");
+    let store = open_store(&harness.bed, &harness.id).expect("the store exists");
     let mut processes: BTreeMap<String, Vec<TrialProcess>> = BTreeMap::new();
     for process in harness.processes() {
         processes.entry(process.trial.clone()).or_default().push(process);
@@ -122,32 +122,32 @@ pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
     for trial in &outcome.trials {
         let processes =
             processes.get(&trial.id).unwrap_or_else(|| panic!("{trial:?} has no process"));
-        let stored = facts(&store, &trial.id);
+        let stored = stored_facts(&store, &trial.id);
         let expected = expected_facts(plan, processes, &stored);
         assert!(
             stored == expected,
             "{} {processes:?}\n{}",
             trial.id,
-            difference(&stored, &expected)
+            describe_difference(&stored, &expected)
         );
         let padding = plan.padding();
         let printed = |pid, step| {
             format!("line {pid} {step}{padding}\nscore={}\n", pid * PROCESS_FACTOR + step)
         };
         let errors = |pid, step| format!("oops {pid} {step}\n");
-        let streams: [(&str, Print<'_>); 2] = [("stdout", &printed), ("stderr", &errors)];
+        let streams: [(&str, StepOutput<'_>); 2] = [("stdout", &printed), ("stderr", &errors)];
         // On a full disk, agents drop output.
         for (stream, print) in streams.into_iter().filter(|_| plan.spool_kib.is_none()) {
-            verify_output(plan, processes, &output(&store, &trial.id, stream), print);
+            verify_output(plan, processes, &stored_output(&store, &trial.id, stream), print);
         }
         let last = processes.last().expect("a trial has a process");
         // The manager accepts only the attempt that it started.
-        let is_own_attempt = plan.container != Container::OtherAttempt || processes.len() == 1;
+        let is_own_attempt = plan.agent_restart != AgentRestart::NewAttempt || processes.len() == 1;
         let succeeded = last.preserved.is_none() && is_own_attempt;
         let state = if succeeded { "SUCCEEDED" } else { "FAILED" };
         assert_eq!(trial.state, state, "{trial:?} {processes:?}");
         if processes.len() == 1 {
-            let shown: Vec<i64> = trial.intermediate.iter().map(number).collect();
+            let shown: Vec<i64> = trial.intermediate.iter().map(metric_integer).collect();
             let metrics = stored.iter().filter_map(|fact| match fact {
                 Fact::Metric(value) => Some(*value),
                 Fact::Final(_) | Fact::Ended => None,
@@ -155,9 +155,9 @@ pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
             assert_eq!(shown, metrics.collect::<Vec<_>>(), "{trial:?}");
         }
     }
-    let mut check = harness.bed.manager();
-    check.args(["check", &harness.id, "--data-dir"]).arg(harness.bed.data());
-    let checked = harness.bed.start(&mut check).finish(BOUND);
+    let mut check = harness.bed.manager_command();
+    check.args(["check", &harness.id, "--data-dir"]).arg(harness.bed.data_folder());
+    let checked = harness.bed.start(&mut check).finish(WAIT_TIMEOUT);
     let stdout = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!((checked.code, stdout.as_str()), (Some(0), ""), "{}", checked.stderr);
 }
@@ -194,11 +194,11 @@ fn expected_facts(plan: &Plan, processes: &[TrialProcess], stored: &[Fact]) -> V
 }
 
 /// A function that returns a process's output on one stream in one step.
-type Print<'a> = &'a dyn Fn(i64, i64) -> String;
+type StepOutput<'a> = &'a dyn Fn(i64, i64) -> String;
 
 /// Checks that the output of every process is stored once and complete. The output of a killed process may be
 /// cut off or missing.
-fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], print: Print<'_>) {
+fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], print: StepOutput<'_>) {
     let mut texts = texts.iter().peekable();
     for process in processes {
         let all = i64::try_from(plan.steps * plan.burst).expect("a small number");
@@ -208,7 +208,7 @@ fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], prin
             assert!(
                 *text == printed,
                 "output of {process:?}\n{}",
-                difference(&[text], &[&printed])
+                describe_difference(&[text], &[&printed])
             );
         } else {
             // If no output of the killed process arrived, the next text belongs to the next process.
@@ -218,7 +218,7 @@ fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], prin
     assert_eq!(texts.next(), None, "this output belongs to no process: {processes:?}");
 }
 
-fn difference<T: std::fmt::Debug + PartialEq>(stored: &[T], expected: &[T]) -> String {
+fn describe_difference<T: std::fmt::Debug + PartialEq>(stored: &[T], expected: &[T]) -> String {
     let same =
         stored.iter().zip(expected).take_while(|(stored, expected)| stored == expected).count();
     let show = |from: &[T]| format!("{:?}", from.iter().skip(same).take(8).collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Search, TestBed};
+use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT};
 
 /// The number of cases of the conformance test.
 const CASES: usize = 22;
@@ -17,9 +17,9 @@ fn processes() -> PathBuf {
 #[test]
 fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.args(["conformance", "--parallel", "4", "--"]).arg(processes());
-    let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
+    let finished = bed.start(command.current_dir(bed.folder())).finish(WAIT_TIMEOUT);
     let stdout = String::from_utf8(finished.stdout).unwrap();
     assert_eq!(stdout.lines().count(), CASES, "{stdout}{}", finished.stderr);
     assert!(stdout.lines().all(|line| line.starts_with("ok ")), "{stdout}{}", finished.stderr);
@@ -45,7 +45,7 @@ fn invalid_settings_are_refused_before_the_search() {
     let service =
         json!({"platform": "plugin", "command": [processes()], "settings": {"jobs": "all"}});
     let search = Search::new("true", 1).with("trainingService", service);
-    let finished = search.start(&bed).finish(BOUND);
+    let finished = search.start(&bed).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
     let message = "settings.jobs: \"all\" is not a number";
     assert!(finished.stderr.contains(message), "{}", finished.stderr);

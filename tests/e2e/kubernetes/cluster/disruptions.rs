@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{Outcome, Running, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, TestBed, wait_for};
 
-use super::{BOUND, Cluster, about, on_each_kind, on_kinds, running};
+use super::{CLUSTER_TIMEOUT, Cluster, about, on_each_kind, on_kinds, running};
 
 /// The kinds whose integration Kueue enables by default.
 const QUEUED_KINDS: [&str; 3] = ["Job", "JobSet", "TrainJob"];
@@ -63,7 +63,9 @@ impl Cluster {
     fn release(&self) {
         if let Some((kube, _)) = &self.scripted {
             // Kueue admits a workload again only after its pods have ended.
-            wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
+            wait_for("the end of the pods", CLUSTER_TIMEOUT, || {
+                kube.all("pods").is_empty().then_some(())
+            });
             kube.set_quota(1);
         }
     }
@@ -79,7 +81,7 @@ impl Cluster {
             let text = |at: &str| pod.pointer(at).and_then(Value::as_str).map(str::to_owned);
             text("/metadata/name").zip(text("/spec/nodeName"))
         };
-        wait_for("a running pod", BOUND, || {
+        wait_for("a running pod", CLUSTER_TIMEOUT, || {
             if let Some((kube, _)) = &self.scripted {
                 return found(kube.all("pods"));
             }
@@ -133,8 +135,8 @@ impl Cluster {
 const STEADY: &str = "for i in 1 2 3 4 5 6 7 8; do echo \"score=$i\"; sleep 1; done";
 
 /// Waits until the output of a manager has this text.
-fn wait_for_text(manager: &Running, text: &str) {
-    wait_for(text, BOUND, || manager.stderr().contains(text).then_some(()));
+fn wait_for_text(manager: &RunningProgram, text: &str) {
+    wait_for(text, CLUSTER_TIMEOUT, || manager.stderr().contains(text).then_some(()));
 }
 
 #[test]
@@ -166,7 +168,7 @@ fn a_trial_that_is_preempted_runs_again_from_its_beginning() {
         cluster.preempt(&queue);
         wait_for_text(&manager, "its queue took the trial back");
         cluster.release();
-        let search = Outcome::of(manager.finish(BOUND));
+        let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));
         search.expect_done(1, 0);
         let all: Vec<Value> = (1..=8).map(Value::from).collect();
         assert_eq!(search.trials[0].intermediate, all, "the results must be those of one pod");
@@ -186,16 +188,16 @@ fn a_trial_on_a_drained_node_is_tried_again() {
         let pod = cluster.running_pod(&id);
         let closed = cluster.drain(&pod);
         let tells = |text: &str| {
-            let output = about(&bed, &["trial", "why", "0"]).finish(BOUND).stdout;
+            let output = about(&bed, &["trial", "why", "0"]).finish(CLUSTER_TIMEOUT).stdout;
             let output = String::from_utf8_lossy(&output).into_owned();
             let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
             output.contains(text).then_some(())
         };
-        wait_for("another try", BOUND, || tells("it is tried again (1 of 1)"));
+        wait_for("another try", CLUSTER_TIMEOUT, || tells("it is tried again (1 of 1)"));
         if let Some(node) = closed {
             cluster.reopen(&node);
         }
-        let search = Outcome::of(manager.finish(BOUND));
+        let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));
         search.expect_done(1, 0);
         let all: Vec<Value> = (1..=8).map(Value::from).collect();
         assert_eq!(search.trials[0].intermediate, all, "the results must be those of one attempt");

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{cluster, command, run, search_in, section};
 
@@ -30,7 +30,7 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
         let kube = cluster(&bed);
         kube.fail("TRY jobs", code, 1, message);
         let search = search(&bed, &kube, 1);
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         for words in [message, advice] {
             assert!(finished.stderr.contains(words), "{words:?} is not in {}", finished.stderr);
@@ -61,14 +61,14 @@ fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refu
             }
             let section = section(&bed, own.clone(), &template);
             let search = search_in(&bed, &kube, "echo score=1", 1, section);
-            let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+            let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
             kube.wait_until_empty();
             if !is_known {
                 assert_eq!(finished.code, Some(2), "{platform}: {}", finished.stderr);
                 assert!(finished.stderr.contains(refusal), "{platform}: {}", finished.stderr);
                 continue;
             }
-            Outcome::of(finished).expect_done(1, 0);
+            Outcome::parse(finished).expect_done(1, 0);
             let made = kube.created(plural);
             let pods = made.iter().filter_map(|object| object.pointer(at));
             let newer = pods.filter(|pod| pod["hostnameOverride"] == "trial");
@@ -96,7 +96,7 @@ fn a_policy_with_which_no_trial_could_run_is_refused_before_the_search() {
             }
         });
         let search = search_in(&bed, &kube, "echo score=1", 1, section(&bed, own, &json!({})));
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{plural}: {}", finished.stderr);
         for words in [
             "so that no trial could run: `managedBy: kueue.x-k8s.io/multikueue`",
@@ -126,8 +126,8 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     });
     let search = search(&bed, &kube, 1);
     let doctor = {
-        let mut doctor = bed.manager();
-        bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(BOUND)
+        let mut doctor = bed.manager_command();
+        bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT)
     };
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(told.contains("the image `mirror/any` instead of `any`"), "{told} {}", doctor.stderr);
@@ -146,7 +146,7 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     kube.change("jobs", job["metadata"]["name"].as_str().expect("a Job has a name"), |job| {
         job["spec"]["suspend"] = json!(false);
     });
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }
 
@@ -192,7 +192,7 @@ fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let search = search(&bed, &kube, 2);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            wait_for("the test of the controller", BOUND, || {
+            wait_for("the test of the controller", WAIT_TIMEOUT, || {
                 (!kube.created("jobs").is_empty()).then_some(())
             });
             kube.fail("POST jobs", 403, 1, DENIED);
@@ -218,7 +218,7 @@ fn an_unreachable_webhook_is_waited_for_before_and_during_the_search() {
     // The test of the controller is skipped, and the first trial's submission fails twice.
     kube.fail("POST jobs", 500, 2, away);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     for words in ["trials wait until the webhook answers", "waits: the cluster at "] {
         assert!(outcome.stderr.contains(words), "{words:?} is not in {}", outcome.stderr);
@@ -245,7 +245,7 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
             assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
         }
         kube.set_pod_quota(2);
-        let outcome = Outcome::of(running.finish(BOUND));
+        let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
         outcome.expect_done(1, 0);
         assert_eq!(outcome.trial(0).final_result, json!(2));
         kube.wait_until_empty();
@@ -259,7 +259,8 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
     let kube = cluster(&bed);
     kube.set_pod_quota(0);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
-    let job = wait_for("the trial's Job", BOUND, || kube.all("jobs").into_iter().find(is_trial));
+    let job =
+        wait_for("the trial's Job", WAIT_TIMEOUT, || kube.all("jobs").into_iter().find(is_trial));
     for (name, second) in [("first", 1), ("second", 2)] {
         let time = format!("2026-11-23T17:00:0{second}Z");
         let event = json!({
@@ -269,7 +270,7 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
         });
         kube.create("events", event);
     }
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(0, 1);
     let words = format!("FAILED: the cluster's Job controller cannot create its pod: {denial}");
     assert!(outcome.stderr.contains(&words), "{}", outcome.stderr);
@@ -278,17 +279,17 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
 
 /// Starts a search of two Jobs, one at a time. Returns once the first one runs. Jobs end when the file `go`
 /// exists.
-fn start_first(bed: &TestBed, kube: &Kube) -> Running {
+fn start_first(bed: &TestBed, kube: &Kube) -> RunningProgram {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let search = search_in(bed, kube, line, 2, section(bed, own, &json!({})));
     let running = bed.start(&mut command(bed, &search));
-    wait_for("the first trial", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    wait_for("the first trial", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     running
 }
 
-fn wait_for_words(running: &Running, words: &str) {
-    wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
+fn wait_for_words(running: &RunningProgram, words: &str) {
+    wait_for(words, WAIT_TIMEOUT, || running.stderr().contains(words).then_some(()));
 }
 
 #[test]
@@ -300,7 +301,7 @@ fn a_removed_kind_is_waited_for_and_no_trial_fails() {
     bed.write("go", "");
     wait_for_words(&running, "does not serve Jobs: it does not serve batch/v1");
     kube.restore_kind("jobs");
-    Outcome::of(running.finish(BOUND)).expect_done(2, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     kube.wait_until_empty();
 }
 
@@ -317,7 +318,7 @@ fn a_recreated_namespace_gets_the_shared_secret_again() {
     kube.delete("secrets", name);
     bed.write("go", "");
     wait_for_words(&running, missing);
-    Outcome::of(running.finish(BOUND)).expect_done(2, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     assert_eq!(kube.created("secrets").into_iter().filter(shared).count(), 2);
     kube.wait_until_empty();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube, Tls};
-use trialkeeper_tests::{BOUND, Gate, Outcome, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{TRIAL, command, search};
 
@@ -32,18 +32,18 @@ fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
     let search = search(&bed, &kube, TRIAL, 2).write(&bed);
     for (case, cluster, user, expected) in table {
         tls.kubeconfig(&bed.path("kubeconfig"), cluster, user);
-        let mut doctor = bed.manager();
+        let mut doctor = bed.manager_command();
         doctor.arg("doctor").arg(&search);
-        let finished = bed.start(&mut doctor).finish(BOUND);
+        let finished = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
         let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
         assert!(whole.contains(expected), "{case}: {whole}");
         assert!(!whole.contains("panicked"), "{case}: {whole}");
     }
     tls.kubeconfig(&bed.path("kubeconfig"), &known, &data);
-    let mut whole = bed.manager();
+    let mut whole = bed.manager_command();
     whole.arg("run").arg(&search).args(["--output", "json", "--host", "127.0.0.1", "--port", "0"]);
-    let whole = whole.arg("--data-dir").arg(bed.data());
-    Outcome::of(bed.start(whole).finish(BOUND)).expect_done(2, 0);
+    let whole = whole.arg("--data-dir").arg(bed.data_folder());
+    Outcome::parse(bed.start(whole).finish(WAIT_TIMEOUT)).expect_done(2, 0);
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
         let user = format!("client-certificate-data: {certificate}, client-key-data: {key}");
         let cluster = format!("certificate-authority-data: {}", Tls::data(&tls.ca));
         tls.bare_kubeconfig(&bed.path("kubeconfig"), &cluster, &user);
-        let mut run = bed.manager();
-        run.arg("run").arg(&search).arg("--data-dir").arg(bed.data());
-        let finished = bed.start(&mut run).finish(BOUND);
+        let mut run = bed.manager_command();
+        run.arg("run").arg(&search).arg("--data-dir").arg(bed.data_folder());
+        let finished = bed.start(&mut run).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         for part in [starts, refusal, "kubeadm certs renew", "clock"] {
             assert!(finished.stderr.contains(part), "{part:?} is not in {}", finished.stderr);
@@ -80,12 +80,14 @@ fn a_token_renewed_in_the_kubeconfig_is_used() {
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("the first trial", BOUND, || (kube.created("frameworks").len() == 2).then_some(()));
+    wait_for("the first trial", WAIT_TIMEOUT, || {
+        (kube.created("frameworks").len() == 2).then_some(())
+    });
     kube.set_token("renewed");
     kube.cut_watches();
     kube.kubeconfig(&bed.path("kubeconfig"));
-    gate.open(3);
-    Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+    gate.release(3);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(3, 0);
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
         // The manager repeats a refused request, since the namespace may be new.
         kube.fail("POST pods", code, if code == 403 { 2 } else { 1 }, message);
         let search = search(&bed, &kube, TRIAL, 1);
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, ends, "{message}: {}", finished.stderr);
         if ends == Some(2) {
             let refusal = "a pod of the role `worker` could not be created: ";
@@ -125,7 +127,7 @@ fn long_lists_and_expired_versions_are_read() {
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("all trials", BOUND, || (kube.created("frameworks").len() == 4).then_some(()));
+    wait_for("all trials", WAIT_TIMEOUT, || (kube.created("frameworks").len() == 4).then_some(()));
     // Lists have pages of 500. The search's objects are on the first and on the last page.
     let labels = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
     for i in 0..1200 {
@@ -139,12 +141,12 @@ fn long_lists_and_expired_versions_are_read() {
     kube.fail("CONTINUE frameworks", 410, 1, "The provided continue parameter is too old");
     kube.drop_history();
     kube.cut_watches();
-    wait_for("all pages", BOUND, || {
+    wait_for("all pages", WAIT_TIMEOUT, || {
         let parts = kube.requests().iter().filter(|one| *one == "CONTINUE frameworks").count();
         (parts >= 3).then_some(())
     });
-    gate.open(3);
-    Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+    gate.release(3);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(3, 0);
     let made = kube.created("frameworks").into_iter();
     let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
     assert_eq!(made, 3, "a trial was submitted twice");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Outcome, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{command, run, search_in, section};
 
@@ -63,11 +63,13 @@ fn search_without_controller(
     section: Value,
 ) -> (Outcome, Duration) {
     let running = bed.start(&mut command(bed, &search_in(bed, kube, line, 1, section)));
-    wait_for("the pods to run", BOUND, || (bed.read("up").lines().count() == 2).then_some(()));
+    wait_for("the pods to run", WAIT_TIMEOUT, || {
+        (bed.read("up").lines().count() == 2).then_some(())
+    });
     kube.set_controllers_running(false);
     bed.write("go", "");
     let begun = Instant::now();
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     (outcome, begun.elapsed())
 }
 

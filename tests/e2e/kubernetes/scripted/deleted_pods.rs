@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Finished, Outcome, Running, TestBed, wait_for};
+use trialkeeper_tests::{
+    FinishedProgram, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for,
+};
 
 use super::{command, search, search_in, section};
 
@@ -13,18 +15,18 @@ n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 echo "score=$n""#;
 
 /// Starts a search. Returns the manager and the name of the pod, once the first trial runs.
-fn start_one(bed: &TestBed, kube: &Kube, retries: u32) -> (Running, String) {
+fn start_one(bed: &TestBed, kube: &Kube, retries: u32) -> (RunningProgram, String) {
     let search = search(bed, kube, TWICE, 1).with("maxTrialRetries", retries);
     let manager = bed.start(&mut command(bed, &search));
-    wait_for("the trial to run", BOUND, || (bed.read("tries") == "1\n").then_some(()));
+    wait_for("the trial to run", WAIT_TIMEOUT, || (bed.read("tries") == "1\n").then_some(()));
     let pod = kube.all("pods").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
     (manager, pod)
 }
 
-fn trial(bed: &TestBed, words: &[&str]) -> Finished {
-    let mut command = bed.manager();
-    command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
-    bed.start(&mut command).finish(BOUND)
+fn trial(bed: &TestBed, words: &[&str]) -> FinishedProgram {
+    let mut command = bed.manager_command();
+    command.arg("trial").args(words).arg("--data-dir").arg(bed.data_folder());
+    bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 /// Returns the output of `trial why` without line breaks.
@@ -40,7 +42,7 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     let (manager, pod) = start_one(&bed, &kube, 0);
     let words = "default-scheduler: preempting to accommodate a higher priority pod";
     kube.disrupt(&pod, "PreemptionByScheduler", words);
-    let search = Outcome::of(manager.finish(BOUND));
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     let why = format!(
         "its pod was removed: a pod of higher priority needed its resources (PreemptionByScheduler: {words})"
     );
@@ -69,7 +71,7 @@ fn disrupted_and_deleted_trials_are_tried_again() {
             Some(reason) => kube.disrupt(&pod, reason, "Eviction API: evicting"),
             None => kube.delete("pods", &pod),
         }
-        let search = Outcome::of(manager.finish(BOUND));
+        let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(1, 0);
         assert_eq!(search.trial(0).final_result, 2, "{case}");
         // Both causes are transient.
@@ -94,7 +96,7 @@ fn a_deleted_framework_ends_its_pods() {
     let (manager, pod) = start_one(&bed, &kube, 0);
     let framework = pod.split('-').next().unwrap();
     kube.delete("frameworks", framework);
-    let search = Outcome::of(manager.finish(BOUND));
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(0, 1);
     assert!(
         search.stderr.contains("FAILED: its Framework was deleted, but not by the manager"),
@@ -131,12 +133,12 @@ fn a_pod_that_fails_because_its_peer_was_deleted_does_not_fail_the_trial() {
         let section = section(&bed, own, &json!({"handOver": hand_over}));
         let search = search_in(&bed, &kube, PEERS, 1, section).with("maxTrialRetries", 1);
         let manager = bed.start(&mut command(&bed, &search));
-        wait_for("both pods to run", BOUND, || bed.path("up").exists().then_some(()));
+        wait_for("both pods to run", WAIT_TIMEOUT, || bed.path("up").exists().then_some(()));
         let pods = kube.all("pods").into_iter();
         let mut names = pods.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()));
         let second = names.find(|name| name.contains("-1-")).expect("the second pod runs");
         kube.delete("pods", &second);
-        let search = Outcome::of(manager.finish(BOUND));
+        let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(1, 0);
         let explanation = why(&bed);
         let lost = format!("its pod {second} was deleted, but not by the manager, and another pod");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, TestBed};
+use trialkeeper_tests::{TestBed, WAIT_TIMEOUT};
 
 use super::{run, search, service};
 
@@ -19,7 +19,7 @@ echo "score=$value"
 fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
-    bed.script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN);
     bed.write("code/value", "0.25");
     let seen = bed.path("seen");
     let line = format!("./train.sh '{}'", seen.display());
@@ -48,9 +48,9 @@ fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
 fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String, String) {
     let search = search(bed, kube, "echo score=1", 5);
     let search = search.with("trainingService", service(bed, &json!({"storage": "http"})));
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.arg("doctor").arg(search.write(bed)).args(["--host", "127.0.0.1", "--port", "0"]);
-    let finished = bed.start(command.args(options)).finish(BOUND);
+    let finished = bed.start(command.args(options)).finish(WAIT_TIMEOUT);
     (finished.code, String::from_utf8(finished.stdout).unwrap(), finished.stderr)
 }
 
@@ -75,7 +75,7 @@ fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
     let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     // A pod that fetched a file again would replace it, which changes its inode.
     let look = "#!/bin/sh\nls -i \"$TEST_BED/shares/trialkeeper-cache\" >>\"$1\"\necho score=1\n";
-    bed.script("code/look.sh", look);
+    bed.write_script("code/look.sh", look);
     let line = format!("./look.sh '{}'", bed.path("seen").display());
     let changes = json!({
         "storage": "http",

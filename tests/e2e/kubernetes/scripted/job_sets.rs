@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
@@ -73,14 +73,14 @@ fn a_queue_admits_preempts_and_readmits_a_job_set() {
     kube.create_queue("team");
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
     let running = bed.start(&mut command(&bed, &search));
-    let set = wait_for("the JobSet", BOUND, || queued(&kube));
+    let set = wait_for("the JobSet", WAIT_TIMEOUT, || queued(&kube));
     let name = set["metadata"]["name"].as_str().expect("a JobSet has a name");
     assert_eq!(set["spec"]["suspend"], true);
     let suspend = |suspend: bool| {
         kube.change("jobsets", name, |set| set["spec"]["suspend"] = Value::Bool(suspend));
     };
     let runs = |times: usize| {
-        wait_for("the workers to run", BOUND, || {
+        wait_for("the workers to run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
         });
     };
@@ -88,11 +88,11 @@ fn a_queue_admits_preempts_and_readmits_a_job_set() {
     suspend(false);
     runs(2);
     suspend(true);
-    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
     suspend(false);
     runs(4);
     bed.write("go", "");
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }
 
@@ -102,7 +102,7 @@ fn a_cluster_without_job_sets_is_reported_before_anything_is_submitted() {
     let kube = cluster(&bed);
     kube.remove_kind("jobsets");
     let search = search(&bed, &kube, "true", 1, &json!({}));
-    let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+    let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
     for message in [
         "does not serve JobSets: a trial of several `taskRoles` needs JobSet",

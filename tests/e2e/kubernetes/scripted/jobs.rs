@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Search, TestBed, wait_for};
+use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
@@ -43,9 +43,9 @@ fn a_failing_job_has_the_trial_s_exit_code_and_output() {
     outcome.expect_done(0, 1);
     assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
-    let mut show = bed.manager();
-    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data());
-    let shown = bed.start(&mut show).finish(BOUND);
+    let mut show = bed.manager_command();
+    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data_folder());
+    let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
     let shown: Value = serde_json::from_slice(&shown.stdout).expect("the output is JSON");
     let image = shown["image"].as_str().expect("the image is known");
     assert!(image.starts_with("docker.io/library/busybox@sha256:6bbe3082"), "{image}");
@@ -98,7 +98,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     kube.create("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
     let queue = json!({"queue": "team", "priorityClass": "low"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
-    let job = wait_for("the Job", BOUND, || queued(&kube));
+    let job = wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team");
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
     assert_eq!(job["spec"]["suspend"], true);
@@ -111,22 +111,24 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
             "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}]},
         }),
     );
-    wait_for("the queue's message", BOUND, || running.stderr().contains(message).then_some(()));
+    wait_for("the queue's message", WAIT_TIMEOUT, || {
+        running.stderr().contains(message).then_some(())
+    });
     assert_eq!(kube.all("pods"), Vec::<Value>::new());
 
     let runs = |times: usize| {
-        wait_for("the trial to run", BOUND, || {
+        wait_for("the trial to run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
         });
     };
     suspend(&kube, false);
     runs(1);
     suspend(&kube, true);
-    wait_for("the end of the pod", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pod", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
     suspend(&kube, false);
     runs(2);
     bed.write("go", "");
-    let outcome = trialkeeper_tests::Outcome::of(running.finish(BOUND));
+    let outcome = trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(
         outcome.trial(0).intermediate,
@@ -159,18 +161,18 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
     kube.create_queue("team");
     let queue = json!({"queue": "team"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
-    wait_for("the Job", BOUND, || queued(&kube));
+    wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
     suspend(&kube, false);
-    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
-    let trial = wait_for("the trial's id", BOUND, || {
+    wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
+    let trial = wait_for("the trial's id", WAIT_TIMEOUT, || {
         let label = "/metadata/labels/trialkeeper~1trial";
         Some(queued(&kube)?.pointer(label)?.as_str()?.to_owned())
     });
     // A stopped trial's Job is deleted at once, and the other objects at the end of the search.
-    let mut kill = bed.manager();
-    kill.args(["trial", "kill", &trial, "--data-dir"]).arg(bed.data());
-    assert_eq!(bed.start(&mut kill).finish(BOUND).code, Some(0));
-    running.finish(BOUND);
+    let mut kill = bed.manager_command();
+    kill.args(["trial", "kill", &trial, "--data-dir"]).arg(bed.data_folder());
+    assert_eq!(bed.start(&mut kill).finish(WAIT_TIMEOUT).code, Some(0));
+    running.finish(WAIT_TIMEOUT);
     kube.wait_until_empty();
     // Only a resumed manager renews a trial's token in its Secret.
     let needed = |rights: Vec<String>| {
@@ -191,7 +193,7 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     rights.retain(|right| !right.starts_with("kueue"));
     kube.limit_rights(rights);
     let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
-    let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+    let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
     let message = "lacks these rights in the namespace `lab`: list, watch workloads";
     assert!(finished.stderr.contains(message), "{}", finished.stderr);
@@ -203,8 +205,9 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let refused = |changes: &Value, message: &str| {
-        let finished =
-            bed.start(&mut command(&bed, &search(&bed, &kube, "true", 1, changes))).finish(BOUND);
+        let finished = bed
+            .start(&mut command(&bed, &search(&bed, &kube, "true", 1, changes)))
+            .finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         assert!(finished.stderr.contains(message), "{}", finished.stderr);
         assert_eq!(kube.created("jobs"), Vec::<Value>::new());
@@ -230,7 +233,7 @@ fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     kube.change("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
     let queue = json!({"queue": "team"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
-    let job = wait_for("the Job", BOUND, || queued(&kube));
+    let job = wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
     let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
     assert!(running.stderr().contains(warning), "{}", running.stderr());
     kube.create(
@@ -242,7 +245,9 @@ fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
         }),
     );
     let words = "it waits in its queue: LocalQueue team is inactive";
-    wait_for("the queue's message", BOUND, || running.stderr().contains(words).then_some(()));
+    wait_for("the queue's message", WAIT_TIMEOUT, || {
+        running.stderr().contains(words).then_some(())
+    });
     suspend(&kube, false);
-    trialkeeper_tests::Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{ENDLESS, command, interrupt_once_up, run, search_in, section};
 
@@ -44,11 +44,11 @@ fn nni_s_own_file_runs_unchanged() {
     bed.write("dist_mnist.py", &format!("print(\"\"\"NNISDK_MEb'{record}'\"\"\")\n"));
     let kubeconfig = bed.path("kubeconfig");
     kube.kubeconfig(&kubeconfig);
-    let mut command = bed.manager();
+    let mut command = bed.manager_command();
     command.args(["run", "experiment.yml", "--host", "127.0.0.1", "--port", "0"]);
-    command.args(["--output", "json", "--data-dir"]).arg(bed.data());
+    command.args(["--output", "json", "--data-dir"]).arg(bed.data_folder());
     command.env("KUBECONFIG", kubeconfig);
-    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     outcome.expect_done(5, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0.75));
     kube.wait_until_empty();
@@ -162,7 +162,7 @@ fn an_evicted_trial_is_tried_again() {
     let search = search(&bed, &kube, line, 1, &json!({})).with("maxTrialRetries", 1);
     let running = bed.start(&mut command(&bed, &search));
     let runs = |times: usize| {
-        wait_for("the trial to run", BOUND, || {
+        wait_for("the trial to run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
         });
     };
@@ -171,12 +171,12 @@ fn an_evicted_trial_is_tried_again() {
     kube.disrupt(&pod, "EvictionByEvictionAPI", "Eviction API: evicting");
     runs(2);
     bed.write("go", "");
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(outcome.trial(0).final_result, json!(1));
-    let mut why = bed.manager();
-    why.args(["trial", "why", "0", "--data-dir"]).arg(bed.data());
-    let output = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
+    let mut why = bed.manager_command();
+    why.args(["trial", "why", "0", "--data-dir"]).arg(bed.data_folder());
+    let output = String::from_utf8(bed.start(&mut why).finish(WAIT_TIMEOUT).stdout).unwrap();
     let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(output.contains("EvictionByEvictionAPI"), "{output}");
     assert!(output.contains("it is tried again (1 of 1)"), "{output}");
@@ -203,9 +203,9 @@ fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
     kube.limit_rights(given.clone());
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
-    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     running.signal(nix::sys::signal::Signal::SIGINT);
-    assert_eq!(running.finish(BOUND).code, Some(130));
+    assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(130));
     kube.wait_until_empty();
     // Only a resumed manager renews a trial's token in its Secret.
     let needed = |rights: Vec<String>| {
@@ -246,7 +246,7 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
         let kube = cluster(&bed);
         change(&kube);
         let search = search(&bed, &kube, "true", 1, &json!({}));
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         for word in words {
             assert!(finished.stderr.contains(word), "{word:?} is not in {}", finished.stderr);

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::deleted_pods::why;
 use super::{cluster, command, search_in, section};
 
 /// Starts a search with one trial, which runs as a Job.
-fn start(bed: &TestBed, kube: &Kube, line: &str, retries: u32, changes: &Value) -> Running {
+fn start(bed: &TestBed, kube: &Kube, line: &str, retries: u32, changes: &Value) -> RunningProgram {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
     let search: Search = search_in(bed, kube, line, 1, section(bed, own, changes));
     bed.start(&mut command(bed, &search.with("maxTrialRetries", retries)))
@@ -18,7 +18,7 @@ fn start(bed: &TestBed, kube: &Kube, line: &str, retries: u32, changes: &Value) 
 
 /// Waits until a file in the bed exists.
 fn wait_for_file(bed: &TestBed, name: &str) {
-    wait_for(name, BOUND, || bed.path(name).exists().then_some(()));
+    wait_for(name, WAIT_TIMEOUT, || bed.path(name).exists().then_some(()));
 }
 
 #[test]
@@ -32,14 +32,14 @@ echo score=1"#;
     let kube = cluster(&bed);
     let running = start(&bed, &kube, line, 0, &json!({"startUpDeadline": "2s"}));
     // The first Job tests the controller.
-    wait_for("the trial's Job", BOUND, || (kube.created("jobs").len() > 1).then_some(()));
+    wait_for("the trial's Job", WAIT_TIMEOUT, || (kube.created("jobs").len() > 1).then_some(()));
     kube.set_unreachable(true);
     let since = Instant::now();
     wait_for_file(&bed, "up");
-    wait_for("the time limit", BOUND, || (since.elapsed() > LIMIT * 2).then_some(()));
+    wait_for("the time limit", WAIT_TIMEOUT, || (since.elapsed() > LIMIT * 2).then_some(()));
     kube.set_unreachable(false);
     std::fs::write(bed.path("go"), "").expect("the bed is writable");
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     kube.wait_until_empty();
 }
@@ -59,7 +59,7 @@ while :; do sleep 0.1; done"#;
     let mut names = jobs.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
     let name = names.find(|name| !name.ends_with("probe")).expect("the Job runs");
     kube.delete("jobs", &name);
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(bed.read("log"), "over\nagain\n", "{}", outcome.stderr);
     let explanation = why(&bed);

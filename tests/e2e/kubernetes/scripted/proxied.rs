@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, TestBed};
+use trialkeeper_tests::{TestBed, WAIT_TIMEOUT};
 
 use super::{TRIAL, search};
 
@@ -71,8 +71,8 @@ fn a_cluster_behind_a_proxy_is_reached() {
         let way = format!("server: 'http://{NAME}', proxy-url: '{scheme}://{proxy}'");
         bed.write("kubeconfig", &direct.replace(&server, &way));
         assert_ne!(bed.read("kubeconfig"), direct);
-        let mut doctor = bed.manager();
-        let finished = bed.start(doctor.arg("doctor").arg(&search)).finish(BOUND);
+        let mut doctor = bed.manager_command();
+        let finished = bed.start(doctor.arg("doctor").arg(&search)).finish(WAIT_TIMEOUT);
         let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
         assert!(whole.contains("ok    place"), "{scheme}: {whole}");
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{command, search_in, section};
 
@@ -25,21 +25,23 @@ fn cluster(bed: &TestBed) -> Kube {
 
 /// Waits until the trial's command was started `times` times, in all pods together.
 fn wait_until_up(bed: &TestBed, times: usize) {
-    wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == times).then_some(()));
+    wait_for("the trial to run", WAIT_TIMEOUT, || {
+        (bed.read("up").lines().count() == times).then_some(())
+    });
 }
 
 fn wait_for_state(bed: &TestBed, state: &str) {
-    wait_for("the trial's state", BOUND, || (show(bed)["state"] == state).then_some(()));
+    wait_for("the trial's state", WAIT_TIMEOUT, || (show(bed)["state"] == state).then_some(()));
 }
 
-fn wait_for_words(running: &Running, words: &str) {
-    wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
+fn wait_for_words(running: &RunningProgram, words: &str) {
+    wait_for(words, WAIT_TIMEOUT, || running.stderr().contains(words).then_some(()));
 }
 
 fn show(bed: &TestBed) -> Value {
-    let mut show = bed.manager();
-    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data());
-    let shown = bed.start(&mut show).finish(BOUND);
+    let mut show = bed.manager_command();
+    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data_folder());
+    let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
     serde_json::from_slice(&shown.stdout).expect("the output is JSON")
 }
 
@@ -63,7 +65,7 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
     bed.write("go", "");
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     let trial = outcome.trial(0);
     assert_eq!(
@@ -101,7 +103,7 @@ fn a_waiting_trial_shows_its_position_if_kueue_tells_it() {
         }
         bed.write("go", "");
         kube.set_quota(2);
-        let outcome = Outcome::of(running.finish(BOUND));
+        let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
         outcome.expect_done(2, 0);
         let shows = outcome.stderr.contains("ahead of it");
         assert_eq!(shows, unserved.len() < 2, "{case}: {}", outcome.stderr);
@@ -119,7 +121,7 @@ fn a_trial_of_a_deactivated_workload_ends_and_is_not_tried_again() {
     let workload = kube.all("workloads").remove(0);
     let name = workload["metadata"]["name"].as_str().expect("a Workload has a name").to_owned();
     kube.change("workloads", &name, |workload| workload["spec"]["active"] = json!(false));
-    let finished = running.finish(BOUND);
+    let finished = running.finish(WAIT_TIMEOUT);
     assert!(finished.stderr.contains("SYS_CANCELED"), "{}", finished.stderr);
     let words = "its Workload was deactivated: The workload is deactivated";
     assert!(finished.stderr.contains(words), "{}", finished.stderr);
@@ -136,11 +138,11 @@ fn the_pods_of_a_preempted_trial_find_one_another_again() {
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
     wait_for_words(&running, "its queue took the trial back");
-    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     wait_until_up(&bed, 4);
     bed.write("go", "");
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(outcome.trial(0).intermediate, [json!(0.25), json!(0.5)]);
     kube.wait_until_empty();
@@ -159,11 +161,11 @@ fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
     wait_for_words(&running, "its queue took the trial back");
-    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     wait_until_up(&bed, 2);
     bed.write("go", "");
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }
 
@@ -176,7 +178,7 @@ fn a_job_that_the_cluster_suspends_without_a_workload_shows_why_it_waits() {
     let running = bed.start(&mut command(&bed, &search));
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
-    wait_for("the pod's phase", BOUND, || {
+    wait_for("the pod's phase", WAIT_TIMEOUT, || {
         kube.all("pods").iter().any(|pod| pod["status"]["phase"] == "Running").then_some(())
     });
     let jobs = kube.all("jobs").into_iter();
@@ -192,6 +194,6 @@ fn a_job_that_the_cluster_suspends_without_a_workload_shows_why_it_waits() {
     kube.change("jobs", &name, |job| job["spec"]["suspend"] = json!(false));
     wait_until_up(&bed, 2);
     bed.write("go", "");
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }

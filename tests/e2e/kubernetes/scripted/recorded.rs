@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, TestBed, wait_for};
+use trialkeeper_tests::{TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{run, search, service};
 
@@ -51,7 +51,7 @@ fn every_recorded_end_is_reported_with_its_reason() {
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             // A user deletes the last Framework while it runs.
-            let name = wait_for("the Framework to delete", BOUND, || {
+            let name = wait_for("the Framework to delete", WAIT_TIMEOUT, || {
                 let made = kube.all("frameworks").into_iter();
                 let mut running = made.filter(|framework| {
                     let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
@@ -88,9 +88,9 @@ fn a_pod_killed_for_memory_has_the_cause_oom_kernel() {
     let kube = Kube::start(bed.folder(), play(&["oom", "fail5", "oomchild"]));
     let outcome = run(&bed, &search(&bed, &kube, "true", 3));
     outcome.expect_done(0, 3);
-    let mut ls = bed.manager();
+    let mut ls = bed.manager_command();
     ls.args(["trial", "ls", "--cause", "oom-kernel", "--output", "json", "--data-dir"]);
-    let found = bed.start(ls.arg(bed.data())).finish(BOUND);
+    let found = bed.start(ls.arg(bed.data_folder())).finish(WAIT_TIMEOUT);
     let found = String::from_utf8(found.stdout).unwrap();
     for (sequence, is_starved) in [(0, true), (1, false), (2, true)] {
         assert_eq!(found.contains(&outcome.trial(sequence).id), is_starved, "{found}");
@@ -127,7 +127,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     let quota = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            wait_for("the first trial", BOUND, || {
+            wait_for("the first trial", WAIT_TIMEOUT, || {
                 (kube.created("frameworks").len() > 1).then_some(())
             });
             kube.fail("POST frameworks", 403, 2, quota);
@@ -155,7 +155,7 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
         .with("trainingService", service(&bed, &json!({"startUpDeadline": "2s"})));
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            wait_for("the first trial", BOUND, || {
+            wait_for("the first trial", WAIT_TIMEOUT, || {
                 (kube.created("frameworks").len() > 1).then_some(())
             });
             kube.fail("POST frameworks", 403, 1000, "no longer yours");
@@ -180,7 +180,7 @@ while :; do sleep 0.1; done"#;
     let patches = || kube.requests().iter().filter(|done| *done == "PATCH frameworks").count();
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            wait_for("the second stop", BOUND, || (patches() > 1).then_some(()));
+            wait_for("the second stop", WAIT_TIMEOUT, || (patches() > 1).then_some(()));
             std::fs::write(bed.path("asked"), "").expect("the bed is writable");
         });
         run(&bed, &search)

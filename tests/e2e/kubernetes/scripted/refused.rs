@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{command, search, service};
 
@@ -57,7 +57,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
         let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let good = search(&bed, &kube, super::TRIAL, 1);
         let search = change(&bed, &kube, good);
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{case}: {}", finished.stderr);
         assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
         for word in words {
@@ -91,7 +91,7 @@ fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
         ] {
             kube.fail(what, code, count, "busy");
         }
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         kube.wait_until_empty();
         finished
     };
@@ -110,13 +110,13 @@ fn a_slow_request_is_repeated_and_creates_no_object_twice() {
     let timeout = std::time::Duration::from_secs(30);
     let search = search(&bed, &kube, super::TRIAL, 2);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("the experiment's own Secret", BOUND, || {
+    wait_for("the experiment's own Secret", WAIT_TIMEOUT, || {
         (!kube.created("secrets").is_empty()).then_some(())
     });
     kube.delay("POST secrets", 2 * timeout, 1);
     // The watch reports the trial's end before this answer.
     kube.delay("POST frameworks", 2 * timeout, 1);
-    let search = Outcome::of(manager.finish(BOUND + timeout));
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT + timeout));
     search.expect_done(2, 0);
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");

@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{command, search, service};
 
@@ -24,7 +24,7 @@ struct Scenario {
     bed: TestBed,
     kube: Kube,
     gate: Gate,
-    manager: Running,
+    manager: RunningProgram,
     id: String,
 }
 
@@ -38,41 +38,41 @@ fn start_two_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
     let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     prepare(&kube);
     let gate = Gate::new(&bed.path("gate"));
-    let script = bed.script("steady.sh", STEADY);
+    let script = bed.write_script("steady.sh", STEADY);
     let line = format!("BED='{}' {}", bed.folder().display(), script.display());
     let search = search(&bed, &kube, &line, 2).with("trialConcurrency", 2);
     let manager = bed.start(command(&bed, &search).args(flags));
-    wait_for("two trials to start", BOUND, || {
+    wait_for("two trials to start", WAIT_TIMEOUT, || {
         (bed.read("started").lines().count() == 2).then_some(())
     });
-    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.into_string().unwrap();
     Scenario { bed, kube, gate, manager, id }
 }
 
-fn resume(bed: &TestBed, id: &str) -> Running {
+fn resume(bed: &TestBed, id: &str) -> RunningProgram {
     resume_on(bed, id, "0")
 }
 
 /// Resumes a search with a manager that listens on `port`.
-fn resume_on(bed: &TestBed, id: &str, port: &str) -> Running {
-    let mut command = bed.manager();
+fn resume_on(bed: &TestBed, id: &str, port: &str) -> RunningProgram {
+    let mut command = bed.manager_command();
     command.args(["resume", id, "--host", "127.0.0.1", "--port", port, "--output", "json"]);
-    bed.start(command.arg("--data-dir").arg(bed.data()))
+    bed.start(command.arg("--data-dir").arg(bed.data_folder()))
 }
 
 #[test]
 fn ctrl_c_ends_the_pods_with_sigterm_and_leaves_the_cluster_clean() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGINT);
-    let finished = manager.finish(BOUND);
+    let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
     bed.wait_until_empty();
     kube.wait_until_empty();
 
-    gate.open(6);
-    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    gate.release(6);
+    let search = Outcome::parse(resume(&bed, &id).finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 4, "both trials must run again");
     assert!(search.trials.iter().all(|trial| trial.final_result == 3), "{search:#?}");
@@ -84,13 +84,13 @@ fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
     for (case, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
         println!("{case}");
         let Scenario { bed, kube, gate, manager, id } = start_two();
-        gate.open(2);
+        gate.release(2);
         manager.signal(Signal::SIGKILL);
-        assert_eq!(manager.finish(BOUND).code, None);
-        gate.open(steps_while_dead);
+        assert_eq!(manager.finish(WAIT_TIMEOUT).code, None);
+        gate.release(steps_while_dead);
         let manager = resume(&bed, &id);
-        gate.open(4 - steps_while_dead);
-        let search = Outcome::of(manager.finish(BOUND));
+        gate.release(4 - steps_while_dead);
+        let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(2, 0);
         let made = kube.created("frameworks").into_iter();
         let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
@@ -105,15 +105,15 @@ fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
 #[test]
 fn a_moved_manager_leaves_its_trials_to_the_next_one() {
     let Scenario { bed, kube, gate, manager, id } = start_two_with(&["--on-term", "leave"], |_| ());
-    gate.open(2);
+    gate.release(2);
     manager.signal(Signal::SIGTERM);
-    let finished = manager.finish(BOUND);
+    let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
     let message = format!("the trials keep running; `trial-manager resume {id}` adopts them");
     assert!(finished.stderr.contains(&message), "{}", finished.stderr);
     let manager = resume(&bed, &id);
-    gate.open(4);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(4);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     assert!(!bed.path("cleaned").exists(), "a trial was asked to end");
@@ -127,15 +127,15 @@ fn a_moved_manager_leaves_its_trials_to_the_next_one() {
 fn a_resumed_search_needs_no_controller_and_no_quota() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     kube.set_controllers_running(false);
     for kind in ["frameworks", "secrets"] {
         let why = "exceeded quota: counted, requested: 1, used: 9, limited: 9";
         kube.fail(&format!("POST {kind}"), 403, usize::MAX, why);
     }
     let manager = resume(&bed, &id);
-    gate.open(6);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(6);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     kube.wait_until_empty();
@@ -143,7 +143,7 @@ fn a_resumed_search_needs_no_controller_and_no_quota() {
 
 /// Returns the experiment, and the number of metrics of attempts whose names match a pattern.
 fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
-    let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+    let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
     let database = folder.path().join("trialkeeper.db");
     let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
     let query = "SELECT count(*) FROM report JOIN attempt ON report.attempt = attempt.key \
@@ -173,15 +173,15 @@ fn a_restarted_pod_may_end_while_no_manager_watches() {
     let section = service(&bed, &json!({"template": template, "taskRoles": null}));
     let search = search(&bed, &kube, AGAIN, 1).with("trainingService", section);
     let manager = bed.start(&mut command(&bed, &search));
-    let id = wait_for("the second try's report", BOUND, || {
+    let id = wait_for("the second try's report", WAIT_TIMEOUT, || {
         let (id, metrics) = metrics(&bed, "%-1_0_1")?;
         (metrics == 1).then_some(id)
     });
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
-    gate.open(1);
-    wait_for("the trial's end", BOUND, || bed.path("over").exists().then_some(()));
-    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
+    gate.release(1);
+    wait_for("the trial's end", WAIT_TIMEOUT, || bed.path("over").exists().then_some(()));
+    let search = Outcome::parse(resume(&bed, &id).finish(WAIT_TIMEOUT));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).intermediate, [21, 22].map(Value::from));
     assert_eq!(bed.read("tries"), "2\n", "the trial ran a third time");
@@ -203,14 +203,14 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
         start_two_with(&[], move |kube| kube.limit_rights(rights));
     // A resumed manager renews Secrets. An interrupted manager stops trials and deletes objects.
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     let manager = resume(&bed, &id);
-    gate.open(2);
-    wait_for("both trials to find the manager", BOUND, || {
+    gate.release(2);
+    wait_for("both trials to find the manager", WAIT_TIMEOUT, || {
         (metrics(&bed, "%")?.1 == 2).then_some(())
     });
     manager.signal(Signal::SIGINT);
-    let finished = manager.finish(BOUND);
+    let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     kube.wait_until_empty();
     assert_eq!(kube.used_rights(), given);
@@ -224,7 +224,7 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
 fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     // As after `kubectl config use-context`.
     let other =
         "contexts: [{name: other, context: {cluster: test, user: test, namespace: other}}, ";
@@ -232,8 +232,8 @@ fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed()
     fs::write(bed.path("kubeconfig"), changed.replace("contexts: [", other)).unwrap();
 
     let manager = resume(&bed, &id);
-    gate.open(6);
-    Outcome::of(manager.finish(BOUND)).expect_done(2, 0);
+    gate.release(6);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial was started again elsewhere");
     bed.wait_until_empty();
     kube.wait_until_empty();
@@ -243,14 +243,15 @@ fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed()
 fn clean_deletes_the_objects_of_a_dead_manager() {
     let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     assert!(!kube.is_empty());
     let clean = |flags: &[&str], code: i32| {
-        let mut clean = bed.manager();
-        let finished = bed.start(clean.args(["clean", &id]).args(flags)).finish(BOUND);
+        let mut clean = bed.manager_command();
+        let finished = bed.start(clean.args(["clean", &id]).args(flags)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(code), "{}", finished.stderr);
     };
-    let (data, lost) = (bed.data().display().to_string(), bed.path("lost").display().to_string());
+    let (data, lost) =
+        (bed.data_folder().display().to_string(), bed.path("lost").display().to_string());
     let kubeconfig = bed.path("kubeconfig").display().to_string();
     clean(&["--data-dir", &lost], 2);
     assert!(!kube.is_empty());
@@ -284,24 +285,24 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     let section = service(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
     let search = search(&bed, &kube, "unused", 1).with("trainingService", section);
     let manager = bed.start(&mut command(&bed, &search));
-    let id = wait_for("the worker's verdict", BOUND, || stopped(&bed));
-    wait_for("the worker's end", BOUND, || {
+    let id = wait_for("the worker's verdict", WAIT_TIMEOUT, || stopped(&bed));
+    wait_for("the worker's end", WAIT_TIMEOUT, || {
         let lives = bed.processes().iter().any(|(_, words)| words.contains("sleep 600"));
         (!lives).then_some(())
     });
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     for (pid, words) in bed.processes() {
         if words.contains(": slow") {
             // Ignored: the process may have ended together with another one.
             let _gone = kill(pid, Signal::SIGKILL);
         }
     }
-    wait_for("the Framework's end", BOUND, || {
+    wait_for("the Framework's end", WAIT_TIMEOUT, || {
         let completed = |object: &Value| object["status"]["state"] == "Completed";
         kube.all("frameworks").iter().any(completed).then_some(())
     });
-    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    let search = Outcome::parse(resume(&bed, &id).finish(WAIT_TIMEOUT));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
     assert_eq!(kube.created("frameworks").len(), 1 + 1, "the additional one tests the controller");
@@ -309,7 +310,7 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
 
 /// Returns the experiment, once an agent has reported that its trial was stopped.
 fn stopped(bed: &TestBed) -> Option<String> {
-    let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+    let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
     let database = folder.path().join("trialkeeper.db");
     let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
     let query = "SELECT count(*) FROM report WHERE kind = 'ended' AND body LIKE '%\"stopped\"%'";
@@ -322,7 +323,7 @@ fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     kube.set_unreachable(true);
     manager.signal(Signal::SIGTERM);
-    let finished = manager.finish(BOUND);
+    let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     for message in [
         "cannot be reached".to_owned(),
@@ -332,21 +333,21 @@ fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
         assert!(finished.stderr.contains(&message), "{message:?} is not in {}", finished.stderr);
     }
     kube.set_unreachable(false);
-    wait_for("the agents to end the trials", BOUND, || {
+    wait_for("the agents to end the trials", WAIT_TIMEOUT, || {
         (bed.read("cleaned").lines().count() == 2).then_some(())
     });
-    gate.open(6);
-    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    gate.release(6);
+    let search = Outcome::parse(resume(&bed, &id).finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
     kube.wait_until_empty();
 }
 
 /// Kills the manager of a search and returns the port on which it listened. The agents find the next manager there: the
 /// Secret with its address cannot change while the cluster is away.
-fn kill_manager(bed: &TestBed, id: &str, manager: Running) -> String {
-    let url = fs::read_to_string(bed.data().join(id).join("manager.url")).unwrap();
+fn kill_manager(bed: &TestBed, id: &str, manager: RunningProgram) -> String {
+    let url = fs::read_to_string(bed.data_folder().join(id).join("manager.url")).unwrap();
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     let port = url.lines().next().unwrap().trim_end_matches('/').rsplit(':').next().unwrap();
     port.to_owned()
 }
@@ -360,12 +361,12 @@ fn a_search_is_resumed_while_its_cluster_is_away() {
     let port = kill_manager(&bed, &id, manager);
     kube.set_unreachable(true);
     let manager = resume_on(&bed, &id, &port);
-    gate.open(2);
-    wait_for("the metrics", BOUND, || (metrics(&bed, "%")?.1 == 2).then_some(()));
-    wait_for("the warning", BOUND, || manager.stderr().contains(OUTAGE).then_some(()));
+    gate.release(2);
+    wait_for("the metrics", WAIT_TIMEOUT, || (metrics(&bed, "%")?.1 == 2).then_some(()));
+    wait_for("the warning", WAIT_TIMEOUT, || manager.stderr().contains(OUTAGE).then_some(()));
     kube.set_unreachable(false);
-    gate.open(4);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(4);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
     assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
     assert!(search.stderr.contains("cannot be reached"), "{}", search.stderr);
@@ -382,8 +383,8 @@ fn a_search_ends_while_its_cluster_is_away() {
     let port = kill_manager(&bed, &id, manager);
     kube.set_unreachable(true);
     let manager = resume_on(&bed, &id, &port);
-    gate.open(6);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(6);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
     let left = format!("`trial-manager clean {id}` deletes them");
     assert!(search.stderr.contains(&left), "{}", search.stderr);
@@ -394,8 +395,10 @@ fn a_search_ends_while_its_cluster_is_away() {
 
 /// Runs `trial-manager clean`.
 fn clean(bed: &TestBed, id: &str) {
-    let mut clean = bed.manager();
-    let cleaned = bed.start(clean.args(["clean", id, "--data-dir"]).arg(bed.data())).finish(BOUND);
+    let mut clean = bed.manager_command();
+    let cleaned = bed
+        .start(clean.args(["clean", id, "--data-dir"]).arg(bed.data_folder()))
+        .finish(WAIT_TIMEOUT);
     assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
 }
 
@@ -408,7 +411,9 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
         let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let gate = Gate::new(&bed.path("gate"));
         let manager = bed.start(&mut command(&bed, &search(&bed, &kube, SHORT, 3)));
-        wait_for("the first trial", BOUND, || (bed.read("up").lines().count() == 1).then_some(()));
+        wait_for("the first trial", WAIT_TIMEOUT, || {
+            (bed.read("up").lines().count() == 1).then_some(())
+        });
         let id = metrics(&bed, "%").unwrap().0;
         let port = kill_manager(&bed, &id, manager);
         if is_webhook_down {
@@ -418,11 +423,13 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
             kube.set_unreachable(true);
         }
         let manager = resume_on(&bed, &id, &port);
-        gate.open(1);
-        wait_for("the first end", BOUND, || manager.stderr().contains("1 of 3").then_some(()));
+        gate.release(1);
+        wait_for("the first end", WAIT_TIMEOUT, || {
+            manager.stderr().contains("1 of 3").then_some(())
+        });
         kube.set_unreachable(false);
-        gate.open(2);
-        let search = Outcome::of(manager.finish(BOUND));
+        gate.release(2);
+        let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(3, 0);
         assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
         assert_eq!(bed.read("up").lines().count(), 3, "a trial ran twice");
@@ -438,19 +445,21 @@ fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
     let gate = Gate::new(&bed.path("gate"));
     let search = search(&bed, &kube, SHORT, 3).with("trialConcurrency", 2);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("two trials", BOUND, || (bed.read("up").lines().count() == 2).then_some(()));
+    wait_for("two trials", WAIT_TIMEOUT, || (bed.read("up").lines().count() == 2).then_some(()));
     kube.set_unreachable(true);
-    gate.open(1);
-    wait_for("the third trial", BOUND, || manager.stderr().contains("waits: ").then_some(()));
+    gate.release(1);
+    wait_for("the third trial", WAIT_TIMEOUT, || {
+        manager.stderr().contains("waits: ").then_some(())
+    });
     let id = metrics(&bed, "%").unwrap().0;
     let port = kill_manager(&bed, &id, manager);
     let manager = resume_on(&bed, &id, &port);
     // The manager handles this end after it has adopted all trials.
-    gate.open(1);
-    wait_for("the second end", BOUND, || manager.stderr().contains("2 of 3").then_some(()));
+    gate.release(1);
+    wait_for("the second end", WAIT_TIMEOUT, || manager.stderr().contains("2 of 3").then_some(()));
     kube.set_unreachable(false);
-    gate.open(1);
-    let search = Outcome::of(manager.finish(BOUND));
+    gate.release(1);
+    let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(3, 0);
     let words = "the cluster has no Framework of the attempt that an earlier manager recorded";
     assert!(search.stderr.contains(words), "{}", search.stderr);
@@ -463,10 +472,10 @@ fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
 fn a_resume_is_refused_when_waiting_does_not_help() {
     let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
+    drop(manager.finish(WAIT_TIMEOUT));
     let kubeconfig = bed.read("kubeconfig");
     let refused = |message: &str| {
-        let refused = resume(&bed, &id).finish(BOUND);
+        let refused = resume(&bed, &id).finish(WAIT_TIMEOUT);
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
         assert!(refused.stderr.contains(message), "{message}: {}", refused.stderr);
     };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
@@ -92,15 +92,15 @@ fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
     let kube = cluster(&bed);
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
-    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     running.signal(nix::sys::signal::Signal::SIGKILL);
-    drop(running.finish(BOUND));
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    drop(running.finish(WAIT_TIMEOUT));
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     let id = folder.file_name().into_string().unwrap();
     let mut resume = Outcome::resume_command(&bed, &id);
     let running = bed.start(resume.args(["--host", "127.0.0.1"]));
     bed.write("go", "");
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     assert_eq!(bed.read("up").lines().count(), 1, "the trial must keep running");
     kube.wait_until_empty();
 }
@@ -115,20 +115,20 @@ fn a_queue_preempts_and_readmits_a_train_job() {
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
     let running = bed.start(&mut command(&bed, &search));
     let runs = |times: usize| {
-        wait_for("the trial to run", BOUND, || {
+        wait_for("the trial to run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
         });
     };
     runs(1);
     kube.set_quota(0);
-    wait_for("the queue's message", BOUND, || {
+    wait_for("the queue's message", WAIT_TIMEOUT, || {
         running.stderr().contains("its queue took the trial back").then_some(())
     });
-    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     runs(2);
     bed.write("go", "");
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }
 
@@ -138,15 +138,15 @@ fn a_deleted_runtime_is_created_again_for_the_next_trial() {
     let kube = cluster(&bed);
     let line = "until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 2, &json!({}))));
-    let name = wait_for("the first trial", BOUND, || {
+    let name = wait_for("the first trial", WAIT_TIMEOUT, || {
         let mut jobs = kube.all("trainjobs").into_iter();
         let job = jobs.find(|job| job.pointer("/spec/trainer/command").is_some())?;
         Some(job.pointer("/spec/runtimeRef/name")?.as_str()?.to_owned())
     });
-    wait_for("the pod", BOUND, || (!kube.all("pods").is_empty()).then_some(()));
+    wait_for("the pod", WAIT_TIMEOUT, || (!kube.all("pods").is_empty()).then_some(()));
     kube.delete("trainingruntimes", &name);
     bed.write("go", "");
-    Outcome::of(running.finish(BOUND)).expect_done(2, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     let is_it = |runtime: &&Value| runtime["metadata"]["name"] == name.as_str();
     assert_eq!(kube.created("trainingruntimes").iter().filter(is_it).count(), 2);
     kube.wait_until_empty();
@@ -171,7 +171,7 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
         let kube = cluster(&bed);
         change(&kube);
         let search = search(&bed, &kube, "true", 1, &json!({}));
-        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         for word in words {
             assert!(finished.stderr.contains(word), "{word:?} is not in {}", finished.stderr);

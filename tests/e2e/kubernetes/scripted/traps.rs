@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Outcome, TestBed, wait_for};
+use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{cluster, command, search_in, section};
 
@@ -18,7 +18,9 @@ fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
     let search = search.with("maxTrialRetries", 1);
     let running = bed.start(&mut command(&bed, &search));
     let wait_until_up = |times: usize| {
-        wait_for("the run", BOUND, || (bed.read("up").lines().count() == times).then_some(()));
+        wait_for("the run", WAIT_TIMEOUT, || {
+            (bed.read("up").lines().count() == times).then_some(())
+        });
     };
     wait_until_up(1);
     let is_trial = |job: &Value| job.pointer("/metadata/labels/trialkeeper~1trial").is_some();
@@ -33,7 +35,7 @@ fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
     });
     wait_until_up(2);
     bed.write("go", "");
-    let outcome = Outcome::of(running.finish(BOUND));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     let explanation = super::deleted_pods::why(&bed);
     let words = "its queue took the trial back as its pod ended, so the trial cannot be resumed";
@@ -54,12 +56,12 @@ fn an_operator_that_cannot_create_a_pod_is_not_called_absent() {
     // The first Secret follows the check of the operator, and precedes the trial.
     kube.delay("POST secrets", Duration::from_secs(1), 1);
     let running = bed.start(&mut command(&bed, &search));
-    wait_for("the first Secret", BOUND, || {
+    wait_for("the first Secret", WAIT_TIMEOUT, || {
         kube.requests().iter().any(|request| request == "POST secrets").then_some(())
     });
     // While the operator cannot create a pod, the TFJob has no status.
     kube.set_controllers_running(false);
-    let job = wait_for("the TFJob", BOUND, || kube.all("tfjobs").pop());
+    let job = wait_for("the TFJob", WAIT_TIMEOUT, || kube.all("tfjobs").pop());
     let time = "2026-11-23T17:00:01Z";
     let event = json!({
         "kind": "Event", "type": "Warning", "metadata": {"name": "refused", "namespace": "lab"},
@@ -68,9 +70,9 @@ fn an_operator_that_cannot_create_a_pod_is_not_called_absent() {
     });
     kube.create("events", event);
     let words = format!("the training operator cannot create its pod: {refusal}");
-    wait_for("the reason", BOUND, || running.stderr().contains(&words).then_some(()));
+    wait_for("the reason", WAIT_TIMEOUT, || running.stderr().contains(&words).then_some(()));
     assert!(!running.stderr().contains("has not noticed"), "{}", running.stderr());
     kube.set_controllers_running(true);
-    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
+use trialkeeper_tests::{Gate, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{command, search, service};
 use crate::kubernetes::deploy::rights_of_the_manager;
@@ -15,12 +15,12 @@ use crate::kubernetes::deploy::rights_of_the_manager;
 const NOWHERE: &str = "http://127.0.0.1:9";
 
 /// Starts a search whose pods cannot reach the manager. Returns once the trial's Framework exists.
-fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
+fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, RunningProgram) {
     let gate = Gate::new(&bed.path("gate"));
     let place = bed.path("gate");
     let trial = format!("echo one €; read _ <'{}'; echo two; echo score=1", place.display());
     // The image contains an agent, so the trial can start without the manager.
-    let keeper = bed.keeper();
+    let keeper = bed.agent_command();
     let folder = Path::new(keeper.get_program()).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     let container = json!({"image": "any", "env": [{"name": "PATH", "value": path}]});
@@ -31,18 +31,18 @@ fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
     let search = search(bed, kube, &trial, 1).with("trainingService", service(bed, &changes));
     let manager = bed.start(&mut command(bed, &search));
     // The first Framework tests the controller.
-    wait_for("the trial", BOUND, || (kube.created("frameworks").len() == 2).then_some(()));
+    wait_for("the trial", WAIT_TIMEOUT, || (kube.created("frameworks").len() == 2).then_some(()));
     (gate, manager)
 }
 
-fn logs(bed: &TestBed) -> Running {
-    let mut command = bed.manager();
-    bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data()))
+fn logs(bed: &TestBed) -> RunningProgram {
+    let mut command = bed.manager_command();
+    bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data_folder()))
 }
 
 /// Gives the pods the manager's address.
 fn publish_address(bed: &TestBed, kube: &Kube) {
-    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     let id = folder.file_name().into_string().unwrap();
     let url = std::fs::read_to_string(folder.path().join("manager.url")).unwrap();
     let name = format!("tk{id}");
@@ -59,16 +59,16 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     let wait_for_message = |what: &str| {
-        wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
+        wait_for(what, WAIT_TIMEOUT, || following.stderr().contains(what).then_some(()));
     };
     wait_for_message("the trial's agent does not report; the output of its job:\n");
     wait_for_message("one €\n");
-    gate.open(1);
+    gate.release(1);
     wait_for_message("two\n");
     assert_eq!(following.stdout(), b"");
     publish_address(&bed, &kube);
-    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
-    let followed = following.finish(BOUND);
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
+    let followed = following.finish(WAIT_TIMEOUT);
     assert_eq!(
         (followed.code, String::from_utf8(followed.stdout).unwrap().as_str()),
         (Some(0), "one €\ntwo\nscore=1\n"),
@@ -85,10 +85,10 @@ fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {
-        wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
+        wait_for(what, WAIT_TIMEOUT, || following.stderr().contains(what).then_some(()));
     }
-    gate.open(1);
+    gate.release(1);
     publish_address(&bed, &kube);
-    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
-    assert_eq!(following.finish(BOUND).stdout, "one €\ntwo\nscore=1\n".as_bytes());
+    Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
+    assert_eq!(following.finish(WAIT_TIMEOUT).stdout, "one €\ntwo\nscore=1\n".as_bytes());
 }

@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 
 /// The length of a line in bytes, newline included.
 pub(super) const LINE_BYTES: u64 = 100;
-const LINE: usize = 100;
+const LINE_LENGTH: usize = 100;
 
 /// Runs the load that `words` name. Returns `false` if there is no such load.
-pub(super) fn run(words: &[&str]) -> bool {
+pub(super) fn run_load(words: &[&str]) -> bool {
     let number = |text: &str| text.parse().expect("the text is a number");
     match words {
-        ["one-metric", stamps] => one_metric(Path::new(stamps)),
-        ["lines", count] => lines(0, number(count)),
+        ["one-metric", stamps] => record_times_around_metric(Path::new(stamps)),
+        ["lines", count] => print_lines(0, number(count)),
         ["lines-then-gate", count, gate] => {
-            lines(0, number(count));
+            print_lines(0, number(count));
             wait_for_file(gate);
         }
-        ["paced-lines", stamps] => paced_lines(Path::new(stamps)),
-        ["paced-metrics", count] => paced_metrics(number(count)),
+        ["paced-lines", stamps] => print_paced_lines(Path::new(stamps)),
+        ["paced-metrics", count] => print_paced_metrics(number(count)),
         ["behind", count] => {
-            lines(0, number(count));
-            metric(0);
+            print_lines(0, number(count));
+            print_metric(0);
         }
         ["gate", gate] => wait_for_file(gate),
         _ => return false,
@@ -41,7 +41,7 @@ pub(super) fn now_ms() -> f64 {
 }
 
 /// Prints a metric whose value is the time, in the format of NNI's SDK, which both keepers read.
-fn metric(sequence: u64) {
+fn print_metric(sequence: u64) {
     // The last digit is not 0, so that the decimal point is kept.
     let now = format!("{:.2}1", now_ms());
     let line = format!(
@@ -53,21 +53,21 @@ fn metric(sequence: u64) {
 }
 
 /// Records times close to its first and last instruction, and prints a metric in between.
-fn one_metric(stamps: &Path) {
+fn record_times_around_metric(stamps: &Path) {
     let began = now_ms();
-    metric(0);
+    print_metric(0);
     let mut file = fs::File::create(stamps).expect("the folder is writable");
     write!(file, "{began} {}", now_ms()).expect("the folder is writable");
 }
 
 /// Prints numbered lines as fast as possible.
-fn lines(first: u64, count: u64) {
+fn print_lines(first: u64, count: u64) {
     let mut out = io::stdout().lock();
     let mut block = Vec::with_capacity(64 * 1024);
     for number in first..first + count {
         let start = block.len();
         write!(block, "line {number:010} ").expect("writes to memory succeed");
-        block.resize(start + LINE - 1, b'x');
+        block.resize(start + LINE_LENGTH - 1, b'x');
         block.push(b'\n');
         if block.len() > 63 * 1024 {
             out.write_all(&block).expect("standard output has a reader");
@@ -80,12 +80,12 @@ fn lines(first: u64, count: u64) {
 
 /// Prints 10,000 lines per second for three seconds, ten at a time. Records the time spent in writes and the
 /// total time, in milliseconds.
-fn paced_lines(stamps: &Path) {
+fn print_paced_lines(stamps: &Path) {
     let began = Instant::now();
     let mut waited = Duration::ZERO;
     for tick in 0..3_000_u32 {
         let before = Instant::now();
-        lines(u64::from(tick) * 10, 10);
+        print_lines(u64::from(tick) * 10, 10);
         waited += before.elapsed();
         pause_until(began + Duration::from_millis(u64::from(tick)));
     }
@@ -95,10 +95,10 @@ fn paced_lines(stamps: &Path) {
 }
 
 /// Prints 100 metrics per second from its first instruction.
-fn paced_metrics(count: u64) {
+fn print_paced_metrics(count: u64) {
     let began = Instant::now();
     for number in 0..count {
-        metric(number);
+        print_metric(number);
         pause_until(began + Duration::from_millis(10 * (number + 1)));
     }
 }

@@ -9,19 +9,19 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Instant;
 
-use super::megabytes;
+use super::status_megabytes;
 
 /// Returns the wall time of one run, in milliseconds.
-pub(super) fn timed(command: &mut Command) -> f64 {
+pub(super) fn run_time_ms(command: &mut Command) -> f64 {
     let began = Instant::now();
     command.status().expect("the program can be started");
     began.elapsed().as_secs_f64() * 1e3
 }
 
 /// Returns the peak memory of a program in MB. Then opens the gate, and waits for the end of the program.
-pub(super) fn peak_then_end(mut child: Child, gate: &str) -> f64 {
+pub(super) fn measure_peak_and_end(mut child: Child, gate: &str) -> f64 {
     let pid = i32::try_from(child.id()).expect("Linux has pids below 2^22");
-    let peak = megabytes(pid, "VmHWM");
+    let peak = status_megabytes(pid, "VmHWM");
     fs::write(gate, "").expect("the folder is writable");
     child.wait().expect("the process is a child of this process");
     fs::remove_file(gate).expect("this function created it");
@@ -40,7 +40,7 @@ pub(super) fn processor_ms(pid: u32) -> f64 {
 }
 
 /// Reads the two numbers that a trial has written.
-pub(super) fn two_numbers(path: &Path) -> (f64, f64) {
+pub(super) fn read_two_numbers(path: &Path) -> (f64, f64) {
     let text = fs::read_to_string(path).expect("the trial wrote it");
     let number = |text: &str| text.parse().expect("the trial wrote numbers");
     let (one, two) = text.split_once(' ').expect("the trial wrote two numbers");
@@ -48,19 +48,19 @@ pub(super) fn two_numbers(path: &Path) -> (f64, f64) {
 }
 
 /// Searches a program in `PATH`.
-pub(super) fn which(program: &str) -> Option<PathBuf> {
+pub(super) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.exists())
 }
 
 /// Returns a file's size in bytes as text.
-pub(super) fn size_of(path: &Path) -> String {
+pub(super) fn file_size_text(path: &Path) -> String {
     fs::metadata(path).map(|data| data.len().to_string()).unwrap_or_default()
 }
 
 /// Returns the number of sequential requests per second over loopback between two threads. Requests have the
 /// size of a post. It is the upper limit for an agent that posts one line at a time to a remote server.
-pub(super) fn lock_step(questions: u32) -> f64 {
+pub(super) fn sequential_request_rate(questions: u32) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let address = listener.local_addr().expect("the listener has an address");
     let answering = thread::spawn(move || {

@@ -13,7 +13,7 @@ use super::loads::now_ms;
 
 /// Counts of the received reports.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct ReceivedReports {
     /// The time from print to acknowledgement of each stamped metric, in milliseconds.
     pub(super) latencies: Vec<f64>,
     /// The number of log lines.
@@ -27,46 +27,50 @@ pub(super) struct Taken {
 }
 
 /// The manager. It ends with the process.
-pub(super) struct Sink {
+pub(super) struct AckServer {
     pub(super) port: u16,
-    taken: Arc<Mutex<Taken>>,
+    received: Arc<Mutex<ReceivedReports>>,
 }
 
-impl Sink {
+impl AckServer {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
         let port = listener.local_addr().expect("the listener has an address").port();
-        let taken = Arc::<Mutex<Taken>>::default();
-        let shared = Arc::clone(&taken);
+        let received = Arc::<Mutex<ReceivedReports>>::default();
+        let shared = Arc::clone(&received);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let taken = Arc::clone(&shared);
-                thread::spawn(move || serve(&stream, &taken));
+                let received = Arc::clone(&shared);
+                thread::spawn(move || serve_connection(&stream, &received));
             }
         });
-        Self { port, taken }
+        Self { port, received }
     }
 
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    pub(super) fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn received(&self) -> MutexGuard<'_, ReceivedReports> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn serve(mut stream: &TcpStream, taken: &Mutex<Taken>) {
+fn serve_connection(mut stream: &TcpStream, received: &Mutex<ReceivedReports>) {
     stream.set_nodelay(true).expect("the socket is connected");
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 256 * 1024];
     loop {
         let mut used = 0;
         let mut answers = Vec::new();
-        while let Some((head, length)) = request(&bytes[used..]) {
+        while let Some((head, length)) = request_lengths(&bytes[used..]) {
             let body = &bytes[used + head..used + length];
             let native = bytes[used..].starts_with(b"POST /api/v1/agent/reports");
-            let ack = if native { acknowledge(body, taken) } else { take_line(body, taken) };
+            let ack = if native {
+                handle_agent_batch(body, received)
+            } else {
+                handle_nni_post(body, received)
+            };
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
                 ack.len()
@@ -86,13 +90,13 @@ fn serve(mut stream: &TcpStream, taken: &Mutex<Taken>) {
     }
 }
 
-fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
     text.windows(wanted.len()).position(|window| window == wanted)
 }
 
 /// Returns the lengths of a request's head and of the whole request, if it is complete.
-fn request(bytes: &[u8]) -> Option<(usize, usize)> {
-    let head = find(&bytes[..bytes.len().min(8192)], b"\r\n\r\n")? + 4;
+fn request_lengths(bytes: &[u8]) -> Option<(usize, usize)> {
+    let head = find_bytes(&bytes[..bytes.len().min(8192)], b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
     let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
     let whole = head + length.unwrap_or(0_usize);
@@ -100,25 +104,25 @@ fn request(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// Handles a post of NNI's keeper. A line of the trial contains its number.
-fn take_line(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
+fn handle_nni_post(body: &[u8], received: &Mutex<ReceivedReports>) -> Vec<u8> {
     let text = String::from_utf8_lossy(body);
-    let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-    for stamp in stamps(&text) {
-        taken.latencies.push(now_ms() - stamp);
+    let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
+    for stamp in parse_times(&text) {
+        received.latencies.push(now_ms() - stamp);
     }
     if let Some(number) = text.split("line ").nth(1).and_then(|rest| rest.get(..10)?.parse().ok()) {
         let number: u64 = number;
-        taken.gaps += u64::from(number != taken.next_offset);
-        taken.next_offset = number + 1;
-        taken.lines += 1;
-        taken.last_line_ms = now_ms();
+        received.gaps += u64::from(number != received.next_offset);
+        received.next_offset = number + 1;
+        received.lines += 1;
+        received.last_line_ms = now_ms();
     }
     Vec::new()
 }
 
-fn acknowledge(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
+fn handle_agent_batch(body: &[u8], received: &Mutex<ReceivedReports>) -> Vec<u8> {
     let batch: ReportBatch = serde_json::from_slice(body).expect("an agent's batch can be read");
-    let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
     let through = batch.reports.last().map(|report| report.seq);
     for report in &batch.reports {
         match &report.body {
@@ -127,17 +131,17 @@ fn acknowledge(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
             ReportBody::Metric(metric) => {
                 let text = metric.value.as_json().to_string();
                 let now = now_ms();
-                taken.latencies.extend(stamps(&text).map(|stamp| now - stamp));
+                received.latencies.extend(parse_times(&text).map(|stamp| now - stamp));
             }
             ReportBody::Log(chunk) => {
                 let LogText::Text(text) = &chunk.text else { continue };
-                taken.gaps += u64::from(chunk.offset_bytes != taken.next_offset);
-                taken.next_offset = chunk.offset_bytes + u64::try_from(text.len()).unwrap_or(0);
+                received.gaps += u64::from(chunk.offset_bytes != received.next_offset);
+                received.next_offset = chunk.offset_bytes + u64::try_from(text.len()).unwrap_or(0);
                 let lines = text.bytes().filter(|byte| *byte == b'\n').count();
-                taken.lines += u64::try_from(lines).unwrap_or(0);
-                taken.last_line_ms = now_ms();
+                received.lines += u64::try_from(lines).unwrap_or(0);
+                received.last_line_ms = now_ms();
             }
-            ReportBody::Shed(shed) => taken.gaps += shed.log_bytes,
+            ReportBody::Shed(shed) => received.gaps += shed.log_bytes,
             ReportBody::Started(_)
             | ReportBody::Sample(_)
             | ReportBody::Ended(_)
@@ -159,7 +163,7 @@ fn acknowledge(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
 }
 
 /// Returns the times in a text: 13 digits, a point, and more digits.
-fn stamps(text: &str) -> impl Iterator<Item = f64> {
+fn parse_times(text: &str) -> impl Iterator<Item = f64> {
     let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     numbers.filter(|number| number.find('.') == Some(13)).filter_map(|number| number.parse().ok())
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT};
 
-use super::{Kind, store_of, wall_now_ms};
+use super::{WorkloadKind, open_store, wall_now_ms};
 
 /// A trial that writes the times of its first and its last instruction, in nanoseconds.
 const TRIAL: &str = r#"b=$(date +%s%N); echo score=1; [ "$TRIALKEEPER_ROLE_INDEX" != 0 ] || echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
@@ -24,7 +24,7 @@ struct HandOver {
 
 /// The trials to measure.
 #[derive(Clone, Copy)]
-enum Pods {
+enum PodLayout {
     /// A Job of one pod.
     One,
     /// A Job of two identical pods.
@@ -33,8 +33,8 @@ enum Pods {
     Roles,
 }
 
-impl Pods {
-    fn words(self) -> &'static str {
+impl PodLayout {
+    fn description(self) -> &'static str {
         match self {
             Self::One => "one pod",
             Self::Two => "two pods",
@@ -65,19 +65,23 @@ impl Pods {
 }
 
 /// Measures both values of `handOver`: with the code in the image and from the manager, and with several pods.
-pub(super) fn measure(trials: u32) {
+pub(super) fn print_hand_overs(trials: u32) {
     println!("median (maximum) of {trials} sequential trials, ms");
-    let cases =
-        [(Pods::One, "image"), (Pods::One, "http"), (Pods::Two, "image"), (Pods::Roles, "image")];
+    let cases = [
+        (PodLayout::One, "image"),
+        (PodLayout::One, "http"),
+        (PodLayout::Two, "image"),
+        (PodLayout::Roles, "image"),
+    ];
     for (pods, storage) in cases {
         for hand_over in ["verdict", "object"] {
-            let what = format!("{hand_over}, storage {storage}, {}", pods.words());
-            print(&what, &search(trials, hand_over, storage, pods));
+            let what = format!("{hand_over}, storage {storage}, {}", pods.description());
+            print_medians(&what, &run_search(trials, hand_over, storage, pods));
         }
     }
 }
 
-fn search(trials: u32, hand_over: &str, storage: &str, pods: Pods) -> Vec<HandOver> {
+fn run_search(trials: u32, hand_over: &str, storage: &str, pods: PodLayout) -> Vec<HandOver> {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Paced);
     kube.kubeconfig(&bed.path("kubeconfig"));
@@ -90,10 +94,10 @@ fn search(trials: u32, hand_over: &str, storage: &str, pods: Pods) -> Vec<HandOv
     let search = search.with("trainingService", section);
     let mut command = search.command(&bed);
     command.args(["--host", "127.0.0.1"]);
-    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND * trials.max(1)));
+    let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT * trials.max(1)));
     outcome.expect_done(usize::try_from(trials).unwrap(), 0);
 
-    let store = store_of(&bed);
+    let store = open_store(&bed);
     let (wall, now) = (wall_now_ms(&store), Instant::now());
     let wall_ms = |at: Instant| wall - now.duration_since(at).as_secs_f64() * 1e3;
     let moments = |plural: &str, fits: &dyn Fn(&Value) -> bool| -> HashMap<String, f64> {
@@ -104,11 +108,11 @@ fn search(trials: u32, hand_over: &str, storage: &str, pods: Pods) -> Vec<HandOv
         since.filter_map(|(object, at)| Some((of_trial(&object)?, wall_ms(at)))).collect()
     };
     let made = moments(pods.plural(), &|_| true);
-    let ended = moments(pods.plural(), &|job| Kind::Jobs.has_ended(job));
+    let ended = moments(pods.plural(), &|job| WorkloadKind::Jobs.has_ended(job));
     let started = moments("pods", &|pod| pod["status"]["phase"] == "Running");
-    let stored = stored(&store);
+    let stored = stored_end_times(&store);
     let stamps = bed.read("stamps");
-    let stamps: Vec<(&str, f64, f64)> = stamps.lines().map(stamp).collect();
+    let stamps: Vec<(&str, f64, f64)> = stamps.lines().map(parse_times).collect();
     stamps
         .windows(2)
         .map(|pair| {
@@ -125,7 +129,7 @@ fn search(trials: u32, hand_over: &str, storage: &str, pods: Pods) -> Vec<HandOv
 }
 
 /// Reads a line that [`TRIAL`] wrote: the trial's id, and its two times in milliseconds.
-fn stamp(line: &str) -> (&str, f64, f64) {
+fn parse_times(line: &str) -> (&str, f64, f64) {
     let mut words = line.split(' ');
     let trial = words.next().unwrap();
     let mut ms = || words.next().unwrap().parse::<f64>().unwrap() / 1e6;
@@ -133,16 +137,16 @@ fn stamp(line: &str) -> (&str, f64, f64) {
 }
 
 /// Returns the time at which each trial ended in the store, in milliseconds.
-fn stored(store: &rusqlite::Connection) -> HashMap<String, f64> {
+fn stored_end_times(store: &rusqlite::Connection) -> HashMap<String, f64> {
     let mut ends = store.prepare("SELECT id, ended_at_ms FROM trial").unwrap();
     let ends = ends.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     ends.map(Result::unwrap).collect()
 }
 
 /// A printed part of a hand-over, and its time in milliseconds.
-type Part = (&'static str, fn(&HandOver) -> f64);
+type HandOverPart = (&'static str, fn(&HandOver) -> f64);
 
-const PARTS: [Part; 6] = [
+const HAND_OVER_PARTS: [HandOverPart; 6] = [
     ("last instruction to the end in the store", |of| of.verdict_stored),
     ("last instruction to the object's end", |of| of.object_ended),
     ("the end in the store to the next object", |of| of.next_made - of.verdict_stored),
@@ -151,9 +155,9 @@ const PARTS: [Part; 6] = [
     ("last instruction to the next one's first", |of| of.next_begun),
 ];
 
-fn print(what: &str, all: &[HandOver]) {
+fn print_medians(what: &str, all: &[HandOver]) {
     println!("{what}:");
-    for (part, time) in PARTS {
+    for (part, time) in HAND_OVER_PARTS {
         let mut times: Vec<f64> = all.iter().map(time).collect();
         times.sort_by(f64::total_cmp);
         let most = times.last().copied().unwrap_or(f64::NAN);

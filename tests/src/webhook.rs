@@ -8,15 +8,15 @@ use serde_json::Value;
 
 /// The answer to one request.
 #[derive(Debug, Clone, Copy)]
-pub enum Answer {
+pub enum WebhookAnswer {
     /// This status without a body.
     Status(u16),
     /// No answer: the server closes the connection.
-    Nothing,
+    NoAnswer,
     /// Bytes that are not HTTP.
-    Noise,
+    NotHttp,
     /// Status 200 with a body that never ends.
-    Endless,
+    EndlessBody,
 }
 
 /// A received request.
@@ -32,23 +32,24 @@ pub struct ReceivedRequest {
 
 /// The server. It runs until the test process ends.
 #[derive(Debug)]
-pub struct Hook {
+pub struct WebhookServer {
     port: u16,
     requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
-impl Hook {
+impl WebhookServer {
     /// Starts a server that gives the first requests these answers, in order. Later requests get 204.
-    pub fn start(answers: &'static [Answer]) -> Self {
+    pub fn start(answers: &'static [WebhookAnswer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().expect("the listener has an address").port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let Some(request) = read(&stream) else { continue };
+                let Some(request) = read_request(&stream) else { continue };
                 let mut received = sink.lock().expect("no other thread panics");
-                let answer = answers.get(received.len()).copied().unwrap_or(Answer::Status(204));
+                let answer =
+                    answers.get(received.len()).copied().unwrap_or(WebhookAnswer::Status(204));
                 received.push(request);
                 drop(received);
                 // Ignored: the client may close the connection early.
@@ -69,7 +70,7 @@ impl Hook {
     }
 }
 
-fn read(stream: &TcpStream) -> Option<ReceivedRequest> {
+fn read_request(stream: &TcpStream) -> Option<ReceivedRequest> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
@@ -92,14 +93,14 @@ fn read(stream: &TcpStream) -> Option<ReceivedRequest> {
     Some(ReceivedRequest { line: line.trim().to_owned(), headers, event })
 }
 
-fn write_answer(mut stream: TcpStream, answer: Answer) -> std::io::Result<()> {
+fn write_answer(mut stream: TcpStream, answer: WebhookAnswer) -> std::io::Result<()> {
     match answer {
-        Answer::Nothing => Ok(()),
-        Answer::Noise => stream.write_all(b"\x00\xff\x15 220 ready\r\n\r\n"),
-        Answer::Status(status) => {
+        WebhookAnswer::NoAnswer => Ok(()),
+        WebhookAnswer::NotHttp => stream.write_all(b"\x00\xff\x15 220 ready\r\n\r\n"),
+        WebhookAnswer::Status(status) => {
             write!(stream, "HTTP/1.1 {status} so\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         }
-        Answer::Endless => {
+        WebhookAnswer::EndlessBody => {
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
             loop {
                 stream.write_all(&[b'x'; 4096])?;
