@@ -31,12 +31,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub use controller::{Behavior, recorded};
+pub use controller::{Behavior, read_recording};
 use objects::{Deletion, Objects};
-pub use tls::Tls;
+pub use tls::TlsProxy;
 
 /// The first token that the server accepts.
-const TOKEN: &str = "scripted";
+const FIRST_TOKEN: &str = "scripted";
 
 /// The server. Dropping it ends it.
 pub struct Kube {
@@ -44,7 +44,7 @@ pub struct Kube {
     address: SocketAddr,
 }
 
-type Policy = Box<dyn Fn(&str, &mut Value) + Send>;
+type MutatingPolicy = Box<dyn Fn(&str, &mut Value) + Send>;
 
 /// The state that the server's threads share.
 struct Shared {
@@ -52,16 +52,16 @@ struct Shared {
     faults: api::Faults,
     folder: PathBuf,
     behavior: Box<dyn Fn(&Value) -> Behavior + Send + Sync>,
-    controller: AtomicBool,
+    controllers_running: AtomicBool,
     /// Some pods are containers.
-    contains: AtomicBool,
+    has_containers: AtomicBool,
     /// The number of queued objects that may run at a time.
-    quota: AtomicUsize,
+    queue_quota: AtomicUsize,
     /// The number of Jobs' pods that the namespace's quota permits.
     pod_quota: AtomicUsize,
     /// Changes new objects, by their plural, as a mutating webhook does.
-    policy: Mutex<Policy>,
-    ended: AtomicBool,
+    policy: Mutex<MutatingPolicy>,
+    is_ending: AtomicBool,
 }
 
 impl Kube {
@@ -78,12 +78,12 @@ impl Kube {
             faults: api::Faults::default(),
             folder: folder.to_owned(),
             behavior: Box::new(behavior),
-            controller: AtomicBool::new(true),
-            contains: AtomicBool::new(false),
-            quota: AtomicUsize::new(kueue::BY_HAND),
+            controllers_running: AtomicBool::new(true),
+            has_containers: AtomicBool::new(false),
+            queue_quota: AtomicUsize::new(kueue::QUOTA_WITHOUT_KUEUE),
             pod_quota: AtomicUsize::new(usize::MAX),
             policy: Mutex::new(Box::new(|_, _| ())),
-            ended: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
         std::thread::spawn(move || http::serve(&listener, &server));
@@ -100,19 +100,19 @@ impl Kube {
         let queue = Arc::clone(&shared);
         std::thread::spawn(move || kueue::run(&queue));
         let collector = Arc::clone(&shared);
-        std::thread::spawn(move || controller::collect(&collector));
+        std::thread::spawn(move || controller::run_garbage_collector(&collector));
         Self { shared, address }
     }
 
     /// Writes a kubeconfig for this server.
-    pub fn kubeconfig(&self, path: &Path) {
+    pub fn write_kubeconfig(&self, path: &Path) {
         let cluster = format!("{{server: 'http://{}'}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{token: {}}}", self.shared.faults.token()));
     }
 
     /// Replaces the accepted token. The old one becomes invalid.
     pub fn set_token(&self, token: &str) {
-        self.shared.faults.renew_token(token);
+        self.shared.faults.set_token(token);
     }
 
     /// The address of the server.
@@ -121,7 +121,7 @@ impl Kube {
     }
 
     /// Returns all present objects of a kind, by its plural.
-    pub fn all(&self, plural: &str) -> Vec<Value> {
+    pub fn list(&self, plural: &str) -> Vec<Value> {
         self.shared.objects.list(plural)
     }
 
@@ -140,7 +140,7 @@ impl Kube {
             "paddlejobs",
         ];
         let dependents = ["pods", "secrets", "configmaps"];
-        workloads.iter().chain(&dependents).all(|kind| self.all(kind).is_empty())
+        workloads.iter().chain(&dependents).all(|kind| self.list(kind).is_empty())
     }
 
     /// Waits until no object of a manager is left. Deleted pods may take their grace period to end.
@@ -154,8 +154,8 @@ impl Kube {
     }
 
     /// Returns every object of a kind that was ever created, as it was created.
-    pub fn created(&self, plural: &str) -> Vec<Value> {
-        self.shared.objects.created(plural)
+    pub fn created_objects(&self, plural: &str) -> Vec<Value> {
+        self.shared.objects.created_objects(plural)
     }
 
     /// Returns the first time at which each object of a kind satisfied `fits`, within the history that is
@@ -174,9 +174,9 @@ impl Kube {
     }
 
     /// With `true`, cuts every connection and answers no request. With `false`, serves again.
-    pub fn set_unreachable(&self, away: bool) {
-        self.shared.faults.away(away);
-        self.shared.objects.cut();
+    pub fn set_unreachable(&self, is_unreachable: bool) {
+        self.shared.faults.set_unreachable(is_unreachable);
+        self.shared.objects.cut_watches();
     }
 
     /// Returns the requests so far, except watches, as `VERB plural`.
@@ -184,16 +184,16 @@ impl Kube {
         self.shared.faults.requests()
     }
 
-    /// Answers the next `count` requests of the form `fits` (`POST frameworks`) with a status code. With code
+    /// Answers the next `count` requests of the form `pattern` (`POST frameworks`) with a status code. With code
     /// 0, the server cuts the connection and does nothing. With code 1, it handles the request and then cuts
     /// the connection.
-    pub fn fail(&self, fits: &str, code: u16, count: usize, message: &str) {
-        self.shared.faults.fail(fits, code, count, message);
+    pub fn fail_requests(&self, pattern: &str, code: u16, count: usize, message: &str) {
+        self.shared.faults.fail_requests(pattern, code, count, message);
     }
 
     /// Cuts every open watch in the middle of its stream.
     pub fn cut_watches(&self) {
-        self.shared.objects.cut();
+        self.shared.objects.cut_watches();
     }
 
     /// Drops the history. A watch from an older version gets `410 Gone`.
@@ -202,30 +202,30 @@ impl Kube {
     }
 
     /// Deletes an object, as `kubectl delete` does.
-    pub fn delete(&self, plural: &str, name: &str) {
+    pub fn delete_object(&self, plural: &str, name: &str) {
         self.shared.objects.delete(plural, name, Deletion::default());
     }
 
     /// Deletes a pod for a reason of the cluster, as a scheduler, a drain or a node controller does. The
     /// pod's conditions contain the reason.
-    pub fn disrupt(&self, pod: &str, reason: &str, message: &str) {
-        pods::disrupt(&self.shared, pod, reason, message);
+    pub fn disrupt_pod(&self, pod: &str, reason: &str, message: &str) {
+        pods::disrupt_pod(&self.shared, pod, reason, message);
     }
 
-    /// Delays the answers to the next `count` requests of the form `fits` (`POST frameworks`), after handling
+    /// Delays the answers to the next `count` requests of the form `pattern` (`POST frameworks`), after handling
     /// them.
-    pub fn delay(&self, fits: &str, time: Duration, count: usize) {
-        self.shared.faults.slow(fits, time, count);
+    pub fn delay_requests(&self, pattern: &str, time: Duration, count: usize) {
+        self.shared.faults.delay_requests(pattern, time, count);
     }
 
     /// Starts or stops the controllers of all kinds. The kubelet and the garbage collector work on.
     pub fn set_controllers_running(&self, works: bool) {
-        self.shared.controller.store(works, Ordering::SeqCst);
-        self.shared.objects.wake();
+        self.shared.controllers_running.store(works, Ordering::SeqCst);
+        self.shared.objects.wake_watches();
     }
 
     /// Removes the kind Framework.
-    pub fn remove_frameworks(&self) {
+    pub fn remove_framework_kind(&self) {
         self.remove_kind("frameworks");
     }
 
@@ -236,13 +236,13 @@ impl Kube {
             "kind": "LocalQueue", "metadata": {"name": name, "namespace": "lab"},
             "spec": {"clusterQueue": "all", "stopPolicy": "None"}, "status": {"conditions": [active]},
         });
-        self.create("localqueues", queue);
+        self.create_object("localqueues", queue);
     }
 
     /// Sets the number of queued objects that Kueue lets run at a time. If more objects run, the last ones
     /// are preempted.
-    pub fn set_quota(&self, quota: usize) {
-        self.shared.quota.store(quota, Ordering::SeqCst);
+    pub fn set_queue_quota(&self, quota: usize) {
+        self.shared.queue_quota.store(quota, Ordering::SeqCst);
     }
 
     /// Sets the number of Jobs' pods that may exist. Further pods are refused, as by a quota of the
@@ -259,17 +259,17 @@ impl Kube {
 
     /// Removes a kind (by its plural) or a version of a group (`GROUP/VERSION`).
     pub fn remove_kind(&self, plural: &str) {
-        self.shared.faults.without_kind(plural);
+        self.shared.faults.remove_kind(plural);
     }
 
     /// Restores a removed kind.
     pub fn restore_kind(&self, plural: &str) {
-        self.shared.faults.with_kind(plural);
+        self.shared.faults.restore_kind(plural);
     }
 
     /// Removes a right, such as `create frameworks`.
     pub fn remove_right(&self, right: &str) {
-        self.shared.faults.without_right(right);
+        self.shared.faults.remove_right(right);
     }
 
     /// Limits the account to these rights, given as `group/plural verb`.
@@ -279,27 +279,27 @@ impl Kube {
 
     /// Returns the namespaced rights used so far, sorted, in the form `group/plural verb`.
     pub fn used_rights(&self) -> Vec<String> {
-        self.shared.faults.used()
+        self.shared.faults.used_rights()
     }
 
     /// Returns the rights that clients have asked about, sorted, in the form `group/plural verb`.
     pub fn checked_rights(&self) -> Vec<String> {
-        self.shared.faults.checked()
+        self.shared.faults.checked_rights()
     }
 
     /// Changes an object, as another client would.
-    pub fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub fn change_object(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         drop(self.shared.objects.change(plural, name, change));
     }
 
     /// Creates an object, as another client would.
-    pub fn create(&self, plural: &str, object: Value) {
+    pub fn create_object(&self, plural: &str, object: Value) {
         drop(self.shared.objects.create(plural, object));
     }
 
     /// Creates an event about a pod.
-    pub fn event(&self, pod: &str, reason: &str, message: &str) {
-        controller::event(&self.shared, ("Pod", pod), reason, message);
+    pub fn create_pod_event(&self, pod: &str, reason: &str, message: &str) {
+        controller::create_event(&self.shared, ("Pod", pod), reason, message);
     }
 }
 
@@ -316,12 +316,12 @@ fn write_kubeconfig(path: &Path, cluster: &str, user: &str) {
 
 impl Drop for Kube {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::SeqCst);
-        self.shared.objects.cut();
+        self.shared.is_ending.store(true, Ordering::SeqCst);
+        self.shared.objects.cut_watches();
         // This connection wakes the listener.
         drop(std::net::TcpStream::connect(self.address));
-        if self.shared.contains.load(Ordering::SeqCst) {
-            containers::clear(&self.shared.folder);
+        if self.shared.has_containers.load(Ordering::SeqCst) {
+            containers::remove_all(&self.shared.folder);
         }
     }
 }

@@ -126,10 +126,10 @@ impl Cluster {
             (kubeconfig, needed("TRIALKEEPER_TEST_ADVERTISE"), None)
         } else {
             let folder = tempfile::tempdir().unwrap();
-            let play = if contains { Behavior::Containers } else { Behavior::Pods };
+            let play = if contains { Behavior::Containers } else { Behavior::Processes };
             let kube = Kube::start(folder.path(), move |_| play.clone());
             let kubeconfig = folder.path().join("kubeconfig");
-            kube.kubeconfig(&kubeconfig);
+            kube.write_kubeconfig(&kubeconfig);
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             (kubeconfig, free.to_string(), Some((kube, folder)))
         };
@@ -279,7 +279,7 @@ impl Cluster {
         if let Some((kube, _)) = &self.scripted {
             let kinds = KINDS.iter().map(|(_, _, plural)| *plural);
             let kinds = kinds.chain(["trainingruntimes", "secrets", "pods", "configmaps"]);
-            let all = kinds.flat_map(|kind| kube.all(kind));
+            let all = kinds.flat_map(|kind| kube.list(kind));
             let names = all.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned());
             return names.filter(|name| name.contains(id)).collect();
         }

@@ -30,7 +30,7 @@ const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
 
 /// Starts a cluster whose pods are processes of this machine.
 fn cluster(bed: &TestBed) -> Kube {
-    Kube::start(bed.folder(), |_| Behavior::Pods)
+    Kube::start(bed.folder(), |_| Behavior::Processes)
 }
 
 /// Returns a search on a cluster whose trials run `command`.
@@ -40,7 +40,7 @@ fn search(bed: &TestBed, kube: &Kube, command: &str, trials: u32) -> Search {
 
 /// Returns a search on a cluster with this section `trainingService`.
 fn search_in(bed: &TestBed, kube: &Kube, command: &str, trials: u32, service: Value) -> Search {
-    kube.kubeconfig(&bed.path("kubeconfig"));
+    kube.write_kubeconfig(&bed.path("kubeconfig"));
     Search::new(command, trials).with("objective", "score").with("trainingService", service)
 }
 
@@ -218,7 +218,7 @@ fn a_restarted_pod_is_a_later_attempt() {
     );
     assert_eq!(trial.final_result, 23);
     assert_eq!(bed.read("tries"), "2\n", "the manager must not retry");
-    assert_eq!(kube.created("frameworks").len(), 1 + 1);
+    assert_eq!(kube.created_objects("frameworks").len(), 1 + 1);
     kube.wait_until_empty();
 }
 
@@ -229,7 +229,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
     let mut running = bed.start(&mut command(&bed, &search));
     wait_for("the first trial", WAIT_TIMEOUT, || {
-        (kube.created("frameworks").len() > 1).then_some(())
+        (kube.created_objects("frameworks").len() > 1).then_some(())
     });
     // Busy, broken, disconnected before the change, and disconnected after it.
     for (what, code) in [
@@ -246,7 +246,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
         ("WATCH frameworks", 500),
         ("WATCH pods", 403),
     ] {
-        kube.fail(what, code, 1, "scripted");
+        kube.fail_requests(what, code, 1, "scripted");
     }
     while running.is_running() {
         kube.cut_watches();
@@ -258,7 +258,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
-    let made = kube.created("frameworks");
+    let made = kube.created_objects("frameworks");
     assert_eq!(made.len(), 10 + 1, "a Framework was created twice");
     kube.wait_until_empty();
 }

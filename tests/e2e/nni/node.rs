@@ -238,8 +238,8 @@ impl Documented {
     /// imports.
     fn new(sdk: &str, changes: &str) -> Self {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
-        kube.kubeconfig(&bed.path("kubeconfig"));
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+        kube.write_kubeconfig(&bed.path("kubeconfig"));
         bed.write("trial.py", TRIAL);
         bed.write("model.py", sdk);
         let before = "search_space = {'x': {'_type': 'uniform', '_value': [0, 1]}}\n";
@@ -258,7 +258,7 @@ impl Documented {
         let log = fs::read_to_string(log).unwrap_or_default();
         let output = format!("{output}{}{log}", finished.stderr);
         assert_eq!(finished.code, Some(0), "{output}");
-        let frameworks = self.kube.created("frameworks");
+        let frameworks = self.kube.created_objects("frameworks");
         assert_eq!(frameworks.len(), 10 + 1, "the additional one tests the controller: {output}");
         self.bed.wait_until_empty();
         output
@@ -266,7 +266,7 @@ impl Documented {
 
     /// Returns the specification of the last pod.
     fn pod(&self) -> Value {
-        let frameworks = self.kube.created("frameworks");
+        let frameworks = self.kube.created_objects("frameworks");
         let framework = frameworks.last().unwrap();
         framework["spec"]["taskRoles"][0]["task"]["pod"]["spec"].clone()
     }
@@ -369,9 +369,9 @@ fn the_documented_example_runs_with_azure_and_an_account() {
 #[test]
 fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
-    kube.remove_frameworks();
-    kube.kubeconfig(&bed.path("kubeconfig"));
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+    kube.remove_framework_kind();
+    kube.write_kubeconfig(&bed.path("kubeconfig"));
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");
     let file = fs::read_to_string(file).unwrap();

@@ -60,10 +60,10 @@ impl ServiceBed {
     fn new(service: &'static str) -> Self {
         let bed = TestBed::new();
         let kube = (!["local", "remote"].contains(&service)).then(|| {
-            let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
-            kube.set_quota(2);
+            let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+            kube.set_queue_quota(2);
             kube.create_queue("team");
-            kube.kubeconfig(&bed.path("kubeconfig"));
+            kube.write_kubeconfig(&bed.path("kubeconfig"));
             kube
         });
         Self { bed, service, kube }
@@ -162,7 +162,7 @@ fn conformance(service: &'static str, cases: &[&str]) {
     let bed = &service_bed.bed;
     bed.write("code/data.txt", "");
     let section = service_bed.section();
-    let kube = service_bed.kube.as_ref().inspect(|kube| kube.set_quota(1000));
+    let kube = service_bed.kube.as_ref().inspect(|kube| kube.set_queue_quota(1000));
     let settings = json!({
         "manager": bed.manager_command().get_program().to_str(),
         "arguments": kube.map_or(json!([]), |_| json!(["--host", "127.0.0.1"])),

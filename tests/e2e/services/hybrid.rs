@@ -315,8 +315,8 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
 fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
-    kube.kubeconfig(&bed.path("kubeconfig"));
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+    kube.write_kubeconfig(&bed.path("kubeconfig"));
     let cluster = json!({
         "platform": "kubernetes", "dockerImage": "any", "trialConcurrency": 1,
         "kubeconfig": bed.path("kubeconfig").display().to_string(),

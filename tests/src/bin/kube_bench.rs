@@ -45,10 +45,10 @@ fn main() {
         drop(started.send(object.clone()));
         match kind {
             WorkloadKind::Frameworks => Behavior::Recorded("fail5".to_owned(), speed),
-            WorkloadKind::Jobs => Behavior::Timed { code: TRIAL_EXIT_CODE, speed },
+            WorkloadKind::Jobs => Behavior::TimedJob { code: TRIAL_EXIT_CODE, speed },
         }
     });
-    kube.kubeconfig(&bed.path("kubeconfig"));
+    kube.write_kubeconfig(&bed.path("kubeconfig"));
     let search = Search::new("true", trials).with("trialConcurrency", concurrency).with(
         "trainingService",
         json!({

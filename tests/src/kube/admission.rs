@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::objects::text;
+use super::objects::string_at;
 
 /// The maximum length of a label's value, and of a name that becomes one.
 const MAX_LABEL_BYTES: usize = 63;
@@ -28,7 +28,7 @@ pub(super) fn admit_job(job: &mut Value) -> Result<(), String> {
         return Err("spec.completions: Required value: when completion mode is Indexed".to_owned());
     }
     // The Job's name is a label of its pods.
-    is_label_value(&text(job, "/metadata/name"), "metadata.name")?;
+    check_label_value(&string_at(job, "/metadata/name"), "metadata.name")?;
     admit_labels(&job["metadata"], "metadata")?;
     let pod = &spec["template"];
     match pod["spec"]["restartPolicy"].as_str() {
@@ -54,7 +54,7 @@ fn admit_failure_policy(spec: &Value) -> Result<(), String> {
         return Err(format!("{at}: Invalid value: only \"Never\" is supported for restartPolicy"));
     }
     let containers: HashSet<_> =
-        items(&spec["template"]["spec"], &["containers", "initContainers"])
+        list_items(&spec["template"]["spec"], &["containers", "initContainers"])
             .map(|container| container["name"].clone())
             .collect();
     let rules = policy["rules"].as_array().ok_or(format!("{at}.rules: Required value"))?;
@@ -100,10 +100,10 @@ pub(super) fn expect_valid(pod: &Value) {
 
 fn admit_pod_spec(spec: &Value, at: &str) -> Result<(), String> {
     let mut volumes = HashSet::new();
-    for volume in items(spec, &["volumes"]) {
-        let name = text(volume, "/name");
+    for volume in list_items(spec, &["volumes"]) {
+        let name = string_at(volume, "/name");
         let at = format!("{at}.volumes[{name}]");
-        is_dns_label(&name, &at)?;
+        check_dns_label(&name, &at)?;
         let sources = volume.as_object().map_or(0, |members| members.len() - 1);
         if sources != 1 {
             return Err(format!(
@@ -118,14 +118,14 @@ fn admit_pod_spec(spec: &Value, at: &str) -> Result<(), String> {
         return Err(format!("{at}.containers: Required value"));
     }
     let mut names = HashSet::new();
-    for container in items(spec, &["containers", "initContainers"]) {
-        let name = text(container, "/name");
+    for container in list_items(spec, &["containers", "initContainers"]) {
+        let name = string_at(container, "/name");
         let at = format!("{at}.containers[{name}]");
-        is_dns_label(&name, &at)?;
+        check_dns_label(&name, &at)?;
         if !names.insert(name) {
             return Err(format!("{at}: Duplicate value"));
         }
-        let image = text(container, "/image");
+        let image = string_at(container, "/image");
         if image.is_empty() || image.trim() != image {
             return Err(format!("{at}.image: Required value"));
         }
@@ -137,8 +137,8 @@ fn admit_pod_spec(spec: &Value, at: &str) -> Result<(), String> {
 
 fn admit_mounts(container: &Value, volumes: &HashSet<String>, at: &str) -> Result<(), String> {
     let mut paths = HashSet::new();
-    for mount in items(container, &["volumeMounts"]) {
-        let (name, path) = (text(mount, "/name"), text(mount, "/mountPath"));
+    for mount in list_items(container, &["volumeMounts"]) {
+        let (name, path) = (string_at(mount, "/name"), string_at(mount, "/mountPath"));
         if !volumes.contains(&name) {
             return Err(format!("{at}.volumeMounts[{name}].name: Not found: {name:?}"));
         }
@@ -152,8 +152,8 @@ fn admit_mounts(container: &Value, volumes: &HashSet<String>, at: &str) -> Resul
 }
 
 fn admit_variables(container: &Value, at: &str) -> Result<(), String> {
-    for variable in items(container, &["env"]) {
-        let name = text(variable, "/name");
+    for variable in list_items(container, &["env"]) {
+        let name = string_at(variable, "/name");
         let is_name =
             !name.is_empty() && name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=');
         if !is_name {
@@ -162,7 +162,7 @@ fn admit_variables(container: &Value, at: &str) -> Result<(), String> {
         if !(variable["value"].is_null() || variable["value"].is_string()) {
             return Err(format!("{at}.env[{name}].value: must be of type string"));
         }
-        if !text(variable, "/value").is_empty() && !variable["valueFrom"].is_null() {
+        if !string_at(variable, "/value").is_empty() && !variable["valueFrom"].is_null() {
             return Err(format!(
                 "{at}.env[{name}].valueFrom: may not be specified when `value` is not empty"
             ));
@@ -174,12 +174,12 @@ fn admit_variables(container: &Value, at: &str) -> Result<(), String> {
 fn admit_labels(metadata: &Value, at: &str) -> Result<(), String> {
     for (name, value) in metadata["labels"].as_object().into_iter().flatten() {
         let at = format!("{at}.labels[{name}]");
-        is_label_value(value.as_str().ok_or(format!("{at}: must be of type string"))?, &at)?;
+        check_label_value(value.as_str().ok_or(format!("{at}: must be of type string"))?, &at)?;
     }
     Ok(())
 }
 
-fn is_label_value(value: &str, at: &str) -> Result<(), String> {
+fn check_label_value(value: &str, at: &str) -> Result<(), String> {
     let is_inner = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     let ends = [value.bytes().next(), value.bytes().last()];
     let fits = value.len() <= MAX_LABEL_BYTES
@@ -192,7 +192,7 @@ fn is_label_value(value: &str, at: &str) -> Result<(), String> {
     }
 }
 
-pub(super) fn is_dns_label(name: &str, at: &str) -> Result<(), String> {
+pub(super) fn check_dns_label(name: &str, at: &str) -> Result<(), String> {
     let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let fits = (1..=MAX_LABEL_BYTES).contains(&name.len())
         && name.bytes().all(is_inner)
@@ -205,7 +205,7 @@ pub(super) fn is_dns_label(name: &str, at: &str) -> Result<(), String> {
     }
 }
 
-fn items<'a>(object: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+fn list_items<'a>(object: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = &'a Value> {
     lists.iter().filter_map(|list| object[*list].as_array()).flatten()
 }
 
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_are_judged_as_by_the_api_server() {
+    fn invalid_jobs_are_refused_as_by_the_api_server() {
         let pod = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]});
         let with = |spec: Value| {
             let mut job = json!({"metadata": {"name": "j"}, "spec": {"template": {"spec": pod}}});
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_judged_as_by_the_api_server() {
+    fn invalid_pods_are_refused_as_by_the_api_server() {
         let judge = |volumes: Value, container: Value| {
             let mut whole = json!({"name": "main", "image": "i"});
             for (name, value) in container.as_object().unwrap() {

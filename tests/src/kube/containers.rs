@@ -9,69 +9,70 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::kubelet::{Assigned, ContainerEnd, Problem};
-use super::objects::text;
+use super::kubelet::{AssignedPod, ContainerEnd, StartProblem};
+use super::objects::string_at;
 use super::{Shared, volumes};
 
 /// The label of a scripted cluster's containers.
-const LABEL: &str = "trialkeeper-tests";
+const CONTAINER_LABEL: &str = "trialkeeper-tests";
 /// The number of bytes of a failed container's output that Kubernetes keeps as its message.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
 /// Runs a pod's init containers, and starts its main container. The returned process ends with the container.
-pub(super) fn start(shared: &Shared, pod: &Assigned) -> Result<Child, Problem> {
+pub(super) fn start(shared: &Shared, pod: &AssignedPod) -> Result<Child, StartProblem> {
     let other = |problem: String| {
-        Problem::Ended(vec![ContainerEnd::not_started(pod.main_container(), &problem)])
+        StartProblem::Ended(vec![ContainerEnd::not_started(pod.main_container(), &problem)])
     };
-    let mounts = volumes::make(shared, &pod.spec, &pod.folder).map_err(other)?;
+    let mounts = volumes::create_volumes(shared, &pod.spec, &pod.folder).map_err(other)?;
     let mut done = Vec::new();
     for container in pod.init_containers() {
-        create(shared, pod, container, &mounts)?;
+        create_container(shared, pod, container, &mounts)?;
         drop(attach(pod, container).map_err(other)?.wait());
-        let end = end_of(pod, container);
+        let end = collect_end(pod, container);
         let failed = end.code != 0;
         done.push(end);
         if failed {
-            return Err(Problem::Ended(done));
+            return Err(StartProblem::Ended(done));
         }
     }
-    create(shared, pod, pod.main_container(), &mounts)?;
+    create_container(shared, pod, pod.main_container(), &mounts)?;
     attach(pod, pod.main_container()).map_err(other)
 }
 
 /// Returns the ends of a pod's containers.
-pub(super) fn ended(pod: &Assigned) -> Vec<ContainerEnd> {
+pub(super) fn container_ends(pod: &AssignedPod) -> Vec<ContainerEnd> {
     // The init containers succeeded, otherwise the main one would not have started.
     let inits =
         pod.init_containers().map(|container| ContainerEnd::new(container, 0, "Completed", ""));
-    inits.chain([end_of(pod, pod.main_container())]).collect()
+    inits.chain([collect_end(pod, pod.main_container())]).collect()
 }
 
 /// Returns a container's name in Docker, which is unique for each try of a pod.
-fn name_of(pod: &Assigned, container: &Value) -> String {
-    format!("{}.{}", pod.name, text(container, "/name"))
+fn container_name(pod: &AssignedPod, container: &Value) -> String {
+    format!("{}.{}", pod.name, string_at(container, "/name"))
 }
 
 /// Returns the file of a container's termination message.
-fn message_file(pod: &Assigned, container: &Value) -> PathBuf {
-    pod.folder.join(format!("{}.termination", text(container, "/name")))
+fn message_file(pod: &AssignedPod, container: &Value) -> PathBuf {
+    pod.folder.join(format!("{}.termination", string_at(container, "/name")))
 }
 
 /// Creates a container.
 #[expect(clippy::too_many_lines, reason = "one sequence, in the order of the real server")]
-fn create(
+fn create_container(
     shared: &Shared,
-    pod: &Assigned,
+    pod: &AssignedPod,
     container: &Value,
     volumes: &[(String, PathBuf)],
-) -> Result<(), Problem> {
+) -> Result<(), StartProblem> {
     let stuck = |reason: &str, message: String| {
         let why = json!({"waiting": {"reason": reason, "message": message}});
         let shown = json!({"name": container["name"], "image": container["image"], "state": why});
-        Problem::Waits(json!({"phase": "Pending", "containerStatuses": [shown]}))
+        StartProblem::NeverStarts(json!({"phase": "Pending", "containerStatuses": [shown]}))
     };
-    let image = text(container, "/image");
-    let Ok(own_user) = docker(&["image", "inspect", "--format", "{{.Config.User}}", &image]) else {
+    let image = string_at(container, "/image");
+    let Ok(own_user) = run_docker(&["image", "inspect", "--format", "{{.Config.User}}", &image])
+    else {
         return Err(stuck("ErrImagePull", format!("failed to pull image \"{image}\": not found")));
     };
     // A container's setting has priority over its pod's.
@@ -86,11 +87,11 @@ fn create(
         let problem = "container has runAsNonRoot and image will run as root";
         return Err(stuck("CreateContainerConfigError", problem.to_owned()));
     }
-    let name = name_of(pod, container);
+    let name = container_name(pod, container);
     let mut words: Vec<String> =
         ["create", "--name", &name, "--network", "host"].map(str::to_owned).to_vec();
     let mut add = |option: &str, value: String| words.push(format!("{option}={value}"));
-    add("--label", format!("{LABEL}={}", shared.folder.display()));
+    add("--label", format!("{CONTAINER_LABEL}={}", shared.folder.display()));
     if let Some(user) = user {
         let group = security("runAsGroup").as_u64().unwrap_or(0);
         add("--user", format!("{user}:{group}"));
@@ -136,20 +137,20 @@ fn create(
             ));
         };
         let end = if mount["readOnly"] == true { ":ro" } else { "" };
-        add("--volume", format!("{}:{}{end}", place.display(), text(mount, "/mountPath")));
+        add("--volume", format!("{}:{}{end}", place.display(), string_at(mount, "/mountPath")));
     }
     let given = pod.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
     let mut known: Vec<(String, String)> = given.collect();
     for variable in container["env"].as_array().into_iter().flatten() {
-        let value = expanded(&text(variable, "/value"), &known);
-        known.push((text(variable, "/name"), value));
+        let value = expand_references(&string_at(variable, "/value"), &known);
+        known.push((string_at(variable, "/name"), value));
     }
     for (name, value) in &known {
         add("--env", format!("{name}={value}"));
     }
     let list = |field: &str| -> Vec<String> {
         let words = container[field].as_array().into_iter().flatten();
-        words.map(|word| expanded(word.as_str().unwrap_or_default(), &known)).collect()
+        words.map(|word| expand_references(word.as_str().unwrap_or_default(), &known)).collect()
     };
     let (command, arguments) = (list("command"), list("args"));
     if let Some(program) = command.first() {
@@ -158,17 +159,17 @@ fn create(
     words.push(image);
     words.extend(command.into_iter().skip(1).chain(arguments));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    docker(&words).map_err(|problem| stuck("CreateContainerError", problem))?;
+    run_docker(&words).map_err(|problem| stuck("CreateContainerError", problem))?;
     Ok(())
 }
 
 /// Returns a container's end, and removes the container.
-fn end_of(pod: &Assigned, container: &Value) -> ContainerEnd {
-    let name = name_of(pod, container);
-    let state = docker(&["inspect", "--format", "{{json .State}}", &name]).unwrap_or_default();
+fn collect_end(pod: &AssignedPod, container: &Value) -> ContainerEnd {
+    let name = container_name(pod, container);
+    let state = run_docker(&["inspect", "--format", "{{json .State}}", &name]).unwrap_or_default();
     let state: Value = serde_json::from_str(&state).unwrap_or_default();
-    drop(docker(&["rm", "--force", &name]));
-    let error = text(&state, "/Error");
+    drop(run_docker(&["rm", "--force", &name]));
+    let error = string_at(&state, "/Error");
     if !error.is_empty() {
         return ContainerEnd::not_started(container, &error);
     }
@@ -188,8 +189,8 @@ fn end_of(pod: &Assigned, container: &Value) -> ContainerEnd {
 }
 
 /// Sends SIGTERM to the pod's container, and SIGKILL after the grace period.
-pub(super) fn stop(pod: &Assigned) {
-    let name = name_of(pod, pod.main_container());
+pub(super) fn stop(pod: &AssignedPod) {
+    let name = container_name(pod, pod.main_container());
     let grace = pod.spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(30).to_string();
     let mut command = Command::new("docker");
     command.args(["stop", "--time", &grace, &name]);
@@ -197,24 +198,24 @@ pub(super) fn stop(pod: &Assigned) {
 }
 
 /// Starts a container. The returned process ends with it.
-fn attach(pod: &Assigned, container: &Value) -> Result<Child, String> {
+fn attach(pod: &AssignedPod, container: &Value) -> Result<Child, String> {
     let (stdout, stderr) = pod.create_log(container)?;
     let mut command = Command::new("docker");
-    command.args(["start", "--attach", &name_of(pod, container)]);
+    command.args(["start", "--attach", &container_name(pod, container)]);
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     command.spawn().map_err(|error| format!("docker: {error}"))
 }
 
 /// Removes every container of a scripted cluster.
-pub(super) fn clear(folder: &Path) {
-    let filter = format!("label={LABEL}={}", folder.display());
-    let left = docker(&["ps", "--all", "--quiet", "--filter", &filter]).unwrap_or_default();
+pub(super) fn remove_all(folder: &Path) {
+    let filter = format!("label={CONTAINER_LABEL}={}", folder.display());
+    let left = run_docker(&["ps", "--all", "--quiet", "--filter", &filter]).unwrap_or_default();
     for container in left.split_whitespace() {
-        drop(docker(&["rm", "--force", container]));
+        drop(run_docker(&["rm", "--force", container]));
     }
 }
 
-fn docker(words: &[&str]) -> Result<String, String> {
+fn run_docker(words: &[&str]) -> Result<String, String> {
     let done = Command::new("docker").args(words).stdin(Stdio::null()).output();
     let done = done.map_err(|error| format!("docker: {error}"))?;
     if done.status.success() {
@@ -225,7 +226,7 @@ fn docker(words: &[&str]) -> Result<String, String> {
 }
 
 /// Expands references as Kubernetes does: a known `$(NAME)`, and `$$` for `$`.
-fn expanded(text: &str, known: &[(String, String)]) -> String {
+fn expand_references(text: &str, known: &[(String, String)]) -> String {
     let mut whole = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {

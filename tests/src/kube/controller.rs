@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::objects::{Deletion, FOREGROUND, is_being_deleted, text};
+use super::objects::{Deletion, FOREGROUND_FINALIZER, is_being_deleted, string_at};
 use super::{Shared, admission, pods};
 
 /// The interval between two checks for a change.
@@ -20,26 +20,26 @@ pub enum Behavior {
     /// Replays the recording of this name, faster by this factor. With factor 0, it makes no pauses.
     Recorded(String, u32),
     /// A Job takes the steps and times of a real one, faster by a factor, and ends with an exit code.
-    Timed {
+    TimedJob {
         /// The exit code of the container.
         code: i32,
         /// The factor of the speed.
         speed: u32,
     },
     /// The pods run as processes of this machine.
-    Pods,
-    /// Like [`Self::Pods`], but the steps of a Job take as long as on a real cluster.
-    Paced,
-    /// Like [`Self::Pods`], but a job of the training operator has the worst status that was seen on a real
+    Processes,
+    /// Like [`Self::Processes`], but the steps of a Job take as long as on a real cluster.
+    PacedProcesses,
+    /// Like [`Self::Processes`], but a job of the training operator has the worst status that was seen on a real
     /// cluster. It never has the condition Created, and its conditions are in reverse order. If some pods
     /// succeeded and some failed, it is both succeeded and failed.
-    Raced,
+    ProcessesWithRacedStatus,
     /// The pods run as Docker containers.
     Containers,
 }
 
 /// Reads a recording: one step per line, with `name` instead of `@NAME@`.
-pub fn recorded(case: &str, name: &str) -> Vec<Value> {
+pub fn read_recording(case: &str, name: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures/frameworkcontroller")
         .join(format!("{case}.jsonl"));
@@ -52,13 +52,13 @@ pub fn recorded(case: &str, name: &str) -> Vec<Value> {
 /// Follows Frameworks until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     let (mut after, mut known) = (0, HashSet::new());
-    while !shared.ended.load(Ordering::SeqCst) {
-        if !shared.controller.load(Ordering::SeqCst) {
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        if !shared.controllers_running.load(Ordering::SeqCst) {
             std::thread::park_timeout(POLL_INTERVAL);
             continue;
         }
-        let cuts = shared.objects.cuts();
-        let new = match shared.objects.next("frameworks", after, cuts, POLL_INTERVAL * 20) {
+        let cuts = shared.objects.watch_cuts();
+        let new = match shared.objects.next_change("frameworks", after, cuts, POLL_INTERVAL * 20) {
             Ok(Some(change)) => {
                 after = change.version;
                 if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
@@ -71,31 +71,34 @@ pub(super) fn run(shared: &Arc<Shared>) {
             }
         };
         for framework in new {
-            let works = shared.controller.load(Ordering::SeqCst);
-            if works && known.insert(text(&framework, "/metadata/uid")) {
+            let works = shared.controllers_running.load(Ordering::SeqCst);
+            if works && known.insert(string_at(&framework, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || play(&shared, &framework));
+                std::thread::spawn(move || play_framework(&shared, &framework));
             }
         }
     }
 }
 
-fn play(shared: &Arc<Shared>, framework: &Value) {
-    let name = text(framework, "/metadata/name");
+fn play_framework(shared: &Arc<Shared>, framework: &Value) {
+    let name = string_at(framework, "/metadata/name");
     let mut run = FrameworkRun { shared, name, framework, in_containers: false };
-    if text(framework, "/spec/executionType") == "Create" {
+    if string_at(framework, "/spec/executionType") == "Create" {
         run.set_status(json!({"state": "AttemptCreationPending"}));
         return;
     }
     match (shared.behavior)(framework) {
-        Behavior::Recorded(case, speed) => run.replay(&case, speed),
-        Behavior::Pods | Behavior::Paced | Behavior::Raced | Behavior::Timed { .. } => {
-            pods::run(&run);
+        Behavior::Recorded(case, speed) => run.replay_recording(&case, speed),
+        Behavior::Processes
+        | Behavior::PacedProcesses
+        | Behavior::ProcessesWithRacedStatus
+        | Behavior::TimedJob { .. } => {
+            pods::run_pods(&run);
         }
         Behavior::Containers => {
             run.in_containers = true;
-            shared.contains.store(true, Ordering::SeqCst);
-            pods::run(&run);
+            shared.has_containers.store(true, Ordering::SeqCst);
+            pods::run_pods(&run);
         }
     }
 }
@@ -119,9 +122,9 @@ impl FrameworkRun<'_> {
     /// Returns `true` if the Framework must end: it was stopped or deleted, or the server ends.
     pub(super) fn is_unwanted(&self) -> bool {
         let stops =
-            |now: &Value| is_being_deleted(now) || text(now, "/spec/executionType") == "Stop";
+            |now: &Value| is_being_deleted(now) || string_at(now, "/spec/executionType") == "Stop";
         let stops = self.shared.objects.inspect("frameworks", &self.name, stops);
-        self.shared.ended.load(Ordering::SeqCst) || stops.unwrap_or(true)
+        self.shared.is_ending.load(Ordering::SeqCst) || stops.unwrap_or(true)
     }
 
     /// Returns `true` if the Framework is deleted or being deleted. The garbage collector then deletes its
@@ -132,7 +135,7 @@ impl FrameworkRun<'_> {
 
     /// Creates the config map that owns the pods, if it does not exist. If the one of an earlier Framework of
     /// this name exists, waits until it is gone.
-    pub(super) fn attempt(&self) {
+    pub(super) fn create_attempt(&self) {
         let there = self.shared.objects.inspect("configmaps", &self.attempt_name(), |there| {
             there.pointer("/metadata/ownerReferences/0/uid")
                 == self.framework.pointer("/metadata/uid")
@@ -148,7 +151,7 @@ impl FrameworkRun<'_> {
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {
                 "name": self.attempt_name(), "namespace": "lab", "ownerReferences": owner,
-                "finalizers": [FOREGROUND], "labels": {"FC_FRAMEWORK_NAME": self.name},
+                "finalizers": [FOREGROUND_FINALIZER], "labels": {"FC_FRAMEWORK_NAME": self.name},
             },
         });
         while self.shared.objects.create("configmaps", object.clone()).is_err()
@@ -175,8 +178,8 @@ impl FrameworkRun<'_> {
     }
 
     /// Creates a pod of a role from its template.
-    pub(super) fn pod(&self, role: &Value, index: u64, status: &Value) {
-        let role_name = text(role, "/name");
+    pub(super) fn create_pod(&self, role: &Value, index: u64, status: &Value) {
+        let role_name = string_at(role, "/name");
         let pod = format!("{}-{role_name}-{index}", self.name);
         let mut labels = role.pointer("/task/pod/metadata/labels").cloned().unwrap_or(json!({}));
         labels["FC_FRAMEWORK_NAME"] = Value::from(self.name.as_str());
@@ -199,9 +202,9 @@ impl FrameworkRun<'_> {
         drop(self.shared.objects.create("pods", object));
     }
 
-    fn replay(&self, case: &str, speed: u32) {
+    fn replay_recording(&self, case: &str, speed: u32) {
         let mut last = 0;
-        for step in recorded(case, &self.name) {
+        for step in read_recording(case, &self.name) {
             let at = step["at"].as_u64().unwrap_or(0);
             if speed > 0 {
                 self.shared.pause(Duration::from_millis(at.saturating_sub(last)) / speed);
@@ -215,29 +218,29 @@ impl FrameworkRun<'_> {
                 continue;
             }
             if !step["event"].is_null() {
-                let at = |field: &str| text(&step, &format!("/event/{field}"));
-                event(self.shared, ("Pod", &at("pod")), &at("reason"), &at("message"));
+                let at = |field: &str| string_at(&step, &format!("/event/{field}"));
+                create_event(self.shared, ("Pod", &at("pod")), &at("reason"), &at("message"));
                 continue;
             }
-            match text(&step, "/status/state").as_str() {
+            match string_at(&step, "/status/state").as_str() {
                 // Also the start of a further attempt.
-                "AttemptCreationRequested" => self.attempt(),
+                "AttemptCreationRequested" => self.create_attempt(),
                 "AttemptCompleted" | "Completed" => {
-                    self.drop_attempt();
-                    self.wait_until_dropped();
+                    self.delete_attempt();
+                    self.wait_until_attempt_is_gone();
                 }
                 _ => {}
             }
-            match (text(&step, "/kind").as_str(), text(&step, "/type").as_str()) {
+            match (string_at(&step, "/kind").as_str(), string_at(&step, "/type").as_str()) {
                 ("framework", "ADDED" | "DELETED") => {}
                 ("framework", _) if !self.set_status(step["status"].clone()) => {
                     // The Framework is gone, and its pods will follow.
-                    self.drop_attempt();
+                    self.delete_attempt();
                     return;
                 }
                 ("framework", _) => {}
                 ("pod", "ADDED") => {
-                    let name = text(&step, "/name");
+                    let name = string_at(&step, "/name");
                     let mut parts = name.split('-').skip(1);
                     let role = parts.next().unwrap_or_default().to_owned();
                     let index = parts.next().and_then(|index| index.parse().ok()).unwrap_or(0);
@@ -245,35 +248,35 @@ impl FrameworkRun<'_> {
                     let template =
                         roles.and_then(|roles| roles.iter().find(|r| r["name"] == role.as_str()));
                     let fallback = json!({"name": role});
-                    self.pod(template.unwrap_or(&fallback), index, &step["status"]);
+                    self.create_pod(template.unwrap_or(&fallback), index, &step["status"]);
                 }
                 ("pod", "DELETED") => {
-                    self.shared.objects.remove("pods", &text(&step, "/name"));
+                    self.shared.objects.remove("pods", &string_at(&step, "/name"));
                 }
-                ("pod", _) => self.set_pod_status(&text(&step, "/name"), &step["status"]),
+                ("pod", _) => self.set_pod_status(&string_at(&step, "/name"), &step["status"]),
                 _ => {}
             }
         }
         let ended = self.shared.objects.get("frameworks", &self.name);
-        if ended.is_none_or(|object| text(&object, "/status/state") == "Completed") {
+        if ended.is_none_or(|object| string_at(&object, "/status/state") == "Completed") {
             return;
         }
         // The Framework stays in this state until it is stopped or deleted.
         self.wait_until_unwanted();
-        self.drop_attempt();
-        self.wait_until_dropped();
-        self.set_status(stopped());
+        self.delete_attempt();
+        self.wait_until_attempt_is_gone();
+        self.set_status(stopped_status());
     }
 
     /// Deletes the config map that owns the pods, and so the pods.
-    pub(super) fn drop_attempt(&self) {
+    pub(super) fn delete_attempt(&self) {
         self.shared.objects.delete("configmaps", &self.attempt_name(), Deletion::default());
     }
 
     /// Waits until the config map is gone.
-    pub(super) fn wait_until_dropped(&self) {
+    pub(super) fn wait_until_attempt_is_gone(&self) {
         let there = || self.shared.objects.inspect("configmaps", &self.attempt_name(), |_| ());
-        while !self.shared.ended.load(Ordering::SeqCst) && there().is_some() {
+        while !self.shared.is_ending.load(Ordering::SeqCst) && there().is_some() {
             std::thread::park_timeout(POLL_INTERVAL);
         }
     }
@@ -292,16 +295,16 @@ impl Shared {
 }
 
 /// Deletes objects without an owner, until the server ends.
-pub(super) fn collect(shared: &Arc<Shared>) {
-    while !shared.ended.load(Ordering::SeqCst) {
-        if !shared.objects.collect() {
+pub(super) fn run_garbage_collector(shared: &Arc<Shared>) {
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        if !shared.objects.collect_garbage() {
             std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 }
 
 /// Returns the status of a Framework after another client deleted one of its pods.
-pub(super) fn deleted(role: &str, index: u64) -> Value {
+pub(super) fn deleted_pod_status(role: &str, index: u64) -> Value {
     let completion = json!({
         "code": -101,
         "phrase": "PodExternalDeleted",
@@ -321,7 +324,7 @@ pub(super) fn deleted(role: &str, index: u64) -> Value {
 }
 
 /// Returns the status of a Framework that was stopped on request.
-pub(super) fn stopped() -> Value {
+pub(super) fn stopped_status() -> Value {
     json!({
         "state": "Completed",
         "attemptStatus": {"completionStatus": {
@@ -335,7 +338,12 @@ pub(super) fn stopped() -> Value {
 }
 
 /// Creates an event about an object.
-pub(super) fn event(shared: &Shared, (kind, name): (&str, &str), reason: &str, message: &str) {
+pub(super) fn create_event(
+    shared: &Shared,
+    (kind, name): (&str, &str),
+    reason: &str,
+    message: &str,
+) {
     let number = shared.objects.list("events").len();
     let object = json!({
         "apiVersion": "v1", "kind": "Event", "type": "Warning",

@@ -37,23 +37,23 @@ pub(super) enum Event {
 }
 
 /// Returns the pieces of a text in order, and `None` at its end.
-pub(super) type Pieces = Box<dyn FnMut() -> Option<Vec<u8>>>;
+pub(super) type TextPieces = Box<dyn FnMut() -> Option<Vec<u8>>>;
 
 /// The answer to a request.
 pub(super) enum Answer {
     /// A status code and JSON.
-    Whole(u16, Value),
+    Json(u16, Value),
     /// Watch events, one per line, until the function returns `None`.
     Watch(Box<dyn FnMut() -> Option<Event>>),
     /// A text in pieces, until the function returns `None`.
-    Text(Pieces),
+    Text(TextPieces),
     /// No answer: the connection is cut.
     Cut,
 }
 
 pub(super) fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming() {
-        if shared.ended.load(Ordering::SeqCst) {
+        if shared.is_ending.load(Ordering::SeqCst) {
             return;
         }
         let Ok(stream) = stream else { continue };
@@ -67,9 +67,9 @@ fn handle_connection(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Resul
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
-    while let Some(request) = read(&mut reader)? {
-        match api::answer(shared, &request) {
-            Answer::Whole(code, body) => {
+    while let Some(request) = read_request(&mut reader)? {
+        match api::answer_request(shared, &request) {
+            Answer::Json(code, body) => {
                 let body = body.to_string();
                 // The real server also asks clients to wait for a second.
                 let after = if code == 429 { "Retry-After: 1\r\n" } else { "" };
@@ -122,7 +122,7 @@ fn handle_connection(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Resul
     Ok(())
 }
 
-fn read(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<Request>> {
+fn read_request(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<Request>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
@@ -148,17 +148,17 @@ fn read(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<Request>> 
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let path = path.split('/').filter(|part| !part.is_empty()).map(unescaped).collect();
+    let path = path.split('/').filter(|part| !part.is_empty()).map(decode_percent).collect();
     let query = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (unescaped(name), unescaped(value))
+        (decode_percent(name), decode_percent(value))
     });
     let query = query.collect();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     Ok(Some(Request { method, path, query, authorization, content_type, body }))
 }
 
-fn unescaped(text: &str) -> String {
+fn decode_percent(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

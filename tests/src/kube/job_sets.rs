@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::objects::{Deletion, is_being_deleted, text};
+use super::objects::{Deletion, is_being_deleted, string_at};
 use super::{Shared, admission};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -16,13 +16,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Follows `JobSet`s until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut known = HashSet::new();
-    while !shared.ended.load(Ordering::SeqCst) {
-        let works = shared.controller.load(Ordering::SeqCst);
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        let works = shared.controllers_running.load(Ordering::SeqCst);
         for set in shared.objects.list("jobsets").into_iter().filter(|_| works) {
-            if known.insert(text(&set, "/metadata/uid")) {
+            if known.insert(string_at(&set, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || {
-                    Run { name: text(&set, "/metadata/name"), shared, set }.play();
+                    JobSetRun { name: string_at(&set, "/metadata/name"), shared, set }.play();
                 });
             }
         }
@@ -31,32 +31,32 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 /// One `JobSet`.
-struct Run {
+struct JobSetRun {
     shared: Arc<Shared>,
     name: String,
     set: Value,
 }
 
-impl Run {
+impl JobSetRun {
     fn play(&self) {
         let suspended = self.is_suspended();
-        let jobs = self.roles().map(|role| self.make(role, suspended));
+        let jobs = self.roles().map(|role| self.create_job(role, suspended));
         // The real controller repeats a refused request, and writes no status until it succeeds.
         let Ok(jobs) = jobs.collect::<Result<Vec<String>, String>>() else { return };
         let mut written = Value::Null;
-        while !self.is_over() {
-            if !self.shared.controller.load(Ordering::SeqCst) {
+        while !self.is_gone() {
+            if !self.shared.controllers_running.load(Ordering::SeqCst) {
                 std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
             let suspended = self.is_suspended();
             for job in &jobs {
-                self.suspend(job, suspended);
+                self.set_suspended(job, suspended);
             }
             let now: Vec<Value> =
                 jobs.iter().filter_map(|job| self.shared.objects.get("jobs", job)).collect();
-            let end = self.end(&now);
-            let mut status = Self::counts(&now);
+            let end = self.end_condition(&now);
+            let mut status = Self::role_counts(&now);
             if suspended {
                 status["conditions"] =
                     json!([condition("Suspended", "SuspendedJobs", "jobset is suspended")]);
@@ -72,13 +72,12 @@ impl Run {
             }
             if end.is_some() {
                 // Running Jobs are deleted. Ended ones stay, so that clients can read them.
-                for job in now
-                    .iter()
-                    .filter(|job| holds(job, "Complete").or(holds(job, "Failed")).is_none())
-                {
+                for job in now.iter().filter(|job| {
+                    true_condition(job, "Complete").or(true_condition(job, "Failed")).is_none()
+                }) {
                     self.shared.objects.delete(
                         "jobs",
-                        &text(job, "/metadata/name"),
+                        &string_at(job, "/metadata/name"),
                         Deletion::default(),
                     );
                 }
@@ -93,8 +92,8 @@ impl Run {
     }
 
     /// Creates the Job of a role and returns its name, unless the API server refuses the Job.
-    fn make(&self, role: &Value, suspended: bool) -> Result<String, String> {
-        let name = format!("{}-{}-0", self.name, text(role, "/name"));
+    fn create_job(&self, role: &Value, suspended: bool) -> Result<String, String> {
+        let name = format!("{}-{}-0", self.name, string_at(role, "/name"));
         let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "lab"}});
         job["metadata"]["labels"] = json!({
             "jobset.sigs.k8s.io/jobset-name": self.name,
@@ -117,7 +116,7 @@ impl Run {
         Ok(name)
     }
 
-    fn suspend(&self, job: &str, suspend: bool) {
+    fn set_suspended(&self, job: &str, suspend: bool) {
         let is = |job: &Value| job["spec"]["suspend"] == suspend;
         if self.shared.objects.inspect("jobs", job, is) == Some(false) {
             let change = |job: &mut Value| job["spec"]["suspend"] = Value::Bool(suspend);
@@ -126,11 +125,11 @@ impl Run {
     }
 
     /// Returns the condition that ends the `JobSet`, if it has ended.
-    fn end(&self, jobs: &[Value]) -> Option<Value> {
-        if let Some(failed) = jobs.iter().find(|job| holds(job, "Failed").is_some()) {
+    fn end_condition(&self, jobs: &[Value]) -> Option<Value> {
+        if let Some(failed) = jobs.iter().find(|job| true_condition(job, "Failed").is_some()) {
             let message = format!(
                 "jobset failed due to reaching max number of restarts (first failed job: {})",
-                text(failed, "/metadata/name")
+                string_at(failed, "/metadata/name")
             );
             return Some(condition("Failed", "ReachedMaxRestarts", &message));
         }
@@ -140,7 +139,8 @@ impl Run {
         let counts = |job: &&Value| {
             targets.is_none_or(|targets| job.pointer(role).is_some_and(|it| targets.contains(it)))
         };
-        let mut decide = jobs.iter().filter(counts).map(|job| holds(job, "Complete").is_some());
+        let mut decide =
+            jobs.iter().filter(counts).map(|job| true_condition(job, "Complete").is_some());
         let done = if policy["operator"] == "Any" {
             decide.any(|done| done)
         } else {
@@ -151,12 +151,12 @@ impl Run {
 
     /// Returns the status of the Jobs of each role. As on a real cluster, the order differs from the
     /// specification's.
-    fn counts(jobs: &[Value]) -> Value {
+    fn role_counts(jobs: &[Value]) -> Value {
         let roles = jobs.iter().rev().map(|job| {
             let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
             let (active, ready) = (count("active"), count("ready"));
             let wanted = job["spec"]["parallelism"].as_u64().unwrap_or(1);
-            let ended = |kind: &str| u64::from(holds(job, kind).is_some());
+            let ended = |kind: &str| u64::from(true_condition(job, kind).is_some());
             json!({
                 "name": job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"],
                 "active": u64::from(active > 0),
@@ -169,12 +169,12 @@ impl Run {
         json!({"restarts": 0, "replicatedJobsStatus": roles.collect::<Vec<_>>()})
     }
 
-    fn is_over(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let over = self.shared.objects.inspect("jobsets", &self.name, |now| {
             is_being_deleted(now)
                 || now.pointer("/metadata/uid") != self.set.pointer("/metadata/uid")
         });
-        self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+        self.shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
     }
 
     fn is_suspended(&self) -> bool {
@@ -189,7 +189,7 @@ fn condition(kind: &str, reason: &str, message: &str) -> Value {
 }
 
 /// Returns a condition of a Job if it is true.
-fn holds<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
+fn true_condition<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = job["status"]["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True")
 }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::controller::{self, Behavior};
 use super::kubelet::Pod;
-use super::objects::{is_being_deleted, text};
+use super::objects::{is_being_deleted, string_at};
 use super::{Shared, admission};
 
-mod player;
+mod timed_job;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The image of every pod, as containerd resolves it. Source: a recording.
@@ -23,9 +23,9 @@ const UNMATCHED_CODES: [i64; 3] = [0, 137, 143];
 /// Follows Jobs until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     let (mut after, mut known) = (0, HashSet::new());
-    while !shared.ended.load(Ordering::SeqCst) {
-        let cuts = shared.objects.cuts();
-        let new = match shared.objects.next("jobs", after, cuts, POLL_INTERVAL * 20) {
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        let cuts = shared.objects.watch_cuts();
+        let new = match shared.objects.next_change("jobs", after, cuts, POLL_INTERVAL * 20) {
             Ok(Some(change)) => {
                 after = change.version;
                 if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
@@ -38,16 +38,22 @@ pub(super) fn run(shared: &Arc<Shared>) {
             }
         };
         for job in new {
-            if known.insert(text(&job, "/metadata/uid")) {
+            if known.insert(string_at(&job, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || match (shared.behavior)(&job) {
-                    Behavior::Timed { code, speed } => player::play(&shared, &job, code, speed),
-                    Behavior::Paced => Run { paced: true, ..Run::new(&shared, job) }.play(),
-                    Behavior::Containers => {
-                        Run { in_containers: true, ..Run::new(&shared, job) }.play();
+                    Behavior::TimedJob { code, speed } => {
+                        timed_job::play_timed_job(&shared, &job, code, speed);
                     }
-                    Behavior::Recorded(..) | Behavior::Pods | Behavior::Raced => {
-                        Run::new(&shared, job).play();
+                    Behavior::PacedProcesses => {
+                        JobRun { paced: true, ..JobRun::new(&shared, job) }.play();
+                    }
+                    Behavior::Containers => {
+                        JobRun { in_containers: true, ..JobRun::new(&shared, job) }.play();
+                    }
+                    Behavior::Recorded(..)
+                    | Behavior::Processes
+                    | Behavior::ProcessesWithRacedStatus => {
+                        JobRun::new(&shared, job).play();
                     }
                 });
             }
@@ -56,93 +62,93 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 /// One Job.
-struct Run<'a> {
+struct JobRun<'a> {
     shared: &'a Arc<Shared>,
     name: String,
     job: Value,
     /// The number of pods created so far, so that all names differ.
-    made: usize,
+    created_pods: usize,
     /// Set if a pod was refused and an event reported it.
-    refused: bool,
+    is_refusal_reported: bool,
     /// If set, the steps take the times measured on a real cluster.
     paced: bool,
     /// If set, the pods are containers. Otherwise they are processes.
     in_containers: bool,
 }
 
-impl<'a> Run<'a> {
+impl<'a> JobRun<'a> {
     fn new(shared: &'a Arc<Shared>, job: Value) -> Self {
         Self {
             shared,
-            name: text(&job, "/metadata/name"),
+            name: string_at(&job, "/metadata/name"),
             job,
-            made: 0,
-            refused: false,
+            created_pods: 0,
+            is_refusal_reported: false,
             paced: false,
             in_containers: false,
         }
     }
 
     /// Waits for the time of a step.
-    fn pace(&self, ms: u64) {
+    fn pause_for_step(&self, ms: u64) {
         if self.paced {
             self.shared.pause(Duration::from_millis(ms));
         }
     }
 
     fn play(mut self) {
-        while !self.is_over() {
+        while !self.is_gone() {
             if self.is_suspended() {
                 let condition = [("Suspended", "True", "JobSuspended", "Job suspended")];
                 self.set_status(&condition, &json!({"active": 0}));
-                while self.is_suspended() && !self.is_over() {
+                while self.is_suspended() && !self.is_gone() {
                     std::thread::park_timeout(POLL_INTERVAL);
                 }
                 continue;
             }
-            if self.pods_to_their_end() {
+            if self.run_pods() {
                 return;
             }
         }
     }
 
     /// Runs the pods to their end. Returns `false` if the Job was suspended.
-    fn pods_to_their_end(&mut self) -> bool {
+    fn run_pods(&mut self) -> bool {
         let count = self.job.pointer("/spec/completions").and_then(Value::as_u64);
         let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
         let mut pods: Vec<Pod> = Vec::new();
         let mut asked = false;
         loop {
             if pods.len() < count && !asked {
-                self.make(&mut pods, count);
+                self.create_missing_pods(&mut pods, count);
             }
             for pod in &mut pods {
-                self.poll(pod, asked);
+                self.poll_pod(pod, asked);
             }
-            let works = self.shared.controller.load(Ordering::SeqCst);
+            let works = self.shared.controllers_running.load(Ordering::SeqCst);
             let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
             let failed = failed.filter(|_| works);
-            let wanted = !self.is_over() && !self.is_suspended();
+            let wanted = !self.is_gone() && !self.is_suspended();
             if (!wanted || failed.is_some()) && !asked {
                 asked = true;
                 for pod in &mut pods {
-                    pod.end(self.shared);
+                    pod.request_end(self.shared);
                 }
             }
             let is_whole = pods.len() == count || asked;
             if is_whole && pods.iter().all(|pod| pod.code.is_some()) {
-                if self.is_over() || self.is_suspended() {
+                if self.is_gone() || self.is_suspended() {
                     for pod in &pods {
                         self.shared.objects.remove("pods", &pod.name);
                     }
-                    return self.is_over();
+                    return self.is_gone();
                 }
                 if !works {
                     std::thread::park_timeout(POLL_INTERVAL);
                     continue;
                 }
-                self.pace(player::DECIDED_MS);
-                self.finish(&pods, failed);
+                self.pause_for_step(timed_job::JOB_DECISION_MS);
+                self.report_end(&pods, failed);
                 return true;
             }
             std::thread::park_timeout(POLL_INTERVAL);
@@ -150,34 +156,34 @@ impl<'a> Run<'a> {
     }
 
     /// Creates the missing pods, as far as the namespace's quota permits.
-    fn make(&mut self, pods: &mut Vec<Pod>, count: usize) {
+    fn create_missing_pods(&mut self, pods: &mut Vec<Pod>, count: usize) {
         let quota = self.shared.pod_quota.load(Ordering::SeqCst);
         let room = quota.saturating_sub(self.shared.objects.list("pods").len());
         let (ready, active) = (pods.len(), count.min(pods.len().saturating_add(room)));
-        if active < count && !std::mem::replace(&mut self.refused, true) {
+        if active < count && !std::mem::replace(&mut self.is_refusal_reported, true) {
             let words = format!(
                 "Error creating: pods \"{}-{active}-x\" is forbidden: exceeded quota: small, requested: pods=1, used: \
                  pods={quota}, limited: pods={quota}",
                 self.name
             );
-            controller::event(self.shared, ("Job", &self.name), "FailedCreate", &words);
+            controller::create_event(self.shared, ("Job", &self.name), "FailedCreate", &words);
         }
         if ready < active {
             self.set_status(&[], &json!({"active": active, "ready": ready}));
-            pods.extend((ready..active).filter_map(|index| self.start(index)));
+            pods.extend((ready..active).filter_map(|index| self.start_pod(index)));
             let ready = pods.iter().filter(|pod| pod.is_running()).count();
             self.set_status(&[], &json!({"active": active, "ready": ready}));
         }
     }
 
-    fn start(&mut self, index: usize) -> Option<Pod> {
+    fn start_pod(&mut self, index: usize) -> Option<Pod> {
         let letters = ["pcm7m", "w2x9k", "q5r8t", "h4j6n", "z3b7v", "d9f2g"];
         let indexed =
             self.job.pointer("/spec/completionMode").is_some_and(|mode| mode == "Indexed");
-        let letters = letters[self.made % letters.len()];
+        let letters = letters[self.created_pods % letters.len()];
         let number = if indexed { format!("{index}-{letters}") } else { letters.to_owned() };
         let name = format!("{}-{number}", self.name);
-        self.made += 1;
+        self.created_pods += 1;
         let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"phase": "Pending"}});
         object["metadata"] = self.job["spec"]["template"]["metadata"].clone();
         object["metadata"]["name"] = Value::from(name.as_str());
@@ -192,21 +198,21 @@ impl<'a> Run<'a> {
         // A pod on a node gets a grace period when it is deleted.
         object["spec"]["nodeName"] = Value::from("node1");
         admission::expect_valid(&object);
-        self.pace(player::POD_MS);
+        self.pause_for_step(timed_job::POD_CREATION_MS);
         let pod = self.shared.objects.create("pods", object).ok()?;
-        self.pace(player::START_MS);
+        self.pause_for_step(timed_job::CONTAINER_START_MS);
         Some(Pod::start(self.shared, &pod, self.in_containers, IMAGE_ID))
     }
 
     /// Checks if a pod has ended or was asked to end.
-    fn poll(&self, pod: &mut Pod, asked: bool) {
+    fn poll_pod(&self, pod: &mut Pod, asked: bool) {
         if !asked && pod.is_being_deleted(self.shared) {
-            pod.end(self.shared);
+            pod.request_end(self.shared);
         }
-        pod.poll(self.shared, |ms| self.pace(ms));
+        pod.poll(self.shared, |ms| self.pause_for_step(ms));
     }
 
-    fn finish(&self, pods: &[Pod], failed: Option<usize>) {
+    fn report_end(&self, pods: &[Pod], failed: Option<usize>) {
         let (target, end, reason, message) = match failed.map(|at| &pods[at]) {
             None => {
                 let message = "Reached expected number of succeeded pods".to_owned();
@@ -237,12 +243,12 @@ impl<'a> Run<'a> {
         self.set_status(&[first, (end, "True", reason, message.as_str())], &json!({}));
     }
 
-    fn is_over(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let over = self.shared.objects.inspect("jobs", &self.name, |now| {
             is_being_deleted(now)
                 || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
         });
-        self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+        self.shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
     }
 
     fn is_suspended(&self) -> bool {

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use super::controller::Behavior;
 use super::kubelet::Pod;
-use super::objects::{is_being_deleted, text};
+use super::objects::{is_being_deleted, string_at};
 use super::{Shared, admission};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A kind: plural, name, field of the roles, and container name.
-type Kind = (&'static str, &'static str, &'static str, &'static str);
+type TrainingKind = (&'static str, &'static str, &'static str, &'static str);
 
-const KINDS: [Kind; 4] = [
+const TRAINING_KINDS: [TrainingKind; 4] = [
     ("tfjobs", "TFJob", "tfReplicaSpecs", "tensorflow"),
     ("pytorchjobs", "PyTorchJob", "pytorchReplicaSpecs", "pytorch"),
     ("xgboostjobs", "XGBoostJob", "xgbReplicaSpecs", "xgboost"),
@@ -27,12 +27,14 @@ const KINDS: [Kind; 4] = [
 /// Follows jobs until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut known = HashSet::new();
-    while !shared.ended.load(Ordering::SeqCst) {
-        for kind in KINDS.into_iter().filter(|_| shared.controller.load(Ordering::SeqCst)) {
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        for kind in
+            TRAINING_KINDS.into_iter().filter(|_| shared.controllers_running.load(Ordering::SeqCst))
+        {
             for job in shared.objects.list(kind.0) {
-                if known.insert(text(&job, "/metadata/uid")) {
+                if known.insert(string_at(&job, "/metadata/uid")) {
                     let shared = Arc::clone(shared);
-                    std::thread::spawn(move || Run::new(&shared, kind, job).play());
+                    std::thread::spawn(move || TrainingJobRun::new(&shared, kind, job).play());
                 }
             }
         }
@@ -41,15 +43,15 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 /// One job.
-struct Run<'a> {
+struct TrainingJobRun<'a> {
     shared: &'a Arc<Shared>,
-    kind: Kind,
+    kind: TrainingKind,
     name: String,
     job: Value,
     /// The conditions. A changed condition moves to the end.
     conditions: Vec<Value>,
-    /// If set, the status is as bad as [`Behavior::Raced`] describes.
-    raced: bool,
+    /// If set, the status is as bad as [`Behavior::ProcessesWithRacedStatus`] describes.
+    has_raced_status: bool,
     /// If set, the pods are containers. Otherwise they are processes.
     in_containers: bool,
 }
@@ -59,30 +61,30 @@ struct Replica {
     pod: Pod,
     role: String,
     /// If set, the end of this pod ends the job.
-    decides: bool,
+    is_deciding: bool,
 }
 
-impl<'a> Run<'a> {
-    fn new(shared: &'a Arc<Shared>, kind: Kind, job: Value) -> Self {
-        let name = text(&job, "/metadata/name");
+impl<'a> TrainingJobRun<'a> {
+    fn new(shared: &'a Arc<Shared>, kind: TrainingKind, job: Value) -> Self {
+        let name = string_at(&job, "/metadata/name");
         let behavior = (shared.behavior)(&job);
-        let (raced, in_containers) =
-            (behavior == Behavior::Raced, behavior == Behavior::Containers);
-        Self { shared, kind, name, job, conditions: Vec::new(), raced, in_containers }
+        let (has_raced_status, in_containers) =
+            (behavior == Behavior::ProcessesWithRacedStatus, behavior == Behavior::Containers);
+        Self { shared, kind, name, job, conditions: Vec::new(), has_raced_status, in_containers }
     }
 
     fn play(mut self) {
-        while !self.is_over() {
+        while !self.is_gone() {
             if self.is_suspended() {
                 self.wait_for_resumption();
                 continue;
             }
-            let mut replicas = self.start();
+            let mut replicas = self.start_replicas();
             if replicas.is_empty() {
                 // If a pod cannot be created, the real operator reports it only in an event.
                 return;
             }
-            if !self.raced {
+            if !self.has_raced_status {
                 self.set_condition("Created", "True", "is created.");
             }
             self.set_status(&replicas);
@@ -90,17 +92,17 @@ impl<'a> Run<'a> {
                 self.set_condition("Running", "True", "is running.");
                 self.set_status(&replicas);
             }
-            let decided = self.until_decided(&mut replicas);
+            let decided = self.wait_for_decision(&mut replicas);
             // The reason is `cleanPodPolicy: Running`, a deleted job, or a preemption by a queue.
             while replicas.iter().any(|replica| replica.pod.code.is_none()) {
                 for replica in &mut replicas {
-                    replica.pod.end(self.shared);
+                    replica.pod.request_end(self.shared);
                     replica.pod.poll(self.shared, |_| ());
                 }
                 std::thread::park_timeout(POLL_INTERVAL);
             }
-            while decided && !self.is_over() {
-                for replica in replicas.iter().filter(|replica| replica.pod.is_asked) {
+            while decided && !self.is_gone() {
+                for replica in replicas.iter().filter(|replica| replica.pod.is_end_requested) {
                     self.shared.objects.remove("pods", &replica.pod.name);
                 }
                 std::thread::park_timeout(POLL_INTERVAL);
@@ -123,7 +125,7 @@ impl<'a> Run<'a> {
         }
         self.set_condition("Suspended", "True", "is suspended.");
         self.set_status(&[]);
-        while self.is_suspended() && !self.is_over() {
+        while self.is_suspended() && !self.is_gone() {
             std::thread::park_timeout(POLL_INTERVAL);
         }
         self.set_condition("Suspended", "False", "is resumed.");
@@ -132,30 +134,30 @@ impl<'a> Run<'a> {
 
     /// Waits for the end of the deciding pod, and reports it. Returns `false` if the job was deleted or
     /// suspended before.
-    fn until_decided(&mut self, replicas: &mut [Replica]) -> bool {
-        while !self.is_over() && !self.is_suspended() {
+    fn wait_for_decision(&mut self, replicas: &mut [Replica]) -> bool {
+        while !self.is_gone() && !self.is_suspended() {
             let going = |replica: &Replica| {
                 replica.pod.code.is_none() && replica.pod.is_being_deleted(self.shared)
             };
             // The operator reports a deleted pod as failed at once, while its process still runs.
             let deleted = replicas.iter().position(going);
             for replica in replicas.iter_mut() {
-                self.poll(&mut replica.pod);
+                self.poll_pod(&mut replica.pod);
             }
-            if !self.shared.controller.load(Ordering::SeqCst) {
+            if !self.shared.controllers_running.load(Ordering::SeqCst) {
                 std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
             let codes = || replicas.iter().map(|replica| replica.pod.code);
             let failed = codes().position(|code| code.is_some_and(|code| code != 0));
             let succeeded =
-                replicas.iter().any(|replica| replica.decides && replica.pod.code == Some(0));
+                replicas.iter().any(|replica| replica.is_deciding && replica.pod.code == Some(0));
             let all_ended = codes().all(|code| code.is_some());
-            if self.raced && !all_ended && deleted.is_none() {
+            if self.has_raced_status && !all_ended && deleted.is_none() {
                 std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
-            if succeeded && self.raced {
+            if succeeded && self.has_raced_status {
                 self.set_condition("Succeeded", "True", "successfully completed.");
             }
             if let Some(at) = deleted.or(failed) {
@@ -179,21 +181,21 @@ impl<'a> Run<'a> {
         false
     }
 
-    fn start(&self) -> Vec<Replica> {
+    fn start_replicas(&self) -> Vec<Replica> {
         let roles = self.job["spec"][self.kind.2].as_object().cloned().unwrap_or_default();
         let first = if roles.contains_key("Master") { "Master" } else { "Worker" };
         let mut replicas = Vec::new();
         for (role, template) in &roles {
             for index in 0..template["replicas"].as_u64().unwrap_or(1) {
-                let decides = role == first && index == 0;
-                let pod = self.pod(role, template, index);
-                replicas.extend(pod.map(|pod| Replica { pod, role: role.clone(), decides }));
+                let is_deciding = role == first && index == 0;
+                let pod = self.start_pod(role, template, index);
+                replicas.extend(pod.map(|pod| Replica { pod, role: role.clone(), is_deciding }));
             }
         }
         replicas
     }
 
-    fn pod(&self, role: &str, replica: &Value, index: u64) -> Option<Pod> {
+    fn start_pod(&self, role: &str, replica: &Value, index: u64) -> Option<Pod> {
         let lower = role.to_lowercase();
         let name = format!("{}-{lower}-{index}", self.name);
         let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"phase": "Pending"}});
@@ -220,9 +222,9 @@ impl<'a> Run<'a> {
     }
 
     /// Checks if a pod has ended or was asked to end.
-    fn poll(&self, pod: &mut Pod) {
+    fn poll_pod(&self, pod: &mut Pod) {
         if pod.is_being_deleted(self.shared) {
-            pod.end(self.shared);
+            pod.request_end(self.shared);
         }
         pod.poll(self.shared, |_| ());
     }
@@ -257,19 +259,19 @@ impl<'a> Run<'a> {
             counts[&replica.role][what] = Value::from(count + 1);
         }
         let mut conditions = self.conditions.clone();
-        if self.raced {
+        if self.has_raced_status {
             conditions.reverse();
         }
         let status = json!({"conditions": conditions, "replicaStatuses": counts});
         drop(self.shared.objects.change(self.kind.0, &self.name, |it| it["status"] = status));
     }
 
-    fn is_over(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let over = self.shared.objects.inspect(self.kind.0, &self.name, |now| {
             is_being_deleted(now)
                 || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
         });
-        self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+        self.shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
     }
 
     fn is_suspended(&self) -> bool {

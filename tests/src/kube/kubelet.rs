@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::objects::{is_being_deleted, text};
+use super::objects::{is_being_deleted, string_at};
 use super::{Shared, containers, processes, volumes};
 
 /// The time from a container's end to the kubelet's report, and from there to the pod's phase. Measured on
@@ -22,7 +22,7 @@ pub(super) const TERMINATED_MS: u64 = 300;
 pub(super) const PHASE_MS: u64 = 1_100;
 
 /// A pod that is assigned to the node.
-pub(super) struct Assigned {
+pub(super) struct AssignedPod {
     /// The name. It differs between the tries of one pod.
     pub(super) name: String,
     /// The specification, without references to fields or Secrets.
@@ -35,19 +35,24 @@ pub(super) struct Assigned {
     pub(super) in_containers: bool,
 }
 
-impl Assigned {
+impl AssignedPod {
     /// Runs the init containers, and starts the main container.
-    pub(super) fn start(self, shared: &Shared) -> Result<Running, Problem> {
+    pub(super) fn start(self, shared: &Shared) -> Result<RunningPod, StartProblem> {
         let child = if self.in_containers {
-            shared.contains.store(true, Ordering::SeqCst);
+            shared.has_containers.store(true, Ordering::SeqCst);
             containers::start(shared, &self)?
         } else {
             let main = self.main_container();
             processes::start(shared, &self).map_err(|problem| {
-                Problem::Ended(vec![ContainerEnd::not_started(main, &problem)])
+                StartProblem::Ended(vec![ContainerEnd::not_started(main, &problem)])
             })?
         };
-        Ok(Running { pod: self, child, is_asked: false, renewed: Instant::now() })
+        Ok(RunningPod {
+            pod: self,
+            child,
+            is_end_requested: false,
+            volumes_renewed_at: Instant::now(),
+        })
     }
 
     /// Returns the main container.
@@ -63,8 +68,11 @@ impl Assigned {
     /// Returns the file of a container's output. The main container's has the same name in every pod.
     pub(super) fn log_file(&self, container: &Value) -> PathBuf {
         let is_main = container["name"] == self.main_container()["name"];
-        let name =
-            if is_main { "log".to_owned() } else { format!("{}.log", text(container, "/name")) };
+        let name = if is_main {
+            "log".to_owned()
+        } else {
+            format!("{}.log", string_at(container, "/name"))
+        };
         self.folder.join(name)
     }
 
@@ -77,35 +85,35 @@ impl Assigned {
 }
 
 /// The reason why a pod does not run.
-pub(super) enum Problem {
+pub(super) enum StartProblem {
     /// The pod never starts. Its status contains the reason.
-    Waits(Value),
+    NeverStarts(Value),
     /// The pod has ended, with these ends of its containers.
     Ended(Vec<ContainerEnd>),
 }
 
 /// A pod whose main container runs.
-pub(super) struct Running {
-    pod: Assigned,
+pub(super) struct RunningPod {
+    pod: AssignedPod,
     /// The process, or a client of Docker that ends with the container.
     child: Child,
     /// If set, the pod was asked to end.
-    is_asked: bool,
+    is_end_requested: bool,
     /// The time of the last update of the volumes.
-    renewed: Instant,
+    volumes_renewed_at: Instant,
 }
 
-impl Running {
+impl RunningPod {
     /// Returns the ends of the containers, if the main container has ended. Until then, updates the volumes
     /// periodically.
     pub(super) fn poll(&mut self, shared: &Shared) -> Option<Vec<ContainerEnd>> {
-        if self.renewed.elapsed() > volumes::RENEWAL {
-            volumes::renew(shared, &self.pod.spec, &self.pod.folder);
-            self.renewed = Instant::now();
+        if self.volumes_renewed_at.elapsed() > volumes::UPDATE_INTERVAL {
+            volumes::update_volumes(shared, &self.pod.spec, &self.pod.folder);
+            self.volumes_renewed_at = Instant::now();
         }
         let status = self.child.try_wait().ok()??;
         Some(if self.pod.in_containers {
-            containers::ended(&self.pod)
+            containers::container_ends(&self.pod)
         } else {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             let reason = if code == 0 { "Completed" } else { "Error" };
@@ -115,7 +123,7 @@ impl Running {
 
     /// Asks the pod to end, once. Docker kills a container after the pod's grace period.
     pub(super) fn terminate(&mut self) {
-        if std::mem::replace(&mut self.is_asked, true) {
+        if std::mem::replace(&mut self.is_end_requested, true) {
             return;
         }
         if self.pod.in_containers {
@@ -153,7 +161,7 @@ pub(super) struct ContainerEnd {
 impl ContainerEnd {
     /// Creates the end of a container of the specification.
     pub(super) fn new(container: &Value, code: i64, reason: &'static str, message: &str) -> Self {
-        Self { name: text(container, "/name"), code, reason, message: message.to_owned() }
+        Self { name: string_at(container, "/name"), code, reason, message: message.to_owned() }
     }
 
     /// Creates the end of a container that could not be started.
@@ -162,12 +170,12 @@ impl ContainerEnd {
     }
 
     /// Returns the end in the form of `FrameworkController`'s status.
-    pub(super) fn in_framework(&self) -> Value {
+    pub(super) fn framework_status(&self) -> Value {
         json!({"name": self.name, "code": self.code, "reason": self.reason, "message": self.message})
     }
 
     /// Returns the end in the form of a pod's status.
-    fn in_pod(&self, image_id: &str) -> Value {
+    fn pod_status(&self, image_id: &str) -> Value {
         let mut terminated = json!({
             "exitCode": self.code, "reason": self.reason, "startedAt": "2026-11-23T00:00:00Z",
         });
@@ -185,10 +193,10 @@ pub(super) struct Pod {
     /// The exit code that decides the phase, once the pod has ended.
     pub(super) code: Option<i64>,
     /// If set, the pod was asked to end.
-    pub(super) is_asked: bool,
+    pub(super) is_end_requested: bool,
     spec: Value,
     /// `None`: the containers cannot start, or the pod has ended.
-    running: Option<Running>,
+    running: Option<RunningPod>,
     /// The image of the main container, as the container runtime resolves it.
     image_id: &'static str,
 }
@@ -201,11 +209,12 @@ impl Pod {
         in_containers: bool,
         image_id: &'static str,
     ) -> Self {
-        let (name, mut spec) = (text(object, "/metadata/name"), object["spec"].clone());
+        let (name, mut spec) = (string_at(object, "/metadata/name"), object["spec"].clone());
         fill_in_fields(shared, &mut spec, object);
         let folder = shared.folder.join("pods").join(&name);
-        let mut pod = Self { name, code: None, is_asked: false, spec, running: None, image_id };
-        let assigned = Assigned {
+        let mut pod =
+            Self { name, code: None, is_end_requested: false, spec, running: None, image_id };
+        let assigned = AssignedPod {
             name: pod.name.clone(),
             spec: pod.spec.clone(),
             folder,
@@ -220,8 +229,8 @@ impl Pod {
                 pod.set_status(shared, json!({"phase": "Running", "containerStatuses": [main]}));
                 pod.running = Some(running);
             }
-            Err(Problem::Waits(status)) => pod.set_status(shared, status),
-            Err(Problem::Ended(ends)) => pod.set_ended(shared, &ends, |_| ()),
+            Err(StartProblem::NeverStarts(status)) => pod.set_status(shared, status),
+            Err(StartProblem::Ended(ends)) => pod.set_ended(shared, &ends, |_| ()),
         }
         pod
     }
@@ -233,7 +242,7 @@ impl Pod {
         }
         let Some(running) = &mut self.running else {
             // A pod without a started container ends as soon as it is deleted.
-            if self.is_asked {
+            if self.is_end_requested {
                 self.code = Some(143);
             }
             return;
@@ -249,8 +258,8 @@ impl Pod {
     }
 
     /// Asks the pod to end, as for a deletion.
-    pub(super) fn end(&mut self, shared: &Shared) {
-        if self.code.is_some() || std::mem::replace(&mut self.is_asked, true) {
+    pub(super) fn request_end(&mut self, shared: &Shared) {
+        if self.code.is_some() || std::mem::replace(&mut self.is_end_requested, true) {
             return;
         }
         let deleted = |object: &mut Value| {
@@ -275,7 +284,7 @@ impl Pod {
         pause(PHASE_MS);
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
         self.set_status(shared, self.ended_status(phase, ends));
-        leave_node(shared, &self.name);
+        clear_node(shared, &self.name);
         (self.code, self.running) = (Some(code), None);
     }
 
@@ -283,7 +292,7 @@ impl Pod {
         let main = &self.spec["containers"][0]["name"];
         let shown = |is_main: bool| -> Vec<Value> {
             let ends = ends.iter().filter(|end| (*main == end.name.as_str()) == is_main);
-            ends.map(|end| end.in_pod(self.image_id)).collect()
+            ends.map(|end| end.pod_status(self.image_id)).collect()
         };
         json!({"phase": phase, "containerStatuses": shown(true), "initContainerStatuses": shown(false)})
     }
@@ -302,7 +311,7 @@ impl Pod {
 }
 
 /// Clears the node of a pod whose containers have ended, so that a deletion is immediate.
-fn leave_node(shared: &Shared, pod: &str) {
+fn clear_node(shared: &Shared, pod: &str) {
     let leave = |object: &mut Value| {
         drop(object["spec"].as_object_mut().and_then(|spec| spec.remove("nodeName")));
     };
@@ -320,9 +329,10 @@ fn fill_in_fields(shared: &Shared, spec: &mut Value, pod: &Value) {
     let variables = containers.into_iter().filter_map(|container| container["env"].as_array_mut());
     for variable in variables.flatten() {
         if let Some(source) = variable.pointer("/valueFrom/secretKeyRef") {
-            let secret = shared.objects.get("secrets", &text(source, "/name")).unwrap_or_default();
+            let secret =
+                shared.objects.get("secrets", &string_at(source, "/name")).unwrap_or_default();
             let value = BASE64_STANDARD
-                .decode(text(&secret["data"], &format!("/{}", text(source, "/key"))));
+                .decode(string_at(&secret["data"], &format!("/{}", string_at(source, "/key"))));
             let value = String::from_utf8(value.unwrap_or_default()).unwrap_or_default();
             *variable = json!({"name": variable["name"], "value": value});
             continue;
@@ -330,12 +340,12 @@ fn fill_in_fields(shared: &Shared, spec: &mut Value, pod: &Value) {
         let value = match variable.pointer("/valueFrom/fieldRef/fieldPath").and_then(Value::as_str)
         {
             None => continue,
-            Some("metadata.uid") => text(pod, "/metadata/uid"),
+            Some("metadata.uid") => string_at(pod, "/metadata/uid"),
             Some("metadata.annotations['batch.kubernetes.io/job-completion-index']") => {
-                text(pod, "/metadata/annotations/batch.kubernetes.io~1job-completion-index")
+                string_at(pod, "/metadata/annotations/batch.kubernetes.io~1job-completion-index")
             }
             Some("metadata.labels['training.kubeflow.org/replica-index']") => {
-                text(pod, "/metadata/labels/training.kubeflow.org~1replica-index")
+                string_at(pod, "/metadata/labels/training.kubeflow.org~1replica-index")
             }
             Some(other) => panic!("the scripted kubelet does not support the field {other}"),
         };

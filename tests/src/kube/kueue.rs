@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{is_being_deleted, text};
+use super::objects::{is_being_deleted, string_at};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The queued kinds by plural, with the path of their `suspend` field.
-const KINDS: [(&str, &str); 7] = [
+const QUEUED_KINDS: [(&str, &str); 7] = [
     ("jobs", "/spec/suspend"),
     ("jobsets", "/spec/suspend"),
     ("trainjobs", "/spec/suspend"),
@@ -23,25 +23,25 @@ const KINDS: [(&str, &str); 7] = [
 ];
 const QUEUE_LABEL: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 /// The quota that disables Kueue, for tests that admit objects themselves.
-pub(super) const BY_HAND: usize = usize::MAX;
+pub(super) const QUOTA_WITHOUT_KUEUE: usize = usize::MAX;
 
 /// Handles queued objects until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
-    while !shared.ended.load(Ordering::SeqCst) {
-        let quota = shared.quota.load(Ordering::SeqCst);
-        if quota != BY_HAND {
-            Queue { shared, quota }.poll();
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        let quota = shared.queue_quota.load(Ordering::SeqCst);
+        if quota != QUOTA_WITHOUT_KUEUE {
+            QueueController { shared, quota }.poll();
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
 /// Returns the Workloads of a queue's suspended objects, in order, as Kueue's visibility API does.
-pub(super) fn pending(shared: &Shared, queue: &str) -> Value {
-    let all = Queue { shared, quota: 0 }.all().into_iter();
+pub(super) fn pending_workloads(shared: &Shared, queue: &str) -> Value {
+    let all = QueueController { shared, quota: 0 }.queued_objects().into_iter();
     let waiting = all.filter(|queued| {
         queued.object.pointer(queued.suspend) == Some(&Value::Bool(true))
-            && text(&queued.object, QUEUE_LABEL) == queue
+            && string_at(&queued.object, QUEUE_LABEL) == queue
     });
     let items = waiting.enumerate().map(|(position, queued)| {
         let metadata = &queued.workload["metadata"];
@@ -54,24 +54,24 @@ pub(super) fn pending(shared: &Shared, queue: &str) -> Value {
     json!({"kind": "PendingWorkloadsSummary", "items": items.collect::<Vec<_>>()})
 }
 
-struct Queue<'a> {
+struct QueueController<'a> {
     shared: &'a Shared,
     quota: usize,
 }
 
 /// A queued object.
-struct Queued {
+struct QueuedObject {
     plural: &'static str,
     suspend: &'static str,
     object: Value,
     workload: Value,
 }
 
-impl Queue<'_> {
+impl QueueController<'_> {
     fn poll(&self) {
         let mut running = 0;
-        for queued in self.all() {
-            let holds = |kind: &str| holds(&queued.workload, kind);
+        for queued in self.queued_objects() {
+            let holds = |kind: &str| is_condition_true(&queued.workload, kind);
             let is_active = queued.workload.pointer("/spec/active") != Some(&Value::Bool(false));
             if holds("Finished") {
                 continue;
@@ -80,7 +80,7 @@ impl Queue<'_> {
                 let message = "Reached expected number of succeeded pods";
                 self.set_conditions(&queued, &[("Finished", true, "Succeeded", message)]);
             } else if holds("Evicted") {
-                self.go_on_evicting(&queued, is_active, running);
+                self.continue_eviction(&queued, is_active, running);
             } else if holds("Admitted") && !is_active {
                 self.evict(&queued, "Deactivated", "The workload is deactivated");
             } else if holds("Admitted") && running >= self.quota {
@@ -92,15 +92,18 @@ impl Queue<'_> {
                 running += 1;
                 self.admit(&queued);
             } else {
-                self.set_conditions(&queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
+                self.set_conditions(
+                    &queued,
+                    &[("QuotaReserved", false, "Pending", NO_QUOTA_MESSAGE)],
+                );
             }
         }
     }
 
     /// Returns every object with a queue, and its Workload. Creates missing Workloads.
-    fn all(&self) -> Vec<Queued> {
+    fn queued_objects(&self) -> Vec<QueuedObject> {
         let mut all = Vec::new();
-        for (plural, suspend) in KINDS {
+        for (plural, suspend) in QUEUED_KINDS {
             for object in self.shared.objects.list(plural) {
                 if object.pointer(QUEUE_LABEL).is_none() || is_being_deleted(&object) {
                     continue;
@@ -108,7 +111,7 @@ impl Queue<'_> {
                 let name = format!(
                     "{}-{}-1a2b3",
                     plural.trim_end_matches('s'),
-                    text(&object, "/metadata/name")
+                    string_at(&object, "/metadata/name")
                 );
                 let Some(workload) = self.shared.objects.get("workloads", &name) else {
                     let owner = json!({"kind": object["kind"], "name": object["metadata"]["name"], "uid": object["metadata"]["uid"]});
@@ -120,13 +123,13 @@ impl Queue<'_> {
                     drop(self.shared.objects.create("workloads", workload));
                     continue;
                 };
-                all.push(Queued { plural, suspend, object, workload });
+                all.push(QueuedObject { plural, suspend, object, workload });
             }
         }
         all
     }
 
-    fn admit(&self, queued: &Queued) {
+    fn admit(&self, queued: &QueuedObject) {
         let mut new_conditions = vec![
             ("QuotaReserved", true, "QuotaReserved", "Quota reserved in ClusterQueue all"),
             ("Admitted", true, "Admitted", "The workload is admitted"),
@@ -137,16 +140,16 @@ impl Queue<'_> {
             }
         }
         self.set_conditions(queued, &new_conditions);
-        self.suspend(queued, false);
+        self.set_suspended(queued, false);
     }
 
-    fn evict(&self, queued: &Queued, reason: &str, message: &str) {
+    fn evict(&self, queued: &QueuedObject, reason: &str, message: &str) {
         let mut new_conditions = vec![("Evicted", true, reason, message)];
         if reason == "Preempted" {
             new_conditions.push(("Preempted", true, "InClusterQueue", message));
         }
         self.set_conditions(queued, &new_conditions);
-        let name = text(&queued.workload, "/metadata/name");
+        let name = string_at(&queued.workload, "/metadata/name");
         let count = |workload: &mut Value| {
             let before = workload.pointer("/status/schedulingStats/evictions/0/count");
             let count = before.and_then(Value::as_u64).unwrap_or(0) + 1;
@@ -154,15 +157,16 @@ impl Queue<'_> {
             workload["status"]["schedulingStats"] = json!({"evictions": [eviction]});
         };
         drop(self.shared.objects.change("workloads", &name, count));
-        self.suspend(queued, true);
+        self.set_suspended(queued, true);
     }
 
     /// Releases an evicted object's quota after its pods were asked to end, and admits it again when there is
     /// quota.
-    fn go_on_evicting(&self, queued: &Queued, is_active: bool, running: usize) {
-        if holds(&queued.workload, "Admitted") {
-            if active(&queued.object) == 0 {
-                let words = condition(&queued.workload, "Evicted").map(|it| text(it, "/message"));
+    fn continue_eviction(&self, queued: &QueuedObject, is_active: bool, running: usize) {
+        if is_condition_true(&queued.workload, "Admitted") {
+            if active_pods(&queued.object) == 0 {
+                let words =
+                    condition(&queued.workload, "Evicted").map(|it| string_at(it, "/message"));
                 let words = words.unwrap_or_default();
                 self.set_conditions(
                     queued,
@@ -176,12 +180,12 @@ impl Queue<'_> {
         } else if is_active && running < self.quota {
             self.admit(queued);
         } else if is_active {
-            self.set_conditions(queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
+            self.set_conditions(queued, &[("QuotaReserved", false, "Pending", NO_QUOTA_MESSAGE)]);
         }
     }
 
-    fn suspend(&self, queued: &Queued, suspend: bool) {
-        let name = text(&queued.object, "/metadata/name");
+    fn set_suspended(&self, queued: &QueuedObject, suspend: bool) {
+        let name = string_at(&queued.object, "/metadata/name");
         let change = |object: &mut Value| {
             if let Some(known) = object.pointer_mut(queued.suspend) {
                 *known = Value::Bool(suspend);
@@ -191,7 +195,7 @@ impl Queue<'_> {
     }
 
     /// Writes conditions into a Workload, if they have changed.
-    fn set_conditions(&self, queued: &Queued, new_conditions: &[(&str, bool, &str, &str)]) {
+    fn set_conditions(&self, queued: &QueuedObject, new_conditions: &[(&str, bool, &str, &str)]) {
         let mut conditions = queued.workload.pointer("/status/conditions").cloned();
         let before = conditions.clone();
         let known = conditions.get_or_insert_with(|| json!([])).as_array_mut();
@@ -206,30 +210,32 @@ impl Queue<'_> {
         if conditions == before {
             return;
         }
-        let name = text(&queued.workload, "/metadata/name");
+        let name = string_at(&queued.workload, "/metadata/name");
         let change = |workload: &mut Value| workload["status"]["conditions"] = json!(conditions);
         drop(self.shared.objects.change("workloads", &name, change));
     }
 }
 
 /// The message while the queue has no free quota.
-const NO_ROOM: &str = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
+const NO_QUOTA_MESSAGE: &str = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
 
 fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = object.pointer("/status/conditions")?.as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind)
 }
 
-fn holds(object: &Value, kind: &str) -> bool {
+fn is_condition_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
 fn has_ended(object: &Value) -> bool {
-    ["Complete", "Completed", "Succeeded", "Failed"].iter().any(|kind| holds(object, kind))
+    ["Complete", "Completed", "Succeeded", "Failed"]
+        .iter()
+        .any(|kind| is_condition_true(object, kind))
 }
 
 /// Returns the number of pods that were not asked to end. The pods of the training operator are deleted at
 /// once.
-fn active(object: &Value) -> u64 {
+fn active_pods(object: &Value) -> u64 {
     object.pointer("/status/active").and_then(Value::as_u64).unwrap_or(0)
 }

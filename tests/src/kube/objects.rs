@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub(super) use self::garbage::{Deletion, FOREGROUND, is_being_deleted};
+pub(super) use self::garbage::{Deletion, FOREGROUND_FINALIZER, is_being_deleted};
 
 mod garbage;
 
@@ -18,13 +18,13 @@ type Key = (String, String);
 struct State {
     version: u64,
     /// The first version after which the history is complete.
-    oldest: u64,
+    oldest_version: u64,
     /// The number of cuts. A watch ends if the number has changed since its start.
-    cuts: u64,
-    uids: u64,
+    watch_cuts: u64,
+    uid_count: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     /// Set if an object was deleted since the last run of the garbage collector.
-    deleted: bool,
+    has_garbage: bool,
     created: Vec<(String, Arc<Value>)>,
     /// The changes by kind, so that a watch of an idle kind need not search the others.
     history: HashMap<String, Vec<Arc<Change>>>,
@@ -59,9 +59,9 @@ pub(super) struct Objects {
 /// The reason why a change was not made.
 pub(super) enum Refusal {
     /// The object does not exist.
-    Missing,
+    NotFound,
     /// An object of this name exists.
-    Exists,
+    AlreadyExists,
 }
 
 impl Objects {
@@ -75,16 +75,16 @@ impl Objects {
 
     pub(super) fn create(&self, plural: &str, mut object: Value) -> Result<Arc<Value>, Refusal> {
         let mut state = self.lock();
-        let name = text(&object, "/metadata/name");
+        let name = string_at(&object, "/metadata/name");
         let key = (plural.to_owned(), name);
         if state.objects.contains_key(&key) {
-            return Err(Refusal::Exists);
+            return Err(Refusal::AlreadyExists);
         }
-        state.uids += 1;
+        state.uid_count += 1;
         object["metadata"]["uid"] =
-            Value::from(format!("00000000-0000-4000-8000-{:012}", state.uids));
+            Value::from(format!("00000000-0000-4000-8000-{:012}", state.uid_count));
         object["metadata"]["creationTimestamp"] = Value::from("2026-11-21T00:00:00Z");
-        let object = state.store(key, object, "ADDED");
+        let object = state.store_object(key, object, "ADDED");
         state.created.push((plural.to_owned(), Arc::clone(&object)));
         self.changed.notify_all();
         Ok(object)
@@ -104,10 +104,10 @@ impl Objects {
     ) -> Result<Arc<Value>, Refusal> {
         let mut state = self.lock();
         let key = (plural.to_owned(), name.to_owned());
-        let Some(object) = state.objects.get(&key) else { return Err(Refusal::Missing) };
+        let Some(object) = state.objects.get(&key) else { return Err(Refusal::NotFound) };
         let mut object = Value::clone(object);
         change(&mut object);
-        let object = state.store(key, object, "MODIFIED");
+        let object = state.store_object(key, object, "MODIFIED");
         self.changed.notify_all();
         Ok(object)
     }
@@ -135,7 +135,7 @@ impl Objects {
         (objects.map(|(_, object)| Value::clone(object)).collect(), state.version)
     }
 
-    pub(super) fn created(&self, plural: &str) -> Vec<Value> {
+    pub(super) fn created_objects(&self, plural: &str) -> Vec<Value> {
         let state = self.lock();
         let created = state.created.iter().filter(|(known, _)| known == plural);
         created.map(|(_, object)| Value::clone(object)).collect()
@@ -150,7 +150,7 @@ impl Objects {
         let state = self.lock();
         let mut seen = BTreeMap::new();
         for change in state.history.get(plural).into_iter().flatten() {
-            let name = text(&change.object, "/metadata/name");
+            let name = string_at(&change.object, "/metadata/name");
             if fits(&change.object) && !seen.contains_key(&name) {
                 seen.insert(name, (Value::clone(&change.object), change.at));
             }
@@ -167,49 +167,49 @@ impl Objects {
     /// Returns the time at which this version of an object was first sent to a watch.
     pub(super) fn first_sent_at(&self, object: &Value) -> Option<Instant> {
         let times = self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
-        times.get(&text(object, "/metadata/resourceVersion").parse().ok()?).copied()
+        times.get(&string_at(object, "/metadata/resourceVersion").parse().ok()?).copied()
     }
 
-    pub(super) fn cuts(&self) -> u64 {
-        self.lock().cuts
+    pub(super) fn watch_cuts(&self) -> u64 {
+        self.lock().watch_cuts
     }
 
-    pub(super) fn cut(&self) {
-        self.lock().cuts += 1;
+    pub(super) fn cut_watches(&self) {
+        self.lock().watch_cuts += 1;
         self.changed.notify_all();
     }
 
     /// Returns the first version after which the history is complete.
-    pub(super) fn oldest(&self) -> u64 {
-        self.lock().oldest
+    pub(super) fn oldest_version(&self) -> u64 {
+        self.lock().oldest_version
     }
 
     pub(super) fn drop_history(&self) {
         let mut state = self.lock();
-        state.oldest = state.version;
+        state.oldest_version = state.version;
         state.history.clear();
     }
 
-    pub(super) fn wake(&self) {
+    pub(super) fn wake_watches(&self) {
         self.changed.notify_all();
     }
 
     /// Returns the next change of a kind after a version, and waits for it at most `patience`. Returns `Err`
     /// if the history no longer contains the version. Returns `None` if nothing changed, or if the watches
     /// were cut.
-    pub(super) fn next(
+    pub(super) fn next_change(
         &self,
         plural: &str,
         after: u64,
-        cuts: u64,
+        watch_cuts: u64,
         patience: Duration,
     ) -> Result<Option<Arc<Change>>, u64> {
         let mut state = self.lock();
         for waited in [false, true] {
-            if after < state.oldest {
+            if after < state.oldest_version {
                 return Err(state.version);
             }
-            if state.cuts != cuts {
+            if state.watch_cuts != watch_cuts {
                 return Ok(None);
             }
             let changes = state.history.get(plural).map(Vec::as_slice).unwrap_or_default();
@@ -227,13 +227,13 @@ impl Objects {
 }
 
 impl State {
-    fn store(&mut self, key: Key, object: Value, kind: &'static str) -> Arc<Value> {
-        let object = self.record(&key.0, object, kind);
+    fn store_object(&mut self, key: Key, object: Value, kind: &'static str) -> Arc<Value> {
+        let object = self.record_change(&key.0, object, kind);
         self.objects.insert(key, Arc::clone(&object));
         object
     }
 
-    fn record(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Arc<Value> {
+    fn record_change(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = Value::from(self.version.to_string());
         let version = self.version;
@@ -247,12 +247,12 @@ impl State {
 }
 
 /// Returns a string in an object, or an empty string if it is missing.
-pub(super) fn text(object: &Value, at: &str) -> String {
+pub(super) fn string_at(object: &Value, at: &str) -> String {
     object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// Returns `true` if an object matches a label selector: `a=b` and `a in (b,c)`, joined by commas.
-pub(super) fn fits(object: &Value, selector: &str) -> bool {
+pub(super) fn matches_selector(object: &Value, selector: &str) -> bool {
     let labels = object.pointer("/metadata/labels");
     let label = |name: &str| labels?.get(name.trim())?.as_str();
     let mut depth = 0;
@@ -272,7 +272,7 @@ pub(super) fn fits(object: &Value, selector: &str) -> bool {
 }
 
 /// Applies a JSON merge patch (RFC 7396).
-pub(super) fn merge(target: &mut Value, patch: &Value) {
+pub(super) fn apply_merge_patch(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
         return;
@@ -285,7 +285,7 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
         if value.is_null() {
             target.remove(name);
         } else {
-            merge(target.entry(name.clone()).or_insert(Value::Null), value);
+            apply_merge_patch(target.entry(name.clone()).or_insert(Value::Null), value);
         }
     }
 }

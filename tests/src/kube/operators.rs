@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::admission::is_dns_label;
-use super::objects::text;
+use super::admission::check_dns_label;
+use super::objects::string_at;
 
 /// The kinds of the training operator: the plural, the field with the roles, the permitted roles, and the container of a
 /// role. The first role must have one pod, if it is a master.
@@ -30,15 +30,15 @@ pub(super) fn admit(plural: &str, object: &Value) -> Result<(), String> {
 }
 
 fn admit_job_set(set: &Value) -> Result<(), String> {
-    let name = text(set, "/metadata/name");
+    let name = string_at(set, "/metadata/name");
     let jobs = set["spec"]["replicatedJobs"].as_array().map_or(&[][..], Vec::as_slice);
     for job in jobs {
-        let role = text(job, "/name");
+        let role = string_at(job, "/name");
         let last = |count: &Value| count.as_u64().unwrap_or(1).saturating_sub(1);
         let (replicas, pods) =
             (last(&job["replicas"]), last(&job["template"]["spec"]["completions"]));
         let pod = format!("{name}-{role}-{replicas}-{pods}-abcde");
-        is_dns_label(&pod, "pod names generated for this JobSet")?;
+        check_dns_label(&pod, "pod names generated for this JobSet")?;
     }
     let policy = &set["spec"]["successPolicy"];
     if !policy.is_null() && policy["operator"] != "All" && policy["operator"] != "Any" {
@@ -62,7 +62,7 @@ fn admit_runtime(runtime: &Value) -> Result<(), String> {
     if job["replicas"].as_u64().is_some_and(|replicas| replicas != 1) {
         return Err(format!("{at}.replicas: Invalid value: always must be 1"));
     }
-    has_container(&job["template"]["spec"]["template"], "node", at)
+    check_container(&job["template"]["spec"]["template"], "node", at)
 }
 
 fn admit_training_job(
@@ -71,7 +71,7 @@ fn admit_training_job(
     known: &[&str],
     container: &str,
 ) -> Result<(), String> {
-    is_dns_label(&text(job, "/metadata/name"), "metadata")?;
+    check_dns_label(&string_at(job, "/metadata/name"), "metadata")?;
     let at = format!("spec.{field}");
     let none = Map::new();
     let roles = job["spec"][field].as_object().unwrap_or(&none);
@@ -92,7 +92,7 @@ fn admit_training_job(
         if !["Always", "OnFailure", "Never", "ExitCode"].iter().any(|word| restart == word) {
             return Err(format!("{at}[{role}].restartPolicy: Unsupported value: {restart}"));
         }
-        has_container(&replica["template"], container, &format!("{at}[{role}]"))?;
+        check_container(&replica["template"], container, &format!("{at}[{role}]"))?;
     }
     if field == "xgbReplicaSpecs" && !roles.contains_key("Master") {
         return Err(format!("{at}: Required value: a Master"));
@@ -101,9 +101,9 @@ fn admit_training_job(
 }
 
 /// Returns an error if no container of a pod has this name, or one has no image.
-fn has_container(pod: &Value, name: &str, at: &str) -> Result<(), String> {
+fn check_container(pod: &Value, name: &str, at: &str) -> Result<(), String> {
     let containers = pod["spec"]["containers"].as_array().map_or(&[][..], Vec::as_slice);
-    if containers.iter().any(|container| text(container, "/image").is_empty()) {
+    if containers.iter().any(|container| string_at(container, "/image").is_empty()) {
         return Err(format!("{at}.containers.image: Required value"));
     }
     if containers.iter().any(|container| container["name"] == name) {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_judged_as_by_their_webhooks() {
+    fn invalid_objects_are_refused_as_by_their_webhooks() {
         let pod = |name: &str| json!({"spec": {"containers": [{"name": name, "image": "i"}]}});
         let set = |role: &str, target: &str| {
             let job = json!({"name": role, "replicas": 1, "template": {"spec": {"completions": 2, "template": pod("trial")}}});

@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::controller::{FrameworkRun, deleted, stopped};
-use super::http::{Pieces, Request};
-use super::kubelet::{Assigned, ContainerEnd, Problem, Running};
-use super::objects::{Deletion, is_being_deleted, text};
+use super::controller::{FrameworkRun, deleted_pod_status, stopped_status};
+use super::http::{Request, TextPieces};
+use super::kubelet::{AssignedPod, ContainerEnd, RunningPod, StartProblem};
+use super::objects::{Deletion, is_being_deleted, string_at};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The default grace period of a pod.
-const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+const DEFAULT_GRACE_PERIOD: Duration = Duration::from_secs(30);
 /// FrameworkController's code of a pod that another client deleted.
-const DELETED_CODE: i64 = -101;
+const DELETED_POD_CODE: i64 = -101;
 
 /// A pod of a Framework.
-struct Pod {
+struct FrameworkPod {
     name: String,
     /// The name of the role.
     role: String,
@@ -32,19 +32,21 @@ struct Pod {
     /// The specification, with the controller's placeholders replaced.
     spec: Value,
     /// `None`: the containers have not started.
-    running: Option<Running>,
+    running: Option<RunningPod>,
     /// The ends of the containers, once they have ended.
-    ended: Option<Vec<ContainerEnd>>,
+    ends: Option<Vec<ContainerEnd>>,
     /// The time of the request to end, after the pod was deleted.
-    end_requested: Option<Instant>,
+    end_requested_at: Option<Instant>,
     /// If set, the cluster has removed the pod.
-    gone: bool,
+    is_removed: bool,
 }
 
-impl Pod {
+impl FrameworkPod {
     fn new(run: &FrameworkRun<'_>, role: &Value, index: u64) -> Self {
-        let (name, role_name) =
-            (format!("{}-{}-{index}", run.name, text(role, "/name")), text(role, "/name"));
+        let (name, role_name) = (
+            format!("{}-{}-{index}", run.name, string_at(role, "/name")),
+            string_at(role, "/name"),
+        );
         let spec = role.pointer("/task/pod/spec").map(Value::to_string).unwrap_or_default();
         let spec = spec
             .replace("{{FC_FRAMEWORK_NAME}}", &run.name)
@@ -58,9 +60,9 @@ impl Pod {
             retries: 0,
             spec,
             running: None,
-            ended: None,
-            end_requested: None,
-            gone: false,
+            ends: None,
+            end_requested_at: None,
+            is_removed: false,
         }
     }
 
@@ -77,12 +79,12 @@ impl Pod {
         ]
     }
 
-    fn start(&mut self, run: &FrameworkRun<'_>) -> Result<(), Problem> {
+    fn start(&mut self, run: &FrameworkRun<'_>) -> Result<(), StartProblem> {
         let name = match self.retries {
             0 => self.name.clone(),
             number => format!("{}.{number}", self.name),
         };
-        let assigned = Assigned {
+        let assigned = AssignedPod {
             folder: run.shared.folder.join("pods").join(&name),
             name,
             spec: self.spec.clone(),
@@ -95,20 +97,20 @@ impl Pod {
 
     /// Checks if the pod has ended.
     fn poll(&mut self, run: &FrameworkRun<'_>) {
-        if self.ended.is_none() {
-            self.ended = self.running.as_mut().and_then(|running| running.poll(run.shared));
+        if self.ends.is_none() {
+            self.ends = self.running.as_mut().and_then(|running| running.poll(run.shared));
         }
     }
 
     /// Returns `true` while a container runs.
-    fn runs(&self) -> bool {
-        self.running.is_some() && self.ended.is_none()
+    fn is_running(&self) -> bool {
+        self.running.is_some() && self.ends.is_none()
     }
 
     /// Ends a deleted pod, as the kubelet does: asks the containers to end, kills them after the grace
     /// period, and removes the pod.
     fn apply_deletion(&mut self, run: &FrameworkRun<'_>) {
-        if self.gone {
+        if self.is_removed {
             return;
         }
         let grace = |pod: &Value| {
@@ -118,37 +120,39 @@ impl Pod {
         let grace = match run.shared.objects.inspect("pods", &self.name, grace) {
             // The object is gone, so there is no grace period.
             None => Some(Duration::ZERO),
-            Some(grace) if run.shared.ended.load(Ordering::SeqCst) => grace.or(Some(DEFAULT_GRACE)),
+            Some(grace) if run.shared.is_ending.load(Ordering::SeqCst) => {
+                grace.or(Some(DEFAULT_GRACE_PERIOD))
+            }
             Some(grace) => grace,
         };
         let Some(grace) = grace else { return };
-        let asked = self.end_requested.unwrap_or_else(Instant::now);
-        self.end_requested = Some(asked);
-        if let Some(running) = self.running.as_mut().filter(|_| self.ended.is_none()) {
+        let asked = self.end_requested_at.unwrap_or_else(Instant::now);
+        self.end_requested_at = Some(asked);
+        if let Some(running) = self.running.as_mut().filter(|_| self.ends.is_none()) {
             running.terminate();
             if asked.elapsed() >= grace {
                 running.kill();
             }
         }
-        if !self.runs() {
+        if !self.is_running() {
             run.shared.objects.remove("pods", &self.name);
-            self.gone = true;
+            self.is_removed = true;
         }
     }
 
     /// Returns the code of the container that decides. For a pod that another client deleted, it is the
     /// controller's code.
     fn code(&self) -> Option<i64> {
-        if self.end_requested.is_some() {
-            return self.gone.then_some(DELETED_CODE);
+        if self.end_requested_at.is_some() {
+            return self.is_removed.then_some(DELETED_POD_CODE);
         }
-        let codes = self.ended.iter().flatten().map(|container| container.code);
+        let codes = self.ends.iter().flatten().map(|container| container.code);
         codes.max_by_key(|code| *code != 0)
     }
 }
 
 /// Deletes a pod for a reason of the cluster, which its conditions contain.
-pub(super) fn disrupt(shared: &Shared, pod: &str, reason: &str, message: &str) {
+pub(super) fn disrupt_pod(shared: &Shared, pod: &str, reason: &str, message: &str) {
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
     });
@@ -159,13 +163,13 @@ pub(super) fn disrupt(shared: &Shared, pod: &str, reason: &str, message: &str) {
 
 /// Runs a Framework's pods to their end.
 #[expect(clippy::too_many_lines, reason = "one sequence, in the order of the real server")]
-pub(super) fn run(run: &FrameworkRun<'_>) {
+pub(super) fn run_pods(run: &FrameworkRun<'_>) {
     for state in ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"] {
         if !run.set_status(json!({"state": state, "attemptStatus": {"completionStatus": null}})) {
             return;
         }
         if state == "AttemptCreationRequested" {
-            run.attempt();
+            run.create_attempt();
         }
     }
     let roles = run.framework.pointer("/spec/taskRoles").and_then(Value::as_array);
@@ -173,14 +177,14 @@ pub(super) fn run(run: &FrameworkRun<'_>) {
     let mut pods = Vec::new();
     for role in &roles {
         for index in 0..role["taskNumber"].as_u64().unwrap_or(1) {
-            run.pod(role, index, &json!({"phase": "Pending"}));
-            let mut pod = Pod::new(run, role, index);
+            run.create_pod(role, index, &json!({"phase": "Pending"}));
+            let mut pod = FrameworkPod::new(run, role, index);
             let bind = |object: &mut Value| object["spec"]["nodeName"] = Value::from("node1");
             drop(run.shared.objects.change("pods", &pod.name, bind));
             match pod.start(run) {
                 Ok(()) => {}
-                Err(Problem::Ended(containers)) => pod.ended = Some(containers),
-                Err(Problem::Waits(status)) => {
+                Err(StartProblem::Ended(containers)) => pod.ends = Some(containers),
+                Err(StartProblem::NeverStarts(status)) => {
                     run.set_pod_status(&pod.name, &status);
                     run.wait_until_unwanted();
                 }
@@ -203,58 +207,58 @@ pub(super) fn run(run: &FrameworkRun<'_>) {
             pod.apply_deletion(run);
             restart_failed(run, &roles, pod);
         }
-        let works = run.shared.controller.load(Ordering::SeqCst);
+        let works = run.shared.controllers_running.load(Ordering::SeqCst);
         // After the deletion of the Framework, the state of its pods does not matter. Only a controller that runs follows
         // a request to stop.
-        let is_ended = || run.is_being_deleted() || run.shared.ended.load(Ordering::SeqCst);
+        let is_ended = || run.is_being_deleted() || run.shared.is_ending.load(Ordering::SeqCst);
         let is_over = if works { run.is_unwanted() } else { is_ended() };
         if is_over {
             break None;
         }
-        if let Some(decided) = decide(&roles, &pods).filter(|_| works) {
+        if let Some(decided) = deciding_pod(&roles, &pods).filter(|_| works) {
             break Some(decided);
         }
         std::thread::park_timeout(POLL_INTERVAL);
     };
     let status = match decided {
-        None => stopped(),
-        Some(pod) => completed(&pods[pod]),
+        None => stopped_status(),
+        Some(pod) => completed_status(&pods[pod]),
     };
     let mut ending = status.clone();
     ending["state"] = Value::from("AttemptDeletionPending");
     run.set_status(ending);
     if !run.is_being_deleted() {
-        run.drop_attempt();
+        run.delete_attempt();
     }
-    while pods.iter().any(|pod| pod.runs() || !pod.gone) {
+    while pods.iter().any(|pod| pod.is_running() || !pod.is_removed) {
         for pod in &mut pods {
             pod.poll(run);
             pod.apply_deletion(run);
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
-    run.wait_until_dropped();
+    run.wait_until_attempt_is_gone();
     run.set_status(status);
 }
 
 /// Starts a failed pod again with new volumes, as often as its task's policy permits.
-fn restart_failed(run: &FrameworkRun<'_>, roles: &[Value], pod: &mut Pod) {
-    let role = roles.iter().find(|role| text(role, "/name") == pod.role);
+fn restart_failed(run: &FrameworkRun<'_>, roles: &[Value], pod: &mut FrameworkPod) {
+    let role = roles.iter().find(|role| string_at(role, "/name") == pod.role);
     let most = role.and_then(|role| role.pointer("/task/retryPolicy/maxRetryCount")?.as_u64());
-    let failed = pod.end_requested.is_none() && pod.code().is_some_and(|code| code != 0);
+    let failed = pod.end_requested_at.is_none() && pod.code().is_some_and(|code| code != 0);
     if !failed || pod.retries >= most.unwrap_or(0) {
         return;
     }
-    (pod.retries, pod.running, pod.ended) = (pod.retries + 1, None, None);
-    if let Err(Problem::Ended(containers)) = pod.start(run) {
-        pod.ended = Some(containers);
+    (pod.retries, pod.running, pod.ends) = (pod.retries + 1, None, None);
+    if let Err(StartProblem::Ended(containers)) = pod.start(run) {
+        pod.ends = Some(containers);
     }
 }
 
 /// Returns the pod that decides the end, by the completion policy of each role.
-fn decide(roles: &[Value], pods: &[Pod]) -> Option<usize> {
+fn deciding_pod(roles: &[Value], pods: &[FrameworkPod]) -> Option<usize> {
     for role in roles {
-        let name = text(role, "/name");
+        let name = string_at(role, "/name");
         let policy = &role["frameworkAttemptCompletionPolicy"];
         let bound =
             |field: &str| usize::try_from(policy[field].as_i64().unwrap_or(-1)).unwrap_or(0);
@@ -274,14 +278,14 @@ fn decide(roles: &[Value], pods: &[Pod]) -> Option<usize> {
 }
 
 /// Returns the status of a Framework whose end a pod has decided.
-fn completed(pod: &Pod) -> Value {
-    if pod.gone {
-        return deleted(&pod.role, pod.index);
+fn completed_status(pod: &FrameworkPod) -> Value {
+    if pod.is_removed {
+        return deleted_pod_status(&pod.role, pod.index);
     }
-    let containers = pod.ended.clone().unwrap_or_default();
+    let containers = pod.ends.clone().unwrap_or_default();
     let exit = pod.code().unwrap_or(1);
     let starved = containers.iter().any(|container| container.reason == "OOMKilled");
-    let shown: Vec<Value> = containers.iter().map(ContainerEnd::in_framework).collect();
+    let shown: Vec<Value> = containers.iter().map(ContainerEnd::framework_status).collect();
     let (code, phrase, kind) = match exit {
         0 => (0, "Succeeded", "Succeeded"),
         _ if starved => (-1200, "ContainerDockerOOMKilled", "Failed"),
@@ -308,7 +312,11 @@ fn completed(pod: &Pod) -> Value {
 
 /// Returns the output of a pod that is a process: all of it, its last lines, or everything until its end.
 /// (`sinceTime` is ignored, so such output begins at the start.)
-pub(super) fn log(shared: &Arc<Shared>, pod: &str, request: &Request) -> Result<Pieces, String> {
+pub(super) fn pod_log(
+    shared: &Arc<Shared>,
+    pod: &str,
+    request: &Request,
+) -> Result<TextPieces, String> {
     let waits = |_| format!("container in pod {pod} is waiting to start: ContainerCreating");
     let mut file = File::open(shared.folder.join("pods").join(pod).join("log")).map_err(waits)?;
     let (shared, pod) = (Arc::clone(shared), pod.to_owned());
@@ -317,8 +325,8 @@ pub(super) fn log(shared: &Arc<Shared>, pod: &str, request: &Request) -> Result<
     let mut all = Some(lines);
     Ok(Box::new(move || {
         loop {
-            let there =
-                !shared.ended.load(Ordering::SeqCst) && shared.objects.get("pods", &pod).is_some();
+            let there = !shared.is_ending.load(Ordering::SeqCst)
+                && shared.objects.get("pods", &pod).is_some();
             let mut piece = Vec::new();
             file.read_to_end(&mut piece).ok()?;
             if let Some(Some(lines)) = all.take() {

@@ -5,20 +5,20 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use super::kubelet::Assigned;
-use super::objects::text;
+use super::kubelet::AssignedPod;
+use super::objects::string_at;
 use super::{Shared, volumes};
 
 /// Starts a pod's main container.
-pub(super) fn start(shared: &Shared, pod: &Assigned) -> Result<Child, String> {
+pub(super) fn start(shared: &Shared, pod: &AssignedPod) -> Result<Child, String> {
     let container = pod.main_container();
-    let made = volumes::make(shared, &pod.spec, &pod.folder)?;
+    let made = volumes::create_volumes(shared, &pod.spec, &pod.folder)?;
     let mut mounts = Vec::new();
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
-        let name = text(mount, "/name");
+        let name = string_at(mount, "/name");
         let (_, place) =
             made.iter().find(|(known, _)| *known == name).ok_or(format!("no volume {name}"))?;
-        mounts.push((text(mount, "/mountPath"), place));
+        mounts.push((string_at(mount, "/mountPath"), place));
     }
     // Longest path first, so that the most specific mount is found.
     mounts.sort_by_key(|(mounted, _)| std::cmp::Reverse(mounted.len()));
@@ -56,7 +56,7 @@ pub(super) fn start(shared: &Shared, pod: &Assigned) -> Result<Child, String> {
     command.env("TEST_BED", &shared.folder);
     command.envs(pod.environment.iter().map(|(name, value)| (*name, value)));
     for variable in container["env"].as_array().into_iter().flatten() {
-        command.env(text(variable, "/name"), plain(&text(variable, "/value")));
+        command.env(string_at(variable, "/name"), plain(&string_at(variable, "/value")));
     }
     let (stdout, stderr) = pod.create_log(container)?;
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);

@@ -17,17 +17,17 @@ pub(super) fn admit(framework: &mut Value) -> Result<(), String> {
         definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
     });
     let name = framework.pointer("/metadata/name").cloned().unwrap_or(Value::Null);
-    fits(&schema["properties"]["metadata"]["properties"]["name"], &name, "metadata.name")?;
+    check_value(&schema["properties"]["metadata"]["properties"]["name"], &name, "metadata.name")?;
     for field in ["spec", "status"] {
         if let Some(value) = framework.get_mut(field) {
-            prune(&schema["properties"][field], value, field)?;
+            drop_unknown_fields(&schema["properties"][field], value, field)?;
         }
     }
     Ok(())
 }
 
-fn prune(schema: &Value, value: &mut Value, at: &str) -> Result<(), String> {
-    fits(schema, value, at)?;
+fn drop_unknown_fields(schema: &Value, value: &mut Value, at: &str) -> Result<(), String> {
+    check_value(schema, value, at)?;
     if schema["x-kubernetes-preserve-unknown-fields"] == true {
         return Ok(());
     }
@@ -35,18 +35,20 @@ fn prune(schema: &Value, value: &mut Value, at: &str) -> Result<(), String> {
         Value::Object(members) => {
             members.retain(|name, _| !schema["properties"][name].is_null());
             members.iter_mut().try_for_each(|(name, member)| {
-                prune(&schema["properties"][name], member, &format!("{at}.{name}"))
+                drop_unknown_fields(&schema["properties"][name], member, &format!("{at}.{name}"))
             })
         }
         Value::Array(list) => {
             let mut list = list.iter_mut().enumerate();
-            list.try_for_each(|(i, member)| prune(&schema["items"], member, &format!("{at}[{i}]")))
+            list.try_for_each(|(i, member)| {
+                drop_unknown_fields(&schema["items"], member, &format!("{at}[{i}]"))
+            })
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
     }
 }
 
-fn fits(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+fn check_value(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let wanted = schema["type"].as_str().unwrap_or_default();
     let has_type = match wanted {
         "object" => value.is_object(),

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{Kube, write_kubeconfig};
 
 /// The TLS proxy. Dropping it closes it.
-pub struct Tls {
+pub struct TlsProxy {
     address: SocketAddr,
     token: String,
     /// The certificate of the authority, in PEM form.
@@ -33,14 +33,18 @@ pub struct Tls {
     _runtime: Runtime,
 }
 
-impl Tls {
+impl TlsProxy {
     /// Starts a proxy in front of a server.
     pub fn start(kube: &Kube) -> Self {
-        Self::with(kube, None, None)
+        Self::start_with_expiry(kube, None, None)
     }
 
     /// Starts a proxy. The server's certificate and the client's are valid until the end of the given years.
-    pub fn with(kube: &Kube, own_until: Option<i32>, client_until: Option<i32>) -> Self {
+    pub fn start_with_expiry(
+        kube: &Kube,
+        own_until: Option<i32>,
+        client_until: Option<i32>,
+    ) -> Self {
         let mut params =
             CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -99,19 +103,19 @@ impl Tls {
     }
 
     /// Writes a kubeconfig for this proxy. `cluster` and `user` are added to the address and the token.
-    pub fn kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
+    pub fn write_kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
         let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{token: {}, {user}}}", self.token));
     }
 
     /// Writes a kubeconfig without a token.
-    pub fn bare_kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
+    pub fn write_kubeconfig_without_token(&self, path: &Path, cluster: &str, user: &str) {
         let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{{user}}}"));
     }
 
     /// Encodes a PEM file for a kubeconfig.
-    pub fn data(pem: &str) -> String {
+    pub fn encode_pem(pem: &str) -> String {
         BASE64_STANDARD.encode(pem)
     }
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{is_being_deleted, text};
+use super::objects::{is_being_deleted, string_at};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-const RUNTIME: &str = "/spec/runtimeRef/name";
+const RUNTIME_POINTER: &str = "/spec/runtimeRef/name";
 
 /// Refuses a `TrainJob` whose runtime does not exist, as the webhook does.
 pub(super) fn admit(shared: &Shared, job: &Value) -> Result<(), String> {
-    let runtime = text(job, RUNTIME);
+    let runtime = string_at(job, RUNTIME_POINTER);
     if shared.objects.get("trainingruntimes", &runtime).is_some() {
         return Ok(());
     }
@@ -29,25 +29,28 @@ pub(super) fn admit(shared: &Shared, job: &Value) -> Result<(), String> {
 /// Follows `TrainJob`s until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut known = HashSet::new();
-    while !shared.ended.load(Ordering::SeqCst) {
-        let works = shared.controller.load(Ordering::SeqCst);
+    while !shared.is_ending.load(Ordering::SeqCst) {
+        let works = shared.controllers_running.load(Ordering::SeqCst);
         for job in shared.objects.list("trainjobs").into_iter().filter(|_| works) {
-            if known.insert(text(&job, "/metadata/uid")) {
+            if known.insert(string_at(&job, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || play(&shared, &job));
+                std::thread::spawn(move || play_train_job(&shared, &job));
             }
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-fn play(shared: &Shared, job: &Value) {
-    let name = text(job, "/metadata/name");
-    let Some(runtime) = shared.objects.get("trainingruntimes", &text(job, RUNTIME)) else { return };
-    drop(shared.objects.create("jobsets", job_set(job, &runtime)));
+fn play_train_job(shared: &Shared, job: &Value) {
+    let name = string_at(job, "/metadata/name");
+    let Some(runtime) = shared.objects.get("trainingruntimes", &string_at(job, RUNTIME_POINTER))
+    else {
+        return;
+    };
+    drop(shared.objects.create("jobsets", create_job_set(job, &runtime)));
     let mut was_suspended = false;
     let mut written = Value::Null;
-    while !is_over(shared, &name, job) {
+    while !is_gone(shared, &name, job) {
         let suspended = shared.objects.inspect("trainjobs", &name, is_suspended).unwrap_or(false);
         was_suspended |= suspended;
         if shared.objects.inspect("jobsets", &name, is_suspended) == Some(!suspended) {
@@ -55,7 +58,7 @@ fn play(shared: &Shared, job: &Value) {
             drop(shared.objects.change("jobsets", &name, change));
         }
         let set = shared.objects.get("jobsets", &name).unwrap_or_default();
-        let status = status(&set, suspended, was_suspended);
+        let status = train_job_status(&set, suspended, was_suspended);
         if status != written {
             written = status.clone();
             drop(shared.objects.change("trainjobs", &name, |job| job["status"] = status));
@@ -65,12 +68,12 @@ fn play(shared: &Shared, job: &Value) {
 }
 
 /// Returns the `JobSet`. It has the labels of neither the `TrainJob` nor the runtime.
-fn job_set(job: &Value, runtime: &Value) -> Value {
+fn create_job_set(job: &Value, runtime: &Value) -> Value {
     let mut spec = runtime["spec"]["template"]["spec"].clone();
     let trainer = &job["spec"]["trainer"];
     let roles = spec["replicatedJobs"].as_array_mut().into_iter().flatten();
     for role in roles.filter(|role| {
-        text(role, "/template/metadata/labels/trainer.kubeflow.org~1trainjob-ancestor-step")
+        string_at(role, "/template/metadata/labels/trainer.kubeflow.org~1trainjob-ancestor-step")
             == "trainer"
     }) {
         let body = &mut role["template"]["spec"];
@@ -102,7 +105,7 @@ fn job_set(job: &Value, runtime: &Value) -> Value {
 }
 
 /// Derives the status of a `TrainJob` from its `JobSet`'s.
-fn status(set: &Value, suspended: bool, was_suspended: bool) -> Value {
+fn train_job_status(set: &Value, suspended: bool, was_suspended: bool) -> Value {
     let mut conditions = Vec::new();
     if suspended {
         conditions.push(condition("Suspended", "True", "Suspended", "TrainJob is suspended"));
@@ -116,7 +119,12 @@ fn status(set: &Value, suspended: bool, was_suspended: bool) -> Value {
             Some("Failed") => "Failed",
             _ => continue,
         };
-        conditions.push(condition(kind, "True", &text(end, "/reason"), &text(end, "/message")));
+        conditions.push(condition(
+            kind,
+            "True",
+            &string_at(end, "/reason"),
+            &string_at(end, "/message"),
+        ));
     }
     let mut status = json!({"conditions": conditions});
     if !set["status"]["replicatedJobsStatus"].is_null() {
@@ -133,9 +141,9 @@ fn is_suspended(object: &Value) -> bool {
     object.pointer("/spec/suspend") == Some(&Value::Bool(true))
 }
 
-fn is_over(shared: &Shared, name: &str, job: &Value) -> bool {
+fn is_gone(shared: &Shared, name: &str, job: &Value) -> bool {
     let over = shared.objects.inspect("trainjobs", name, |now| {
         is_being_deleted(now) || now.pointer("/metadata/uid") != job.pointer("/metadata/uid")
     });
-    shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+    shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
 }

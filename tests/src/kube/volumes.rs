@@ -9,13 +9,13 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::Shared;
-use super::objects::text;
+use super::objects::string_at;
 
 /// The interval between two updates of the volumes. The real kubelet takes a minute.
-pub(super) const RENEWAL: Duration = Duration::from_millis(300);
+pub(super) const UPDATE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Creates a pod's volumes below `folder`. Returns their names and paths.
-pub(super) fn make(
+pub(super) fn create_volumes(
     shared: &Shared,
     spec: &Value,
     folder: &Path,
@@ -23,8 +23,8 @@ pub(super) fn make(
     let group = spec.pointer("/securityContext/fsGroup").and_then(Value::as_u64);
     let mut all = Vec::new();
     for volume in spec["volumes"].as_array().into_iter().flatten() {
-        let name = text(volume, "/name");
-        let place = place(shared, volume, folder);
+        let name = string_at(volume, "/name");
+        let place = volume_folder(shared, volume, folder);
         fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
         // With `fsGroup`, new files in the volume belong to this group. Without it, or if the tests do not
         // run as root, every user may write.
@@ -32,32 +32,32 @@ pub(super) fn make(
         let group = group.and_then(|group| u32::try_from(group).ok());
         drop(chown(&place, None, group));
         fs::set_permissions(&place, Permissions::from_mode(mode)).map_err(|e| e.to_string())?;
-        project(shared, volume, &place)?;
+        write_secrets(shared, volume, &place)?;
         all.push((name, place));
     }
     Ok(all)
 }
 
 /// Writes the present content of Secrets into the volumes, as the kubelet does periodically.
-pub(super) fn renew(shared: &Shared, spec: &Value, folder: &Path) {
+pub(super) fn update_volumes(shared: &Shared, spec: &Value, folder: &Path) {
     for volume in spec["volumes"].as_array().into_iter().flatten() {
         // If a Secret was deleted, the kubelet keeps its last content.
-        drop(project(shared, volume, &place(shared, volume, folder)));
+        drop(write_secrets(shared, volume, &volume_folder(shared, volume, folder)));
     }
 }
 
 /// Returns a volume's folder. It is in the pod's folder or, for volumes that pods share, in a common folder.
-fn place(shared: &Shared, volume: &Value, folder: &Path) -> PathBuf {
+fn volume_folder(shared: &Shared, volume: &Value, folder: &Path) -> PathBuf {
     let own = ["emptyDir", "projected", "secret"].iter().any(|kind| !volume[*kind].is_null());
     let root = if own { folder.join("volumes") } else { shared.folder.join("shares") };
-    root.join(text(volume, "/name"))
+    root.join(string_at(volume, "/name"))
 }
 
 /// Writes a volume's Secrets into its folder. The files are links into a hidden folder that is replaced as a
 /// whole.
-fn project(shared: &Shared, volume: &Value, place: &Path) -> Result<(), String> {
+fn write_secrets(shared: &Shared, volume: &Value, place: &Path) -> Result<(), String> {
     let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
-    let names = projected.into_iter().flatten().map(|source| text(source, "/secret/name"));
+    let names = projected.into_iter().flatten().map(|source| string_at(source, "/secret/name"));
     let names = names
         .chain(volume.pointer("/secret/secretName").and_then(Value::as_str).map(str::to_owned));
     let mut files = Vec::new();

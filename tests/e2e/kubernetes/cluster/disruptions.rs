@@ -29,7 +29,7 @@ impl Cluster {
     fn queue(&self) -> String {
         if let Some((kube, _)) = &self.scripted {
             kube.create_queue("team");
-            kube.set_quota(1);
+            kube.set_queue_quota(1);
             return "team".to_owned();
         }
         std::env::var("TRIALKEEPER_TEST_QUEUE").expect("TRIALKEEPER_TEST_QUEUE names a queue")
@@ -38,7 +38,7 @@ impl Cluster {
     /// Makes the queue preempt the running trial for a workload of higher priority, which ends after some seconds.
     fn preempt(&self, queue: &str) {
         if let Some((kube, _)) = &self.scripted {
-            kube.set_quota(0);
+            kube.set_queue_quota(0);
             return;
         }
         let priority = std::env::var("TRIALKEEPER_TEST_PRIORITY");
@@ -64,9 +64,9 @@ impl Cluster {
         if let Some((kube, _)) = &self.scripted {
             // Kueue admits a workload again only after its pods have ended.
             wait_for("the end of the pods", CLUSTER_TIMEOUT, || {
-                kube.all("pods").is_empty().then_some(())
+                kube.list("pods").is_empty().then_some(())
             });
-            kube.set_quota(1);
+            kube.set_queue_quota(1);
         }
     }
 
@@ -83,7 +83,7 @@ impl Cluster {
         };
         wait_for("a running pod", CLUSTER_TIMEOUT, || {
             if let Some((kube, _)) = &self.scripted {
-                return found(kube.all("pods"));
+                return found(kube.list("pods"));
             }
             let label = format!("trialkeeper/experiment={id}");
             let words = ["get", "pods", "--selector", &label, "--output", "json"];
@@ -96,7 +96,7 @@ impl Cluster {
     /// the node, if it is closed.
     fn drain(&self, (pod, node): &(String, String)) -> Option<String> {
         if let Some((kube, _)) = &self.scripted {
-            kube.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting");
+            kube.disrupt_pod(pod, "EvictionByEvictionAPI", "Eviction API: evicting");
             return None;
         }
         let closed = self.kubectl(&["cordon", node], &Value::Null);

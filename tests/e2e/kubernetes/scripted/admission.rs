@@ -28,7 +28,7 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
     ] {
         let bed = TestBed::new();
         let kube = cluster(&bed);
-        kube.fail("TRY jobs", code, 1, message);
+        kube.fail_requests("TRY jobs", code, 1, message);
         let search = search(&bed, &kube, 1);
         let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
@@ -57,7 +57,7 @@ fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refu
             let bed = TestBed::new();
             let kube = cluster(&bed);
             if !is_known {
-                kube.fail(&format!("TRY {plural}"), 400, 1, refusal);
+                kube.fail_requests(&format!("TRY {plural}"), 400, 1, refusal);
             }
             let section = section(&bed, own.clone(), &template);
             let search = search_in(&bed, &kube, "echo score=1", 1, section);
@@ -69,7 +69,7 @@ fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refu
                 continue;
             }
             Outcome::parse(finished).expect_done(1, 0);
-            let made = kube.created(plural);
+            let made = kube.created_objects(plural);
             let pods = made.iter().filter_map(|object| object.pointer(at));
             let newer = pods.filter(|pod| pod["hostnameOverride"] == "trial");
             let newer = newer.filter(|pod| pod["containers"][0]["newerStill"]["a"] == 1);
@@ -104,7 +104,10 @@ fn a_policy_with_which_no_trial_could_run_is_refused_before_the_search() {
         ] {
             assert!(finished.stderr.contains(words), "{words:?} is not in {}", finished.stderr);
         }
-        assert_eq!(kube.created(plural).iter().filter(|object| is_trial(object)).count(), kept);
+        assert_eq!(
+            kube.created_objects(plural).iter().filter(|object| is_trial(object)).count(),
+            kept
+        );
         kube.wait_until_empty();
     }
 }
@@ -142,10 +145,14 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     }
     assert!(!running.stderr().contains("spot"), "{}", running.stderr());
     // The cluster's own queue controller admits the Job.
-    let job = kube.all("jobs").into_iter().find(is_trial).expect("the Job waits");
-    kube.change("jobs", job["metadata"]["name"].as_str().expect("a Job has a name"), |job| {
-        job["spec"]["suspend"] = json!(false);
-    });
+    let job = kube.list("jobs").into_iter().find(is_trial).expect("the Job waits");
+    kube.change_object(
+        "jobs",
+        job["metadata"]["name"].as_str().expect("a Job has a name"),
+        |job| {
+            job["spec"]["suspend"] = json!(false);
+        },
+    );
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }
@@ -161,7 +168,7 @@ fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
     ] {
         let bed = TestBed::new();
         let kube = cluster(&bed);
-        kube.fail("TRY jobs", code, 1, message);
+        kube.fail_requests("TRY jobs", code, 1, message);
         run(&bed, &search(&bed, &kube, 1)).expect_done(1, 0);
         kube.wait_until_empty();
     }
@@ -175,7 +182,7 @@ fn a_refusal_of_the_controller_s_test_stops_no_search() {
     ] {
         let bed = TestBed::new();
         let kube = cluster(&bed);
-        kube.fail("POST jobs", 403, 1, message);
+        kube.fail_requests("POST jobs", 403, 1, message);
         let outcome = run(&bed, &search(&bed, &kube, 1));
         outcome.expect_done(1, 0);
         for words in ["cannot check whether", message] {
@@ -193,9 +200,9 @@ fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the test of the controller", WAIT_TIMEOUT, || {
-                (!kube.created("jobs").is_empty()).then_some(())
+                (!kube.created_objects("jobs").is_empty()).then_some(())
             });
-            kube.fail("POST jobs", 403, 1, DENIED);
+            kube.fail_requests("POST jobs", 403, 1, DENIED);
         });
         run(&bed, &search)
     });
@@ -214,9 +221,9 @@ fn an_unreachable_webhook_is_waited_for_before_and_during_the_search() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let away = "Internal error occurred: failed calling webhook \"mjob.kb.io\": failed to call webhook: Post \"https://kueue\": connection refused";
-    kube.fail("TRY jobs", 500, 6, away);
+    kube.fail_requests("TRY jobs", 500, 6, away);
     // The test of the controller is skipped, and the first trial's submission fails twice.
-    kube.fail("POST jobs", 500, 2, away);
+    kube.fail_requests("POST jobs", 500, 2, away);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
@@ -260,7 +267,7 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
     kube.set_pod_quota(0);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
     let job =
-        wait_for("the trial's Job", WAIT_TIMEOUT, || kube.all("jobs").into_iter().find(is_trial));
+        wait_for("the trial's Job", WAIT_TIMEOUT, || kube.list("jobs").into_iter().find(is_trial));
     for (name, second) in [("first", 1), ("second", 2)] {
         let time = format!("2026-11-23T17:00:0{second}Z");
         let event = json!({
@@ -268,7 +275,7 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
             "involvedObject": {"kind": "Job", "name": job["metadata"]["name"], "namespace": "lab"},
             "reason": "FailedCreate", "message": denial, "firstTimestamp": time, "lastTimestamp": time,
         });
-        kube.create("events", event);
+        kube.create_object("events", event);
     }
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(0, 1);
@@ -311,14 +318,14 @@ fn a_recreated_namespace_gets_the_shared_secret_again() {
     let kube = cluster(&bed);
     let running = start_first(&bed, &kube);
     let missing = "namespaces \"lab\" not found";
-    kube.fail("POST secrets", 404, 1, missing);
+    kube.fail_requests("POST secrets", 404, 1, missing);
     let shared = |secret: &Value| secret.pointer("/data/manager.url").is_some();
-    let secret = kube.all("secrets").into_iter().find(shared).expect("the Secret exists");
+    let secret = kube.list("secrets").into_iter().find(shared).expect("the Secret exists");
     let name = secret["metadata"]["name"].as_str().expect("a Secret has a name");
-    kube.delete("secrets", name);
+    kube.delete_object("secrets", name);
     bed.write("go", "");
     wait_for_words(&running, missing);
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
-    assert_eq!(kube.created("secrets").into_iter().filter(shared).count(), 2);
+    assert_eq!(kube.created_objects("secrets").into_iter().filter(shared).count(), 2);
     kube.wait_until_empty();
 }

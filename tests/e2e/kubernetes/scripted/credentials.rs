@@ -1,7 +1,7 @@
 //! Credentials: certificates, and tokens that expire. Also the dry run of pods, and lists with several pages.
 
 use serde_json::json;
-use trialkeeper_tests::kube::{Behavior, Kube, Tls};
+use trialkeeper_tests::kube::{Behavior, Kube, TlsProxy};
 use trialkeeper_tests::{Gate, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::{TRIAL, command, search};
@@ -9,17 +9,21 @@ use super::{TRIAL, command, search};
 #[test]
 fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
-    let (tls, other_tls) = (Tls::start(&kube), Tls::start(&kube));
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+    let (tls, other_tls) = (TlsProxy::start(&kube), TlsProxy::start(&kube));
     let (certificate, key) = &tls.client;
     bed.write("ca.crt", &tls.ca);
     bed.write("client.crt", certificate);
     bed.write("client.key", key);
-    let (ca, certificate, key) = (Tls::data(&tls.ca), Tls::data(certificate), Tls::data(key));
+    let (ca, certificate, key) = (
+        TlsProxy::encode_pem(&tls.ca),
+        TlsProxy::encode_pem(certificate),
+        TlsProxy::encode_pem(key),
+    );
     let data = format!("client-certificate-data: {certificate}, client-key-data: {key}");
     let files = "client-certificate: client.crt, client-key: client.key";
     let known = format!("certificate-authority-data: {ca}");
-    let other = format!("certificate-authority-data: {}", Tls::data(&other_tls.ca));
+    let other = format!("certificate-authority-data: {}", TlsProxy::encode_pem(&other_tls.ca));
     #[rustfmt::skip]
     let table = [
         ("all in the kubeconfig, as kind and k3s write it", known.as_str(), data.as_str(), "ok    place"),
@@ -31,7 +35,7 @@ fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
     ];
     let search = search(&bed, &kube, TRIAL, 2).write(&bed);
     for (case, cluster, user, expected) in table {
-        tls.kubeconfig(&bed.path("kubeconfig"), cluster, user);
+        tls.write_kubeconfig(&bed.path("kubeconfig"), cluster, user);
         let mut doctor = bed.manager_command();
         doctor.arg("doctor").arg(&search);
         let finished = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
@@ -39,7 +43,7 @@ fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
         assert!(whole.contains(expected), "{case}: {whole}");
         assert!(!whole.contains("panicked"), "{case}: {whole}");
     }
-    tls.kubeconfig(&bed.path("kubeconfig"), &known, &data);
+    tls.write_kubeconfig(&bed.path("kubeconfig"), &known, &data);
     let mut whole = bed.manager_command();
     whole.arg("run").arg(&search).args(["--output", "json", "--host", "127.0.0.1", "--port", "0"]);
     let whole = whole.arg("--data-dir").arg(bed.data_folder());
@@ -49,7 +53,7 @@ fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
 #[test]
 fn an_expired_certificate_is_reported_with_the_remedy() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
     #[rustfmt::skip]
     let table = [
@@ -57,11 +61,12 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
         (Some(2020), None, "the certificate of the cluster at https://127.0.0.1:", " has expired on 2020-12-31 00:00:00 UTC: ask the cluster's administrator"),
     ];
     for (own, client, starts, refusal) in table {
-        let tls = Tls::with(&kube, own, client);
-        let (certificate, key) = (Tls::data(&tls.client.0), Tls::data(&tls.client.1));
+        let tls = TlsProxy::start_with_expiry(&kube, own, client);
+        let (certificate, key) =
+            (TlsProxy::encode_pem(&tls.client.0), TlsProxy::encode_pem(&tls.client.1));
         let user = format!("client-certificate-data: {certificate}, client-key-data: {key}");
-        let cluster = format!("certificate-authority-data: {}", Tls::data(&tls.ca));
-        tls.bare_kubeconfig(&bed.path("kubeconfig"), &cluster, &user);
+        let cluster = format!("certificate-authority-data: {}", TlsProxy::encode_pem(&tls.ca));
+        tls.write_kubeconfig_without_token(&bed.path("kubeconfig"), &cluster, &user);
         let mut run = bed.manager_command();
         run.arg("run").arg(&search).arg("--data-dir").arg(bed.data_folder());
         let finished = bed.start(&mut run).finish(WAIT_TIMEOUT);
@@ -75,17 +80,17 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
 #[test]
 fn a_token_renewed_in_the_kubeconfig_is_used() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3);
     let manager = bed.start(&mut command(&bed, &search));
     wait_for("the first trial", WAIT_TIMEOUT, || {
-        (kube.created("frameworks").len() == 2).then_some(())
+        (kube.created_objects("frameworks").len() == 2).then_some(())
     });
     kube.set_token("renewed");
     kube.cut_watches();
-    kube.kubeconfig(&bed.path("kubeconfig"));
+    kube.write_kubeconfig(&bed.path("kubeconfig"));
     gate.release(3);
     Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(3, 0);
 }
@@ -103,16 +108,16 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
     ];
     for (code, message, ends) in table {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         // The manager repeats a refused request, since the namespace may be new.
-        kube.fail("POST pods", code, if code == 403 { 2 } else { 1 }, message);
+        kube.fail_requests("POST pods", code, if code == 403 { 2 } else { 1 }, message);
         let search = search(&bed, &kube, TRIAL, 1);
         let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, ends, "{message}: {}", finished.stderr);
         if ends == Some(2) {
             let refusal = "a pod of the role `worker` could not be created: ";
             assert!(finished.stderr.contains(refusal), "{}", finished.stderr);
-            assert_eq!(kube.created("frameworks").len(), 0, "{message}");
+            assert_eq!(kube.created_objects("frameworks").len(), 0, "{message}");
         }
         let is_reported = finished.stderr.contains(message);
         assert_eq!(is_reported, !message.contains("dry run") && code != 503, "{}", finished.stderr);
@@ -122,23 +127,25 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
 #[test]
 fn long_lists_and_expired_versions_are_read() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("all trials", WAIT_TIMEOUT, || (kube.created("frameworks").len() == 4).then_some(()));
+    wait_for("all trials", WAIT_TIMEOUT, || {
+        (kube.created_objects("frameworks").len() == 4).then_some(())
+    });
     // Lists have pages of 500. The search's objects are on the first and on the last page.
-    let labels = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
+    let labels = kube.list("frameworks").remove(0)["metadata"]["labels"].clone();
     for i in 0..1200 {
         let metadata = json!({"name": format!("tk{i:04}zz"), "namespace": "lab", "labels": labels});
-        kube.create(
+        kube.create_object(
             "frameworks",
             json!({"metadata": metadata, "spec": {"executionType": "Create"}}),
         );
     }
     // The second page is requested after the history of the first page's version was dropped.
-    kube.fail("CONTINUE frameworks", 410, 1, "The provided continue parameter is too old");
+    kube.fail_requests("CONTINUE frameworks", 410, 1, "The provided continue parameter is too old");
     kube.drop_history();
     kube.cut_watches();
     wait_for("all pages", WAIT_TIMEOUT, || {
@@ -147,7 +154,7 @@ fn long_lists_and_expired_versions_are_read() {
     });
     gate.release(3);
     Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(3, 0);
-    let made = kube.created("frameworks").into_iter();
+    let made = kube.created_objects("frameworks").into_iter();
     let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
     assert_eq!(made, 3, "a trial was submitted twice");
     kube.wait_until_empty();

@@ -15,7 +15,7 @@ const EARLY: Duration = Duration::from_secs(50);
 
 /// Starts a cluster that serves every kind.
 fn cluster(bed: &TestBed) -> Kube {
-    Kube::start(bed.folder(), |_| Behavior::Pods)
+    Kube::start(bed.folder(), |_| Behavior::Processes)
 }
 
 /// Returns the sections of all kinds whose trials have several pods. The first pod, which decides, runs `main`, and the

@@ -19,7 +19,7 @@ fn start_one(bed: &TestBed, kube: &Kube, retries: u32) -> (RunningProgram, Strin
     let search = search(bed, kube, TWICE, 1).with("maxTrialRetries", retries);
     let manager = bed.start(&mut command(bed, &search));
     wait_for("the trial to run", WAIT_TIMEOUT, || (bed.read("tries") == "1\n").then_some(()));
-    let pod = kube.all("pods").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
+    let pod = kube.list("pods").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
     (manager, pod)
 }
 
@@ -38,10 +38,10 @@ pub(super) fn why(bed: &TestBed) -> String {
 #[test]
 fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let (manager, pod) = start_one(&bed, &kube, 0);
     let words = "default-scheduler: preempting to accommodate a higher priority pod";
-    kube.disrupt(&pod, "PreemptionByScheduler", words);
+    kube.disrupt_pod(&pod, "PreemptionByScheduler", words);
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     let why = format!(
         "its pod was removed: a pod of higher priority needed its resources (PreemptionByScheduler: {words})"
@@ -65,11 +65,11 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
 fn disrupted_and_deleted_trials_are_tried_again() {
     for (case, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let (manager, pod) = start_one(&bed, &kube, 1);
         match reason {
-            Some(reason) => kube.disrupt(&pod, reason, "Eviction API: evicting"),
-            None => kube.delete("pods", &pod),
+            Some(reason) => kube.disrupt_pod(&pod, reason, "Eviction API: evicting"),
+            None => kube.delete_object("pods", &pod),
         }
         let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(1, 0);
@@ -92,10 +92,10 @@ fn disrupted_and_deleted_trials_are_tried_again() {
 #[test]
 fn a_deleted_framework_ends_its_pods() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let (manager, pod) = start_one(&bed, &kube, 0);
     let framework = pod.split('-').next().unwrap();
-    kube.delete("frameworks", framework);
+    kube.delete_object("frameworks", framework);
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(0, 1);
     assert!(
@@ -128,16 +128,16 @@ fn a_pod_that_fails_because_its_peer_was_deleted_does_not_fail_the_trial() {
     for hand_over in ["verdict", "object"] {
         println!("{hand_over}");
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let own = json!({"platform": "kubernetes", "dockerImage": "any", "taskNumber": 2});
         let section = section(&bed, own, &json!({"handOver": hand_over}));
         let search = search_in(&bed, &kube, PEERS, 1, section).with("maxTrialRetries", 1);
         let manager = bed.start(&mut command(&bed, &search));
         wait_for("both pods to run", WAIT_TIMEOUT, || bed.path("up").exists().then_some(()));
-        let pods = kube.all("pods").into_iter();
+        let pods = kube.list("pods").into_iter();
         let mut names = pods.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()));
         let second = names.find(|name| name.contains("-1-")).expect("the second pod runs");
-        kube.delete("pods", &second);
+        kube.delete_object("pods", &second);
         let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(1, 0);
         let explanation = why(&bed);

@@ -18,7 +18,7 @@ echo "score=$value"
 #[test]
 fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     bed.write_script("code/train.sh", TRAIN);
     bed.write("code/value", "0.25");
     let seen = bed.path("seen");
@@ -57,7 +57,7 @@ fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String,
 #[test]
 fn the_doctor_s_probe_runs_like_a_trial_and_leaves_no_object() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     bed.write("code/train.py", "print(1)\n");
     let (code, stdout, stderr) = doctor(&bed, &kube, &["--probe"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
@@ -72,7 +72,7 @@ fn the_doctor_s_probe_runs_like_a_trial_and_leaves_no_object() {
 #[test]
 fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     // A pod that fetched a file again would replace it, which changes its inode.
     let look = "#!/bin/sh\nls -i \"$TEST_BED/shares/trialkeeper-cache\" >>\"$1\"\necho score=1\n";
     bed.write_script("code/look.sh", look);

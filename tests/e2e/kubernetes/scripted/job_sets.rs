@@ -62,7 +62,7 @@ fn a_killed_trial_ends_the_pods_of_every_role() {
 /// Returns the trial's `JobSet`, and not the one that tests the controller.
 fn queued(kube: &Kube) -> Option<Value> {
     let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
-    kube.all("jobsets").into_iter().find(|set| set.pointer(label).is_some())
+    kube.list("jobsets").into_iter().find(|set| set.pointer(label).is_some())
 }
 
 #[test]
@@ -77,18 +77,18 @@ fn a_queue_admits_preempts_and_readmits_a_job_set() {
     let name = set["metadata"]["name"].as_str().expect("a JobSet has a name");
     assert_eq!(set["spec"]["suspend"], true);
     let suspend = |suspend: bool| {
-        kube.change("jobsets", name, |set| set["spec"]["suspend"] = Value::Bool(suspend));
+        kube.change_object("jobsets", name, |set| set["spec"]["suspend"] = Value::Bool(suspend));
     };
     let runs = |times: usize| {
         wait_for("the workers to run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
         });
     };
-    assert_eq!(kube.all("pods"), Vec::<Value>::new());
+    assert_eq!(kube.list("pods"), Vec::<Value>::new());
     suspend(false);
     runs(2);
     suspend(true);
-    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
     suspend(false);
     runs(4);
     bed.write("go", "");

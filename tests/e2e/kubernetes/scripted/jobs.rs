@@ -16,7 +16,7 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 fn a_search_runs_as_jobs_without_any_operator() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.remove_frameworks();
+    kube.remove_framework_kind();
     let line = r#"x='{{x}}'; echo "score=$x""#;
     let outcome = run(&bed, &search(&bed, &kube, line, 4, &json!({})).with("trialConcurrency", 2));
     outcome.expect_done(4, 0);
@@ -79,13 +79,13 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
 fn suspend(kube: &Kube, suspend: bool) {
     let job = queued(kube).expect("the Job exists");
     let name = job["metadata"]["name"].as_str().expect("a Job has a name");
-    kube.change("jobs", name, |job| job["spec"]["suspend"] = Value::Bool(suspend));
+    kube.change_object("jobs", name, |job| job["spec"]["suspend"] = Value::Bool(suspend));
 }
 
 /// Returns the trial's Job, and not the one that tests the controller.
 fn queued(kube: &Kube) -> Option<Value> {
     let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
-    kube.all("jobs").into_iter().find(|job| job.pointer(label).is_some())
+    kube.list("jobs").into_iter().find(|job| job.pointer(label).is_some())
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
                 until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
     kube.create_queue("team");
-    kube.create("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
+    kube.create_object("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
     let queue = json!({"queue": "team", "priorityClass": "low"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
     let job = wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
@@ -103,7 +103,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
     assert_eq!(job["spec"]["suspend"], true);
     let message = "couldn't assign flavors to pod set main: insufficient unused quota for cpu";
-    kube.create(
+    kube.create_object(
         "workloads",
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
@@ -114,7 +114,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     wait_for("the queue's message", WAIT_TIMEOUT, || {
         running.stderr().contains(message).then_some(())
     });
-    assert_eq!(kube.all("pods"), Vec::<Value>::new());
+    assert_eq!(kube.list("pods"), Vec::<Value>::new());
 
     let runs = |times: usize| {
         wait_for("the trial to run", WAIT_TIMEOUT, || {
@@ -124,7 +124,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     suspend(&kube, false);
     runs(1);
     suspend(&kube, true);
-    wait_for("the end of the pod", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pod", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
     suspend(&kube, false);
     runs(2);
     bed.write("go", "");
@@ -197,7 +197,7 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
     let message = "lacks these rights in the namespace `lab`: list, watch workloads";
     assert!(finished.stderr.contains(message), "{}", finished.stderr);
-    assert_eq!(kube.all("jobs"), Vec::<Value>::new());
+    assert_eq!(kube.list("jobs"), Vec::<Value>::new());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
             .finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         assert!(finished.stderr.contains(message), "{}", finished.stderr);
-        assert_eq!(kube.created("jobs"), Vec::<Value>::new());
+        assert_eq!(kube.created_objects("jobs"), Vec::<Value>::new());
     };
     let queue =
         "the namespace `lab` has no LocalQueue `team`, which `queue` in the experiment file names";
@@ -230,13 +230,13 @@ fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     let kube = cluster(&bed);
     kube.remove_kind("kueue.x-k8s.io/v1beta2");
     kube.create_queue("team");
-    kube.change("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
+    kube.change_object("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
     let queue = json!({"queue": "team"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
     let job = wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
     let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
     assert!(running.stderr().contains(warning), "{}", running.stderr());
-    kube.create(
+    kube.create_object(
         "workloads",
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",

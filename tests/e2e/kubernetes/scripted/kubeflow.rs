@@ -20,12 +20,12 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 }
 
 fn cluster(bed: &TestBed) -> Kube {
-    cluster_with(bed, Behavior::Pods)
+    cluster_with(bed, Behavior::Processes)
 }
 
 fn cluster_with(bed: &TestBed, play: Behavior) -> Kube {
     let kube = Kube::start(bed.folder(), move |_| play.clone());
-    kube.remove_frameworks();
+    kube.remove_framework_kind();
     kube
 }
 
@@ -43,7 +43,7 @@ fn nni_s_own_file_runs_unchanged() {
     let record = r#"{"parameter_id": 0, "trial_job_id": "t", "type": "FINAL", "sequence": 0, "value": "0.75"}"#;
     bed.write("dist_mnist.py", &format!("print(\"\"\"NNISDK_MEb'{record}'\"\"\")\n"));
     let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
+    kube.write_kubeconfig(&kubeconfig);
     let mut command = bed.manager_command();
     command.args(["run", "experiment.yml", "--host", "127.0.0.1", "--port", "0"]);
     command.args(["--output", "json", "--data-dir"]).arg(bed.data_folder());
@@ -52,7 +52,7 @@ fn nni_s_own_file_runs_unchanged() {
     outcome.expect_done(5, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0.75));
     kube.wait_until_empty();
-    let jobs = kube.created("tfjobs");
+    let jobs = kube.created_objects("tfjobs");
     let job = jobs.iter().find(|job| job["spec"]["runPolicy"]["suspend"].is_null()).unwrap();
     assert_eq!(job["apiVersion"], "kubeflow.org/v1");
     let pod = &job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"];
@@ -112,7 +112,7 @@ fn a_parameter_server_ends_with_its_trial() {
 fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
     for (master, worker, done) in [("echo score=0.5", "exit 1", true), ("exit 3", "true", false)] {
         let bed = TestBed::new();
-        let kube = cluster_with(&bed, Behavior::Raced);
+        let kube = cluster_with(&bed, Behavior::ProcessesWithRacedStatus);
         let roles = json!({
             "operator": "pytorch-operator",
             "master": {"replicas": 1, "dockerImage": "any", "command": master},
@@ -142,7 +142,7 @@ fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
 #[test]
 fn a_job_with_missing_and_reordered_conditions_runs_to_its_end() {
     let bed = TestBed::new();
-    let kube = cluster_with(&bed, Behavior::Raced);
+    let kube = cluster_with(&bed, Behavior::ProcessesWithRacedStatus);
     let line = "echo score={{x}}; [ \"$NNI_TRIAL_SEQ_ID\" != 1 ]";
     let outcome = run(&bed, &search(&bed, &kube, line, 3, &json!({})));
     outcome.expect_done(2, 1);
@@ -167,8 +167,8 @@ fn an_evicted_trial_is_tried_again() {
         });
     };
     runs(1);
-    let pod = kube.all("pods")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-    kube.disrupt(&pod, "EvictionByEvictionAPI", "Eviction API: evicting");
+    let pod = kube.list("pods")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    kube.disrupt_pod(&pod, "EvictionByEvictionAPI", "Eviction API: evicting");
     runs(2);
     bed.write("go", "");
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));

@@ -32,7 +32,9 @@ echo score=1"#;
     let kube = cluster(&bed);
     let running = start(&bed, &kube, line, 0, &json!({"startUpDeadline": "2s"}));
     // The first Job tests the controller.
-    wait_for("the trial's Job", WAIT_TIMEOUT, || (kube.created("jobs").len() > 1).then_some(()));
+    wait_for("the trial's Job", WAIT_TIMEOUT, || {
+        (kube.created_objects("jobs").len() > 1).then_some(())
+    });
     kube.set_unreachable(true);
     let since = Instant::now();
     wait_for_file(&bed, "up");
@@ -55,10 +57,10 @@ while :; do sleep 0.1; done"#;
     let kube = cluster(&bed);
     let running = start(&bed, &kube, line, 1, &json!({}));
     wait_for_file(&bed, "first");
-    let jobs = kube.all("jobs").into_iter();
+    let jobs = kube.list("jobs").into_iter();
     let mut names = jobs.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
     let name = names.find(|name| !name.ends_with("probe")).expect("the Job runs");
-    kube.delete("jobs", &name);
+    kube.delete_object("jobs", &name);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(bed.read("log"), "over\nagain\n", "{}", outcome.stderr);

@@ -62,7 +62,7 @@ fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
 #[test]
 fn a_cluster_behind_a_proxy_is_reached() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let proxy = proxy(kube.address());
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
     let direct = bed.read("kubeconfig");

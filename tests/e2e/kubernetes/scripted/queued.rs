@@ -19,7 +19,7 @@ fn search(bed: &TestBed, kube: &Kube, changes: &Value) -> Search {
 
 fn cluster(bed: &TestBed) -> Kube {
     let kube = super::cluster(bed);
-    kube.set_quota(1);
+    kube.set_queue_quota(1);
     kube
 }
 
@@ -52,7 +52,7 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({}))));
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
-    kube.set_quota(0);
+    kube.set_queue_quota(0);
     wait_for_words(&running, "its queue took the trial back");
     wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for_state(&bed, "WAITING");
@@ -61,7 +61,7 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
         &running,
         "its queue took the trial back (preempted once): couldn't assign flavors",
     );
-    kube.set_quota(1);
+    kube.set_queue_quota(1);
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
     bed.write("go", "");
@@ -75,7 +75,11 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     );
     assert_eq!(trial.final_result, json!(0.5));
     let queued = |job: &&Value| job.pointer("/metadata/labels/trialkeeper~1attempt").is_some();
-    assert_eq!(kube.created("jobs").iter().filter(queued).count(), 1, "a second Job was created");
+    assert_eq!(
+        kube.created_objects("jobs").iter().filter(queued).count(),
+        1,
+        "a second Job was created"
+    );
     kube.wait_until_empty();
 }
 
@@ -93,7 +97,7 @@ fn a_waiting_trial_shows_its_position_if_kueue_tells_it() {
         for version in unserved {
             kube.remove_kind(version);
         }
-        kube.set_quota(0);
+        kube.set_queue_quota(0);
         let search = search(&bed, &kube, &json!({})).with("trialConcurrency", 2);
         let running = bed.start(&mut command(&bed, &search.with("maxTrialNumber", 2)));
         wait_for_words(&running, "it waits in its queue: couldn't assign flavors");
@@ -102,7 +106,7 @@ fn a_waiting_trial_shows_its_position_if_kueue_tells_it() {
             wait_for_words(&running, "1 more needed; 1 other is ahead of it");
         }
         bed.write("go", "");
-        kube.set_quota(2);
+        kube.set_queue_quota(2);
         let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
         outcome.expect_done(2, 0);
         let shows = outcome.stderr.contains("ahead of it");
@@ -118,9 +122,9 @@ fn a_trial_of_a_deactivated_workload_ends_and_is_not_tried_again() {
     let search = search(&bed, &kube, &json!({})).with("maxTrialRetries", 2);
     let running = bed.start(&mut command(&bed, &search));
     wait_until_up(&bed, 1);
-    let workload = kube.all("workloads").remove(0);
+    let workload = kube.list("workloads").remove(0);
     let name = workload["metadata"]["name"].as_str().expect("a Workload has a name").to_owned();
-    kube.change("workloads", &name, |workload| workload["spec"]["active"] = json!(false));
+    kube.change_object("workloads", &name, |workload| workload["spec"]["active"] = json!(false));
     let finished = running.finish(WAIT_TIMEOUT);
     assert!(finished.stderr.contains("SYS_CANCELED"), "{}", finished.stderr);
     let words = "its Workload was deactivated: The workload is deactivated";
@@ -136,10 +140,10 @@ fn the_pods_of_a_preempted_trial_find_one_another_again() {
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({"taskNumber": 2}))));
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
-    kube.set_quota(0);
+    kube.set_queue_quota(0);
     wait_for_words(&running, "its queue took the trial back");
-    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
-    kube.set_quota(1);
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
+    kube.set_queue_quota(1);
     wait_until_up(&bed, 4);
     bed.write("go", "");
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
@@ -159,10 +163,10 @@ fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &section)));
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
-    kube.set_quota(0);
+    kube.set_queue_quota(0);
     wait_for_words(&running, "its queue took the trial back");
-    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
-    kube.set_quota(1);
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
+    kube.set_queue_quota(1);
     wait_until_up(&bed, 2);
     bed.write("go", "");
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
@@ -179,19 +183,19 @@ fn a_job_that_the_cluster_suspends_without_a_workload_shows_why_it_waits() {
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
     wait_for("the pod's phase", WAIT_TIMEOUT, || {
-        kube.all("pods").iter().any(|pod| pod["status"]["phase"] == "Running").then_some(())
+        kube.list("pods").iter().any(|pod| pod["status"]["phase"] == "Running").then_some(())
     });
-    let jobs = kube.all("jobs").into_iter();
+    let jobs = kube.list("jobs").into_iter();
     let mut names = jobs.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
     let name = names.find(|name| !name.ends_with("probe")).expect("the Job runs");
-    kube.change("jobs", &name, |job| {
+    kube.change_object("jobs", &name, |job| {
         job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("default");
         job["spec"]["suspend"] = json!(true);
     });
     wait_for_words(&running, "the cluster gave it the label `kueue.x-k8s.io/queue-name: default`");
     wait_for_state(&bed, "WAITING");
     wait_for_words(&running, "but no Workload exists for it");
-    kube.change("jobs", &name, |job| job["spec"]["suspend"] = json!(false));
+    kube.change_object("jobs", &name, |job| job["spec"]["suspend"] = json!(false));
     wait_until_up(&bed, 2);
     bed.write("go", "");
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);

@@ -52,7 +52,7 @@ fn every_recorded_end_is_reported_with_its_reason() {
         scope.spawn(|| {
             // A user deletes the last Framework while it runs.
             let name = wait_for("the Framework to delete", WAIT_TIMEOUT, || {
-                let made = kube.all("frameworks").into_iter();
+                let made = kube.list("frameworks").into_iter();
                 let mut running = made.filter(|framework| {
                     let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
                     let last = env.and_then(Value::as_array).is_some_and(|env| {
@@ -64,7 +64,7 @@ fn every_recorded_end_is_reported_with_its_reason() {
                     .next()
                     .map(|framework| framework["metadata"]["name"].as_str().unwrap().to_owned())
             });
-            kube.delete("frameworks", &name);
+            kube.delete_object("frameworks", &name);
         });
         run(&bed, &search)
     });
@@ -122,18 +122,23 @@ fn a_trial_that_cannot_start_has_a_reason_and_fails_in_time() {
 #[test]
 fn a_refused_submission_waits_and_fails_no_trial() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let search = search(&bed, &kube, super::TRIAL, 3);
     let quota = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the first trial", WAIT_TIMEOUT, || {
-                (kube.created("frameworks").len() > 1).then_some(())
+                (kube.created_objects("frameworks").len() > 1).then_some(())
             });
-            kube.fail("POST frameworks", 403, 2, quota);
-            kube.fail("POST secrets", 401, 2, "Unauthorized");
+            kube.fail_requests("POST frameworks", 403, 2, quota);
+            kube.fail_requests("POST secrets", 401, 2, "Unauthorized");
             // The answer to concurrent changes of a quota. The object was not created.
-            kube.fail("POST secrets", 409, 1, "cannot be fulfilled on resourcequotas \"small\"");
+            kube.fail_requests(
+                "POST secrets",
+                409,
+                1,
+                "cannot be fulfilled on resourcequotas \"small\"",
+            );
         });
         run(&bed, &search)
     });
@@ -144,21 +149,21 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     ] {
         assert!(outcome.stderr.contains(reason), "{reason:?} is not in\n{}", outcome.stderr);
     }
-    assert_eq!(kube.created("frameworks").len(), 3 + 1, "a Framework was created twice");
+    assert_eq!(kube.created_objects("frameworks").len(), 3 + 1, "a Framework was created twice");
 }
 
 #[test]
 fn a_lasting_refusal_ends_a_trial_in_time() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let search = search(&bed, &kube, super::TRIAL, 2)
         .with("trainingService", service(&bed, &json!({"startUpDeadline": "2s"})));
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the first trial", WAIT_TIMEOUT, || {
-                (kube.created("frameworks").len() > 1).then_some(())
+                (kube.created_objects("frameworks").len() > 1).then_some(())
             });
-            kube.fail("POST frameworks", 403, 1000, "no longer yours");
+            kube.fail_requests("POST frameworks", 403, 1000, "no longer yours");
         });
         run(&bed, &search)
     });
@@ -174,9 +179,9 @@ fn a_stop_is_repeated_after_a_conflicting_change() {
 trap 'until [ -e "$TEST_BED/asked" ]; do sleep 0.1; done; exit 0' TERM
 while :; do sleep 0.1; done"#;
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let search = search(&bed, &kube, STUBBORN, 1).with("maxTrialDuration", "1s");
-    kube.fail("PATCH frameworks", 409, 1, "the object has been modified");
+    kube.fail_requests("PATCH frameworks", 409, 1, "the object has been modified");
     let patches = || kube.requests().iter().filter(|done| *done == "PATCH frameworks").count();
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -24,7 +24,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             &["it has no context `tset`; its contexts are test"]),
         ("no such namespace", |bed, _, search| changed(bed, search, &json!({"namespace": "lap"})),
             &["has no namespace `lap`", "kubectl create namespace lap"]),
-        ("no such kind", |_, kube, search| { kube.remove_frameworks(); search },
+        ("no such kind", |_, kube, search| { kube.remove_framework_kind(); search },
             &["does not serve Frameworks", "not installed"]),
         ("missing rights", |_, kube, search| {
             kube.remove_right("create frameworks");
@@ -54,7 +54,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
     for (case, change, words) in table {
         println!("{case}");
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let good = search(&bed, &kube, super::TRIAL, 1);
         let search = change(&bed, &kube, good);
         let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
@@ -68,7 +68,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             );
         }
         kube.wait_until_empty();
-        let submitted = kube.created("frameworks").into_iter();
+        let submitted = kube.created_objects("frameworks").into_iter();
         let submitted = submitted.filter(|made| made["spec"]["executionType"] == "Start").count();
         assert_eq!(submitted, 0, "{case}");
     }
@@ -78,7 +78,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
 fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
     let look = |count| {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let search = search(&bed, &kube, super::TRIAL, 1);
         for (what, code) in [
             ("GET namespaces", 503),
@@ -89,7 +89,7 @@ fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
             ("DELETE frameworks", 429),
             ("POST secrets", 500),
         ] {
-            kube.fail(what, code, count, "busy");
+            kube.fail_requests(what, code, count, "busy");
         }
         let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
         kube.wait_until_empty();
@@ -105,25 +105,29 @@ fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
 #[test]
 fn a_slow_request_is_repeated_and_creates_no_object_twice() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     // The manager's timeout of a request. The first trial's Secret is created, but the answer comes too late.
     let timeout = std::time::Duration::from_secs(30);
     let search = search(&bed, &kube, super::TRIAL, 2);
     let manager = bed.start(&mut command(&bed, &search));
     wait_for("the experiment's own Secret", WAIT_TIMEOUT, || {
-        (!kube.created("secrets").is_empty()).then_some(())
+        (!kube.created_objects("secrets").is_empty()).then_some(())
     });
-    kube.delay("POST secrets", 2 * timeout, 1);
+    kube.delay_requests("POST secrets", 2 * timeout, 1);
     // The watch reports the trial's end before this answer.
-    kube.delay("POST frameworks", 2 * timeout, 1);
+    kube.delay_requests("POST frameworks", 2 * timeout, 1);
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT + timeout));
     search.expect_done(2, 0);
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
-    let started = kube.created("frameworks").into_iter();
+    let started = kube.created_objects("frameworks").into_iter();
     let started = started.filter(|made| made["spec"]["executionType"] == "Start").count();
-    assert_eq!((started, kube.created("secrets").len()), (2, 2 + 1), "an object was created twice");
+    assert_eq!(
+        (started, kube.created_objects("secrets").len()),
+        (2, 2 + 1),
+        "an object was created twice"
+    );
     let asked = kube.requests().iter().filter(|one| *one == "POST secrets").count();
     assert_eq!(asked, 3 + 1, "{:?}", kube.requests());
     kube.wait_until_empty();

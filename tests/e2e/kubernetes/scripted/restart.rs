@@ -35,7 +35,7 @@ fn start_two() -> Scenario {
 
 fn start_two_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     prepare(&kube);
     let gate = Gate::new(&bed.path("gate"));
     let script = bed.write_script("steady.sh", STEADY);
@@ -92,7 +92,7 @@ fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
         gate.release(4 - steps_while_dead);
         let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(2, 0);
-        let made = kube.created("frameworks").into_iter();
+        let made = kube.created_objects("frameworks").into_iter();
         let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
         assert_eq!(made, 2, "a trial was submitted twice");
         assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
@@ -117,7 +117,11 @@ fn a_moved_manager_leaves_its_trials_to_the_next_one() {
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     assert!(!bed.path("cleaned").exists(), "a trial was asked to end");
-    assert_eq!(kube.created("frameworks").len(), 2 + 1, "the additional one tests the controller");
+    assert_eq!(
+        kube.created_objects("frameworks").len(),
+        2 + 1,
+        "the additional one tests the controller"
+    );
     let all = [Value::from(1), Value::from(2), Value::from(3)];
     assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
     kube.wait_until_empty();
@@ -131,7 +135,7 @@ fn a_resumed_search_needs_no_controller_and_no_quota() {
     kube.set_controllers_running(false);
     for kind in ["frameworks", "secrets"] {
         let why = "exceeded quota: counted, requested: 1, used: 9, limited: 9";
-        kube.fail(&format!("POST {kind}"), 403, usize::MAX, why);
+        kube.fail_requests(&format!("POST {kind}"), 403, usize::MAX, why);
     }
     let manager = resume(&bed, &id);
     gate.release(6);
@@ -161,7 +165,7 @@ echo score=21; read _ <"$TEST_BED/gate"; echo score=22; : >"$TEST_BED/over""#;
 #[test]
 fn a_restarted_pod_may_end_while_no_manager_watches() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));
     let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
         "name": "worker", "taskNumber": 1,
@@ -261,8 +265,8 @@ fn clean_deletes_the_objects_of_a_dead_manager() {
     bed.wait_until_empty();
     // If FrameworkController and its kind were removed, Secrets may still exist.
     let labels = json!({"trialkeeper/experiment": id});
-    kube.create("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
-    kube.remove_frameworks();
+    kube.create_object("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
+    kube.remove_framework_kind();
     clean(&["--data-dir", &data], 0);
     kube.wait_until_empty();
 }
@@ -270,7 +274,7 @@ fn clean_deletes_the_objects_of_a_dead_manager() {
 #[test]
 fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let policy =
         |succeeded: i32| json!({"minFailedTaskCount": -1, "minSucceedTaskCount": succeeded});
     let roles = json!([
@@ -300,12 +304,16 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     }
     wait_for("the Framework's end", WAIT_TIMEOUT, || {
         let completed = |object: &Value| object["status"]["state"] == "Completed";
-        kube.all("frameworks").iter().any(completed).then_some(())
+        kube.list("frameworks").iter().any(completed).then_some(())
     });
     let search = Outcome::parse(resume(&bed, &id).finish(WAIT_TIMEOUT));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
-    assert_eq!(kube.created("frameworks").len(), 1 + 1, "the additional one tests the controller");
+    assert_eq!(
+        kube.created_objects("frameworks").len(),
+        1 + 1,
+        "the additional one tests the controller"
+    );
 }
 
 /// Returns the experiment, once an agent has reported that its trial was stopped.
@@ -371,7 +379,11 @@ fn a_search_is_resumed_while_its_cluster_is_away() {
     assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
     assert!(search.stderr.contains("cannot be reached"), "{}", search.stderr);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
-    assert_eq!(kube.created("frameworks").len(), 2 + 1, "the additional one tests the controller");
+    assert_eq!(
+        kube.created_objects("frameworks").len(),
+        2 + 1,
+        "the additional one tests the controller"
+    );
     let all = [Value::from(1), Value::from(2), Value::from(3)];
     assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
     kube.wait_until_empty();
@@ -408,7 +420,7 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
     for is_webhook_down in [false, true] {
         println!("a webhook is down: {is_webhook_down}");
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let gate = Gate::new(&bed.path("gate"));
         let manager = bed.start(&mut command(&bed, &search(&bed, &kube, SHORT, 3)));
         wait_for("the first trial", WAIT_TIMEOUT, || {
@@ -418,7 +430,7 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
         let port = kill_manager(&bed, &id, manager);
         if is_webhook_down {
             let why = "Internal error occurred: conversion webhook failed: connection refused";
-            kube.fail("GET namespaces", 500, 6, why);
+            kube.fail_requests("GET namespaces", 500, 6, why);
         } else {
             kube.set_unreachable(true);
         }
@@ -441,7 +453,7 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
 fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
     const SHORT: &str = "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));
     let search = search(&bed, &kube, SHORT, 3).with("trialConcurrency", 2);
     let manager = bed.start(&mut command(&bed, &search));
@@ -464,7 +476,11 @@ fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
     let words = "the cluster has no Framework of the attempt that an earlier manager recorded";
     assert!(search.stderr.contains(words), "{}", search.stderr);
     assert_eq!(bed.read("up").lines().count(), 3, "a trial ran twice");
-    assert_eq!(kube.created("frameworks").len(), 3 + 1, "the additional one tests the controller");
+    assert_eq!(
+        kube.created_objects("frameworks").len(),
+        3 + 1,
+        "the additional one tests the controller"
+    );
     kube.wait_until_empty();
 }
 

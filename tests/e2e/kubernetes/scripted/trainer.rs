@@ -23,7 +23,7 @@ fn a_search_has_one_runtime_that_is_deleted_after_its_trials() {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
     kube.wait_until_empty();
-    let runtimes = kube.created("trainingruntimes");
+    let runtimes = kube.created_objects("trainingruntimes");
     let probe = |runtime: &&Value| {
         runtime["metadata"]["name"].as_str().is_some_and(|name| name.ends_with("probe"))
     };
@@ -41,8 +41,8 @@ fn a_webhook_that_does_not_know_a_new_runtime_yet_stops_no_search() {
     let message = "admission webhook \"validator.trainjob.trainer.kubeflow.org\" denied the request: spec.runtimeRef: \
                    Invalid value: specified trainingRuntime must be created before the TrainJob is created";
     // The first request is that of the test of the controller.
-    kube.fail("POST trainjobs", 403, 2, message);
-    kube.fail("TRY trainjobs", 403, 2, message);
+    kube.fail_requests("POST trainjobs", 403, 2, message);
+    kube.fail_requests("TRY trainjobs", 403, 2, message);
     let outcome = run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({})));
     outcome.expect_done(1, 0);
     assert!(!outcome.stderr.contains("cannot check whether"), "{}", outcome.stderr);
@@ -109,7 +109,7 @@ fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
 fn a_queue_preempts_and_readmits_a_train_job() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.set_quota(1);
+    kube.set_queue_quota(1);
     kube.create_queue("team");
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
@@ -120,12 +120,12 @@ fn a_queue_preempts_and_readmits_a_train_job() {
         });
     };
     runs(1);
-    kube.set_quota(0);
+    kube.set_queue_quota(0);
     wait_for("the queue's message", WAIT_TIMEOUT, || {
         running.stderr().contains("its queue took the trial back").then_some(())
     });
-    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.all("pods").is_empty().then_some(()));
-    kube.set_quota(1);
+    wait_for("the end of the pods", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
+    kube.set_queue_quota(1);
     runs(2);
     bed.write("go", "");
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
@@ -139,16 +139,16 @@ fn a_deleted_runtime_is_created_again_for_the_next_trial() {
     let line = "until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 2, &json!({}))));
     let name = wait_for("the first trial", WAIT_TIMEOUT, || {
-        let mut jobs = kube.all("trainjobs").into_iter();
+        let mut jobs = kube.list("trainjobs").into_iter();
         let job = jobs.find(|job| job.pointer("/spec/trainer/command").is_some())?;
         Some(job.pointer("/spec/runtimeRef/name")?.as_str()?.to_owned())
     });
-    wait_for("the pod", WAIT_TIMEOUT, || (!kube.all("pods").is_empty()).then_some(()));
-    kube.delete("trainingruntimes", &name);
+    wait_for("the pod", WAIT_TIMEOUT, || (!kube.list("pods").is_empty()).then_some(()));
+    kube.delete_object("trainingruntimes", &name);
     bed.write("go", "");
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     let is_it = |runtime: &&Value| runtime["metadata"]["name"] == name.as_str();
-    assert_eq!(kube.created("trainingruntimes").iter().filter(is_it).count(), 2);
+    assert_eq!(kube.created_objects("trainingruntimes").iter().filter(is_it).count(), 2);
     kube.wait_until_empty();
 }
 

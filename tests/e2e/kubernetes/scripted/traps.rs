@@ -24,9 +24,9 @@ fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
     };
     wait_until_up(1);
     let is_trial = |job: &Value| job.pointer("/metadata/labels/trialkeeper~1trial").is_some();
-    let job = kube.all("jobs").into_iter().find(is_trial).expect("the Job runs");
+    let job = kube.list("jobs").into_iter().find(is_trial).expect("the Job runs");
     // A queue stopped the pod, and the Job controller saw its end before the pod was gone. The Job stays like this.
-    kube.change("jobs", job["metadata"]["name"].as_str().expect("a Job has a name"), |job| {
+    kube.change_object("jobs", job["metadata"]["name"].as_str().expect("a Job has a name"), |job| {
         job["spec"]["suspend"] = json!(true);
         job["status"]["conditions"] = json!([{
             "type": "FailureTarget", "status": "True", "reason": "PodFailurePolicy",
@@ -54,21 +54,21 @@ fn an_operator_that_cannot_create_a_pod_is_not_called_absent() {
     let own = json!({"platform": "kubeflow", "operator": "tf-operator", "worker": worker});
     let search = search_in(&bed, &kube, "unused", 1, section(&bed, own, &json!({})));
     // The first Secret follows the check of the operator, and precedes the trial.
-    kube.delay("POST secrets", Duration::from_secs(1), 1);
+    kube.delay_requests("POST secrets", Duration::from_secs(1), 1);
     let running = bed.start(&mut command(&bed, &search));
     wait_for("the first Secret", WAIT_TIMEOUT, || {
         kube.requests().iter().any(|request| request == "POST secrets").then_some(())
     });
     // While the operator cannot create a pod, the TFJob has no status.
     kube.set_controllers_running(false);
-    let job = wait_for("the TFJob", WAIT_TIMEOUT, || kube.all("tfjobs").pop());
+    let job = wait_for("the TFJob", WAIT_TIMEOUT, || kube.list("tfjobs").pop());
     let time = "2026-11-23T17:00:01Z";
     let event = json!({
         "kind": "Event", "type": "Warning", "metadata": {"name": "refused", "namespace": "lab"},
         "involvedObject": {"kind": "TFJob", "name": job["metadata"]["name"], "namespace": "lab"},
         "reason": "FailedCreatePod", "message": refusal, "firstTimestamp": time, "lastTimestamp": time,
     });
-    kube.create("events", event);
+    kube.create_object("events", event);
     let words = format!("the training operator cannot create its pod: {refusal}");
     wait_for("the reason", WAIT_TIMEOUT, || running.stderr().contains(&words).then_some(()));
     assert!(!running.stderr().contains("has not noticed"), "{}", running.stderr());

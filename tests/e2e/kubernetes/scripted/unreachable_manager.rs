@@ -31,7 +31,9 @@ fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, RunningProgram) {
     let search = search(bed, kube, &trial, 1).with("trainingService", service(bed, &changes));
     let manager = bed.start(&mut command(bed, &search));
     // The first Framework tests the controller.
-    wait_for("the trial", WAIT_TIMEOUT, || (kube.created("frameworks").len() == 2).then_some(()));
+    wait_for("the trial", WAIT_TIMEOUT, || {
+        (kube.created_objects("frameworks").len() == 2).then_some(())
+    });
     (gate, manager)
 }
 
@@ -48,14 +50,14 @@ fn publish_address(bed: &TestBed, kube: &Kube) {
     let name = format!("tk{id}");
     let mut secret = kube.get("secrets", &name).unwrap();
     secret["data"]["manager.url"] = json!(BASE64_STANDARD.encode(url));
-    kube.delete("secrets", &name);
-    kube.create("secrets", secret);
+    kube.delete_object("secrets", &name);
+    kube.create_object("secrets", secret);
 }
 
 #[test]
 fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     let wait_for_message = |what: &str| {
@@ -80,7 +82,7 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
 #[test]
 fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     kube.limit_rights(rights_of_the_manager());
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);

@@ -83,8 +83,8 @@ pub(super) fn print_hand_overs(trials: u32) {
 
 fn run_search(trials: u32, hand_over: &str, storage: &str, pods: PodLayout) -> Vec<HandOver> {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Behavior::Paced);
-    kube.kubeconfig(&bed.path("kubeconfig"));
+    let kube = Kube::start(bed.folder(), |_| Behavior::PacedProcesses);
+    kube.write_kubeconfig(&bed.path("kubeconfig"));
     bed.write("code/train.py", "print('score=1')\n");
     let mut section = pods.fields();
     section["platform"] = json!("kubernetes");

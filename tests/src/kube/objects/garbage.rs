@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Key, Objects, State, text};
+use super::{Key, Objects, State, string_at};
 
 /// The finalizer that keeps an object until the objects that it owns are gone.
-pub(in super::super) const FOREGROUND: &str = "foregroundDeletion";
+pub(in super::super) const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 
 /// The options of a deletion.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct Deletion {
-    policy: Option<Policy>,
+    policy: Option<PropagationPolicy>,
     /// The grace period of a pod in seconds, instead of the pod's own.
     grace: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Policy {
+enum PropagationPolicy {
     Background,
     Foreground,
     Orphan,
@@ -28,12 +28,12 @@ enum Policy {
 
 impl Deletion {
     /// Reads the body of a request (`DeleteOptions`). Returns an error if it is invalid.
-    pub(in super::super) fn read(options: &Value) -> Result<Self, String> {
+    pub(in super::super) fn from_options(options: &Value) -> Result<Self, String> {
         let policy = match options["propagationPolicy"].as_str() {
             None => None,
-            Some("Background") => Some(Policy::Background),
-            Some("Foreground") => Some(Policy::Foreground),
-            Some("Orphan") => Some(Policy::Orphan),
+            Some("Background") => Some(PropagationPolicy::Background),
+            Some("Foreground") => Some(PropagationPolicy::Foreground),
+            Some("Orphan") => Some(PropagationPolicy::Orphan),
             Some(other) => {
                 return Err(format!("propagationPolicy: Unsupported value: \"{other}\""));
             }
@@ -43,7 +43,7 @@ impl Deletion {
 }
 
 impl Objects {
-    /// Deletes an object, or marks it as being deleted. [`Self::collect`] handles the objects that it owns.
+    /// Deletes an object, or marks it as being deleted. [`Self::collect_garbage`] handles the objects that it owns.
     pub(in super::super) fn delete(
         &self,
         plural: &str,
@@ -58,14 +58,14 @@ impl Objects {
 
     /// Removes a pod whose containers have ended.
     pub(in super::super) fn remove(&self, plural: &str, name: &str) {
-        self.lock().take(&(plural.to_owned(), name.to_owned()));
+        self.lock().remove(&(plural.to_owned(), name.to_owned()));
         self.changed.notify_all();
     }
 
     /// Runs the garbage collector once. Returns `true` if there may be more to do.
-    pub(in super::super) fn collect(&self) -> bool {
+    pub(in super::super) fn collect_garbage(&self) -> bool {
         let mut state = self.lock();
-        if !std::mem::take(&mut state.deleted) {
+        if !std::mem::take(&mut state.has_garbage) {
             return false;
         }
         let Garbage { ownerless, held, mut owned } = state.find_garbage();
@@ -75,14 +75,14 @@ impl Objects {
         for (key, uid) in held {
             let owned = owned.remove(&uid).unwrap_or_default();
             if owned.is_empty() {
-                state.release(&key);
+                state.remove_foreground_finalizer(&key);
             }
             for (key, _) in owned.iter().filter(|(_, going)| !going) {
                 state.delete(key, Deletion::default());
             }
         }
         self.changed.notify_all();
-        state.deleted
+        state.has_garbage
     }
 }
 
@@ -106,20 +106,20 @@ impl State {
             // The object's own finalizers decide.
             None => {}
             Some(policy) => {
-                holders.retain(|holder| holder != FOREGROUND);
-                if policy == Policy::Foreground {
-                    holders.push(FOREGROUND.to_owned());
+                holders.retain(|holder| holder != FOREGROUND_FINALIZER);
+                if policy == PropagationPolicy::Foreground {
+                    holders.push(FOREGROUND_FINALIZER.to_owned());
                 }
             }
         }
-        if how.policy == Some(Policy::Orphan) {
-            self.disown(&text(&object, "/metadata/uid"));
+        if how.policy == Some(PropagationPolicy::Orphan) {
+            self.remove_owner(&string_at(&object, "/metadata/uid"));
         }
         let own = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_u64);
         let grace = how.grace.or(own).unwrap_or(30);
         let runs = key.0 == "pods" && object.pointer("/spec/nodeName").is_some() && grace > 0;
         if holders.is_empty() && !runs {
-            return self.take(key);
+            return self.remove(key);
         }
         let metadata = &mut object["metadata"];
         metadata["finalizers"] = json!(holders);
@@ -129,35 +129,35 @@ impl State {
                 metadata["deletionGracePeriodSeconds"] = Value::from(grace);
             }
         }
-        self.deleted = true;
+        self.has_garbage = true;
         if object == *before {
             return Some(before);
         }
-        Some(self.store(key.clone(), object, "MODIFIED"))
+        Some(self.store_object(key.clone(), object, "MODIFIED"))
     }
 
     /// Removes an object.
-    fn take(&mut self, key: &Key) -> Option<Arc<Value>> {
+    fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
         let object = self.objects.remove(key)?;
-        self.deleted = true;
-        Some(self.record(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
+        self.has_garbage = true;
+        Some(self.record_change(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
     }
 
     /// Visits every object only once, because there may be thousands.
     fn find_garbage(&self) -> Garbage {
-        let uid = |object: &Value| text(object, "/metadata/uid");
+        let uid = |object: &Value| string_at(object, "/metadata/uid");
         let uids: HashSet<String> = self.objects.values().map(|object| uid(object)).collect();
         let mut garbage = Garbage::default();
         for (key, object) in &self.objects {
             let going = is_being_deleted(object);
-            let owners: Vec<String> = owners(object).iter().map(|o| text(o, "/uid")).collect();
+            let owners: Vec<String> = owners(object).iter().map(|o| string_at(o, "/uid")).collect();
             if !going && !owners.is_empty() && !owners.iter().any(|owner| uids.contains(owner)) {
                 garbage.ownerless.push(key.clone());
             }
             for owner in owners {
                 garbage.owned.entry(owner).or_default().push((key.clone(), going));
             }
-            if going && finalizers(object).any(|holder| holder == FOREGROUND) {
+            if going && finalizers(object).any(|holder| holder == FOREGROUND_FINALIZER) {
                 garbage.held.push((key.clone(), uid(object)));
             }
         }
@@ -165,28 +165,28 @@ impl State {
     }
 
     /// Removes the foreground finalizer. Without other finalizers, the object is gone.
-    fn release(&mut self, key: &Key) {
+    fn remove_foreground_finalizer(&mut self, key: &Key) {
         let Some(object) = self.objects.get(key) else { return };
         let mut object = Value::clone(object);
         let mut holders: Vec<String> = finalizers(&object).map(str::to_owned).collect();
-        holders.retain(|holder| holder != FOREGROUND);
+        holders.retain(|holder| holder != FOREGROUND_FINALIZER);
         if holders.is_empty() {
-            self.take(key);
+            self.remove(key);
         } else {
             object["metadata"]["finalizers"] = json!(holders);
-            self.store(key.clone(), object, "MODIFIED");
+            self.store_object(key.clone(), object, "MODIFIED");
         }
     }
 
     /// Removes an owner from the objects that it owns.
-    fn disown(&mut self, uid: &str) {
+    fn remove_owner(&mut self, uid: &str) {
         for (key, _) in self.find_garbage().owned.remove(uid).unwrap_or_default() {
             let Some(object) = self.objects.get(&key) else { continue };
             let mut object = Value::clone(object);
             let mut owners = owners(&object).to_vec();
             owners.retain(|owner| owner["uid"] != uid);
             object["metadata"]["ownerReferences"] = json!(owners);
-            self.store(key, object, "MODIFIED");
+            self.store_object(key, object, "MODIFIED");
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     /// A Framework that owns a config map, which owns two pods. One of the pods has a node.
-    fn family(holders: &[&str]) -> Objects {
+    fn objects_with_owners(holders: &[&str]) -> Objects {
         let objects = Objects::new();
         let make = |plural: &str, name: &str, owner: Option<&Value>, more: Value| {
             let mut object = more;
@@ -232,15 +232,15 @@ mod tests {
         objects
     }
 
-    fn collect(objects: &Objects) {
-        while objects.collect() {}
+    fn collect_all_garbage(objects: &Objects) {
+        while objects.collect_garbage() {}
     }
 
-    fn there(objects: &Objects) -> Vec<String> {
+    fn remaining_objects(objects: &Objects) -> Vec<String> {
         let all = ["frameworks", "configmaps", "pods"].iter().flat_map(|kind| objects.list(kind));
         let all = all.map(|object| {
             let going = if is_being_deleted(&object) { " is going" } else { "" };
-            format!("{}{going}", text(&object, "/metadata/name"))
+            format!("{}{going}", string_at(&object, "/metadata/name"))
         });
         all.collect()
     }
@@ -253,25 +253,25 @@ mod tests {
         let kept = [map, pod, "f-worker-1"].map(str::to_owned);
         #[rustfmt::skip]
         let table = [
-            // policy                  the map's own finalizer  at once         in the end
-            (json!(null),            &[FOREGROUND][..],       &going[..],     &[][..]),
-            (json!("Background"),    &[FOREGROUND],           &going,         &[]),
-            (json!("Background"),    &[],                     &going[1..],    &[]),
-            (json!("Foreground"),    &[FOREGROUND],           &held,          &[]),
-            (json!("Orphan"),        &[FOREGROUND],           &kept,          &kept),
+            // policy                the map's own finalizer      at once         in the end
+            (json!(null),            &[FOREGROUND_FINALIZER][..], &going[..],     &[][..]),
+            (json!("Background"),    &[FOREGROUND_FINALIZER],     &going,         &[]),
+            (json!("Background"),    &[],                         &going[1..],    &[]),
+            (json!("Foreground"),    &[FOREGROUND_FINALIZER],     &held,          &[]),
+            (json!("Orphan"),        &[FOREGROUND_FINALIZER],     &kept,          &kept),
         ];
         for (policy, holders, at_once, in_the_end) in table {
-            let objects = family(holders);
-            let how = Deletion::read(&json!({"propagationPolicy": policy})).unwrap();
+            let objects = objects_with_owners(holders);
+            let how = Deletion::from_options(&json!({"propagationPolicy": policy})).unwrap();
             objects.delete("frameworks", "f", how);
-            collect(&objects);
-            assert_eq!(there(&objects), at_once, "{policy}");
+            collect_all_garbage(&objects);
+            assert_eq!(remaining_objects(&objects), at_once, "{policy}");
             if at_once != in_the_end {
                 // The pod's containers have ended.
                 objects.remove("pods", pod);
-                collect(&objects);
+                collect_all_garbage(&objects);
             }
-            assert_eq!(there(&objects), in_the_end, "{policy}");
+            assert_eq!(remaining_objects(&objects), in_the_end, "{policy}");
         }
     }
 
@@ -282,10 +282,10 @@ mod tests {
             (json!({"gracePeriodSeconds": 5}), true),
             (json!({"gracePeriodSeconds": 0}), false),
         ] {
-            let objects = family(&[]);
-            objects.delete("pods", "f-worker-0", Deletion::read(&options).unwrap());
+            let objects = objects_with_owners(&[]);
+            objects.delete("pods", "f-worker-0", Deletion::from_options(&options).unwrap());
             assert_eq!(objects.get("pods", "f-worker-0").is_some(), is_there, "{options}");
         }
-        assert!(Deletion::read(&json!({"propagationPolicy": "Sideways"})).is_err());
+        assert!(Deletion::from_options(&json!({"propagationPolicy": "Sideways"})).is_err());
     }
 }

@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 
 use super::super::Shared;
 use super::super::kubelet::{PHASE_MS, TERMINATED_MS};
-use super::super::objects::{is_being_deleted, text};
+use super::super::objects::{is_being_deleted, string_at};
 
 /// From the Job's creation to the pod's, from there to the container's start, and from there to its end.
-pub(super) const POD_MS: u64 = 40;
-pub(super) const START_MS: u64 = 300;
-const RUN_MS: u64 = 5_000;
+pub(super) const POD_CREATION_MS: u64 = 40;
+pub(super) const CONTAINER_START_MS: u64 = 300;
+const CONTAINER_RUN_MS: u64 = 5_000;
 /// The time by which the longest run exceeds the shortest. Trials that start together do not end together.
 const RUN_SPREAD_MS: u64 = 4_000;
 /// From the pod's phase to the Job's conditions.
-pub(super) const DECIDED_MS: u64 = 750;
-const FAILED_MS: u64 = 15;
+pub(super) const JOB_DECISION_MS: u64 = 750;
+const JOB_END_MS: u64 = 15;
 
 /// Plays a Job whose container ends with an exit code.
-pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
-    let name = text(job, "/metadata/name");
+pub(super) fn play_timed_job(shared: &Shared, job: &Value, code: i32, speed: u32) {
+    let name = string_at(job, "/metadata/name");
     if job["spec"]["suspend"] == true {
         // The manager's test of the controller: a suspended Job.
         let suspended = json!({"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"});
@@ -32,12 +32,12 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     let wait = |ms: u64| shared.pause(Duration::from_millis(ms) / speed.max(1));
     let is_there = || shared.objects.inspect("jobs", &name, is_being_deleted) == Some(false);
     set_status(shared, &name, json!({"active": 1, "ready": 0}));
-    wait(POD_MS);
-    make_pod(shared, job, &pod);
-    wait(START_MS);
+    wait(POD_CREATION_MS);
+    create_pod(shared, job, &pod);
+    wait(CONTAINER_START_MS);
     set_pod_status(shared, &pod, "Running", &json!({"running": {}}));
     set_status(shared, &name, json!({"active": 1, "ready": 1}));
-    wait(run_ms(&name) + TERMINATED_MS);
+    wait(container_run_ms(&name) + TERMINATED_MS);
     let reason = if code == 0 { "Completed" } else { "Error" };
     let terminated = json!({"terminated": {
         "exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z",
@@ -45,7 +45,7 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     set_pod_status(shared, &pod, "Running", &terminated);
     wait(PHASE_MS);
     set_pod_status(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, &terminated);
-    wait(DECIDED_MS);
+    wait(JOB_DECISION_MS);
     if !is_there() {
         return;
     }
@@ -61,7 +61,7 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     let condition =
         |kind: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message});
     set_status(shared, &name, json!({"active": 0, "conditions": [condition(target)]}));
-    wait(FAILED_MS);
+    wait(JOB_END_MS);
     set_status(
         shared,
         &name,
@@ -69,13 +69,13 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     );
 }
 
-/// Returns the running time of a Job's container. The mean is `RUN_MS`, and the name decides.
-fn run_ms(name: &str) -> u64 {
+/// Returns the running time of a Job's container. The mean is `CONTAINER_RUN_MS`, and the name decides.
+fn container_run_ms(name: &str) -> u64 {
     let hash = name.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
-    RUN_MS - RUN_SPREAD_MS / 2 + hash % RUN_SPREAD_MS
+    CONTAINER_RUN_MS - RUN_SPREAD_MS / 2 + hash % RUN_SPREAD_MS
 }
 
-fn make_pod(shared: &Shared, job: &Value, name: &str) {
+fn create_pod(shared: &Shared, job: &Value, name: &str) {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}});
     pod["metadata"] = job["spec"]["template"]["metadata"].clone();
     pod["metadata"]["name"] = Value::from(name);
